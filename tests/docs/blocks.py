@@ -1,0 +1,112 @@
+"""Code blocks of a Markdown page, and how to run one.
+
+A comment on the line above a fence says what is special about the block:
+
+- `<!-- continue -->`: runs after the block before it, with its names.
+- `<!-- no-run: reason -->`: is not run, and says why.
+- `<!-- prints -->` above a `text` block: exactly what the Python block before it prints.
+"""
+
+import ast
+import asyncio
+import inspect
+import re
+import sys
+import types
+from dataclasses import dataclass
+from pathlib import Path
+
+_FENCE = re.compile(r"(?P<indent> *)```(?P<language>\w*)")
+_COMMENT = re.compile(r"<!-- *(?P<word>continue|no-run|prints)(?:: *(?P<reason>.+?))? *-->")
+
+
+class BadMark(ValueError):
+    """A comment above a block that cannot mean anything."""
+
+
+@dataclass
+class Block:
+    """A Python block: its source, where it stands, and what its marks say."""
+
+    line: int
+    source: str
+    before: "Block | None" = None
+    no_run: str | None = None
+    prints: str | None = None
+
+    def chain(self) -> "list[Block]":
+        """The blocks that have to run for this one, itself last."""
+        return [*(self.before.chain() if self.before else ()), self]
+
+
+def extract(page: str) -> list[Block]:
+    """The Python blocks of a page, in order."""
+    blocks: list[Block] = []
+    lines = page.splitlines()
+    number = 0
+    while number < len(lines):
+        fence = _FENCE.match(lines[number])
+        if fence is None:
+            number += 1
+            continue
+        start, indent = number, fence["indent"]
+        number += 1
+        while number < len(lines) and lines[number] != f"{indent}```":
+            number += 1
+        source = "".join(f"{line.removeprefix(indent)}\n" for line in lines[start + 1 : number])
+        number += 1
+        mark = _COMMENT.fullmatch(lines[start - 1].strip()) if start else None
+        if fence["language"] == "python":
+            blocks.append(_python_block(source, start + 1, mark, blocks))
+        elif mark and mark["word"] == "prints":
+            _last(blocks, start + 1).prints = source
+    return blocks
+
+
+def _python_block(source: str, line: int, mark: re.Match[str] | None, blocks: list[Block]) -> Block:
+    block = Block(line, source)
+    if mark is None:
+        return block
+    if mark["word"] == "continue":
+        block.before = _last(blocks, line)
+    elif mark["word"] == "no-run" and mark["reason"]:
+        block.no_run = mark["reason"]
+    else:
+        raise BadMark(f"line {line}: `no-run` needs a reason, and `prints` belongs above a text block")
+    return block
+
+
+def _last(blocks: list[Block], line: int) -> Block:
+    if not blocks:
+        raise BadMark(f"line {line}: there is no Python block before this one")
+    return blocks[-1]
+
+
+def run(page: Path, line: int) -> None:
+    """Run the block that opens at the line, in this interpreter, as its `__main__`.
+
+    Blocks may use `await` at the top level; those that do share one event loop.
+    """
+    (block,) = (block for block in extract(page.read_text()) if block.line == line)
+    main = types.ModuleType("__main__")
+    sys.modules["__main__"] = main
+    codes = []
+    for part in block.chain():
+        padded = "\n" * part.line + part.source  # so that a traceback names the line of the page
+        codes.append(compile(padded, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
+    if any(code.co_flags & inspect.CO_COROUTINE for code in codes):
+        asyncio.run(_run_awaiting(codes, main.__dict__))
+    else:
+        for code in codes:
+            exec(code, main.__dict__)
+
+
+async def _run_awaiting(codes: list[types.CodeType], names: dict[str, object]) -> None:
+    for code in codes:
+        result = eval(code, names)
+        if inspect.isawaitable(result):
+            await result
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,52 @@
+"""Layers import only downwards, and every room of the house has declared its place."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from importlinter import cli
+
+from tests.house.project import PACKAGE, ROOT, pyproject
+
+# The rooms that own no socket, no clock and no event loop.
+SANS_IO = {"core", "wire"}
+
+
+def contract(kind: str) -> dict[str, Any]:
+    (found,) = (c for c in pyproject()["tool"]["importlinter"]["contracts"] if c["type"] == kind)
+    return dict(found)
+
+
+def declared(layers: Iterable[str]) -> set[str]:
+    return {name for layer in layers for name in re.findall(r"\w+", layer)}
+
+
+def rooms(package: Path) -> set[str]:
+    """The modules and folders directly in the package, the package's own `__init__` aside."""
+    folders = {path.name for path in package.iterdir() if path.is_dir() and any(path.rglob("*.py"))}
+    return folders | {path.stem for path in package.glob("*.py")} - {"__init__"}
+
+
+def test_every_room_has_its_place_in_the_layers() -> None:
+    homeless = rooms(PACKAGE) - declared(contract("layers")["layers"])
+    assert not homeless, f"add {sorted(homeless)} to the layers in pyproject.toml, [tool.importlinter]"
+
+
+def test_a_folder_without_a_place_is_found(tmp_path: Path) -> None:
+    (tmp_path / "core").mkdir()
+    (tmp_path / "core" / "__init__.py").touch()
+    (tmp_path / "newcomer.py").touch()
+    (tmp_path / "__init__.py").touch()
+    assert rooms(tmp_path) - declared(["__main__", "(wire) | core"]) == {"newcomer"}
+
+
+def test_the_rooms_that_do_no_io_are_under_its_contract() -> None:
+    sources = {name.removeprefix("runnel.") for name in contract("forbidden")["source_modules"]}
+    assert SANS_IO & rooms(PACKAGE) == sources
+
+
+def test_imports_keep_the_contracts(capsys: pytest.CaptureFixture[str]) -> None:
+    code = cli.lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True)
+    assert code == cli.EXIT_STATUS_SUCCESS, capsys.readouterr().out

@@ -1,0 +1,60 @@
+"""One version, a typed package, and a lock that pins and hashes every tool that pyproject.toml names."""
+
+import re
+from typing import Any
+
+import runnel
+from tests.house.project import PACKAGE, ROOT, pyproject
+
+LOCK = ROOT / "requirements" / "dev.lock"
+
+
+def canonical(requirement: str) -> str:
+    """The name in a requirement, as package indexes spell it."""
+    name = re.match(r"[\w.-]+", requirement)
+    assert name, requirement
+    return re.sub(r"[-_.]+", "-", name[0]).lower()
+
+
+def named(project: dict[str, Any]) -> set[str]:
+    """Every package that runnel and its tools ask for directly."""
+    groups = (entry for group in project["dependency-groups"].values() for entry in group)
+    return {canonical(entry) for entry in (*project["project"]["dependencies"], *groups) if isinstance(entry, str)}
+
+
+def pins(lock: str) -> dict[str, str]:
+    """The entries of a lock by name, their hashes included."""
+    entries = re.split(r"^(?=[\w.-]+==)", lock, flags=re.MULTILINE)[1:]
+    return {canonical(entry.partition("==")[0]): entry for entry in entries}
+
+
+def test_the_version_is_the_one_in_pyproject() -> None:
+    assert runnel.__version__ == pyproject()["project"]["version"]
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (PACKAGE / "py.typed").is_file()
+
+
+def test_the_lock_pins_every_package_that_is_named() -> None:
+    assert sorted(named(pyproject()) - pins(LOCK.read_text()).keys()) == [], "run `make lock`"
+
+
+def test_every_pin_has_a_hash() -> None:
+    assert [name for name, entry in pins(LOCK.read_text()).items() if "--hash=sha256:" not in entry] == []
+
+
+def test_the_lock_names_no_host_and_no_folder() -> None:
+    assert re.findall(r"\S*(?:://|file:|index-url|find-links)\S*", LOCK.read_text()) == []
+
+
+def test_names_and_pins_are_read_whatever_their_spelling() -> None:
+    project = {
+        "project": {"dependencies": ["msgspec>=0.22"]},
+        "dependency-groups": {"a": ["Foo_Bar[x]; python_version > '3'", {"include-group": "b"}], "b": ["ruff"]},
+    }
+    assert named(project) == {"msgspec", "foo-bar", "ruff"}
+    lock = "# made by\nfoo-bar==1 \\\n    --hash=sha256:0\n    # via x\nruff==2\n"
+    assert list(pins(lock)) == ["foo-bar", "ruff"]
+    assert "--hash" in pins(lock)["foo-bar"]
+    assert "--hash" not in pins(lock)["ruff"]
