@@ -1,0 +1,131 @@
+"""runnel: durable, real-time pub/sub for Python, without a cluster.
+
+The map of the house, from the ground up:
+
+- `runnel.core`: records, batches, positions, patterns, policies, errors. No I/O, no clock.
+- `runnel.broker`: topics as logs, subscribers as cursors on them, in this process.
+- `runnel.observe`: statistics for Prometheus and OpenTelemetry.
+- `runnel.blocking`: the same broker without asyncio.
+- `runnel.testing`: a pytest plugin, a clock that jumps, a checker of histories.
+- `runnel.cli`: the `runnel` command.
+
+Start with `runnel.open`. Importing this module imports none of the rooms: each is
+loaded when one of its names is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from runnel.broker.broker import Broker
+    from runnel.broker.place import open
+    from runnel.broker.statistics import Statistics
+    from runnel.broker.subscription import Subscription
+    from runnel.broker.topic import Topic
+    from runnel.core.batch import Batch
+    from runnel.core.errors import (
+        BrokerClosed,
+        Disconnected,
+        Ended,
+        Forked,
+        Full,
+        InvalidName,
+        InvalidOption,
+        InvalidPattern,
+        InvalidValue,
+        NameInUse,
+        NoResponders,
+        NotNow,
+        NotSupported,
+        OffsetOutOfRange,
+        PublishTimeout,
+        RecordsMissed,
+        RequestTimeout,
+        RunnelError,
+        SchemaConflict,
+        Stalled,
+        SubscriptionMisused,
+        TooLarge,
+        TopicConflict,
+        TopicDeleted,
+        UnknownTopic,
+        UsageError,
+        ValidationFailed,
+        WouldDeadlock,
+    )
+    from runnel.core.policy import Policy
+    from runnel.core.position import Position, Span
+    from runnel.core.record import Gap, Record
+
+__all__ = [
+    "Batch",
+    "Broker",
+    "BrokerClosed",
+    "Disconnected",
+    "Ended",
+    "Forked",
+    "Full",
+    "Gap",
+    "InvalidName",
+    "InvalidOption",
+    "InvalidPattern",
+    "InvalidValue",
+    "NameInUse",
+    "NoResponders",
+    "NotNow",
+    "NotSupported",
+    "OffsetOutOfRange",
+    "Policy",
+    "Position",
+    "PublishTimeout",
+    "Record",
+    "RecordsMissed",
+    "RequestTimeout",
+    "RunnelError",
+    "SchemaConflict",
+    "Span",
+    "Stalled",
+    "Statistics",
+    "Subscription",
+    "SubscriptionMisused",
+    "TooLarge",
+    "Topic",
+    "TopicConflict",
+    "TopicDeleted",
+    "UnknownTopic",
+    "UsageError",
+    "ValidationFailed",
+    "WouldDeadlock",
+    "open",
+]
+
+_HOME = {
+    "Batch": "runnel.core.batch",
+    "Broker": "runnel.broker.broker",
+    "Gap": "runnel.core.record",
+    "Policy": "runnel.core.policy",
+    "Position": "runnel.core.position",
+    "Record": "runnel.core.record",
+    "Span": "runnel.core.position",
+    "Statistics": "runnel.broker.statistics",
+    "Subscription": "runnel.broker.subscription",
+    "Topic": "runnel.broker.topic",
+    "open": "runnel.broker.place",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("runnel")
+    if name in ("blocking", "testing", "observe"):
+        return import_module(f"runnel.{name}")
+    if name not in __all__:
+        raise AttributeError(f"module 'runnel' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_HOME.get(name, "runnel.core.errors")), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__", "blocking", "observe", "testing"]

@@ -1,0 +1,124 @@
+"""Who reads a log, and what their bounds mean for those who publish to it.
+
+A gate is asked only on the long way of a publish. Publishers that must wait for a
+`block` subscriber queue here with what they want to publish; whoever makes room
+appends it for them, so order holds and a cancelled publisher has written nothing.
+Below: flow. Above: timeline, broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from runnel.broker.log import CHUNK, KEEP_BYTES, KEEP_COUNT
+from runnel.core.record import Meta
+
+if TYPE_CHECKING:
+    from runnel.broker.flow import Flow
+    from runnel.broker.subscription import Subscription
+
+
+TURN = 4096
+
+
+class Entry(msgspec.Struct, eq=False, gc=False):
+    """What one publish appends, all or nothing."""
+
+    values: Sequence[bytes]
+    metas: Sequence[Meta | None] | None
+    size: int
+    message_id: str | None = None
+
+
+class Blocked(NamedTuple):
+    """A publish that waits for room; the future gives its first offset."""
+
+    entry: Entry
+    first: asyncio.Future[int]
+
+
+class Gate:
+    """The readers of one log: those on this topic alone, and those whose pattern covers it."""
+
+    __slots__ = ("blocked", "keep_bytes", "keep_count", "limited", "parked", "patterns", "readers", "turn")
+
+    def __init__(self) -> None:
+        self.readers: dict[Subscription[Any], None] = {}
+        self.patterns: tuple[Subscription[Any], ...] = ()
+        self.limited: tuple[Flow, ...] = ()  # those that publishers have to ask
+        self.parked: dict[Subscription[Any], None] = {}
+        self.blocked: deque[Blocked] | None = None
+        self.keep_count, self.keep_bytes = KEEP_COUNT, KEEP_BYTES
+        self.turn = TURN  # records after which a publisher lets the readers run, so that none has to drop
+
+    def attach(self, reader: Subscription[Any], *, pattern: bool) -> None:
+        """A reader came."""
+        if pattern:
+            self.patterns += (reader,)
+        else:
+            self.readers[reader] = None
+        flow = reader.flow
+        self.keep_count = max(self.keep_count, flow.buffer)
+        self.keep_bytes = max(self.keep_bytes, flow.buffer_bytes)
+        self.turn = min(self.turn, max(1, flow.buffer // 2))
+        if flow.limited:
+            self.limited += (flow,)
+
+    def detach(self, reader: Subscription[Any]) -> None:
+        """A reader left, and with it what it asked for."""
+        self.readers.pop(reader, None)
+        self.parked.pop(reader, None)
+        flow = reader.flow
+        if reader in self.patterns:
+            self.patterns = tuple(other for other in self.patterns if other is not reader)
+        if flow.limited:
+            self.limited = tuple(other for other in self.limited if other is not flow)
+        if flow.buffer != KEEP_COUNT or flow.buffer_bytes != KEEP_BYTES:
+            self.turn = min((max(1, other.flow.buffer // 2) for other in self), default=TURN)
+            self.turn = min(self.turn, TURN)
+            self.keep_count = max(KEEP_COUNT, max((other.flow.buffer for other in self), default=0))
+            self.keep_bytes = max(KEEP_BYTES, max((other.flow.buffer_bytes for other in self), default=0))
+
+    def __iter__(self) -> Iterator[Subscription[Any]]:
+        yield from self.readers
+        yield from self.patterns
+
+    def wake(self) -> None:
+        """Something is about to be appended: everybody who sleeps shall look."""
+        if self.parked:
+            parked, self.parked = self.parked, {}
+            for reader in parked:
+                reader.wake()
+        for reader in self.patterns:
+            reader.wake()
+
+    def room(self) -> int:
+        """How many small records may be appended before the bounds are looked at again."""
+        room = min(CHUNK, self.turn)
+        for flow in self.limited:
+            room = min(room, flow.room())
+        return max(0, room)
+
+    def refusing(self, count: int, size: int) -> Flow | None:
+        """A reader that has no room for `count` records of `size` bytes; None: go ahead."""
+        return next((flow for flow in self.limited if not flow.fits(count, size)), None)
+
+    def appended(self) -> None:
+        """Let every bounded reader deal with what was appended."""
+        for flow in self.limited:
+            flow.appended()
+
+    def release(self, append: Callable[[Entry], int]) -> None:
+        """Room was made: publish what waited, first come first served, while it fits."""
+        while self.blocked:
+            entry, first = self.blocked[0]
+            if not first.done() and self.refusing(len(entry.values), entry.size) is not None:
+                return
+            self.blocked.popleft()
+            if not first.done():  # done: it was cancelled or ran out of time, and has written nothing
+                first.set_result(append(entry))

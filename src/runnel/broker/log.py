@@ -1,0 +1,248 @@
+"""One topic in memory: an append-only list of values, bounded, that cursors read by offset.
+
+Publishing appends a value and compares one number, `trip`. Everything else (the
+time, the broker-wide order, waking readers, bounds) happens only when the length
+reaches `trip`, which is at most once per `CHUNK` records and per turn of the event loop.
+Below: core. Above: timeline, which says when a run begins; cursor, which reads.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from itertools import takewhile
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from runnel.core.batch import Slice, Stretch
+from runnel.core.options import TopicOptions
+from runnel.core.position import Position
+from runnel.core.record import Meta
+
+if TYPE_CHECKING:
+    from runnel.broker.gate import Gate
+    from runnel.core.codec import Codec
+    from runnel.core.window import MessageIds
+
+CHUNK = 1024  # records between two looks at the bounds
+SMALL = 16 * 1024  # values below this may take the short way; larger ones are weighed one by one
+KEEP_COUNT = 1024  # history of a topic that says nothing about retention
+KEEP_BYTES = 64 * 1024 * 1024
+
+_NO_METAS: dict[int, Meta] = {}
+
+
+class Run:
+    """Records of one log appended in one go: their offsets, sequences and time are one stretch."""
+
+    __slots__ = ("bytes_before", "end", "log", "offset", "sequence", "size", "time")
+
+    def __init__(self, log: Log, offset: int, sequence: int, time: datetime, bytes_before: int) -> None:
+        self.log, self.offset, self.sequence, self.time, self.bytes_before = log, offset, sequence, time, bytes_before
+        self.end = -1  # until the run closes
+        self.size = 0  # bytes, once it is closed
+
+    def close(self) -> None:
+        """Nothing more is appended to this run."""
+        self.end = self.log.end
+        self.size = self.log.count_bytes() - self.bytes_before
+
+    def __repr__(self) -> str:
+        return f"<Run {self.log.name!r} [{self.offset}, {'open' if self.end < 0 else self.end}) from {self.sequence}>"
+
+
+class Log:
+    """The records of one topic, and what is known about who reads them."""
+
+    __slots__ = (
+        "_bytes_below",
+        "_counted",
+        "_floor",
+        "base",
+        "bytes_out",
+        "codec",
+        "deleted",
+        "epoch",
+        "expiring",
+        "gate",
+        "ids",
+        "metas",
+        "name",
+        "options",
+        "runs",
+        "total_bytes",
+        "trip",
+        "values",
+    )
+
+    def __init__(self, name: str, epoch: int, options: TopicOptions) -> None:
+        self.name, self.epoch, self.options = name, epoch, options
+        self.values: list[bytes] = []  # never replaced: the short way of publishing holds on to it
+        self.base = 0  # the offset of values[0]
+        self.trip = 0  # the length at which a publish must take the long way
+        self.runs: list[Run] = []
+        self.metas = _NO_METAS
+        self.expiring = False  # whether any record ever had an expiry
+        self.total_bytes = 0  # of the values ever appended, up to `_counted`
+        self.bytes_out = 0  # of the values trimmed
+        self._counted = 0
+        self._floor = 0  # the oldest offset that may be read; values below it go a little later
+        self._bytes_below = 0  # the bytes ever appended below it
+        self.codec: Codec[Any] | None = None
+        self.ids: MessageIds | None = None
+        self.gate: Gate | None = None  # made when somebody subscribes
+        self.deleted = False
+
+    def __repr__(self) -> str:
+        return f"<Log {self.name!r} [{self.first}, {self.end})>"
+
+    # -- where it begins and ends -------------------------------------------------------------------------------
+
+    @property
+    def end(self) -> int:
+        """The offset that the next record gets."""
+        return self.base + len(self.values)
+
+    @property
+    def first(self) -> int:
+        """The oldest offset that can be read."""
+        kept = self.options.retention_count
+        return self._floor if kept is None else max(self._floor, self.end - kept)
+
+    @property
+    def live_bytes(self) -> int:
+        """The bytes of the values that can be read."""
+        return self.count_bytes() - self._bytes_below
+
+    def count_bytes(self) -> int:
+        """All bytes ever appended; the sum grows by what came since the last call."""
+        if self._counted < self.end:
+            self.total_bytes += sum(map(len, self.values[self._counted - self.base :]))
+            self._counted = self.end
+        return self.total_bytes
+
+    def bytes_before(self, offset: int) -> int:
+        """The bytes ever appended before `offset`, which must not be trimmed."""
+        if offset >= self.end:
+            return self.count_bytes()
+        run = self.runs[self._run_at(offset)]
+        first = max(run.offset, self.base)
+        before = max(run.bytes_before, self.bytes_out)
+        return before + sum(map(len, self.values[first - self.base : offset - self.base]))
+
+    def bytes_from(self, offset: int) -> int:
+        """At most how many bytes lie from `offset` on; cheap, and too much by less than a run."""
+        run = self.runs[self._run_at(offset)]
+        return self.count_bytes() - max(run.bytes_before, self.bytes_out)
+
+    def offset_leaving(self, limit: int, start: int) -> int:
+        """The least offset from `start` on from which at most `limit` bytes (or one record) remain."""
+        over = self.count_bytes() - limit
+        at = bisect_left(self.runs, over, key=_run_bytes) - 1
+        if at < 0:
+            return start
+        run = self.runs[at]
+        offset, before = max(run.offset, self.base), max(run.bytes_before, self.bytes_out)
+        last = self.end - 1
+        while before < over and offset < last:
+            before += len(self.values[offset - self.base])
+            offset += 1
+        return max(offset, start)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def slice(self, start: int, end: int) -> Slice:
+        """The records [start, end), all of which must be in memory."""
+        at, last = self._run_at(start), self._run_at(end - 1)
+        stretches = [Stretch(run.offset, run.sequence, run.time) for run in self.runs[at : last + 1]]
+        metas: dict[int, Meta] = {}
+        if self.metas:
+            metas = {offset: self.metas[offset] for offset in range(start, end) if offset in self.metas}
+        return Slice(
+            self.name, self.epoch, start, tuple(self.values[start - self.base : end - self.base]), stretches, metas
+        )
+
+    def offset_at(self, time: datetime) -> int:
+        """The offset of the first record that is not older than `time`."""
+        at = bisect_left(self.runs, time, key=_run_time)
+        return max(self.runs[at].offset, self.first) if at < len(self.runs) else self.end
+
+    def sequence_of(self, offset: int) -> int:
+        """The broker-wide sequence of a record in memory."""
+        run = self.runs[self._run_at(offset)]
+        return run.sequence + offset - run.offset
+
+    def position(self, offset: int) -> Position:
+        """`offset` as a position in this life of the topic."""
+        return Position(self.epoch, offset)
+
+    def _run_at(self, offset: int) -> int:
+        return bisect_right(self.runs, offset, key=_run_offset) - 1
+
+    # -- writing (the timeline calls these) ---------------------------------------------------------------------
+
+    def append(self, values: Sequence[bytes], metas: Sequence[Meta | None] | None, size: int) -> int:
+        """Append values of `size` bytes in all to the open run; the first offset."""
+        self.count_bytes()
+        first = self.end
+        self.values.extend(values)
+        self.total_bytes += size
+        self._counted = self.end
+        if metas is not None:
+            if self.metas is _NO_METAS:
+                self.metas = {}
+            for offset, meta in enumerate(metas, first):
+                if meta is not None:
+                    self.metas[offset] = meta
+                    self.expiring = self.expiring or meta.expires is not None
+        return first
+
+    def trim(self, now: datetime, keep_count: int, keep_bytes: int) -> int:
+        """Move the first offset to what retention and the readers' bounds want; how many runs went.
+
+        What the topic itself says (retention) holds at once. What is kept without being asked for
+        may be half as much again, since a list pays for what stays when its head is cut.
+        """
+        options, end = self.options, self.end
+        floor, live = self.first, self.count_bytes() - self._bytes_below
+        if options.retention_count is None and end - floor > keep_count + max(CHUNK, keep_count // 2):
+            floor = end - keep_count
+        if live > (options.retention_bytes or keep_bytes + keep_bytes // 2):
+            floor = self.offset_leaving(options.retention_bytes or keep_bytes, floor)
+        if options.retention_age is not None:
+            oldest = now - timedelta(seconds=options.retention_age)
+            floor = max(floor, self.offset_at(oldest))
+        if floor > self._floor:
+            self._floor, self._bytes_below = floor, self.bytes_before(floor)
+        dead = floor - self.base
+        if dead * 4 >= end - self.base and (dead >= CHUNK or self._bytes_below - self.bytes_out >= 64 * SMALL):
+            return self._cut(floor)
+        return 0
+
+    def clear(self) -> None:
+        """Let go of everything: the topic was deleted."""
+        self.deleted, self.trip = True, 0
+        self._floor = self.end
+        self._cut(self.end)
+
+    def _cut(self, first: int) -> int:
+        gone = first - self.base
+        if gone <= 0:
+            return 0
+        self.bytes_out = self.bytes_before(first)
+        del self.values[:gone]
+        self.base = first
+        dead = 0
+        while dead < len(self.runs) and 0 <= self.runs[dead].end <= first:
+            dead += 1
+        del self.runs[:dead]
+        if self.metas:
+            for offset in list(takewhile(first.__gt__, self.metas)):  # they were put in by rising offset
+                del self.metas[offset]
+        return dead
+
+
+_run_offset = attrgetter("offset")
+_run_bytes = attrgetter("bytes_before")
+_run_time = attrgetter("time")

@@ -1,0 +1,227 @@
+"""From what a caller wants published to what is appended: checks first, then one entry.
+
+Nothing is appended before everything about an entry is known to be right.
+Below: gate, timeline. Above: topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from runnel.broker.flow import Flow
+from runnel.broker.gate import Blocked, Entry
+from runnel.core.codec import Codec
+from runnel.core.errors import Full, InvalidOption, InvalidValue, PublishTimeout, TooLarge, WouldDeadlock
+from runnel.core.payload import frozen_headers, key_bytes, value_bytes
+from runnel.core.record import NO_HEADERS, Meta
+from runnel.core.trace import HEADER
+from runnel.core.window import MessageIds
+
+if TYPE_CHECKING:
+    from runnel.broker.broker import Broker
+    from runnel.broker.log import Log
+
+MAX_RECORD_BYTES = 16 * 1024 * 1024
+MAX_ENTRY_BYTES = 64 * 1024 * 1024
+MAX_ENTRY_RECORDS = 1_000_000
+
+_BYTES_ONLY = {bytes}
+
+Seconds = float | timedelta
+
+
+class Publisher:
+    """The long way of a publish, shared by all topics of a broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.blocked: set[Log] = set()  # logs with publishers that wait
+        self.trace: Callable[[], str | None] | None = None
+
+    # -- what to append -----------------------------------------------------------------------------------------
+
+    def one(
+        self,
+        topic: str,
+        codec: Codec[Any] | None,
+        value: object,
+        key: object,
+        headers: Mapping[str, str] | None,
+        delay: Seconds | None,
+        expires: Seconds | None,
+        priority: int,
+        message_id: str | None,
+    ) -> Entry:
+        """The entry of one record."""
+        data = value_bytes(topic, value) if codec is None else codec.encode(topic, value)
+        if len(data) > MAX_RECORD_BYTES:
+            raise TooLarge(f"a record for {topic!r}", len(data), "max_record_bytes", MAX_RECORD_BYTES)
+        if message_id is not None and not (isinstance(message_id, str) and 0 < len(message_id) <= 256):
+            raise InvalidOption("message_id", message_id, "a message id is a str of 1 to 256 characters")
+        meta = self._meta(topic, key, headers, delay, expires, priority)
+        return Entry((data,), None if meta is None else (meta,), len(data), message_id)
+
+    def many(
+        self,
+        topic: str,
+        codec: Codec[Any] | None,
+        values: Sequence[object],
+        keys: Sequence[object] | None,
+        headers: Mapping[str, str] | None,
+        delay: Seconds | None,
+        expires: Seconds | None,
+        priority: int,
+    ) -> Entry:
+        """The entry of many records, in order."""
+        if isinstance(values, bytes | str):
+            raise InvalidValue(
+                topic, "list of values", values, "publish_many takes a sequence; use publish for one value"
+            )
+        if not values:
+            raise InvalidOption("values", values, "publish_many needs at least one value")
+        if len(values) > MAX_ENTRY_RECORDS:
+            raise TooLarge(f"a batch for {topic!r}", len(values), "max_entry_records", MAX_ENTRY_RECORDS)
+        data: Sequence[bytes]
+        if codec is not None:
+            data = [codec.encode(topic, value) for value in values]
+        elif set(map(type, values)) == _BYTES_ONLY:
+            data = values  # type: ignore[assignment]  # just checked
+        else:
+            data = [value_bytes(topic, value) for value in values]
+        size = sum(map(len, data))
+        if size > MAX_RECORD_BYTES and (largest := max(map(len, data))) > MAX_RECORD_BYTES:
+            raise TooLarge(f"a record for {topic!r}", largest, "max_record_bytes", MAX_RECORD_BYTES)
+        if size > MAX_ENTRY_BYTES:
+            raise TooLarge(f"a batch for {topic!r}", size, "max_entry_bytes", MAX_ENTRY_BYTES)
+        if keys is None:
+            meta = self._meta(topic, None, headers, delay, expires, priority)
+            return Entry(data, None if meta is None else [meta] * len(data), size)
+        if len(keys) != len(data):
+            raise InvalidOption("keys", len(keys), f"there are {len(data)} values; give a key or None for each")
+        return Entry(data, [self._meta(topic, key, headers, delay, expires, priority) for key in keys], size)
+
+    def _meta(
+        self,
+        topic: str,
+        key: object,
+        headers: Mapping[str, str] | None,
+        delay: Seconds | None,
+        expires: Seconds | None,
+        priority: int,
+    ) -> Meta | None:
+        """What the record carries besides its value; None: nothing."""
+        if self.trace is not None or "opentelemetry.trace" in sys.modules:
+            headers = self._traced(headers)
+        if key is None and not headers and delay is None and expires is None and priority == 0:
+            return None
+        if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 9:
+            raise InvalidOption("priority", priority, "a priority is a whole number from 0 (last) to 9 (first)")
+        now = self._broker.clock.time()
+        return Meta(
+            key_bytes(topic, key),
+            frozen_headers(topic, headers) if headers else NO_HEADERS,
+            None if delay is None else now + _seconds("delay", delay),
+            None if expires is None else now + _seconds("expires", expires),
+            priority,
+        )
+
+    def _traced(self, headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
+        """`headers` with the traceparent of the current span, unless the caller gave one."""
+        if headers and HEADER in headers:
+            return headers
+        if self.trace is None:
+            from runnel.broker.tracing import current_traceparent  # only where OpenTelemetry is in use anyway
+
+            self.trace = current_traceparent
+        found = self.trace()
+        return headers if found is None else {**(headers or {}), HEADER: found}
+
+    # -- appending ----------------------------------------------------------------------------------------------
+
+    def append(self, log: Log, entry: Entry) -> int:
+        """Append `entry`, or find it already there; its first offset."""
+        broker = self._broker
+        if entry.message_id is not None:
+            if log.ids is None:
+                log.ids = MessageIds()
+            if (found := log.ids.find(entry.message_id, broker.clock.time())) is not None:
+                return found.offset
+        first = broker.timeline.append(log, entry.values, entry.metas, entry.size)
+        if entry.message_id is not None and log.ids is not None:
+            log.ids.remember(entry.message_id, log.position(first), broker.clock.time())
+        return first
+
+    def append_now(self, log: Log, entry: Entry) -> int | None:
+        """Append `entry` if nobody has to be waited for; None otherwise."""
+        gate = log.gate
+        if gate is not None and gate.limited and (gate.blocked or gate.refusing(len(entry.values), entry.size)):
+            return None
+        return self.append(log, entry)
+
+    def full(self, log: Log, entry: Entry) -> Full:
+        """Why `append_now` did not."""
+        flow = self._in_the_way(log, entry)
+        return Full(log.name, flow.owner.label, flow.buffer)
+
+    async def append_later(self, log: Log, entry: Entry) -> int:
+        """Append `entry` as soon as there is room; its first offset."""
+        gate = log.gate
+        assert gate is not None, "only a reader can be in the way"
+        flow = self._in_the_way(log, entry)
+        if len(entry.values) > flow.buffer:
+            raise TooLarge(
+                f"a batch for {log.name!r}", len(entry.values), f"buffer of {flow.owner.label!r}", flow.buffer
+            )
+        task = asyncio.current_task()
+        for limited in gate.limited:
+            if limited.owner.task is task and not limited.fits(len(entry.values), entry.size):
+                raise WouldDeadlock(log.name, limited.owner.label)
+        first: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if gate.blocked is None:
+            gate.blocked = deque()
+        gate.blocked.append(Blocked(entry, first))
+        self.blocked.add(log)
+        timer = None
+        if (seconds := flow.policy.timeout) is not None:
+            late = PublishTimeout(log.name, flow.owner.label, seconds)
+            timer = self._broker.clock.call_later(seconds, lambda: None if first.done() else first.set_exception(late))
+        try:
+            return await first
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def release(self) -> None:
+        """Somebody made room: go on with those who waited."""
+        self._broker.timeline.cool()
+        for log in list(self.blocked):
+            if log.gate is not None:
+                log.gate.release(lambda entry, log=log: self.append(log, entry))  # type: ignore[misc]
+            if log.gate is None or not log.gate.blocked:
+                self.blocked.discard(log)
+
+    def refuse_blocked(self, log: Log, error: Exception) -> None:
+        """Nobody will make room any more: the waiting publishers get `error`."""
+        if log.gate is not None and log.gate.blocked:
+            for _, first in log.gate.blocked:
+                if not first.done():
+                    first.set_exception(error)
+            log.gate.blocked.clear()
+        self.blocked.discard(log)
+
+    def _in_the_way(self, log: Log, entry: Entry) -> Flow:
+        gate = log.gate
+        assert gate is not None, "only a reader can be in the way"
+        return gate.refusing(len(entry.values), entry.size) or next(flow for flow in gate.limited if flow.strict)
+
+
+def _seconds(option: str, value: Seconds) -> float:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 10**10:
+        raise InvalidOption(option, value, "expected seconds (or a timedelta), 0 or more")
+    return float(seconds)

@@ -1,0 +1,68 @@
+"""Request and reply over topics: an inbox per request, gone when the answer is there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from runnel.broker.reader import Reader, SubscribeOptions
+from runnel.broker.subscription import Subscription
+from runnel.broker.waiting import all_done
+from runnel.core.errors import InvalidOption, NoResponders, RequestTimeout
+from runnel.core.pattern import check_name
+from runnel.core.record import REPLY_TO, Record
+from runnel.core.trace import HEADER
+
+if TYPE_CHECKING:
+    from runnel.broker.broker import Broker
+
+INBOX = "$runnel.inbox"
+
+
+async def request(
+    broker: Broker,
+    topic: str,
+    value: bytes | str,
+    timeout: float,
+    key: bytes | str | None,
+    headers: Mapping[str, str] | None,
+) -> Record[bytes]:
+    """Publish `value` and wait for the first reply."""
+    broker.check_usable("a request")
+    if not broker.has_readers(check_name(topic)):
+        raise NoResponders(topic)
+    inbox = f"{INBOX}.{broker.next_number()}"
+    broker.make_log(inbox)
+    subscription: Subscription[bytes] = Subscription(Reader(broker, inbox, SubscribeOptions(start="earliest")), None)
+    try:
+        async with subscription:
+            await broker.topic(topic).publish(value, key=key, headers={**(headers or {}), REPLY_TO: inbox})
+            answer = asyncio.ensure_future(anext(aiter(subscription)))
+            try:
+                if not await all_done([answer], timeout, broker.clock):
+                    raise RequestTimeout(topic, timeout)
+                return answer.result()
+            finally:
+                answer.cancel()
+                await asyncio.wait([answer])  # its generator must be at rest before the block is left
+    finally:
+        broker.drop_log(inbox)
+
+
+async def reply(broker: Broker, record: Record[object], value: bytes | str, headers: Mapping[str, str] | None) -> bool:
+    """Answer `record`; False when whoever asked is no longer waiting."""
+    inbox = record.reply_to
+    if inbox is None:
+        raise InvalidOption("record", record.topic, "it is not a request: nobody waits for a reply")
+    if not inbox.startswith(f"{INBOX}."):
+        await broker.topic(inbox).publish(value, headers=headers)
+        return True
+    log = broker.logs.get(inbox)
+    if log is None:
+        return False
+    entry = broker.publisher.one(
+        inbox, None, value, None, {HEADER: record.traceparent, **(headers or {})}, None, None, 0, None
+    )
+    broker.publisher.append(log, entry)
+    return True

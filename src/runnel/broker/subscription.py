@@ -1,0 +1,361 @@
+"""What a user holds: records to iterate over, for as long as the block lasts.
+
+Leaving the block, cancelling the task and closing the broker all end it; there is
+nothing to forget. `async for` ends when the subscription ends, after what was
+published before; it never hangs.
+Below: flow, cursor. Above: the user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+
+from runnel.broker.cursor import SLICE, Taken
+from runnel.broker.flow import Flow
+from runnel.core.batch import Batch, Slice
+from runnel.core.codec import Codec
+from runnel.core.errors import Disconnected, RecordsMissed, RunnelError, SubscriptionMisused, ValidationFailed
+from runnel.core.record import Gap, Record
+
+if TYPE_CHECKING:
+    from runnel.broker.log import Log
+    from runnel.broker.reader import Reader, Watch
+
+T = TypeVar("T")
+
+log = logging.getLogger("runnel")
+
+WARN_SHARE = 0.01  # above this share of drops a subscription is warned about, once
+
+
+class Subscription(Generic[T]):
+    """Records of one topic or pattern, read one by one or in batches.
+
+    >>> async with broker.subscribe("orders") as orders:
+    ...     async for record in orders:
+    ...         print(record.offset, record.value)
+    """
+
+    def __init__(self, reader: Reader, codec: Codec[T] | None) -> None:
+        self._reader = reader
+        self._codec = codec
+        self._waiter: asyncio.Future[None] | None = None
+        self._ended = False
+        self._error: RunnelError | None = None
+        self._current: Record[T] | None = None  # handed to the user, who has not asked for the next
+        self._holding: Slice | None = None  # the same, of a batch
+        self._iterator: AsyncIterator[Any] | None = None
+        self._warned = False
+        self._flow: Flow | None = None  # since the block was entered
+        self.task: asyncio.Task[Any] | None = None
+        self.delivered = 0
+        self.dropped_count = 0
+        self.expired = 0
+
+    def __repr__(self) -> str:
+        state = "ended" if self._ended else "open" if self._flow is not None else "not entered"
+        return f"<Subscription {self.label!r} {state}, delivered {self.delivered:,}, dropped {self.dropped_count:,}>"
+
+    # -- what a user sees ---------------------------------------------------------------------------------------
+
+    @property
+    def label(self) -> str:
+        """The name it was given, or its pattern and a number: how errors and statistics call it."""
+        return self._reader.label
+
+    @property
+    def pattern(self) -> str:
+        """The topic or pattern it reads."""
+        return self._reader.pattern
+
+    @property
+    def name(self) -> str | None:
+        """The name that keeps its position, if it was given one."""
+        return self._reader.name
+
+    @property
+    def lag(self) -> int:
+        """Records published for it that it has not asked beyond."""
+        return self.flow.lag()
+
+    async def __aenter__(self) -> Subscription[T]:
+        if self._flow is not None:
+            raise SubscriptionMisused(self.label, "it was entered before; subscribe again for another one")
+        self._flow = self._reader.start(self)
+        self._reader.attach(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+        iterator = self._iterator
+        if iterator is not None and not getattr(iterator, "ag_running", False):
+            await iterator.aclose()  # type: ignore[attr-defined]
+
+    def __aiter__(self) -> AsyncIterator[Record[T]]:
+        return self._iterate(self._records, None, None)
+
+    def __anext__(self) -> Any:
+        return self.__aiter__().__anext__()
+
+    def batches(self, max_records: int | None = None, max_wait: float | None = None) -> AsyncIterator[Batch[T]]:
+        """Read in batches: what is there, up to `max_records`.
+
+        With `max_wait`, a batch that is not full waits so many seconds for more.
+        """
+        limit = SLICE if max_records is None else self._reader.positive("max_records", max_records)
+        if max_wait is not None:
+            self._reader.not_negative("max_wait", max_wait)
+        return self._iterate(self._batches, limit, max_wait)
+
+    def _iterate(self, make: Callable[..., AsyncIterator[Any]], *how: Any) -> AsyncIterator[Any]:
+        # One generator per subscription: records in hand after a `break` are where they were.
+        _ = self.flow  # entered?
+        if self._error is not None:
+            raise self._error
+        if self._iterator is None:
+            self._iterator = make(*how)
+            self._how = (make.__name__, how)
+        elif self._how != (make.__name__, how):
+            raise SubscriptionMisused(self.label, "it is being read already; read it one way, or subscribe twice")
+        return self._iterator
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    async def _records(self, *_: None) -> AsyncIterator[Record[T]]:
+        flow = self.flow
+        while True:
+            taken = self._take(SLICE)
+            if taken is None:
+                if self._ended:
+                    return
+                await self._park()
+                continue
+            records = self._open(taken)
+            if flow.strict:
+                self.task = asyncio.current_task()
+                sizes = iter(_sizes(taken.slices))
+                for record in records:
+                    self._current = record
+                    yield record
+                    flow.done(next(sizes))
+                for size in sizes:  # of those that were not handed out: expired, or not to be decoded
+                    flow.done(size)
+            else:
+                for record in records:
+                    self._current = record
+                    yield record
+            self._advanced()
+            if len(records) >= SLICE:
+                await asyncio.sleep(0)  # a long history must not keep others from the loop
+
+    async def _batches(self, limit: int, max_wait: float | None) -> AsyncIterator[Batch[T]]:
+        flow = self.flow
+        while True:
+            if max_wait is not None:
+                await self._gather(limit, max_wait)
+            taken = self._take(limit)
+            if taken is None:
+                if self._ended:
+                    return
+                await self._park()
+                continue
+            batch = self._batch(taken)
+            if not len(batch) and batch.gap is None:
+                continue
+            if flow.strict:
+                self.task = asyncio.current_task()
+            self._holding = taken.slices[0] if taken.slices else None
+            yield batch
+            if flow.strict:
+                for size in _sizes(taken.slices):
+                    flow.done(size)
+            self._advanced()
+            if len(batch) >= SLICE:
+                await asyncio.sleep(0)
+
+    def _advanced(self) -> None:
+        """The user asked beyond all that was taken."""
+        self._current = self._holding = None
+        self._reader.advanced(self)
+
+    def _take(self, limit: int) -> Taken | None:
+        if self._error is not None:
+            raise self._error
+        return self.flow.take(limit)
+
+    async def _park(self) -> None:
+        """Sleep until something is published, or the end. Woken once; looks again."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        self._reader.park(self)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            self._reader.unpark(self)
+
+    async def _gather(self, limit: int, max_wait: float) -> None:
+        """Wait for the first record, then for `limit` of them or `max_wait` seconds."""
+        while not self.flow.lag() and not self._ended:
+            await self._park()
+        expired = False
+
+        def expire() -> None:
+            nonlocal expired
+            expired = True
+            self.wake()
+
+        timer = self._reader.clock.call_later(max_wait, expire)
+        try:
+            while self.flow.lag() < limit and not expired and not self._ended:
+                await self._park()
+        finally:
+            timer.cancel()
+
+    # -- what was read ------------------------------------------------------------------------------------------
+
+    def _open(self, taken: Taken) -> tuple[Record[T], ...]:
+        """The records of `taken`, decoded, without the expired, the first with its gap."""
+        gap = self._told(taken)
+        batch = self._fresh(taken)
+        records = batch.records
+        if gap is not None and records:
+            records = (msgspec.structs.replace(records[0], gap=gap), *records[1:])
+        return records
+
+    def _batch(self, taken: Taken) -> Batch[T]:
+        batch = self._fresh(taken)
+        batch.gap = self._told(taken)
+        return batch
+
+    def _fresh(self, taken: Taken) -> Batch[T]:
+        count = sum(map(len, taken.slices))
+        self.delivered += count
+        batch: Batch[Any] = Batch(taken.slices)
+        if any(part.metas for part in taken.slices) and (gone := self._reader.expired(taken.slices)):
+            batch = Batch(records=tuple(record for record in batch.records if record.position not in gone))
+            self.expired += count - len(batch)
+            self.delivered -= count - len(batch)
+        if self._codec is not None:
+            batch = Batch(records=tuple(self._decoded(self._codec, batch)))
+        return batch
+
+    def _decoded(self, codec: Codec[T], batch: Batch[bytes]) -> list[Record[T]]:
+        """Records with values of their own. What cannot be decoded is told as a gap, and reading goes on."""
+        records: list[Record[T]] = []
+        gap: Gap | None = None
+        for record in batch.records:
+            try:
+                value = codec.decode(record.topic, record.value)
+            except ValidationFailed as error:
+                at = record.sequence if self._reader.is_pattern else record.offset
+                first, count = (gap.first, gap.count or 0) if gap else (at, 0)
+                gap = Gap(self.pattern, first, at + 1, count + 1, f"not a {codec.name}: {error.why}")
+                self._count_gap(gap, 1)
+                self.delivered -= 1
+                continue
+            records.append(Record(**(msgspec.structs.asdict(record) | {"value": value, "gap": gap})))
+            gap = None
+        return records
+
+    def _told(self, taken: Taken) -> Gap | None:
+        if taken.missed is None:
+            return None
+        missed = taken.missed
+        gap = Gap(self.pattern, missed.first, missed.end, missed.count, missed.reason)
+        self._count_gap(gap, missed.count)
+        return gap
+
+    def _count_gap(self, gap: Gap, count: int) -> None:
+        self.dropped_count += count
+        share = self.dropped_count / (self.delivered + self.dropped_count)
+        if share > WARN_SHARE and not self._warned:
+            self._warned = True
+            log.warning(
+                "subscriber %r has missed %s records, %.1f %% of what was published for it: %s. It may be too slow; "
+                "a larger buffer, batches() or a group would help. This is said once.",
+                self.label, f"{self.dropped_count:,}", 100 * share, gap.reason,
+            )  # fmt: skip
+        self._reader.told(self, gap)
+        if self._reader.strict:
+            self.end(RecordsMissed(self.label, gap))
+            raise RecordsMissed(self.label, gap)
+
+    @property
+    def flow(self) -> Flow:
+        """The policy at work, once the block is entered."""
+        if self._flow is None:
+            raise SubscriptionMisused(self.label, "enter it first: `async with broker.subscribe(...) as subscription`")
+        return self._flow
+
+    # -- what the broker does with it ---------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """The offset (or sequence, of a pattern) of the first record that the user has not asked beyond."""
+        if self._current is not None:
+            return self._current.sequence if self._reader.is_pattern else self._current.offset
+        held = self._holding or self.flow.put_aside()
+        if held is not None:
+            return held.sequence if self._reader.is_pattern else held.start
+        return self.flow.cursor.position
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the user's task sleeps here."""
+        return self._waiter is not None
+
+    def wake(self) -> None:
+        """Look again: something was published, or it is over."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def end(self, error: RunnelError | None = None) -> None:
+        """No more records. Those already published are still read, unless it ends with an error."""
+        if not self._ended:
+            self._ended, self._error = True, error
+            self._reader.leave(self)
+            self.wake()
+
+    def join(self, found: Log) -> None:
+        """A topic was made that the pattern covers."""
+        self._reader.join(found, self)
+
+    def part(self, found: Log) -> None:
+        """A topic of the pattern was deleted; what was not read of it is told as a gap."""
+        self._reader.logs.discard(found)
+
+    def settle(self) -> None:
+        """Note what lies ahead, and drop what exceeds the bounds, before records go."""
+        if self._reader.is_pattern and self.flow.cursor.pending():
+            self.flow.settle()
+
+    def watch(self, found: Log, watch: Watch) -> None:
+        """Tell when the record at an offset of `found` was processed."""
+        if self._reader.is_pattern:
+            watch = watch._replace(position=found.sequence_of(watch.position))
+        self._reader.watches.append(watch)
+        self._reader.advanced(self)
+
+    def dropped(self, slices: list[Slice]) -> None:
+        """These records were dropped; hand them on."""
+        self._reader.hand_on(self, slices)
+
+    def disconnect(self, drops: int) -> None:
+        """End the subscription: it was too slow for too long."""
+        self.end(Disconnected(self.label, drops, self.flow.policy.after))
+
+    def made_room(self) -> None:
+        """Publishers that wait, or that passed this subscriber by, may ask again."""
+        self._reader.made_room()
+
+
+def _sizes(slices: list[Slice]) -> list[int]:
+    return [len(value) for part in slices for value in part.values]

@@ -1,0 +1,149 @@
+"""The order of everything a broker holds: runs of records, by sequence.
+
+At most one log is *hot*: its run is open, and publishing to it takes the short way.
+A run closes when another log is published to, when a reader parks (so that the next
+publish wakes it) and at the end of the loop's turn (so that its time stays true).
+Sequences are therefore given per run, not per record.
+Below: log. Above: broker, which appends; cursor, which reads patterns in this order.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from operator import attrgetter
+
+from runnel.broker.log import CHUNK, KEEP_BYTES, KEEP_COUNT, Log, Run
+from runnel.core.batch import Slice
+from runnel.core.clock import Clock
+from runnel.core.record import Meta
+
+CACHED_SLICES = 16  # readers side by side ask for the same ranges; more would only hold memory
+
+
+class Timeline:
+    """Runs in sequence order, the clock they are stamped with, and the one that is open."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.runs: list[Run] = []
+        self.hot: Log | None = None
+        self.call_soon: Callable[[Callable[[], None]], object] | None = None  # set once a loop is known
+        self.before_compacting: Callable[[], None] = lambda: None
+        self._next = 0
+        self._ticking = False
+        self._tick_began = 0  # the sequence at which this turn of the loop began
+        self._now: datetime | None = None
+        self._latest = datetime.min.replace(tzinfo=UTC)
+        self._dead = 0
+        self._slices: dict[tuple[Log, int, int], Slice] = {}
+
+    # -- time and sequence --------------------------------------------------------------------------------------
+
+    @property
+    def sequence(self) -> int:
+        """The sequence that the next record gets."""
+        self.cool()
+        return self._next
+
+    def now(self) -> datetime:
+        """The time of this turn of the loop; it never goes back."""
+        if self._now is None:
+            self._now = self._latest = max(self._latest, datetime.fromtimestamp(self.clock.time(), UTC))
+        return self._now
+
+    def cool(self) -> None:
+        """Close the open run: the next publish, to any log, takes the long way."""
+        log, self.hot = self.hot, None
+        if log is not None:
+            log.trip = 0
+            run = self.runs[-1]
+            run.close()
+            self._next = run.sequence + run.end - run.offset
+
+    def _tick(self) -> None:
+        self._ticking, self._now = False, None
+        self.cool()
+        self._tick_began = self._next
+
+    def published_in_turn(self) -> int:
+        """How many records were appended in this turn of the loop."""
+        open_run = 0 if self.hot is None else self.hot.end - self.runs[-1].offset
+        return self._next + open_run - self._tick_began
+
+    # -- appending ----------------------------------------------------------------------------------------------
+
+    def append(self, log: Log, values: Sequence[bytes], metas: Sequence[Meta | None] | None, size: int) -> int:
+        """Append to `log`, wake its readers, apply its bounds; the first offset."""
+        if self.hot is log and log.end - self.runs[-1].offset >= CHUNK:
+            self.cool()
+            self._now = None  # a long turn: look at the clock again
+        if self.hot is not log:
+            self._begin(log)
+        first = log.append(values, metas, size)
+        keep_count, keep_bytes, room = KEEP_COUNT, KEEP_BYTES, CHUNK
+        if (gate := log.gate) is not None:
+            gate.appended()
+            keep_count, keep_bytes = gate.keep_count, gate.keep_bytes
+            room = gate.room()
+        self._bury(log.trim(self.now(), keep_count, keep_bytes))
+        if self.hot is log and log.codec is None:
+            log.trip = len(log.values) + room
+        return first
+
+    def _begin(self, log: Log) -> None:
+        self.cool()
+        if not self._ticking and self.call_soon is not None:
+            self._ticking = True
+            self.call_soon(self._tick)
+        run = Run(log, log.end, self._next, self.now(), log.count_bytes())
+        self.runs.append(run)
+        log.runs.append(run)
+        self.hot = log
+        if log.gate is not None:
+            log.gate.wake()
+
+    def first(self, log: Log) -> int:
+        """The oldest offset of `log` that can be read; age is looked at now, not only when something is published."""
+        if log.options.retention_age is not None:
+            self._bury(log.trim(self.now(), KEEP_COUNT, KEEP_BYTES))
+        return log.first
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def slice(self, log: Log, start: int, end: int) -> Slice:
+        """The records [start, end) of `log`; readers that ask for the same share one slice."""
+        key = (log, start, end)
+        found = self._slices.get(key)
+        if found is None:
+            found = self._slices[key] = log.slice(start, end)
+            if len(self._slices) > CACHED_SLICES:
+                del self._slices[next(iter(self._slices))]
+        return found
+
+    def runs_from(self, sequence: int) -> list[Run]:
+        """The closed runs that hold `sequence` or anything later."""
+        self.cool()
+        at = max(0, bisect_right(self.runs, sequence, key=_sequence) - 1)
+        return self.runs[at:]
+
+    def sequence_at(self, time: datetime) -> int:
+        """The sequence of the first record that is not older than `time`."""
+        return next((run.sequence for run in self.runs if run.time >= time), self.sequence)
+
+    def forget(self, log: Log) -> None:
+        """Drop what is held of a log that was deleted."""
+        self._slices = {key: found for key, found in self._slices.items() if key[0] is not log}
+        self._bury(len(log.runs))
+
+    def _bury(self, dead: int) -> None:
+        self._dead += dead
+        if self._dead > CHUNK and self._dead * 2 > len(self.runs):
+            self.before_compacting()  # readers of patterns note what they have not read yet
+            hot = self.runs[-1] if self.hot is not None else None
+            self.runs = [run for run in self.runs if run is hot or (run.end > run.log.base and not run.log.deleted)]
+            self._dead = 0
+
+
+_sequence = attrgetter("sequence")

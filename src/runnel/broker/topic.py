@@ -1,0 +1,205 @@
+"""A handle on one topic: cheap to make, no I/O, typed if you like.
+
+Below: publisher. Above: the user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from runnel.broker.log import SMALL, Log
+from runnel.broker.publisher import Seconds
+from runnel.broker.waiting import all_done
+from runnel.core.codec import Codec
+from runnel.core.errors import Stalled
+from runnel.core.options import TopicOptions
+from runnel.core.position import Position, Span
+
+if TYPE_CHECKING:
+    from runnel.broker.broker import Broker
+    from runnel.broker.subscription import Subscription
+
+T = TypeVar("T")
+
+# Stands for a log wherever the short way must not be taken: its trip is never above its length.
+_NOWHERE = Log("", 0, TopicOptions())
+
+
+class Topic(Generic[T]):
+    """A topic of a broker. Made by `broker.topic(name, type)`; making it does nothing yet.
+
+    Options apply at `declare()` or the first publish; options that contradict those of
+    the topic raise `TopicConflict`.
+    """
+
+    __slots__ = ("_broker", "_codec", "_log", "_thread", "name", "options")
+
+    def __init__(self, broker: Broker, name: str, codec: Codec[T] | None, options: TopicOptions) -> None:
+        self.name, self.options = name, options
+        self._broker, self._codec = broker, codec
+        self._log = _NOWHERE
+        self._thread = 0
+
+    def __repr__(self) -> str:
+        return f"<Topic {self.name!r}{f' of {self._codec.name}' if self._codec else ''}>"
+
+    async def declare(self) -> None:
+        """Make the topic now, or check that it is there with these options and this type."""
+        self._resolve(declared=True)
+
+    async def delete(self) -> None:
+        """Delete the topic and its records; its subscribers are told."""
+        await self._broker.delete(self.name)
+
+    def publish_nowait(
+        self,
+        value: T | bytes | str,
+        # Not keyword-only: Python fills in keyword-only defaults from a dict, which costs a quarter of this call.
+        key: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+        delay: Seconds | None = None,
+        expires: Seconds | None = None,
+        priority: int = 0,
+        message_id: str | None = None,
+    ) -> None:
+        """Publish without waiting; raises `Full` where `publish` would wait. From any thread.
+
+        From a thread other than the loop's, the record is handed over and appended at the loop's next turn.
+        """
+        log = self._log
+        values = log.values
+        if (
+            len(values) < log.trip
+            and value.__class__ is bytes
+            and len(value) < SMALL
+            and key is None
+            and headers is None
+            and delay is None
+            and expires is None
+            and message_id is None
+            and not priority
+            and get_ident() == self._thread
+        ):
+            values.append(value)
+            return
+        entry = self._broker.publisher.one(
+            self.name, self._codec, value, key, headers, delay, expires, priority, message_id
+        )
+        if not self._broker.is_at_home():
+            self._broker.post(self._resolve, entry)
+            return
+        log = self._resolve()
+        if self._broker.publisher.append_now(log, entry) is None:
+            raise self._broker.publisher.full(log, entry)
+
+    async def publish(
+        self,
+        value: T | bytes | str,
+        *,
+        key: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+        delay: Seconds | None = None,
+        expires: Seconds | None = None,
+        priority: int = 0,
+        message_id: str | None = None,
+    ) -> Position:
+        """Publish, and wait for room where a subscriber's policy is `block`; the record's position."""
+        log = self._log
+        values = log.values
+        if (  # the same short way as in publish_nowait
+            len(values) < log.trip
+            and value.__class__ is bytes
+            and len(value) < SMALL
+            and key is None
+            and headers is None
+            and delay is None
+            and expires is None
+            and message_id is None
+            and not priority
+            and get_ident() == self._thread
+        ):
+            values.append(value)
+            return Position(log.epoch, log.base + len(values) - 1)
+        broker = self._broker
+        if not broker.is_at_home():
+            return await broker.visit(
+                self.publish(
+                    value,
+                    key=key,
+                    headers=headers,
+                    delay=delay,
+                    expires=expires,
+                    priority=priority,
+                    message_id=message_id,
+                )
+            )
+        entry = broker.publisher.one(self.name, self._codec, value, key, headers, delay, expires, priority, message_id)
+        log = self._resolve()
+        first = broker.publisher.append_now(log, entry)
+        if first is None:
+            first = await broker.publisher.append_later(log, entry)
+        elif broker.is_turn_over(log):
+            await asyncio.sleep(0)
+        return log.position(first)
+
+    async def publish_many(
+        self,
+        values: Sequence[T | bytes | str],
+        *,
+        keys: Sequence[bytes | str | None] | None = None,
+        headers: Mapping[str, str] | None = None,
+        delay: Seconds | None = None,
+        expires: Seconds | None = None,
+        priority: int = 0,
+    ) -> Span:
+        """Publish many at once: all or nothing, side by side; the first and the last position.
+
+        `keys` gives a key (or None) for each value; the other options hold for all.
+        """
+        broker = self._broker
+        if not broker.is_at_home():
+            return await broker.visit(
+                self.publish_many(values, keys=keys, headers=headers, delay=delay, expires=expires, priority=priority)
+            )
+        entry = broker.publisher.many(self.name, self._codec, values, keys, headers, delay, expires, priority)
+        log = self._resolve()
+        first = broker.publisher.append_now(log, entry)
+        if first is None:
+            first = await broker.publisher.append_later(log, entry)
+        elif broker.is_turn_over(log):
+            await asyncio.sleep(0)
+        return Span(log.position(first), log.position(first + len(entry.values) - 1))
+
+    async def publish_and_wait(
+        self,
+        value: T | bytes | str,
+        *,
+        timeout: float | None = None,
+        key: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Position:
+        """Publish, and wait until every current subscriber has asked for what comes next. For tests.
+
+        After `timeout` seconds `Stalled` names the subscribers that have not.
+        """
+        broker = self._broker
+        position = await self.publish(value, key=key, headers=headers)
+        watched = broker.watch(self._resolve(), position)
+        await all_done(watched, timeout, broker.clock)
+        if stalled := [label for passed, label in watched.items() if not passed.done()]:
+            raise Stalled(self.name, position.offset, stalled, timeout or 0.0)
+        return position
+
+    def subscribe(self, **options: Any) -> Subscription[T]:
+        """Read this topic, with values of its type. Options as in `broker.subscribe`."""
+        return self._broker.subscribe(self.name, codec=self._codec, **options)
+
+    def _resolve(self, *, declared: bool = False) -> Log:
+        """The topic's log, made if need be. Remembers it for the short way, if that may be taken at all."""
+        log = self._broker.log_for(self.name, self.options, self._codec, declared=declared)
+        if self._codec is None and self._log is not log:
+            self._log, self._thread = log, get_ident()
+        return log

@@ -1,0 +1,25 @@
+"""Waiting with a limit that the broker's clock keeps, so that a test can move it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from runnel.core.clock import Clock
+
+
+async def all_done(futures: Iterable[asyncio.Future[Any]], timeout: float | None, clock: Clock) -> bool:
+    """Wait until every future is done, at most `timeout` seconds; whether they are."""
+    alarm: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    timer = None if timeout is None else clock.call_later(timeout, alarm.cancel)
+    pending = {future for future in futures if not future.done()}
+    try:
+        while pending and not alarm.done():
+            await asyncio.wait({*pending, alarm}, return_when=asyncio.FIRST_COMPLETED)
+            pending = {future for future in pending if not future.done()}
+    finally:
+        alarm.cancel()
+        if timer is not None:
+            timer.cancel()
+    return not pending

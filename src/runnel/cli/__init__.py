@@ -1,0 +1,1 @@
+"""The `runnel` command: parse, call one function, print, return an exit code."""

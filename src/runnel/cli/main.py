@@ -1,0 +1,52 @@
+"""The `runnel` command and its help.
+
+Each command parses, calls one function, prints, and returns an exit code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+EXAMPLES = """\
+examples:
+  runnel tour              see the event bus at work, a page of it
+  runnel tour --quick      the same without pauses
+  python -m runnel tour    when the `runnel` script is not on the path
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code."""
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    if chosen.version:
+        from runnel import __version__
+
+        print(f"runnel {__version__}")
+        return 0
+    if chosen.command == "tour":
+        from runnel.cli.tour import tour
+
+        return tour(pause=0.0 if chosen.quick else 0.4, colour=sys.stdout.isatty())
+    parser.print_help()
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="runnel",
+        description="Durable, real-time pub/sub for Python, without a cluster.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and stop")
+    commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND")
+    tour = commands.add_parser(
+        "tour",
+        help="a short tour of the event bus, in this terminal",
+        description="Publishes, subscribes, falls behind on purpose, asks and answers: the bus in a page.",
+    )
+    tour.add_argument("--quick", action="store_true", help="without the pauses for reading")
+    return parser

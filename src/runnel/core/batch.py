@@ -1,0 +1,152 @@
+"""Records read together: slices of a log, and the batch a subscriber holds.
+
+A `Slice` is made once and shared by every subscriber that reads the same range;
+its records are built, in C, when the first of them asks. A `Batch` is one
+subscriber's view of one or more slices, with the gap that only it may have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import chain, repeat
+from typing import Any, Generic, NamedTuple, TypeVar, overload
+
+from runnel.core.record import NO_HEADERS, Gap, Meta, Record
+
+T = TypeVar("T")
+
+
+class Stretch(NamedTuple):
+    """Where a run of records lies: from `offset` on, with sequences from `sequence` on, all of one time."""
+
+    offset: int
+    sequence: int
+    time: datetime
+
+
+class Slice:
+    """The immutable records [start, end) of one topic."""
+
+    __slots__ = ("_records", "epoch", "metas", "start", "stretches", "topic", "values")
+
+    def __init__(
+        self,
+        topic: str,
+        epoch: int,
+        start: int,
+        values: tuple[bytes, ...],
+        stretches: Sequence[Stretch],
+        metas: Mapping[int, Meta],
+    ) -> None:
+        self.topic, self.epoch, self.start, self.values = topic, epoch, start, values
+        self.stretches, self.metas = stretches, metas
+        self._records: tuple[Record[bytes], ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __repr__(self) -> str:
+        return f"<Slice {self.topic!r} [{self.start}, {self.end})>"
+
+    @property
+    def end(self) -> int:
+        """The offset after the last."""
+        return self.start + len(self.values)
+
+    @property
+    def sequence(self) -> int:
+        """The sequence of the first record."""
+        offset, sequence, _ = self.stretches[0]
+        return sequence + self.start - offset
+
+    @property
+    def records(self) -> tuple[Record[bytes], ...]:
+        """The records, built when first asked for and then shared."""
+        if self._records is None:
+            self._records = tuple(chain.from_iterable(self._built()))
+        return self._records
+
+    def _built(self) -> Iterator[Iterator[Record[bytes]]]:
+        ends = [stretch.offset for stretch in self.stretches[1:]] + [self.end]
+        metas = self.metas
+        for (offset, sequence, time), end in zip(self.stretches, ends, strict=True):
+            first = max(offset, self.start)
+            offsets = range(first, end)
+            keys: Iterator[bytes | None] = repeat(None)
+            headers: Iterator[Mapping[str, str]] = repeat(NO_HEADERS)
+            if metas:
+                found = [metas.get(at) for at in offsets]
+                keys = (None if meta is None else meta.key for meta in found)
+                headers = (meta.headers if meta else NO_HEADERS for meta in found)
+            yield map(
+                Record,
+                repeat(self.topic),
+                offsets,
+                range(sequence + first - offset, sequence + end - offset),
+                repeat(self.epoch),
+                keys,
+                self.values[first - self.start : end - self.start],
+                headers,
+                repeat(time),
+            )
+
+    def cut(self, start: int, end: int) -> Slice:
+        """The part [start, end) of this slice."""
+        ends = [stretch.offset for stretch in self.stretches[1:]] + [self.end]
+        kept = [one for one, stop in zip(self.stretches, ends, strict=True) if stop > start and one.offset < end]
+        return Slice(
+            self.topic, self.epoch, start, self.values[start - self.start : end - self.start], kept, self.metas
+        )
+
+
+class Batch(Generic[T]):
+    """Records read together: `len(batch)`, `batch.values`, and iteration over records.
+
+    Immutable: what one subscriber does with a batch no other can see.
+    """
+
+    __slots__ = ("_records", "_slices", "_values", "gap")
+
+    def __init__(
+        self, slices: Sequence[Slice] = (), *, records: tuple[Record[T], ...] | None = None, gap: Gap | None = None
+    ) -> None:
+        self._slices, self._records, self.gap = slices, records, gap
+        self._values: tuple[T, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self._records) if self._records is not None else sum(map(len, self._slices))
+
+    def __iter__(self) -> Iterator[Record[T]]:
+        return iter(self.records)
+
+    @overload
+    def __getitem__(self, at: int) -> Record[T]: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Record[T], ...]: ...
+    def __getitem__(self, at: int | slice) -> Record[T] | tuple[Record[T], ...]:
+        return self.records[at]
+
+    def __repr__(self) -> str:
+        return f"<Batch of {len(self)} records{f', {self.gap}' if self.gap else ''}>"
+
+    @property
+    def values(self) -> tuple[T, ...]:
+        """The values alone: the cheapest way to read, since no record is built."""
+        if self._values is None:
+            if self._records is not None:
+                self._values = tuple(record.value for record in self._records)
+            else:
+                self._values = _joined([part.values for part in self._slices])
+        return self._values
+
+    @property
+    def records(self) -> tuple[Record[T], ...]:
+        """The records, in order."""
+        if self._records is None:
+            self._records = _joined([part.records for part in self._slices])
+        return self._records
+
+
+def _joined(parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+    return parts[0] if len(parts) == 1 else tuple(chain.from_iterable(parts))

@@ -1,0 +1,139 @@
+"""Names of topics, and patterns over them.
+
+A name is tokens joined by dots. In a pattern `*` stands for one whole token and
+`>`, which comes last, for one or more. Names that begin with `$` are internal:
+no pattern reaches them unless it spells that first token out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from runnel.core.errors import InvalidName, InvalidPattern
+
+MAX_NAME_BYTES = 255
+
+T = TypeVar("T")
+
+# Control characters and white space would let a name forge a line or a header on a text protocol.
+_FORBIDDEN = re.compile(r"[\s\x00-\x20\x7f-\x9f]")
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
+
+
+def check_name(name: object) -> str:
+    """`name`, when it may name a topic of a user; else InvalidName says why not."""
+    if isinstance(name, str):
+        if len(name) <= MAX_NAME_BYTES and _PLAIN.fullmatch(name):
+            return name
+        why = _fault(name) or ("it starts with '$', which is internal" if name[0] == "$" else None)
+        if why is None and ("*" in name or ">" in name):
+            why = "'*' and '>' belong to patterns"
+        if why is None:
+            return name
+    else:
+        why = f"it is of type {type(name).__name__}, not str"
+    raise InvalidName(name, why)
+
+
+def is_pattern(text: str) -> bool:
+    """Whether `text` has a wildcard token; without one it names a single topic."""
+    return any(token in ("*", ">") for token in text.split("."))
+
+
+def check_pattern(pattern: object) -> str:
+    """`pattern`, when it may be subscribed to; else InvalidPattern says why not."""
+    if not isinstance(pattern, str):
+        raise InvalidPattern(pattern, f"it is of type {type(pattern).__name__}, not str")
+    why = _fault(pattern)
+    if why is None:
+        tokens = pattern.split(".")
+        if ">" in tokens[:-1]:
+            why = "'>' is not the last token"
+        elif any(("*" in token or ">" in token) and len(token) > 1 for token in tokens):
+            why = "a wildcard is only a part of a token"
+    if why is not None:
+        raise InvalidPattern(pattern, why)
+    return pattern
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether `pattern` covers the topic `name`."""
+    wants, has = pattern.split("."), name.split(".")
+    if name[0] == "$" and wants[0] != has[0]:
+        return False
+    if wants[-1] == ">":
+        return len(has) >= len(wants) and _all_match(wants[:-1], has)
+    return len(has) == len(wants) and _all_match(wants, has)
+
+
+def _all_match(wants: list[str], has: list[str]) -> bool:
+    return all(want in ("*", token) for want, token in zip(wants, has, strict=False))
+
+
+def _fault(text: str) -> str | None:
+    """What is wrong with a name and a pattern alike."""
+    if not text:
+        return "it is empty"
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        return "it is not valid Unicode"
+    if size > MAX_NAME_BYTES:
+        return f"it is {size} bytes long, more than {MAX_NAME_BYTES}"
+    if found := _FORBIDDEN.search(text):
+        return f"it holds {found.group()!r}"
+    if "" in text.split("."):
+        return "a token between dots is empty"
+    return None
+
+
+class PatternTable(Generic[T]):
+    """Which of many patterns cover a name, without trying each of them: a tree of tokens."""
+
+    def __init__(self) -> None:
+        self._root: _Node[T] = _Node()
+
+    def add(self, pattern: str, item: T) -> None:
+        """Register `item` under `pattern`."""
+        node = self._root
+        for token in pattern.split("."):
+            node = node.children.setdefault(token, _Node())
+        node.items.append(item)
+
+    def remove(self, pattern: str, item: T) -> None:
+        """Take back one `add`; branches left empty are pruned."""
+        path = [self._root]
+        tokens = pattern.split(".")
+        for token in tokens:
+            path.append(path[-1].children[token])
+        path[-1].items.remove(item)
+        for token, parent, node in zip(reversed(tokens), reversed(path[:-1]), reversed(path[1:]), strict=True):
+            if node.items or node.children:
+                break
+            del parent.children[token]
+
+    def covering(self, name: str) -> list[T]:
+        """Every item whose pattern covers `name`."""
+        tokens = name.split(".")
+        return list(self._walk(self._root, tokens, 0, internal=name[0] == "$"))
+
+    def _walk(self, node: _Node[T], tokens: list[str], at: int, *, internal: bool) -> Iterator[T]:
+        if at == len(tokens):
+            yield from node.items
+            return
+        wild = not (internal and at == 0)
+        if wild and (rest := node.children.get(">")):
+            yield from rest.items
+        for token in {tokens[at], "*"} if wild else {tokens[at]}:
+            if child := node.children.get(token):
+                yield from self._walk(child, tokens, at + 1, internal=internal)
+
+
+class _Node(Generic[T]):
+    __slots__ = ("children", "items")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node[T]] = {}
+        self.items: list[T] = []

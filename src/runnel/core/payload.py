@@ -1,0 +1,59 @@
+"""What an untyped topic carries: bytes, and text as UTF-8. Anything else is refused by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from runnel.core.errors import InvalidOption, InvalidValue
+from runnel.core.record import NO_HEADERS
+from runnel.core.trace import HEADER, is_traceparent
+
+# A header ends up on text protocols (HTTP, NATS): a line break in one would forge another.
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_LINE_BREAK = re.compile(r"[\r\n\0]")
+
+
+def value_bytes(topic: str, value: object) -> bytes:
+    """`value` as an untyped topic stores it."""
+    return _bytes(topic, "value", value, f"give the topic a type: broker.topic({topic!r}, {type(value).__name__})")
+
+
+def key_bytes(topic: str, key: object) -> bytes | None:
+    """`key` as it is stored; None stays None."""
+    return None if key is None else _bytes(topic, "key", key, "a key is bytes or str")
+
+
+def _bytes(topic: str, what: str, value: object, advice: str) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidValue(topic, what, value, f"the text is not valid Unicode: {error.reason}") from None
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)  # a copy: the caller may go on writing into its own
+    raise InvalidValue(topic, what, value, advice)
+
+
+def frozen_headers(topic: str, headers: Mapping[str, str] | None) -> Mapping[str, str]:
+    """A read-only copy of `headers`, with names and values checked."""
+    if not headers:
+        return NO_HEADERS
+    if not isinstance(headers, Mapping):
+        raise InvalidValue(topic, "headers", headers, "headers are a mapping of str to str")
+    for name, value in headers.items():
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise InvalidValue(topic, "header", value if isinstance(name, str) else name, "headers map str to str")
+        if not _HEADER_NAME.fullmatch(name):
+            raise InvalidOption("headers", name, "a header's name is letters, digits and -_.~!#$%&'*+^`|")
+        if _LINE_BREAK.search(value):
+            raise InvalidOption(f"headers[{name!r}]", value, "a header's value is one line, without NUL")
+    trace = headers.get(HEADER)
+    if trace is not None and not is_traceparent(trace):
+        raise InvalidOption(
+            f"headers[{HEADER!r}]", trace, "expected W3C form 00-<32 hex>-<16 hex>-<2 hex>, ids not zero"
+        )
+    return MappingProxyType(dict(headers))

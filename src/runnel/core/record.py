@@ -1,0 +1,87 @@
+"""What a subscriber receives: records, and the gaps between them.
+
+Records are immutable and shared by all subscribers of a topic; what can be
+mutated (a decoded value) is made anew for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from types import MappingProxyType
+from typing import Generic, TypeVar
+
+import msgspec
+
+from runnel.core import trace
+from runnel.core.position import Position
+
+T = TypeVar("T", covariant=True)
+
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+REPLY_TO = "runnel-reply-to"
+
+
+class Gap(msgspec.Struct, frozen=True, gc=False):
+    """Records that this subscriber will not see, and why.
+
+    `first` and `end` (not included) are offsets of the topic, or sequences of the
+    broker when the subscription is a pattern. `count` is how many of *this*
+    subscriber's records lay between them; None where nobody can know any more.
+    """
+
+    topic: str
+    first: int
+    end: int
+    count: int | None
+    reason: str
+
+    def __str__(self) -> str:
+        many = "an unknown number of" if self.count is None else f"{self.count:,}"
+        return f"missed {many} records of {self.topic!r} in [{self.first}, {self.end}): {self.reason}"
+
+
+class Record(msgspec.Struct, Generic[T], frozen=True, gc=False):
+    """One published message, as every subscriber sees it.
+
+    `gap` is None, or tells what this subscriber missed right before this record.
+    """
+
+    topic: str
+    offset: int
+    sequence: int
+    epoch: int
+    key: bytes | None
+    value: T
+    headers: Mapping[str, str]
+    time: datetime
+    gap: Gap | None = None
+
+    @property
+    def position(self) -> Position:
+        """The record's place in its topic; pass it as `start=` to read on from it."""
+        return Position(self.epoch, self.offset)
+
+    @property
+    def traceparent(self) -> str:
+        """The W3C trace context: the publisher's, else one that is the same for every subscriber."""
+        return self.headers.get(trace.HEADER) or trace.derived(self.epoch, self.offset)
+
+    @property
+    def reply_to(self) -> str | None:
+        """The topic that waits for a reply, when this record is a request."""
+        return self.headers.get(REPLY_TO)
+
+
+class Meta(msgspec.Struct, frozen=True, gc=False):
+    """What only some records carry. The log keeps one for those, and nothing for the rest.
+
+    `due` and `expires` are wall-clock seconds.
+    """
+
+    key: bytes | None = None
+    headers: Mapping[str, str] = NO_HEADERS
+    due: float | None = None
+    expires: float | None = None
+    priority: int = 0
