@@ -134,6 +134,11 @@ class Broker:
             self._thread = get_ident()
             self.timeline.call_soon = self._loop.call_soon
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop it runs on, once it was used on one."""
+        return self._loop
+
     def is_at_home(self) -> bool:
         """Whether the caller is on the broker's own thread (or the broker has none yet)."""
         return self._loop is None or get_ident() == self._thread

@@ -46,6 +46,11 @@ class Topic(Generic[T]):
     def __repr__(self) -> str:
         return f"<Topic {self.name!r}{f' of {self._codec.name}' if self._codec else ''}>"
 
+    @property
+    def broker(self) -> Broker:
+        """The broker it belongs to."""
+        return self._broker
+
     async def declare(self) -> None:
         """Make the topic now, or check that it is there with these options and this type."""
         self._resolve(declared=True)

@@ -301,6 +301,16 @@ class TopicDeleted(Ended):
         )
 
 
+class SubscriptionEnded(Ended):
+    """There is no next record: the subscription or its broker was closed."""
+
+    code = "subscription_ended"
+
+    def __init__(self, subscriber: str) -> None:
+        self.subscriber = subscriber
+        super().__init__(f"subscription {subscriber!r} has ended, so no further record comes; subscribe again")
+
+
 class Disconnected(Ended):
     """The `disconnect` policy ended a subscription that was too slow."""
 

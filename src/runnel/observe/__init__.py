@@ -1,0 +1,17 @@
+"""What a broker does, for those who watch it: Prometheus text and OpenTelemetry.
+
+Reads `broker.statistics()`; the hot paths know nothing of it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+__all__ = ["otel", "prometheus"]
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f"{__name__}.{name}")

@@ -1,0 +1,87 @@
+"""Statistics as Prometheus text, format 0.0.4.
+
+Labels are bounded: beyond `max_topics` topics the rest are summed under one label,
+and subscribers without a name count together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from runnel.broker.statistics import Statistics
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+MAX_TOPICS = 1000
+OTHER = "(other)"
+
+Labels = tuple[tuple[str, str], ...]
+
+
+def render(statistics: Statistics, *, max_topics: int = MAX_TOPICS) -> str:
+    """The text that a Prometheus server scrapes.
+
+    >>> from runnel.observe import prometheus
+    >>> print(prometheus.render(broker.statistics()))
+    """
+    return "".join(f"{line}\n" for line in _lines(statistics, max_topics))
+
+
+def _lines(statistics: Statistics, max_topics: int) -> Iterator[str]:
+    busiest = sorted(statistics.topics.values(), key=lambda topic: (-topic.published, topic.name))
+    shown = {topic.name for topic in busiest[:max_topics]}
+
+    def by_topic(values: Iterable[tuple[str, int]]) -> Mapping[Labels, int]:
+        sums: Counter[Labels] = Counter()
+        for name, value in values:
+            sums[(("topic", name if name in shown else OTHER),)] += value
+        return sums
+
+    def by_flow(value: str) -> Mapping[Labels, int]:
+        sums: Counter[Labels] = Counter()
+        patterns = Counter(pattern for pattern, _ in statistics.flowed)
+        kept = {pattern for pattern, _ in patterns.most_common(max_topics)}
+        for (pattern, subscriber), flowed in statistics.flowed.items():
+            labels = (("topic", pattern if pattern in kept else OTHER), ("subscriber", subscriber))
+            sums[labels] += getattr(flowed, value)
+        return sums
+
+    lags: Counter[Labels] = Counter()
+    for one in statistics.subscriptions:
+        lags[(("topic", one.pattern), ("subscriber", one.name or "anonymous"))] += one.lag
+    topics = statistics.topics.values()
+    yield from _family(
+        "events_published_total", "counter", "Records published.", by_topic((t.name, t.published) for t in topics)
+    )
+    yield from _family(
+        "events_published_bytes_total",
+        "counter",
+        "Bytes of values published.",
+        by_topic((t.name, t.published_bytes) for t in topics),
+    )
+    yield from _family("events_delivered_total", "counter", "Records handed to subscribers.", by_flow("delivered"))
+    yield from _family("events_dropped_total", "counter", "Records that subscribers missed.", by_flow("dropped"))
+    yield from _family("events_expired_total", "counter", "Records skipped past their time.", by_flow("expired"))
+    yield from _family("subscriber_lag", "gauge", "Records published and not yet asked beyond.", lags)
+    yield from _family("subscribers", "gauge", "Open subscriptions.", by_topic((t.name, t.subscribers) for t in topics))
+    yield from _family("topics", "gauge", "Topics.", {(): len(statistics.topics)})
+    yield from _family(
+        "kept_bytes", "gauge", "Bytes of values held in memory.", {(): sum(topic.kept_bytes for topic in topics)}
+    )
+    yield from _family(
+        "publishers_waiting", "gauge", "Publishes that wait for room.", {(): statistics.waiting_publishers}
+    )
+
+
+def _family(name: str, kind: str, help_text: str, samples: Mapping[Labels, int]) -> Iterator[str]:
+    yield f"# HELP {name} {help_text}"
+    yield f"# TYPE {name} {kind}"
+    for labels, value in samples.items():
+        inside = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels)
+        yield f"{name}{{{inside}}} {value}" if inside else f"{name} {value}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,75 @@
+"""Prometheus text: the names users expect, exact values, bounded labels."""
+
+from __future__ import annotations
+
+import re
+
+import runnel
+from runnel.observe import prometheus
+
+
+def samples(text: str) -> dict[str, int]:
+    return {name: int(value) for name, value in (line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")}
+
+
+async def test_published_delivered_and_dropped_are_counted_by_topic_and_subscriber() -> None:
+    async with runnel.open() as broker:
+        async with (
+            broker.subscribe("jobs", name="slow", start="latest", buffer=2) as slow,
+            broker.subscribe("jobs", name="fast", start="latest") as fast,
+        ):
+            await broker.topic("jobs").publish_many([b"12345"] * 5)
+            assert len(await anext(slow.batches())) == 2
+            assert len(await anext(fast.batches())) == 5
+            found = samples(prometheus.render(broker.statistics()))
+    assert found['events_published_total{topic="jobs"}'] == 5
+    assert found['events_published_bytes_total{topic="jobs"}'] == 25
+    assert found['events_delivered_total{topic="jobs",subscriber="slow"}'] == 2
+    assert found['events_dropped_total{topic="jobs",subscriber="slow"}'] == 3
+    assert found['events_delivered_total{topic="jobs",subscriber="fast"}'] == 5
+    assert found['events_dropped_total{topic="jobs",subscriber="fast"}'] == 0
+    assert found['subscriber_lag{topic="jobs",subscriber="fast"}'] == 0
+    assert found['subscribers{topic="jobs"}'] == 2
+
+
+async def test_counters_do_not_go_back_when_a_subscriber_leaves_or_a_topic_is_deleted() -> None:
+    async with runnel.open() as broker:
+        async with broker.subscribe("jobs") as jobs:
+            await broker.publish("jobs", "x")
+            await anext(jobs)
+        await broker.delete("jobs")
+        assert broker.statistics().published == 1
+        found = samples(prometheus.render(broker.statistics()))
+    assert found['events_delivered_total{topic="jobs",subscriber="anonymous"}'] == 1
+
+
+async def test_labels_stay_bounded_however_many_topics_there_are() -> None:
+    async with runnel.open() as broker:
+        for number in range(50):
+            await broker.publish(f"t.{number}", "x")
+        await broker.publish("t.7", "x")
+        found = samples(prometheus.render(broker.statistics(), max_topics=10))
+    published = {name: value for name, value in found.items() if name.startswith("events_published_total")}
+    assert len(published) == 11
+    assert published['events_published_total{topic="t.7"}'] == 2
+    assert sum(published.values()) == 51
+
+
+async def test_every_family_is_declared_once_before_its_samples() -> None:
+    async with runnel.open() as broker, broker.subscribe("a.>"):
+        await broker.publish("a.b", "x")
+        text = prometheus.render(broker.statistics())
+    declared: list[str] = []
+    for line in text.splitlines():
+        if found := re.match(r"# TYPE (\w+) (counter|gauge)$", line):
+            declared.append(found[1])
+        elif line[0] != "#":
+            assert line.split("{")[0].split(" ")[0] == declared[-1]
+    assert len(declared) == len(set(declared))
+
+
+async def test_a_name_with_quotes_cannot_break_out_of_its_label() -> None:
+    async with runnel.open() as broker:
+        await broker.publish('sneaky"}\\', "x")
+        text = prometheus.render(broker.statistics())
+    assert 'events_published_total{topic="sneaky\\"}\\\\"} 1' in text

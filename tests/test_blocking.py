@@ -1,0 +1,173 @@
+"""runnel without asyncio: the same promises from plain threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import msgspec
+import pytest
+
+import runnel
+from runnel import blocking
+
+
+class Order(msgspec.Struct):
+    id: int
+
+
+def test_a_script_publishes_and_reads_without_asyncio() -> None:
+    with blocking.open() as broker, broker.subscribe("greetings") as greetings:
+        position = broker.publish("greetings", "hello", key="k", headers={"from": "me"})
+        record = greetings.receive(timeout=5)
+        assert (record.value, record.key, record.headers["from"]) == (b"hello", b"k", "me")
+        assert record.position == position
+
+
+def test_deleting_the_topic_ends_a_loop_in_another_thread_with_the_reason() -> None:
+    with blocking.open() as broker:
+        seen: list[bytes] = []
+        told: list[runnel.TopicDeleted] = []
+        entered = threading.Event()
+        subscription = broker.subscribe("t")
+
+        def read() -> None:
+            with subscription as records:
+                entered.set()
+                try:
+                    seen.extend(record.value for record in records)
+                except runnel.TopicDeleted as error:
+                    told.append(error)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        assert entered.wait(5)
+        broker.topic("t").publish_and_wait("one", timeout=5)
+        broker.delete("t")
+        reader.join(5)
+    assert not reader.is_alive()
+    assert seen == [b"one"]
+    assert [error.topic for error in told] == ["t"]
+
+
+def test_closing_the_broker_ends_a_loop_in_another_thread() -> None:
+    seen: list[bytes] = []
+    entered = threading.Event()
+    with blocking.open() as broker:
+
+        def read() -> None:
+            with broker.subscribe("t", start="earliest") as records:
+                entered.set()
+                for record in records:
+                    seen.append(record.value)
+                    if len(seen) == 2:
+                        both.set()
+
+        both = threading.Event()
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        assert entered.wait(5)
+        broker.topic("t").publish_many([b"one", b"two"])
+        assert both.wait(5)
+    reader.join(5)
+    assert not reader.is_alive()
+    assert seen == [b"one", b"two"]
+
+
+def test_receive_gives_up_after_its_time_and_loses_nothing() -> None:
+    with blocking.open() as broker, broker.subscribe("t") as records:
+        with pytest.raises(TimeoutError, match="no record"):
+            records.receive(timeout=0.01)
+        broker.publish("t", "late")
+        assert records.receive(timeout=5).value == b"late"
+
+
+def test_batches_arrive_whole() -> None:
+    with blocking.open() as broker, broker.subscribe("t") as records:
+        first, last = broker.topic("t").publish_many([b"%d" % n for n in range(100)])
+        batch = next(records.batches())
+        assert batch.values == tuple(b"%d" % n for n in range(100))
+        assert (batch[0].position, batch[-1].position) == (first, last)
+
+
+def test_a_typed_topic_is_typed_here_too() -> None:
+    with blocking.open() as broker:
+        orders = broker.topic("orders", Order)
+        with orders.subscribe() as records:
+            orders.publish(Order(7))
+            assert records.receive(timeout=5).value == Order(7)
+        with pytest.raises(runnel.ValidationFailed, match="id"):
+            orders.publish(Order("seven"))  # type: ignore[arg-type]
+
+
+def test_request_and_reply_between_two_threads() -> None:
+    with blocking.open() as broker, broker.subscribe("add") as questions:
+
+        def answer() -> None:
+            question = questions.receive(timeout=5)
+            broker.reply(question, str(sum(map(int, question.value.split()))))
+
+        worker = threading.Thread(target=answer)
+        worker.start()
+        assert broker.request("add", "1 2 3").value == b"6"
+        worker.join()
+
+
+def test_many_threads_publish_and_every_record_arrives_in_each_threads_order() -> None:
+    with blocking.open() as broker, broker.subscribe("t", buffer=10_000) as records:
+        topic = broker.topic("t")
+
+        def publish(name: int) -> None:
+            for n in range(500):
+                topic.publish_nowait(f"{name} {n}")
+
+        threads = [threading.Thread(target=publish, args=(name,)) for name in range(4)]
+        for thread in threads:
+            thread.start()
+        got: list[bytes] = []
+        for batch in records.batches():
+            got.extend(batch.values)
+            if len(got) == 2000:
+                break
+        for thread in threads:
+            thread.join()
+        for name in range(4):
+            mine = [int(value.split()[1]) for value in got if value.startswith(b"%d " % name)]
+            assert mine == list(range(500))
+
+
+def test_topics_statistics_and_delete() -> None:
+    with blocking.open() as broker:
+        broker.publish("a", "1")
+        broker.topic("b").declare()
+        assert broker.topics() == ["a", "b"]
+        assert broker.statistics().topics["a"].published == 1
+        broker.topic("a").delete()
+        assert broker.topics() == ["b"]
+
+
+def test_a_closed_broker_says_so() -> None:
+    with blocking.open() as broker:
+        pass
+    with pytest.raises(runnel.BrokerClosed):
+        broker.publish("t", "x")
+
+
+async def test_attach_reaches_a_broker_on_a_loop_from_a_thread() -> None:
+    async with runnel.open() as broker, broker.subscribe("t") as records:
+        attached = blocking.attach(broker)
+        position = await asyncio.to_thread(attached.publish, "t", "from a thread")
+        record = await anext(records)
+        assert (record.value, record.position) == (b"from a thread", position)
+
+
+async def test_blocking_on_the_loops_own_thread_is_refused_rather_than_hung() -> None:
+    async with runnel.open() as broker:
+        await broker.topics()
+        with pytest.raises(runnel.WouldDeadlock):
+            blocking.attach(broker).publish("t", "x")
+
+
+def test_attaching_to_a_broker_without_a_loop_is_refused() -> None:
+    with pytest.raises(runnel.NotSupported, match="enter it first"):
+        blocking.attach(runnel.open())
