@@ -1,0 +1,13 @@
+"""How fast, against whom, under which conditions: one file per question.
+
+harness      rounds, medians, ratios, aims; what every question shares
+conditions   the machine, the versions, the disk: what a figure is worth nothing without
+load         what is published, and the check that every subscriber got all of it
+peers/       what a user would reach for instead, each called the best way it allows
+fanout       1 publisher, 10 subscribers, one process: what does a delivery cost?
+subscribers  does publishing get dearer with more subscribers?
+topics       what do 100,000 topics cost?
+latency      how long from publish to receive?
+
+`python -m benchmarks --help` says how to run them.
+"""

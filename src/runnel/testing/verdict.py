@@ -1,0 +1,242 @@
+"""What a checked history comes to: violations, each a value and a sentence, and their tally.
+
+A violation holds its facts as fields (for tests and tools) and says them as a sentence (for
+people). Its `kind` is the promise that was broken. Below: history_events. Above: judge, history.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import ClassVar
+
+import msgspec
+
+from runnel.testing.history_events import Epoch, Id
+
+SHOWN = 4
+"""How many violations of each kind a printed verdict spells out."""
+
+
+class Violation(msgspec.Struct, frozen=True, kw_only=True):
+    """A promise that was broken, at one place in one topic. `id` is None where no single record is meant."""
+
+    kind: ClassVar[str] = "violation"
+
+    topic: str
+    epoch: Epoch
+    offset: int
+    id: Id | None = None
+
+    @property
+    def place(self) -> str:
+        """Where it happened, as people say it."""
+        return f"{self.topic!r} offset {self.offset} (epoch {self.epoch})"
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.id!r}"
+
+
+class Lost(Violation, frozen=True, kw_only=True):
+    """Acknowledged, yet it never reached someone it was owed to, who was told no gap."""
+
+    kind = "lost"
+    publisher: str
+    reader: str
+    story: str = "never got it and was told no gap"
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.id!r} of {self.publisher!r} was acknowledged, but {self.reader!r} {self.story}"
+
+
+class Missed(Violation, frozen=True, kw_only=True):
+    """A hole in what a subscriber saw, where others saw a record, and no gap told."""
+
+    kind = "missed"
+    subscriber: str
+    witness: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.subscriber!r} missed {self.id!r} without a told gap; {self.witness!r} got it"
+
+
+class DeliveredTwice(Violation, frozen=True, kw_only=True):
+    """One plain subscriber got one record twice."""
+
+    kind = "duplicated"
+    subscriber: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.subscriber!r} got {self.id!r} twice"
+
+
+class WrittenTwice(Violation, frozen=True, kw_only=True):
+    """One id stands at two places."""
+
+    kind = "duplicated"
+    other_epoch: Epoch
+    other_offset: int
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.id!r} stands also at offset {self.other_offset} (epoch {self.other_epoch})"
+
+
+class PlaceTakenTwice(Violation, frozen=True, kw_only=True):
+    """One (epoch, offset) names two records."""
+
+    kind = "duplicated"
+    other: Id
+
+    def __str__(self) -> str:
+        return f"{self.place}: names two records, {self.id!r} and {self.other!r}"
+
+
+class DeliveredOutOfOrder(Violation, frozen=True, kw_only=True):
+    """A subscriber's offsets (or its sequences across topics) did not rise."""
+
+    kind = "reordered"
+    subscriber: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.subscriber!r} got {self.id!r} after {self.after}"
+
+
+class WrittenOutOfOrder(Violation, frozen=True, kw_only=True):
+    """One publisher's acknowledged publishes do not stand in the order it made them."""
+
+    kind = "reordered"
+    publisher: str
+    earlier: Id
+    earlier_offset: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.place}: {self.publisher!r} handed over {self.earlier!r} before {self.id!r}, "
+            f"but it stands later, at offset {self.earlier_offset}"
+        )
+
+
+class Invented(Violation, frozen=True, kw_only=True):
+    """Somebody got what nobody published, or what surely failed to be published."""
+
+    kind = "invented"
+    reader: str
+    failed: bool
+
+    def __str__(self) -> str:
+        why = "whose publish had surely failed" if self.failed else "which nobody ever published"
+        return f"{self.place}: {self.reader!r} got {self.id!r}, {why}"
+
+
+class GapWrong(Violation, frozen=True, kw_only=True):
+    """A told gap does not fit what happened. `offset` is its first offset (a pattern's: sequence)."""
+
+    kind = "gap wrong"
+    subscriber: str
+    end: int
+    count: int | None
+    why: str
+
+    def __str__(self) -> str:
+        many = "an unknown number" if self.count is None else f"{self.count:,}"
+        return (
+            f"{self.topic!r} (epoch {self.epoch}): {self.subscriber!r} was told a gap of {many} "
+            f"in [{self.offset}, {self.end}), but {self.why}"
+        )
+
+
+class DeliveredAfterAck(Violation, frozen=True, kw_only=True):
+    """A group got a record again though it was done with it."""
+
+    kind = "redelivered"
+    group: str
+    member: str
+    settler: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.place}: group {self.group!r} gave {self.id!r} to {self.member!r} again "
+            f"after {self.settler!r} had settled it"
+        )
+
+
+class HeldTwice(Violation, frozen=True, kw_only=True):
+    """Two members of a group held one record at once."""
+
+    kind = "held twice"
+    group: str
+    member: str
+    holder: str
+
+    def __str__(self) -> str:
+        given = f"group {self.group!r} gave {self.id!r} to {self.member!r}"
+        return f"{self.place}: {given} while {self.holder!r} still held it"
+
+
+class HistoryViolated(AssertionError):
+    """A history breaks promises; `verdict` holds which."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+        super().__init__(str(verdict))
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What a history came to. Falsy never: ask `clean`, or call `raise_if_any()`."""
+
+    violations: tuple[Violation, ...]
+    intended: int
+    acknowledged: int
+    failed: int
+    unknown: int
+    deliveries: int
+    subscribers: int
+    groups: int
+    gaps: int
+    torn: int
+
+    @property
+    def clean(self) -> bool:
+        """No promise was broken."""
+        return not self.violations
+
+    @property
+    def tally(self) -> dict[str, int]:
+        """How many violations of each kind, the most frequent first."""
+        return dict(Counter(violation.kind for violation in self.violations).most_common())
+
+    def raise_if_any(self) -> None:
+        """Raise `HistoryViolated`, an AssertionError that reads well in a test's output."""
+        if self.violations:
+            raise HistoryViolated(self)
+
+    def _scope(self) -> str:
+        readers = [_many(self.subscribers, "subscriber")] if self.subscribers else []
+        readers += [_many(self.groups, "group")] if self.groups else []
+        parts = [
+            f"{_many(self.intended, 'publish', 'publishes')} ({self.acknowledged:,} acknowledged, "
+            f"{self.failed:,} failed, {self.unknown:,} unknown)",
+            f"{_many(self.deliveries, 'delivery', 'deliveries')} to {' and '.join(readers) or 'nobody'}",
+        ]
+        if self.gaps:
+            parts.append(_many(self.gaps, "told gap"))
+        if self.torn:
+            parts.append(f"{_many(self.torn, 'torn line')} skipped")
+        return ", ".join(parts)
+
+    def __str__(self) -> str:
+        if self.clean:
+            return f"clean: {self._scope()}"
+        tally = ", ".join(f"{count:,} {kind}" for kind, count in self.tally.items())
+        width = max(map(len, self.tally))
+        rows = [f"{_many(len(self.violations), 'violation')}: {tally}", f"  in {self._scope()}"]
+        for kind, count in self.tally.items():
+            few = [violation for violation in self.violations if violation.kind == kind][:SHOWN]
+            rows += [f"  {kind:<{width}}  {violation}" for violation in few]
+            if count > SHOWN:
+                rows.append(f"  {'':<{width}}  … and {count - SHOWN:,} more {kind}")
+        return "\n".join(rows)
+
+
+def _many(count: int, one: str, more: str = "") -> str:
+    return f"{count:,} {one if count == 1 else more or one + 's'}"
