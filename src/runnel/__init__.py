@@ -20,12 +20,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from runnel.broker.broker import Broker
+    from runnel.broker.delivery import Delivery, DeliveryBatch
+    from runnel.broker.group_subscription import GroupSubscription
+    from runnel.broker.handler import Reject
     from runnel.broker.place import open
     from runnel.broker.statistics import Statistics
     from runnel.broker.subscription import Subscription
     from runnel.broker.topic import Topic
     from runnel.core.batch import Batch
     from runnel.core.errors import (
+        AlreadySettled,
         BrokerClosed,
         Disconnected,
         Ended,
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
         InvalidOption,
         InvalidPattern,
         InvalidValue,
+        LeaseEnded,
         NameInUse,
         NoResponders,
         NotNow,
@@ -51,6 +56,8 @@ if TYPE_CHECKING:
         TooLarge,
         TopicConflict,
         TopicDeleted,
+        UnknownGroup,
+        UnknownMember,
         UnknownTopic,
         UsageError,
         ValidationFailed,
@@ -61,18 +68,23 @@ if TYPE_CHECKING:
     from runnel.core.record import Gap, Record
 
 __all__ = [
+    "AlreadySettled",
     "Batch",
     "Broker",
     "BrokerClosed",
+    "Delivery",
+    "DeliveryBatch",
     "Disconnected",
     "Ended",
     "Forked",
     "Full",
     "Gap",
+    "GroupSubscription",
     "InvalidName",
     "InvalidOption",
     "InvalidPattern",
     "InvalidValue",
+    "LeaseEnded",
     "NameInUse",
     "NoResponders",
     "NotNow",
@@ -83,6 +95,7 @@ __all__ = [
     "PublishTimeout",
     "Record",
     "RecordsMissed",
+    "Reject",
     "RequestTimeout",
     "RunnelError",
     "SchemaConflict",
@@ -96,6 +109,8 @@ __all__ = [
     "Topic",
     "TopicConflict",
     "TopicDeleted",
+    "UnknownGroup",
+    "UnknownMember",
     "UnknownTopic",
     "UsageError",
     "ValidationFailed",
@@ -104,6 +119,10 @@ __all__ = [
 ]
 
 _HOME = {
+    "Reject": "runnel.broker.handler",
+    "Delivery": "runnel.broker.delivery",
+    "DeliveryBatch": "runnel.broker.delivery",
+    "GroupSubscription": "runnel.broker.group_subscription",
     "Batch": "runnel.core.batch",
     "Broker": "runnel.broker.broker",
     "Gap": "runnel.core.record",

@@ -100,3 +100,23 @@ async def test_metrics_come_from_statistics() -> None:
     assert found["messaging.client.consumed.messages"] == [1]
     assert found["runnel.subscriber.dropped"] == [2]
     assert found["runnel.subscriber.lag"] == [0]
+
+
+async def test_the_middleware_puts_every_handler_into_its_publishers_trace() -> None:
+    provider, exporter = tracing()
+    async with runnel.open() as broker:
+        telemetry = Telemetry(broker, provider)
+        broker.use(telemetry.middleware)
+
+        @broker.on("orders", group="billing")
+        async def bill(order: bytes) -> None:
+            broker.stop()
+
+        await telemetry.publish("orders", b"x")
+        await broker.run(signals=False)
+    published, processed = exporter.get_finished_spans()
+    assert processed.name == "process orders"
+    assert (processed.attributes or {})["messaging.consumer.group.name"] == "billing"
+    assert processed.parent is not None
+    assert published.context is not None
+    assert processed.parent.span_id == published.context.span_id

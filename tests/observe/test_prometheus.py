@@ -73,3 +73,29 @@ async def test_a_name_with_quotes_cannot_break_out_of_its_label() -> None:
         await broker.publish('sneaky"}\\', "x")
         text = prometheus.render(broker.statistics())
     assert 'events_published_total{topic="sneaky\\"}\\\\"} 1' in text
+
+
+async def test_groups_and_handlers_are_there_with_their_histogram() -> None:
+    async with runnel.open() as broker:
+
+        @broker.on("jobs", group="workers", retries=0)
+        async def work(job: str) -> None:
+            if job == "bad":
+                raise ValueError(job)
+            if job == "last":
+                broker.stop()
+
+        for job in ("good", "bad", "last"):
+            await broker.publish("jobs", job)
+        await broker.run(signals=False)
+        lines = [line for line in prometheus.render(broker.statistics()).splitlines() if line[0] != "#"]
+        found = dict(line.rsplit(" ", 1) for line in lines)
+    group = '{group="workers",topic="jobs"}'
+    assert found[f"group_acked_total{group}"] == "2"
+    assert found[f"group_dead_lettered_total{group}"] == "1"
+    assert found[f"group_lag{group}"] == "0"
+    name = "test_groups_and_handlers_are_there_with_their_histogram.work"
+    labels = f'handler="{name}",topic="jobs"'
+    assert found[f"handler_duration_seconds_count{{{labels}}}"] == "3"
+    assert found[f'handler_duration_seconds_bucket{{{labels},le="+Inf"}}'] == "3"
+    assert found[f"handler_failures_total{{{labels}}}"] == "1"

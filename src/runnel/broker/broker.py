@@ -8,55 +8,52 @@ Below: topic, reader, timeline. Above: runnel.open, blocking, every door.
 from __future__ import annotations
 
 import asyncio
-import os
-import weakref
-from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
-from threading import get_ident
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from runnel.broker import dead_letter as dead_letters
 from runnel.broker import request
+from runnel.broker.catalog import Catalog
 from runnel.broker.clock import SystemClock
-from runnel.broker.gate import TURN, Entry, Gate
+from runnel.broker.delivery import Delivery
+from runnel.broker.gate import TURN, GateReader, Watch
+from runnel.broker.group_reader import GroupReader
+from runnel.broker.group_subscription import GroupSubscription
+from runnel.broker.groups import Groups
+from runnel.broker.handler import Handler, HandlerStatistics, Middleware
+from runnel.broker.home import Home
 from runnel.broker.log import KEEP_BYTES, KEEP_COUNT, Log
 from runnel.broker.publisher import Publisher, Seconds
-from runnel.broker.reader import Reader, Start, SubscribeOptions, Watch
+from runnel.broker.reader import Reader, SubscribeOptions
+from runnel.broker.start import Start
 from runnel.broker.statistics import Statistics, Totals, snapshot
 from runnel.broker.subscription import Subscription
 from runnel.broker.timeline import Timeline
 from runnel.broker.topic import Topic
+from runnel.broker.workers import Workers
 from runnel.core.clock import Clock
 from runnel.core.codec import Codec
 from runnel.core.errors import (
     BrokerClosed,
-    Forked,
-    Full,
+    InvalidOption,
     NotSupported,
-    TopicConflict,
-    TopicDeleted,
     UnknownTopic,
-    UsageError,
 )
-from runnel.core.options import TopicOptions
-from runnel.core.pattern import PatternTable, check_name
+from runnel.core.options import TopicOptions, not_negative, positive
+from runnel.core.pattern import check_name, check_pattern
 from runnel.core.policy import Policy
 from runnel.core.position import Position
 from runnel.core.record import Gap, Record
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultingTypeVar
 
     V = DefaultingTypeVar("V", default=bytes)  # without a type, values are bytes
 else:
     V = TypeVar("V")
-
-MAX_POSTED = 65_536  # records that other threads may have handed over and the loop has not yet taken
-
-_DURABLE_ONLY = ("durable", "compact", "compression")
-
-_open_brokers: weakref.WeakSet[Broker] = weakref.WeakSet()
 
 
 class Broker:
@@ -71,33 +68,28 @@ class Broker:
     """
 
     def __init__(self, *, auto_create: bool = True, clock: Clock | None = None) -> None:
-        self.auto_create = auto_create
         self.clock: Clock = clock or SystemClock()
-        self.timeline = Timeline(self.clock)
-        self.timeline.before_compacting = self._settle_patterns
+        self.timeline = Timeline(self.clock, self.settle_readers)
+        self.home = Home(self.timeline.move_in, self.timeline.cool)
+        self.catalog = Catalog(self, auto_create=auto_create)
         self.publisher = Publisher(self)
-        self.logs: dict[str, Log] = {}
-        self.patterns: PatternTable[Subscription[Any]] = PatternTable()
-        self.subscriptions: dict[Subscription[Any], None] = {}
+        self.readers: dict[GateReader, None] = {}
+        self.groups = Groups(self)
         self.named: dict[str, Subscription[Any]] = {}
         self.positions: dict[str, tuple[str, Position | int]] = {}
         self.ended = Totals()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = 0
-        self._closed = self._forked = False
         self._numbers = 0
-        self._epoch = 0
-        self._posted: deque[tuple[Callable[[], Log], Entry]] = deque()
-        _open_brokers.add(self)
+        self._handlers: list[Handler] = []
+        self._middleware: list[Middleware] = []
+        self._workers: Workers | None = None
 
     def __repr__(self) -> str:
-        state = "forked" if self._forked else "closed" if self._closed else "open"
-        return f"<Broker in memory, {state}, {len(self.logs)} topics, {len(self.subscriptions)} subscriptions>"
+        return f"<Broker in memory, {self.home.state}, {len(self.catalog.logs)} topics, {len(self.readers)} readers>"
 
     # -- life ---------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Broker:
-        self.check_usable("entering it again")
+        self.home.check_usable("entering it again")
         return self
 
     async def __aexit__(
@@ -107,69 +99,15 @@ class Broker:
 
     def close(self) -> None:
         """End every subscription, after what was published; refuse everything else. Closing twice is harmless."""
-        if self._closed or self._forked:
+        if not self.home.closed and not self.home.forked:
+            self.home.take_posted()
+        if not self.home.close():
             return
-        self._take_posted()
-        self._closed = True
         self.timeline.cool()
         for log in list(self.publisher.blocked):
             self.publisher.refuse_blocked(log, BrokerClosed("publishing"))
-        for subscription in list(self.subscriptions):
-            subscription.end()
-        _open_brokers.discard(self)
-
-    def check_usable(self, doing: str) -> None:
-        """Raise unless this broker is open, in this process and on this loop. Binds it to the first loop it meets."""
-        if self._forked:
-            raise Forked
-        if self._closed:
-            raise BrokerClosed(doing)
-        if self._loop is None:
-            try:
-                self._loop = asyncio.get_running_loop()
-            except RuntimeError:
-                raise NotSupported(
-                    doing, "no event loop is running; call from a coroutine, or use runnel.blocking"
-                ) from None
-            self._thread = get_ident()
-            self.timeline.call_soon = self._loop.call_soon
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop it runs on, once it was used on one."""
-        return self._loop
-
-    def is_at_home(self) -> bool:
-        """Whether the caller is on the broker's own thread (or the broker has none yet)."""
-        return self._loop is None or get_ident() == self._thread
-
-    async def visit(self, call: Coroutine[Any, Any, T]) -> T:
-        """Run `call` on the broker's loop, awaited from another one."""
-        if self._forked or self._closed or self._loop is None:
-            call.close()
-            raise Forked if self._forked else BrokerClosed("publishing")
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
-
-    def post(self, resolve: Callable[[], Log], entry: Entry) -> None:
-        """Take over an entry from another thread; it is appended at the loop's next turn."""
-        if self._forked or self._closed or self._loop is None:
-            raise Forked if self._forked else BrokerClosed("publishing")
-        if len(self._posted) >= MAX_POSTED:
-            raise Full("the loop's inbox", "event loop", MAX_POSTED)
-        self._posted.append((resolve, entry))
-        if len(self._posted) == 1:
-            self._loop.call_soon_threadsafe(self._take_posted)
-
-    def _take_posted(self) -> None:
-        while self._posted:
-            resolve, entry = self._posted.popleft()
-            try:
-                log = resolve()
-                if self.publisher.append_now(log, entry) is None:
-                    task = asyncio.ensure_future(self.publisher.append_later(log, entry))
-                    task.add_done_callback(_report)
-            except UsageError as error:
-                _log_lost(error)
+        for reader in list(self.readers):
+            reader.end()
 
     def is_turn_over(self, log: Log) -> bool:
         """Whether a publisher should let the readers of `log` run before it goes on."""
@@ -188,81 +126,26 @@ class Broker:
         With a `type` (anything msgspec can encode) values are validated and encoded; without one they are bytes.
         Options: see `TopicOptions`.
         """
-        chosen = TopicOptions.of(options)
-        for option in _DURABLE_ONLY:
-            if getattr(chosen, option):
-                raise NotSupported(f"{option}={getattr(chosen, option)!r}", "this broker lives in memory only")
+        chosen = Catalog.check(TopicOptions.of(options))
         codec: Codec[V] | None = None if type is None else Codec(type, chosen.encoding or "json")
         return Topic(self, check_name(name), codec, chosen)
 
     async def topics(self) -> list[str]:
         """The names of all topics, sorted."""
-        self.check_usable("listing topics")
-        return sorted(name for name in self.logs if name[0] != "$")
+        self.home.check_usable("listing topics")
+        return self.catalog.names()
 
     async def delete(self, name: str) -> None:
         """Delete a topic and its records. Subscribers of it get `TopicDeleted`, those of patterns a gap."""
-        self.check_usable("deleting a topic")
-        if check_name(name) not in self.logs:
+        self.home.check_usable("deleting a topic")
+        if check_name(name) not in self.catalog.logs:
             raise UnknownTopic(name)
-        self.drop_log(name)
+        self.catalog.delete(name)
 
-    def log_for(
-        self, name: str, options: TopicOptions | None = None, codec: Codec[Any] | None = None, *, declared: bool = False
-    ) -> Log:
-        """The log of a topic, made when it may be; its options and type must agree with what is asked."""
-        self.check_usable("publishing")
-        log = self.logs.get(name)
-        if log is None:
-            if not self.auto_create and not declared:
-                raise UnknownTopic(name)
-            log = self.make_log(check_name(name), options or TopicOptions())
-        elif options is not None and log.options is not options:
-            self._agree(log, options)
-        if codec is not None and log.codec is not codec:
-            if log.codec is not None:
-                codec.succeed(name, log.codec)
-            log.codec = codec
-            self.timeline.cool()  # from now on every publish is checked
-        return log
-
-    def make_log(self, name: str, options: TopicOptions | None = None) -> Log:
-        """A new log, joined by the subscriptions whose patterns cover it."""
-        # Milliseconds and a counter: epochs rise, and no two lives of a topic ever share one.
-        self._epoch = max(self._epoch + 1, int(self.clock.time() * 1000) << 11)
-        log = self.logs[name] = Log(name, self._epoch, options or TopicOptions())
-        for subscription in self.patterns.covering(name):
-            subscription.join(log)
-        return log
-
-    def drop_log(self, name: str) -> None:
-        """Delete a log and tell its readers."""
-        self.timeline.cool()
-        log = self.logs.pop(name)
-        deleted = TopicDeleted(name, log.epoch)
-        gate = log.gate or Gate()
-        if name[0] != "$":
-            self.ended.published += log.end
-            self.ended.published_bytes += log.count_bytes()
-        self._settle_patterns()
-        self.timeline.forget(log)
-        log.clear()
-        self.publisher.refuse_blocked(log, deleted)
-        for reader in list(gate.readers):
-            reader.end(deleted)
-        for reader in gate.patterns:
-            reader.part(log)
-
-    @staticmethod
-    def _agree(log: Log, options: TopicOptions) -> None:
-        has = log.options.given()
-        for option, asked in options.given().items():
-            if has.get(option) != asked:
-                raise TopicConflict(log.name, option, has.get(option), asked)
-
-    def _settle_patterns(self) -> None:
-        for subscription in self.subscriptions:
-            subscription.settle()
+    def settle_readers(self) -> None:
+        """Have every reader of a pattern note what lies ahead of it, before records go."""
+        for reader in self.readers:
+            reader.settle()
 
     # -- publishing ---------------------------------------------------------------------------------------------
 
@@ -299,16 +182,11 @@ class Broker:
         """Publish, and wait for a reply: a record. `NoResponders` at once when nobody is subscribed."""
         return await request.request(self, topic, value, timeout, key, headers)
 
-    async def reply(self, record: Record[Any], value: bytes | str, *, headers: Mapping[str, str] | None = None) -> bool:
+    async def reply(
+        self, record: Record[Any] | Delivery[Any], value: bytes | str, *, headers: Mapping[str, str] | None = None
+    ) -> bool:
         """Answer a request; False when whoever asked has stopped waiting."""
         return await request.reply(self, record, value, headers)
-
-    def has_readers(self, topic: str) -> bool:
-        """Whether anybody is subscribed to `topic` now."""
-        log = self.logs.get(topic)
-        if log is None:
-            return bool(self.patterns.covering(topic))
-        return log.gate is not None and any(True for _ in log.gate)
 
     def watch(self, log: Log, position: Position) -> dict[asyncio.Future[None], str]:
         """A future per current subscriber of `log`, done once it has processed `position`; and its label."""
@@ -322,30 +200,78 @@ class Broker:
 
     # -- subscribing --------------------------------------------------------------------------------------------
 
+    @overload
     def subscribe(
+        self, pattern: str, *, group: str, type: type[V] | None = None, **options: Any
+    ) -> GroupSubscription[V]: ...
+    @overload
+    def subscribe(
+        self, pattern: str, *, group: None = None, type: type[V] | None = None, **options: Any
+    ) -> Subscription[V]: ...
+    def subscribe(  # type: ignore[misc]  # the options are spelled out here, once, for those who read
         self,
         pattern: str,
         *,
         start: Start = None,
         name: str | None = None,
+        group: str | None = None,
         policy: Policy | str | None = None,
         buffer: int | None = None,
         buffer_bytes: int | None = None,
+        prefetch: int | None = None,
+        prefetch_bytes: int | None = None,
         type: type[V] | None = None,
         strict: bool = False,
         on_gap: Callable[[Gap], object] | None = None,
         on_drop: Callable[[Record[bytes]], object] | None = None,
         dead_letter: str | None = None,
+        ack_wait: float | None = None,
+        max_ack_pending: int | None = None,
+        max_deliver: int | None = None,
+        backoff: Sequence[float] | None = None,
+        jitter: float | None = None,
         codec: Codec[V] | None = None,
-    ) -> Subscription[V]:
+    ) -> Subscription[V] | GroupSubscription[V]:
         """Read a topic, or every topic that a pattern covers, now and later. Use it with `async with`.
 
         - `start`: "latest" (the default), "earliest", an offset, a time or a Position.
         - `name`: keep the position under this name; a named subscription starts at "earliest" the first time.
+        - `type`: decode values as this type.
+
+        Alone, every subscriber sees every record:
+
         - `policy`, `buffer`, `buffer_bytes`: what happens when it lags by more than that; see `Policy`.
         - `on_drop`, `dead_letter`: where dropped records go. `on_gap`: called for every gap; `strict`: gaps raise.
-        - `type`: decode values as this type.
+
+        With `group`, each record goes to one member, as a delivery to be settled; a new group starts at "earliest":
+
+        - `prefetch`, `prefetch_bytes`: how much this member may hold; `name`: what it is called.
+        - `ack_wait`, `max_ack_pending`, `max_deliver`, `backoff`, `jitter`, `dead_letter`: see `GroupOptions`. They
+          are the group's, so its members must agree. `buffer`, `buffer_bytes`: when publishers wait for the group.
         """
+        if type is not None:
+            codec = Codec(type)
+        said: dict[str, Any] = {
+            "ack_wait": ack_wait,
+            "max_ack_pending": max_ack_pending,
+            "max_deliver": max_deliver,
+            "backoff": None if backoff is None else tuple(backoff),
+            "jitter": jitter,
+        }
+        said = {option: value for option, value in said.items() if value is not None}
+        if group is not None:
+            alone = {"policy": policy, "on_gap": on_gap, "on_drop": on_drop, "strict": strict or None}
+            refuse("with group=", alone)
+            if dead_letter is not None:
+                said["dead_letter"] = dead_letter
+            label = name or f"{group}#{self.next_number()}"
+            check_pattern(pattern)
+
+            def member_of() -> GroupReader:
+                return self.groups.join(group, pattern, said, start, buffer, buffer_bytes)
+
+            return GroupSubscription(member_of, label, codec, prefetch, prefetch_bytes)
+        refuse("without group=", {**said, "prefetch": prefetch, "prefetch_bytes": prefetch_bytes})
         chosen = SubscribeOptions(
             start,
             name,
@@ -357,28 +283,91 @@ class Broker:
             on_drop,
             dead_letter,
         )
-        return Subscription(Reader(self, pattern, chosen), codec if type is None else Codec(type))
+        return Subscription(Reader(self, pattern, chosen), codec)
+
+    def group(self, name: str, pattern: str) -> GroupReader:
+        """A group that somebody has joined: to `pause()`, `resume()` or `reset(start)` it, or to look at it."""
+        return self.groups.find(name, pattern)
+
+    async def replay(
+        self, topic: str, *, limit: int | None = None, where: Callable[[Record[bytes]], bool] | None = None
+    ) -> int:
+        """Publish the dead letters of `topic` again to where they came from, each once; how many.
+
+        `where` picks them; those it refuses are passed over for good.
+        """
+        return await dead_letters.replay(self, topic, limit, where)
+
+    # -- handlers -----------------------------------------------------------------------------------------------
+
+    def on(
+        self,
+        pattern: str,
+        *,
+        group: str | None = None,
+        concurrency: int = 1,
+        retries: int | None = None,
+        **options: Any,
+    ) -> Callable[[F], F]:
+        """Have a function called with the records of a topic or pattern, while `broker.run()` runs.
+
+        What it wants is read off its parameter: a value (`Order`, `str`, `bytes`), a `Record[Order]` or a
+        `Delivery[Order]`. A function that is not async runs in a thread. With `group`, a record is acked when
+        the function returns and nacked, with the exception as reason, when it raises: `retries` times, then it
+        is a dead letter; `raise Reject(reason)` makes it one at once. Without, a failure is logged. What a
+        function returns answers the record if it is a request. Other options as in `subscribe`.
+        """
+        check_pattern(pattern)
+        positive("concurrency", concurrency)
+        if retries is not None:
+            if group is None:
+                raise InvalidOption("retries", retries, "only a group tries again; give the handler a group")
+            options["max_deliver"] = 1 + int(not_negative("retries", retries))
+
+        def register(function: F) -> F:
+            self._handlers.append(Handler(function, pattern, group, concurrency, options))
+            return function
+
+        return register
+
+    def use(self, middleware: Middleware) -> Middleware:
+        """Wrap every handler in `async def layer(message, call_next): return await call_next()`.
+
+        The first one is outermost.
+        """
+        self._middleware.append(middleware)
+        return middleware
+
+    async def run(self, *, deadline: float = 30.0, signals: bool = True) -> None:
+        """Run the handlers until SIGTERM, SIGINT, `broker.stop()` or the end of the broker.
+
+        Then nothing new is taken, and what is in hand has `deadline` seconds to finish.
+        """
+        self.home.check_usable("running handlers")
+        if self._workers is not None:
+            raise NotSupported("a second run()", "the handlers of this broker are running already")
+        self._workers = Workers(self, self._handlers, self._middleware)
+        try:
+            await self._workers.run(not_negative("deadline", deadline), signals=signals)
+        finally:
+            self._workers = None
+
+    def stop(self) -> None:
+        """Have `run()` drain and return. Harmless when nothing runs."""
+        if self._workers is not None:
+            self._workers.stop()
+
+    def handlers(self) -> tuple[HandlerStatistics, ...]:
+        """What each handler did so far."""
+        return tuple(handler.statistics() for handler in self._handlers)
 
     def statistics(self) -> Statistics:
-        """What happened so far and what is held now, as a frozen snapshot."""
-        return snapshot(self)
+        """What happened so far and what is held now, as a frozen snapshot. From any thread."""
+        return self.home.ask(lambda: snapshot(self))
 
 
-def _log_lost(error: BaseException) -> None:
-    import logging
-
-    logging.getLogger("runnel").error("a record that another thread published was refused: %s", error)
-
-
-def _report(task: asyncio.Task[int]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _log_lost(error)
-
-
-def _after_fork() -> None:
-    for broker in list(_open_brokers):
-        broker._forked = True
-        broker.timeline.cool()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+def refuse(when: str, options: dict[str, Any]) -> None:
+    """Raise for the first option that was given, since it means nothing here."""
+    for option, value in options.items():
+        if value is not None:
+            raise InvalidOption(option, value, f"it means nothing {when}")

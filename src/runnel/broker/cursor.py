@@ -54,6 +54,9 @@ class Cursor(Protocol):
     def skip(self, count: int, reason: str) -> Missed | None:
         """Move over `count` records without reading them."""
 
+    def pass_gone(self) -> Missed | None:
+        """Move over what lies right ahead and is no longer there."""
+
     def next_bytes(self) -> int:
         """The size of the next record; 0 at the end."""
 
@@ -79,17 +82,13 @@ class LogCursor:
 
     def take(self, limit: int) -> Taken | None:
         """Up to `limit` records from here, and move behind them; None at the end."""
-        log, start = self.log, self.position
-        end = log.end
+        log, start, end = self.log, self.position, self.log.end
         if start >= end:
             return None
-        missed = None
-        if start < (first := self.timeline.first(log)):
-            reason = DELETED if log.deleted else RETENTION
-            missed = Missed(start, first, first - start, reason)
-            start = first
+        missed = self.pass_gone()
+        if missed is not None:
+            start = self.position
             if start == end:
-                self.position = end
                 return Taken([], missed)
         stop = min(end, (start // SLICE + 1) * SLICE, start + limit)
         self.position = stop
@@ -102,6 +101,11 @@ class LogCursor:
         start = self.position
         self.position = start + count
         return Missed(start, start + count, count, reason)
+
+    def pass_gone(self) -> Missed | None:
+        """Move over what lies right ahead and is no longer there."""
+        first = self.timeline.first(self.log)
+        return self.skip(first - self.position, DELETED if self.log.deleted else RETENTION)
 
     def next_bytes(self) -> int:
         """The size of the next record; 0 at the end."""
@@ -142,6 +146,29 @@ class PatternCursor:
                     self._bytes += run.size
         self._collected = end
 
+    def pass_gone(self) -> Missed | None:
+        """Move over what lies right ahead and is no longer there."""
+        self.collect()
+        missed: Missed | None = None
+        while self._ahead:
+            run, start = self._ahead[0]
+            first = min(run.end, self.timeline.first(run.log))
+            if first <= start:
+                break
+            missed = joined(missed, self._advance(first - start, DELETED if run.log.deleted else RETENTION))
+        return missed
+
+    def forget_gone(self) -> None:
+        """Move on, without a word, over all that is no longer there."""
+        self.collect()
+        ahead, self._ahead = self._ahead, deque()
+        self._count = self._bytes = 0
+        for run, start in ahead:
+            if (first := max(start, self.timeline.first(run.log))) < run.end:
+                self._ahead.append((run, first))
+                self._count += run.end - first
+                self._bytes += run.size
+
     def pending(self) -> int:
         """How many records lie ahead."""
         self.collect()
@@ -154,19 +181,13 @@ class PatternCursor:
 
     def take(self, limit: int) -> Taken | None:
         """Up to `limit` records from here, and move behind them; None at the end."""
-        self.collect()
+        missed = self.pass_gone()
         slices: list[Slice] = []
-        missed: Missed | None = None
         room = min(limit, SLICE)
         while self._ahead and room:
             run, start = self._ahead[0]
-            first = min(run.end, max(start, self.timeline.first(run.log)))
-            if first > start:
-                if slices:
-                    break  # a gap is told before what follows it
-                reason = DELETED if run.log.deleted else RETENTION
-                missed = joined(missed, self._advance(first - start, reason))
-                continue
+            if start < self.timeline.first(run.log):
+                break  # a gap is told before what follows it
             stop = min(run.end, start + room)
             slices.append(self.timeline.slice(run.log, start, stop))
             room -= stop - start
@@ -242,5 +263,5 @@ def joined(one: Missed | None, two: Missed | None) -> Missed | None:
     """Two stretches that were missed one after the other, told as one."""
     if one is None or two is None:
         return one or two
-    reason = one.reason if one.reason == two.reason else f"{one.reason}; {two.reason}"
+    reason = one.reason if two.reason in one.reason else f"{one.reason}; {two.reason}"
     return Missed(min(one.first, two.first), max(one.end, two.end), one.count + two.count, reason)

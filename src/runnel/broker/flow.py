@@ -9,6 +9,7 @@ Below: cursor. Above: subscription (takes), gate (asks).
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from typing import Any, ClassVar, Protocol
 
@@ -52,6 +53,7 @@ class Flow:
         "eager",
         "held",
         "held_bytes",
+        "history",
         "limited",
         "missed",
         "owner",
@@ -69,27 +71,37 @@ class Flow:
         self.limited = eager or self.asked
         self.held = self.held_bytes = 0  # out of the cursor and not done with; only strict flows count it
         self.missed: Missed | None = None  # to be told with the next records
+        self.history = cursor.pending()  # records that were there at the start: no fault of the subscriber's
 
     # -- the subscriber's side ----------------------------------------------------------------------------------
 
     def take(self, limit: int) -> Taken | None:
         """The next records, after dropping what exceeds the bounds."""
+        if not self.cursor.pending():
+            return None
         self.settle()
-        return self._told(self.cursor.take(limit))
+        taken = self._told(self.cursor.take(limit))
+        if self.history and taken is not None:
+            self.history = max(0, self.history - sum(map(len, taken.slices)))
+        return taken
 
     def settle(self) -> None:
         """Drop what exceeds the bounds now."""
         excess = self._excess()
         if excess > 0:
+            self.history = 0
             self.missed = joined(self.missed, self.cursor.skip(excess, TOO_SLOW))
 
     def lag(self) -> int:
-        """Records published for this subscriber that it is not done with."""
-        return self.cursor.pending() + self.held
+        """Records published for this subscriber, and not dropped, that it is not done with."""
+        return self.cursor.pending() + self.held - max(0, self._excess())
 
     def drops(self) -> int:
-        """Records that the next look will find dropped."""
-        return max(0, self._excess())
+        """Records dropped that the subscriber will be told of with the next ones."""
+        return max(0, self._excess()) + self._untold()
+
+    def _untold(self) -> int:
+        return 0 if self.missed is None else self.missed.count
 
     def put_aside(self) -> Slice | None:
         """What lies between the subscriber and its cursor, if anything."""
@@ -99,9 +111,12 @@ class Flow:
         """The subscriber is done with a record of `size` bytes."""
         self.held -= 1
         self.held_bytes -= size
+        self.history = max(0, self.history - 1)
 
     def _told(self, taken: Taken | None) -> Taken | None:
         """`taken`, with what was missed before."""
+        if self.history and taken is not None and taken.missed is not None:
+            self.history = max(0, self.history - taken.missed.count)
         if taken is None or self.missed is None:
             return taken
         missed, self.missed = self.missed, None
@@ -113,15 +128,24 @@ class Flow:
             self.held_bytes += sum(map(len, part.values))
 
     def _excess(self) -> int:
-        cursor = self.cursor
-        return max(cursor.pending() - self.buffer, cursor.excess_bytes(self.buffer_bytes))
+        """How many records must go. History counts only once the newer ones alone exceed the buffer."""
+        pending = self.cursor.pending()
+        if self.history:
+            return pending - self.buffer if pending > self.buffer + self.history else 0
+        return max(pending - self.buffer, self.cursor.excess_bytes(self.buffer_bytes)) if pending else 0
+
+    def _bounds(self) -> tuple[int, int]:
+        """Records and bytes that may be ahead of the subscriber; history comes on top."""
+        if self.history:
+            return self.buffer + self.history, sys.maxsize
+        return self.buffer, self.buffer_bytes
 
     # -- the publishers' side -----------------------------------------------------------------------------------
 
     def room(self) -> int:
         """How many small records may come before this flow must be asked again."""
-        free = self.buffer_bytes - self.cursor.pending_bytes() - self.held_bytes
-        return min(self.buffer - self.lag(), free // SMALL)
+        count, size = self._bounds()
+        return min(count - self.lag(), (size - self.cursor.pending_bytes() - self.held_bytes) // SMALL)
 
     def fits(self, count: int, size: int) -> bool:
         """Whether publishers may go on with `count` records of `size` bytes."""
@@ -129,19 +153,24 @@ class Flow:
 
     def appended(self) -> None:
         """Look at the bounds right after an append; only an eager flow is asked."""
-        self._hand_over(self._excess())
+        if (excess := self._excess()) > 0:
+            self.history = 0
+            self._hand_over(excess)
 
     def _hand_over(self, count: int) -> None:
         """Drop the next `count` records and hand them on."""
-        while count > 0 and (taken := self.cursor.take(count)) is not None:
-            self.missed = joined(self.missed, taken.missed)
-            count -= taken.missed.count if taken.missed else 0
-            if taken.slices:
+        while count > 0:
+            if (gone := self.cursor.pass_gone()) is not None:
+                self.missed = joined(self.missed, gone)
+                count -= gone.count
+            elif (taken := self.cursor.take(count)) is not None:
                 dropped, end = sum(map(len, taken.slices)), self.cursor.position
-                first = end - dropped if len(taken.slices) == 1 else taken.slices[0].records[0].sequence
+                first = end - dropped if len(taken.slices) == 1 else taken.slices[0].sequence
                 self.missed = joined(self.missed, Missed(first, end, dropped, TOO_SLOW))
                 count -= dropped
                 self.owner.dropped(taken.slices)
+            else:
+                return
 
 
 class DropNewest(Flow):
@@ -177,7 +206,9 @@ class DropNewest(Flow):
         return found
 
     def settle(self) -> None:
-        """Nothing: what is kept is kept, and what is dropped is counted when there is room again."""
+        """What is kept is kept; what came since it was full is gone."""
+        if self._full:
+            self.missed = joined(self.missed, self.cursor.skip(self.cursor.pending(), TOO_SLOW))
 
     def lag(self) -> int:
         """Records accepted and not yet done with."""
@@ -189,14 +220,17 @@ class DropNewest(Flow):
 
     def drops(self) -> int:
         """Records that came since it was full."""
-        return self.cursor.pending() if self._full else 0
+        return (self.cursor.pending() if self._full else 0) + self._untold()
+
+    def _untold(self) -> int:
+        return super()._untold() + sum(taken.missed.count for taken in self._stash if taken.missed)
 
     def done(self, size: int) -> None:
         """A record is done with, so there is room; what came meanwhile is gone."""
         super().done(size)
         if self._full:
+            self.settle()
             self._full = False
-            self.missed = joined(self.missed, self.cursor.skip(self.cursor.pending(), TOO_SLOW))
             self.owner.made_room()
 
     def room(self) -> int:
@@ -208,8 +242,9 @@ class DropNewest(Flow):
     def appended(self) -> None:
         """Put aside what fits, and be full."""
         if not self._full:
-            size = self.cursor.pending_bytes() + self.held_bytes
-            if self.lag() <= self.buffer and (size <= self.buffer_bytes or self.lag() == 1):
+            size, lag = self.cursor.pending_bytes() + self.held_bytes, self.lag()
+            max_count, max_size = self._bounds()
+            if lag <= max_count and (size <= max_size or lag == 1):
                 return
             self._stash_fitting()
             self._full = True
@@ -226,8 +261,8 @@ class DropNewest(Flow):
 
     def _fitting(self) -> int:
         """How many of the next records fit, as far as one look can tell."""
-        room = self.buffer - self.held
-        free = self.buffer_bytes - self.held_bytes
+        max_count, max_size = self._bounds()
+        room, free = max_count - self.held, max_size - self.held_bytes
         if room <= 0:
             return 0
         if self.cursor.pending_bytes() <= free:
@@ -245,17 +280,15 @@ class Block(Flow):
 
     def take(self, limit: int) -> Taken | None:
         """The next records. They count against the bounds until they are done with."""
-        taken = self.cursor.take(limit)
+        taken = self._told(self.cursor.take(limit))
         if taken is not None:
             self._hold(taken.slices)
+            if taken.missed is not None:
+                self.owner.made_room()  # what retention or a deletion took away takes no room
         return taken
 
-    def settle(self) -> None:
-        """Nothing: nobody could publish beyond the bounds."""
-
-    def drops(self) -> int:
-        """None, ever."""
-        return 0
+    def _excess(self) -> int:
+        return 0  # nobody could publish beyond the bounds
 
     def done(self, size: int) -> None:
         """A record is done with: there is room for another."""
@@ -265,9 +298,10 @@ class Block(Flow):
     def fits(self, count: int, size: int) -> bool:
         """Whether so much may be published; one record always may when nothing waits."""
         lag = self.lag()
-        if lag + count > self.buffer:
+        max_count, max_size = self._bounds()
+        if lag + count > max_count:
             return False
-        return lag == 0 or self.cursor.pending_bytes() + self.held_bytes + size <= self.buffer_bytes
+        return lag == 0 or self.cursor.pending_bytes() + self.held_bytes + size <= max_size
 
     def appended(self) -> None:
         """Nothing: it fitted, or the publisher would still wait."""
@@ -284,16 +318,25 @@ class Disconnect(Flow):
         self, cursor: Cursor, policy: Policy, buffer: int, buffer_bytes: int, owner: Owner, *, eager: bool = False
     ) -> None:
         super().__init__(cursor, policy, buffer, buffer_bytes, owner, eager=eager)
-        self._row = 0  # drops handed on since the subscriber last read
+        self._row = 0  # drops since the subscriber last read that the cursor has passed
 
     def take(self, limit: int) -> Taken | None:
         """The next records; reading ends the row of drops."""
+        taken = super().take(limit)
         self._row = 0
-        return super().take(limit)
+        return taken
+
+    def settle(self) -> None:
+        """Drop what exceeds the bounds now; it still counts."""
+        self._row += max(0, self._excess())
+        super().settle()
 
     def room(self) -> int:
-        """Up to the drop that is one too many."""
-        return super().room() + (0 if self.eager else self.policy.after - 1)
+        """Up to the drop that is one too many. Where the bytes decide, one record may drop many: no way to tell."""
+        # As long as there is history, drops come many at once: all of it, and what exceeds the buffer.
+        spare = 0 if self.eager or self.history else self.policy.after - 1
+        max_count, max_size = self._bounds()
+        return min(max_count + spare - self.cursor.pending(), (max_size - self.cursor.pending_bytes()) // SMALL)
 
     def appended(self) -> None:
         """See whether that was one too many."""

@@ -11,16 +11,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
-from runnel.broker.log import CHUNK, KEEP_BYTES, KEEP_COUNT
+from runnel.broker.log import CHUNK, KEEP_BYTES, KEEP_COUNT, Log
+from runnel.core.errors import RunnelError
 from runnel.core.record import Meta
 
 if TYPE_CHECKING:
     from runnel.broker.flow import Flow
-    from runnel.broker.subscription import Subscription
 
 
 TURN = 4096
@@ -33,6 +33,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     metas: Sequence[Meta | None] | None
     size: int
     message_id: str | None = None
+    checked: bool = False  # against the type of its topic
 
 
 class Blocked(NamedTuple):
@@ -42,34 +43,80 @@ class Blocked(NamedTuple):
     first: asyncio.Future[int]
 
 
+class Watch(NamedTuple):
+    """Somebody who waits until a place was processed."""
+
+    place: int
+    passed: asyncio.Future[None]
+
+    def tell(self) -> None:
+        """It was."""
+        if not self.passed.done():
+            self.passed.set_result(None)
+
+
+class GateReader(Protocol):
+    """Whoever reads logs: a subscription, or a group."""
+
+    @property
+    def flow(self) -> Flow:
+        """How far it may lag."""
+
+    @property
+    def label(self) -> str:
+        """How errors and statistics call it."""
+
+    @property
+    def members(self) -> int:
+        """How many tasks read through it."""
+
+    def wake(self) -> None:
+        """Something is about to be appended."""
+
+    def join(self, log: Log) -> None:
+        """A topic was made that its pattern covers."""
+
+    def part(self, log: Log) -> None:
+        """A topic of its pattern was deleted."""
+
+    def settle(self) -> None:
+        """Note what lies ahead before records go."""
+
+    def watch(self, log: Log, watch: Watch) -> None:
+        """Tell when the record at an offset of `log` was processed."""
+
+    def end(self, error: RunnelError | None = None) -> None:
+        """No more records."""
+
+
 class Gate:
     """The readers of one log: those on this topic alone, and those whose pattern covers it."""
 
-    __slots__ = ("blocked", "keep_bytes", "keep_count", "limited", "parked", "patterns", "readers", "turn")
+    __slots__ = ("blocked", "demanding", "limited", "parked", "patterns", "readers", "turn")
 
     def __init__(self) -> None:
-        self.readers: dict[Subscription[Any], None] = {}
-        self.patterns: tuple[Subscription[Any], ...] = ()
+        self.readers: dict[GateReader, None] = {}
+        self.patterns: tuple[GateReader, ...] = ()
         self.limited: tuple[Flow, ...] = ()  # those that publishers have to ask
-        self.parked: dict[Subscription[Any], None] = {}
+        self.demanding: tuple[Flow, ...] = ()  # those that may want more kept than is kept anyway
+        self.parked: dict[GateReader, None] = {}
         self.blocked: deque[Blocked] | None = None
-        self.keep_count, self.keep_bytes = KEEP_COUNT, KEEP_BYTES
         self.turn = TURN  # records after which a publisher lets the readers run, so that none has to drop
 
-    def attach(self, reader: Subscription[Any], *, pattern: bool) -> None:
+    def attach(self, reader: GateReader, *, pattern: bool) -> None:
         """A reader came."""
         if pattern:
             self.patterns += (reader,)
         else:
             self.readers[reader] = None
         flow = reader.flow
-        self.keep_count = max(self.keep_count, flow.buffer)
-        self.keep_bytes = max(self.keep_bytes, flow.buffer_bytes)
-        self.turn = min(self.turn, max(1, flow.buffer // 2))
+        self.turn = max(1, min(self.turn, flow.buffer // 2))
         if flow.limited:
             self.limited += (flow,)
+        if flow.history or flow.buffer > KEEP_COUNT or flow.buffer_bytes > KEEP_BYTES:
+            self.demanding += (flow,)
 
-    def detach(self, reader: Subscription[Any]) -> None:
+    def detach(self, reader: GateReader) -> None:
         """A reader left, and with it what it asked for."""
         self.readers.pop(reader, None)
         self.parked.pop(reader, None)
@@ -78,13 +125,12 @@ class Gate:
             self.patterns = tuple(other for other in self.patterns if other is not reader)
         if flow.limited:
             self.limited = tuple(other for other in self.limited if other is not flow)
-        if flow.buffer != KEEP_COUNT or flow.buffer_bytes != KEEP_BYTES:
+        if flow in self.demanding:
+            self.demanding = tuple(other for other in self.demanding if other is not flow)
+        if flow.buffer // 2 <= self.turn < KEEP_COUNT // 2:
             self.turn = min((max(1, other.flow.buffer // 2) for other in self), default=TURN)
-            self.turn = min(self.turn, TURN)
-            self.keep_count = max(KEEP_COUNT, max((other.flow.buffer for other in self), default=0))
-            self.keep_bytes = max(KEEP_BYTES, max((other.flow.buffer_bytes for other in self), default=0))
 
-    def __iter__(self) -> Iterator[Subscription[Any]]:
+    def __iter__(self) -> Iterator[GateReader]:
         yield from self.readers
         yield from self.patterns
 
@@ -103,6 +149,14 @@ class Gate:
         for flow in self.limited:
             room = min(room, flow.room())
         return max(0, room)
+
+    def needed(self) -> int:
+        """How many of the newest records some reader may still want."""
+        return max((min(flow.buffer + flow.history, flow.cursor.pending()) for flow in self.demanding), default=0)
+
+    def needed_bytes(self) -> int:
+        """How many bytes of the newest records some reader may still want."""
+        return max((flow.buffer_bytes for flow in self.demanding), default=0)
 
     def refusing(self, count: int, size: int) -> Flow | None:
         """A reader that has no room for `count` records of `size` bytes; None: go ahead."""

@@ -59,6 +59,8 @@ class Log:
         "_bytes_below",
         "_counted",
         "_floor",
+        "_look_at",
+        "_look_at_bytes",
         "base",
         "bytes_out",
         "codec",
@@ -89,6 +91,8 @@ class Log:
         self._counted = 0
         self._floor = 0  # the oldest offset that may be read; values below it go a little later
         self._bytes_below = 0  # the bytes ever appended below it
+        self._look_at = KEEP_COUNT + CHUNK  # records, or bytes, at which to ask the readers what they want kept
+        self._look_at_bytes = KEEP_BYTES + KEEP_BYTES // 2
         self.codec: Codec[Any] | None = None
         self.ids: MessageIds | None = None
         self.gate: Gate | None = None  # made when somebody subscribes
@@ -198,18 +202,25 @@ class Log:
                     self.expiring = self.expiring or meta.expires is not None
         return first
 
-    def trim(self, now: datetime, keep_count: int, keep_bytes: int) -> int:
-        """Move the first offset to what retention and the readers' bounds want; how many runs went.
+    def trim(self, now: datetime) -> int:
+        """Move the first offset to what retention and the readers want; how many runs went.
 
         What the topic itself says (retention) holds at once. What is kept without being asked for
-        may be half as much again, since a list pays for what stays when its head is cut.
+        may be half as much again: finding out what readers want, and cutting a list, have their price.
         """
-        options, end = self.options, self.end
+        options, end, gate = self.options, self.end, self.gate
         floor, live = self.first, self.count_bytes() - self._bytes_below
-        if options.retention_count is None and end - floor > keep_count + max(CHUNK, keep_count // 2):
-            floor = end - keep_count
-        if live > (options.retention_bytes or keep_bytes + keep_bytes // 2):
-            floor = self.offset_leaving(options.retention_bytes or keep_bytes, floor)
+        if options.retention_count is None and end - floor > self._look_at:
+            kept = max(KEEP_COUNT, gate.needed() if gate is not None else 0)
+            floor = max(floor, end - kept)
+            self._look_at = kept + max(CHUNK, kept // 2)
+        if options.retention_bytes is not None:
+            if live > options.retention_bytes:
+                floor = self.offset_leaving(options.retention_bytes, floor)
+        elif live > self._look_at_bytes:
+            kept = max(KEEP_BYTES, gate.needed_bytes() if gate is not None else 0)
+            floor = self.offset_leaving(kept, floor)
+            self._look_at_bytes = kept + kept // 2
         if options.retention_age is not None:
             oldest = now - timedelta(seconds=options.retention_age)
             floor = max(floor, self.offset_at(oldest))
@@ -223,7 +234,7 @@ class Log:
     def clear(self) -> None:
         """Let go of everything: the topic was deleted."""
         self.deleted, self.trip = True, 0
-        self._floor = self.end
+        self._floor, self._bytes_below = self.end, self.count_bytes()
         self._cut(self.end)
 
     def _cut(self, first: int) -> int:

@@ -7,6 +7,7 @@ Below: gate, timeline. Above: topic.
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from runnel.broker.gate import Blocked, Entry
 from runnel.core.codec import Codec
 from runnel.core.errors import Full, InvalidOption, InvalidValue, PublishTimeout, TooLarge, WouldDeadlock
 from runnel.core.payload import frozen_headers, key_bytes, value_bytes
+from runnel.core.policy import PolicyKind
 from runnel.core.record import NO_HEADERS, Meta
 from runnel.core.trace import HEADER
 from runnel.core.window import MessageIds
@@ -30,7 +32,7 @@ MAX_RECORD_BYTES = 16 * 1024 * 1024
 MAX_ENTRY_BYTES = 64 * 1024 * 1024
 MAX_ENTRY_RECORDS = 1_000_000
 
-_BYTES_ONLY = {bytes}
+logger = logging.getLogger("runnel")
 
 Seconds = float | timedelta
 
@@ -42,6 +44,11 @@ class Publisher:
         self._broker = broker
         self.blocked: set[Log] = set()  # logs with publishers that wait
         self.trace: Callable[[], str | None] | None = None
+
+    @property
+    def tracing(self) -> bool:
+        """Whether somebody may be in a span while publishing."""
+        return self.trace is not None or "opentelemetry.trace" in sys.modules
 
     # -- what to append -----------------------------------------------------------------------------------------
 
@@ -64,7 +71,7 @@ class Publisher:
         if message_id is not None and not (isinstance(message_id, str) and 0 < len(message_id) <= 256):
             raise InvalidOption("message_id", message_id, "a message id is a str of 1 to 256 characters")
         meta = self._meta(topic, key, headers, delay, expires, priority)
-        return Entry((data,), None if meta is None else (meta,), len(data), message_id)
+        return Entry((data,), None if meta is None else (meta,), len(data), message_id, codec is not None)
 
     def many(
         self,
@@ -78,7 +85,7 @@ class Publisher:
         priority: int,
     ) -> Entry:
         """The entry of many records, in order."""
-        if isinstance(values, bytes | str):
+        if isinstance(values, bytes | bytearray | memoryview | str) or not isinstance(values, Sequence):
             raise InvalidValue(
                 topic, "list of values", values, "publish_many takes a sequence; use publish for one value"
             )
@@ -89,7 +96,7 @@ class Publisher:
         data: Sequence[bytes]
         if codec is not None:
             data = [codec.encode(topic, value) for value in values]
-        elif set(map(type, values)) == _BYTES_ONLY:
+        elif list(map(type, values)).count(bytes) == len(values):
             data = values  # type: ignore[assignment]  # just checked
         else:
             data = [value_bytes(topic, value) for value in values]
@@ -100,10 +107,11 @@ class Publisher:
             raise TooLarge(f"a batch for {topic!r}", size, "max_entry_bytes", MAX_ENTRY_BYTES)
         if keys is None:
             meta = self._meta(topic, None, headers, delay, expires, priority)
-            return Entry(data, None if meta is None else [meta] * len(data), size)
+            return Entry(data, None if meta is None else [meta] * len(data), size, None, codec is not None)
         if len(keys) != len(data):
             raise InvalidOption("keys", len(keys), f"there are {len(data)} values; give a key or None for each")
-        return Entry(data, [self._meta(topic, key, headers, delay, expires, priority) for key in keys], size)
+        metas = [self._meta(topic, key, headers, delay, expires, priority) for key in keys]
+        return Entry(data, metas, size, None, codec is not None)
 
     def _meta(
         self,
@@ -115,7 +123,7 @@ class Publisher:
         priority: int,
     ) -> Meta | None:
         """What the record carries besides its value; None: nothing."""
-        if self.trace is not None or "opentelemetry.trace" in sys.modules:
+        if self.tracing:
             headers = self._traced(headers)
         if key is None and not headers and delay is None and expires is None and priority == 0:
             return None
@@ -158,10 +166,18 @@ class Publisher:
 
     def append_now(self, log: Log, entry: Entry) -> int | None:
         """Append `entry` if nobody has to be waited for; None otherwise."""
+        if log.codec is not None and not entry.checked:
+            for value in entry.values:
+                log.codec.decode(log.name, value)
         gate = log.gate
         if gate is not None and gate.limited and (gate.blocked or gate.refusing(len(entry.values), entry.size)):
             return None
         return self.append(log, entry)
+
+    def take_over(self, log: Log, entry: Entry) -> None:
+        """Append what another thread published, as soon as there is room."""
+        if self.append_now(log, entry) is None:
+            self.queue(log, entry, None).add_done_callback(_report)
 
     def full(self, log: Log, entry: Entry) -> Full:
         """Why `append_now` did not."""
@@ -170,31 +186,37 @@ class Publisher:
 
     async def append_later(self, log: Log, entry: Entry) -> int:
         """Append `entry` as soon as there is room; its first offset."""
+        return await self.queue(log, entry, asyncio.current_task())
+
+    def queue(self, log: Log, entry: Entry, task: asyncio.Task[Any] | None) -> asyncio.Future[int]:
+        """Have `entry` appended as soon as there is room, for `task`; its first offset."""
         gate = log.gate
         assert gate is not None, "only a reader can be in the way"
-        flow = self._in_the_way(log, entry)
-        if len(entry.values) > flow.buffer:
-            raise TooLarge(
-                f"a batch for {log.name!r}", len(entry.values), f"buffer of {flow.owner.label!r}", flow.buffer
-            )
-        task = asyncio.current_task()
-        for limited in gate.limited:
-            if limited.owner.task is task and not limited.fits(len(entry.values), entry.size):
-                raise WouldDeadlock(log.name, limited.owner.label)
+        gate.blocked = gate.blocked or deque()
+        count, size = len(entry.values), entry.size
+        count_ahead = count + sum(len(other.values) for other, _ in gate.blocked)
+        size_ahead = size + sum(other.size for other, _ in gate.blocked)
+        for flow in gate.limited:
+            if flow.policy.kind is PolicyKind.BLOCK and count > flow.buffer:
+                raise TooLarge(f"a batch for {log.name!r}", count, f"buffer of {flow.owner.label!r}", flow.buffer)
+            if task is not None and flow.owner.task is task and not flow.fits(count_ahead, size_ahead):
+                raise WouldDeadlock(log.name, flow.owner.label)
         first: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        if gate.blocked is None:
-            gate.blocked = deque()
+        flow = self._in_the_way(log, entry)
+        entry.values = tuple(entry.values)  # the caller may go on changing its own
         gate.blocked.append(Blocked(entry, first))
         self.blocked.add(log)
-        timer = None
         if (seconds := flow.policy.timeout) is not None:
             late = PublishTimeout(log.name, flow.owner.label, seconds)
             timer = self._broker.clock.call_later(seconds, lambda: None if first.done() else first.set_exception(late))
-        try:
-            return await first
-        finally:
-            if timer is not None:
-                timer.cancel()
+            first.add_done_callback(lambda _: timer.cancel())
+        first.add_done_callback(self._gave_up)
+        return first
+
+    def _gave_up(self, first: asyncio.Future[int]) -> None:
+        """Those behind a publisher that did not wait to the end may fit where it did not."""
+        if first.cancelled() or first.exception() is not None:
+            self.release()
 
     def release(self) -> None:
         """Somebody made room: go on with those who waited."""
@@ -225,3 +247,9 @@ def _seconds(option: str, value: Seconds) -> float:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 10**10:
         raise InvalidOption(option, value, "expected seconds (or a timedelta), 0 or more")
     return float(seconds)
+
+
+def _report(first: asyncio.Future[int]) -> None:
+    """Nobody awaits what another thread published: its failure is only logged."""
+    if not first.cancelled() and (error := first.exception()) is not None:
+        logger.error("a record that another thread published was refused: %s", error)

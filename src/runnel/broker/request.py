@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from runnel.broker.delivery import Delivery
 from runnel.broker.reader import Reader, SubscribeOptions
 from runnel.broker.subscription import Subscription
 from runnel.broker.waiting import all_done
-from runnel.core.errors import InvalidOption, NoResponders, RequestTimeout
+from runnel.core.errors import BrokerClosed, InvalidOption, NoResponders, RequestTimeout
 from runnel.core.pattern import check_name
 from runnel.core.record import REPLY_TO, Record
 from runnel.core.trace import HEADER
@@ -29,28 +30,32 @@ async def request(
     headers: Mapping[str, str] | None,
 ) -> Record[bytes]:
     """Publish `value` and wait for the first reply."""
-    broker.check_usable("a request")
-    if not broker.has_readers(check_name(topic)):
+    broker.home.check_usable("a request")
+    if not broker.catalog.has_readers(check_name(topic)):
         raise NoResponders(topic)
     inbox = f"{INBOX}.{broker.next_number()}"
-    broker.make_log(inbox)
+    broker.catalog.make(inbox)
     subscription: Subscription[bytes] = Subscription(Reader(broker, inbox, SubscribeOptions(start="earliest")), None)
     try:
         async with subscription:
             await broker.topic(topic).publish(value, key=key, headers={**(headers or {}), REPLY_TO: inbox})
-            answer = asyncio.ensure_future(anext(aiter(subscription)))
+            answer = asyncio.ensure_future(anext(aiter(subscription), None))
             try:
                 if not await all_done([answer], timeout, broker.clock):
                     raise RequestTimeout(topic, timeout)
-                return answer.result()
+                if (found := answer.result()) is None:
+                    raise BrokerClosed("waiting for a reply")
+                return found
             finally:
                 answer.cancel()
                 await asyncio.wait([answer])  # its generator must be at rest before the block is left
     finally:
-        broker.drop_log(inbox)
+        broker.catalog.delete(inbox)
 
 
-async def reply(broker: Broker, record: Record[object], value: bytes | str, headers: Mapping[str, str] | None) -> bool:
+async def reply(
+    broker: Broker, record: Record[Any] | Delivery[Any], value: bytes | str, headers: Mapping[str, str] | None
+) -> bool:
     """Answer `record`; False when whoever asked is no longer waiting."""
     inbox = record.reply_to
     if inbox is None:
@@ -58,7 +63,7 @@ async def reply(broker: Broker, record: Record[object], value: bytes | str, head
     if not inbox.startswith(f"{INBOX}."):
         await broker.topic(inbox).publish(value, headers=headers)
         return True
-    log = broker.logs.get(inbox)
+    log = broker.catalog.logs.get(inbox)
     if log is None:
         return False
     entry = broker.publisher.one(

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from runnel.broker.handler import HandlerStatistics
+from runnel.broker.subscription import Subscription
+
 if TYPE_CHECKING:
     from runnel.broker.broker import Broker
-    from runnel.broker.subscription import Subscription
 
 ANONYMOUS = "anonymous"
 
@@ -45,6 +47,34 @@ class SubscriptionStatistics(msgspec.Struct, frozen=True):
     expired: int
 
 
+class MemberStatistics(msgspec.Struct, frozen=True):
+    """One member of a group: what it holds, was granted and acked."""
+
+    name: str
+    held: int
+    prefetch: int
+    granted: int
+    acked: int
+
+
+class GroupStatistics(msgspec.Struct, frozen=True):
+    """One group: how far it is, what is out, and what went wrong. Ages are in seconds."""
+
+    name: str
+    pattern: str
+    lag: int
+    in_flight: int
+    scheduled: int
+    oldest_unacked_age: float
+    acked: int
+    redelivered: int
+    dead_lettered: int
+    expired: int
+    missed: int
+    paused: bool
+    members: tuple[MemberStatistics, ...]
+
+
 class Flowed(msgspec.Struct, frozen=True):
     """What all subscriptions of one pattern and name, open and ended, received and lost."""
 
@@ -62,6 +92,8 @@ class Statistics(msgspec.Struct, frozen=True):
 
     topics: Mapping[str, TopicStatistics]
     subscriptions: tuple[SubscriptionStatistics, ...]
+    groups: tuple[GroupStatistics, ...]
+    handlers: tuple[HandlerStatistics, ...]
     flowed: Mapping[tuple[str, str], Flowed]
     published: int
     published_bytes: int
@@ -80,7 +112,9 @@ class Totals:
         self.published = self.published_bytes = 0  # of deleted topics
 
     def add(self, subscription: Subscription[Any]) -> None:
-        """Count a subscription in."""
+        """Count a subscription in, unless it is internal: there is one for each request."""
+        if subscription.pattern[0] == "$":
+            return
         key = (subscription.pattern, subscription.name or ANONYMOUS)
         self.delivered[key] += subscription.delivered
         self.dropped[key] += subscription.dropped_count + subscription.flow.drops()
@@ -90,17 +124,17 @@ class Totals:
 def snapshot(broker: Broker) -> Statistics:
     """The broker as it is now."""
     topics = {}
-    for log in broker.logs.values():
+    for log in broker.catalog.logs.values():
         if log.name[0] != "$":
             topics[log.name] = TopicStatistics(
                 log.name,
                 log.epoch,
                 log.end,
                 log.count_bytes(),
-                log.first,
+                broker.timeline.first(log),
                 log.end,
                 log.live_bytes,
-                sum(1 for _ in log.gate) if log.gate else 0,
+                sum(reader.members for reader in log.gate or ()),
             )
     sums = Totals()
     for total, ended in (
@@ -110,8 +144,8 @@ def snapshot(broker: Broker) -> Statistics:
     ):
         total.update(ended)
     subscriptions = []
-    for one in broker.subscriptions:
-        if one.pattern[0] == "$":
+    for one in broker.readers:
+        if not isinstance(one, Subscription) or one.pattern[0] == "$":
             continue
         sums.add(one)
         flow = one.flow
@@ -122,7 +156,7 @@ def snapshot(broker: Broker) -> Statistics:
                 one.name,
                 str(flow.policy),
                 flow.buffer,
-                flow.lag() if flow.strict else flow.lag() - flow.drops(),
+                flow.lag(),
                 one.delivered,
                 one.dropped_count + flow.drops(),
                 one.expired,
@@ -132,6 +166,8 @@ def snapshot(broker: Broker) -> Statistics:
     return Statistics(
         topics,
         tuple(subscriptions),
+        tuple(reader.statistics() for reader in broker.groups),
+        broker.handlers(),
         flowed,
         broker.ended.published + sum(topic.published for topic in topics.values()),
         broker.ended.published_bytes + sum(topic.published_bytes for topic in topics.values()),

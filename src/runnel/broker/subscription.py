@@ -11,21 +11,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from types import TracebackType
+from types import AsyncGeneratorType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from runnel.broker.cursor import SLICE, Taken
-from runnel.broker.flow import Flow
+from runnel.broker.cursor import SLICE, Missed, Taken, joined
+from runnel.broker.flow import TOO_SLOW, Flow
 from runnel.core.batch import Batch, Slice
 from runnel.core.codec import Codec
 from runnel.core.errors import Disconnected, RecordsMissed, RunnelError, SubscriptionMisused, ValidationFailed
+from runnel.core.options import not_negative, positive
 from runnel.core.record import Gap, Record
 
 if TYPE_CHECKING:
+    from runnel.broker.gate import Watch
     from runnel.broker.log import Log
-    from runnel.broker.reader import Reader, Watch
+    from runnel.broker.reader import Reader
 
 T = TypeVar("T")
 
@@ -46,11 +48,12 @@ class Subscription(Generic[T]):
         self._reader = reader
         self._codec = codec
         self._waiter: asyncio.Future[None] | None = None
-        self._ended = False
+        self._ended = self._left = False
         self._error: RunnelError | None = None
         self._current: Record[T] | None = None  # handed to the user, who has not asked for the next
         self._holding: Slice | None = None  # the same, of a batch
-        self._iterator: AsyncIterator[Any] | None = None
+        self._iterator: AsyncGeneratorType[Any, Any] | None = None
+        self._missed: Missed | None = None  # counted, and to be told with the next item
         self._warned = False
         self._flow: Flow | None = None  # since the block was entered
         self.task: asyncio.Task[Any] | None = None
@@ -94,10 +97,11 @@ class Subscription(Generic[T]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._left = True
         self.end()
         iterator = self._iterator
-        if iterator is not None and not getattr(iterator, "ag_running", False):
-            await iterator.aclose()  # type: ignore[attr-defined]
+        if iterator is not None and not iterator.ag_running:
+            await iterator.aclose()
 
     def __aiter__(self) -> AsyncIterator[Record[T]]:
         return self._iterate(self._records, None, None)
@@ -110,17 +114,18 @@ class Subscription(Generic[T]):
 
         With `max_wait`, a batch that is not full waits so many seconds for more.
         """
-        limit = SLICE if max_records is None else self._reader.positive("max_records", max_records)
+        limit = SLICE if max_records is None else positive("max_records", max_records)
         if max_wait is not None:
-            self._reader.not_negative("max_wait", max_wait)
+            not_negative("max_wait", max_wait)
         return self._iterate(self._batches, limit, max_wait)
 
-    def _iterate(self, make: Callable[..., AsyncIterator[Any]], *how: Any) -> AsyncIterator[Any]:
+    def _iterate(self, make: Callable[..., Any], *how: Any) -> AsyncIterator[Any]:
         # One generator per subscription: records in hand after a `break` are where they were.
         _ = self.flow  # entered?
         if self._error is not None:
             raise self._error
-        if self._iterator is None:
+        # A read that was cancelled has finished its generator, with nothing in hand: the next one makes another.
+        if self._iterator is None or self._iterator.ag_frame is None:
             self._iterator = make(*how)
             self._how = (make.__name__, how)
         elif self._how != (make.__name__, how):
@@ -138,7 +143,7 @@ class Subscription(Generic[T]):
                     return
                 await self._park()
                 continue
-            records = self._open(taken)
+            records = self._told(self._open(taken))
             if flow.strict:
                 self.task = asyncio.current_task()
                 sizes = iter(_sizes(taken.slices))
@@ -167,13 +172,14 @@ class Subscription(Generic[T]):
                     return
                 await self._park()
                 continue
-            batch = self._batch(taken)
-            if not len(batch) and batch.gap is None:
-                continue
-            if flow.strict:
-                self.task = asyncio.current_task()
-            self._holding = taken.slices[0] if taken.slices else None
-            yield batch
+            batch = self._open(taken)
+            if not len(batch):
+                batch.gap = self._gap()
+            if len(batch) or batch.gap is not None:
+                if flow.strict:
+                    self.task = asyncio.current_task()
+                self._holding = taken.slices[0] if taken.slices else None
+                yield batch
             if flow.strict:
                 for size in _sizes(taken.slices):
                     flow.done(size)
@@ -184,25 +190,30 @@ class Subscription(Generic[T]):
     def _advanced(self) -> None:
         """The user asked beyond all that was taken."""
         self._current = self._holding = None
-        self._reader.advanced(self)
+        if self._reader.watches:
+            self._reader.advanced(self)
 
     def _take(self, limit: int) -> Taken | None:
         if self._error is not None:
             raise self._error
-        return self.flow.take(limit)
+        return None if self._left else self.flow.take(limit)
 
     async def _park(self) -> None:
         """Sleep until something is published, or the end. Woken once; looks again."""
         self._waiter = asyncio.get_running_loop().create_future()
-        self._reader.park(self)
+        attachment = self._reader.attachment
+        attachment.park(self)
         try:
             await self._waiter
+        except BaseException:
+            attachment.unpark(self)  # nobody woke it, so it is still on the list of those to be woken
+            raise
         finally:
             self._waiter = None
-            self._reader.unpark(self)
 
     async def _gather(self, limit: int, max_wait: float) -> None:
-        """Wait for the first record, then for `limit` of them or `max_wait` seconds."""
+        """Wait for the first record, then for `limit` of them (or a full buffer) or `max_wait` seconds."""
+        limit = min(limit, self.flow.buffer)  # to wait for more would be to wait for drops
         while not self.flow.lag() and not self._ended:
             await self._park()
         expired = False
@@ -221,68 +232,80 @@ class Subscription(Generic[T]):
 
     # -- what was read ------------------------------------------------------------------------------------------
 
-    def _open(self, taken: Taken) -> tuple[Record[T], ...]:
-        """The records of `taken`, decoded, without the expired, the first with its gap."""
-        gap = self._told(taken)
-        batch = self._fresh(taken)
-        records = batch.records
-        if gap is not None and records:
-            records = (msgspec.structs.replace(records[0], gap=gap), *records[1:])
-        return records
-
-    def _batch(self, taken: Taken) -> Batch[T]:
-        batch = self._fresh(taken)
-        batch.gap = self._told(taken)
-        return batch
-
-    def _fresh(self, taken: Taken) -> Batch[T]:
-        count = sum(map(len, taken.slices))
-        self.delivered += count
+    def _open(self, taken: Taken) -> Batch[T]:
+        """What was taken, decoded, without the expired, with the gap before it."""
         batch: Batch[Any] = Batch(taken.slices)
+        count = len(batch)
+        nothing_special = taken.missed is None and self._missed is None and self._codec is None
+        if nothing_special and len(taken.slices) == 1 and not taken.slices[0].metas:
+            self.delivered += count
+            return batch
         if any(part.metas for part in taken.slices) and (gone := self._reader.expired(taken.slices)):
             batch = Batch(records=tuple(record for record in batch.records if record.position not in gone))
             self.expired += count - len(batch)
-            self.delivered -= count - len(batch)
+        self._miss(taken.missed, len(batch))
         if self._codec is not None:
-            batch = Batch(records=tuple(self._decoded(self._codec, batch)))
+            batch = self._decoded(self._codec, batch.records)
+        elif len(batch):
+            batch.gap = self._gap()
+        self.delivered += len(batch)
         return batch
 
-    def _decoded(self, codec: Codec[T], batch: Batch[bytes]) -> list[Record[T]]:
+    def _decoded(self, codec: Codec[T], records: tuple[Record[bytes], ...]) -> Batch[T]:
         """Records with values of their own. What cannot be decoded is told as a gap, and reading goes on."""
-        records: list[Record[T]] = []
-        gap: Gap | None = None
-        for record in batch.records:
+        encoding_of = self._reader.attachment.encoding_of
+        good: list[Record[T]] = []
+        leading: Gap | None = None
+        missed: Missed | None = None
+        for record in records:
             try:
-                value = codec.decode(record.topic, record.value)
+                value = codec.encoded_as(encoding_of(record.topic)).decode(record.topic, record.value)
             except ValidationFailed as error:
                 at = record.sequence if self._reader.is_pattern else record.offset
-                first, count = (gap.first, gap.count or 0) if gap else (at, 0)
-                gap = Gap(self.pattern, first, at + 1, count + 1, f"not a {codec.name}: {error.why}")
-                self._count_gap(gap, 1)
-                self.delivered -= 1
+                first, count, why = (missed.first, missed.count, missed.reason) if missed else (at, 0, "")
+                missed = Missed(first, at + 1, count + 1, why or f"not a {codec.name}: {error.why}")
                 continue
-            records.append(Record(**(msgspec.structs.asdict(record) | {"value": value, "gap": gap})))
-            gap = None
-        return records
+            self._miss(missed, len(good))
+            missed, gap = None, self._gap()
+            if not good:
+                leading, gap = gap, None
+            good.append(Record(**(msgspec.structs.asdict(record) | {"value": value, "gap": gap})))
+        self._miss(missed, len(good))
+        return Batch(records=tuple(good), gap=leading)
 
-    def _told(self, taken: Taken) -> Gap | None:
-        if taken.missed is None:
-            return None
-        missed = taken.missed
-        gap = Gap(self.pattern, missed.first, missed.end, missed.count, missed.reason)
-        self._count_gap(gap, missed.count)
-        return gap
+    @staticmethod
+    def _told(batch: Batch[T]) -> tuple[Record[T], ...]:
+        """The records of `batch`, the first with its gap."""
+        if batch.gap is None:
+            return batch.records
+        return (msgspec.structs.replace(batch[0], gap=batch.gap), *batch[1:])
 
-    def _count_gap(self, gap: Gap, count: int) -> None:
-        self.dropped_count += count
-        share = self.dropped_count / (self.delivered + self.dropped_count)
+    def _gap(self) -> Gap | None:
+        """What was missed since the last item, once."""
+        missed, self._missed = self._missed, None
+        return None if missed is None else self._as_gap(missed)
+
+    def _as_gap(self, missed: Missed) -> Gap:
+        return Gap(self.pattern, missed.first, missed.end, missed.count, missed.reason)
+
+    def _miss(self, missed: Missed | None, beside: int) -> None:
+        """Count what was missed beside so many records that were not; tell whoever asked to hear at once."""
+        if missed is None:
+            return
+        gap = self._as_gap(missed)
+        self._missed = joined(self._missed, missed)
+        self.dropped_count += missed.count
+        share = self.dropped_count / max(1, self.delivered + beside + self.dropped_count)
         if share > WARN_SHARE and not self._warned:
             self._warned = True
             log.warning(
-                "subscriber %r has missed %s records, %.1f %% of what was published for it: %s. It may be too slow; "
-                "a larger buffer, batches() or a group would help. This is said once.",
-                self.label, f"{self.dropped_count:,}", 100 * share, gap.reason,
-            )  # fmt: skip
+                "subscriber %r has missed %s records, %.1f %% of what was published for it: %s. %sThis is said once.",
+                self.label,
+                f"{self.dropped_count:,}",
+                100 * share,
+                gap.reason,
+                "A larger buffer, batches() or a group would help. " if TOO_SLOW in gap.reason else "",
+            )
         self._reader.told(self, gap)
         if self._reader.strict:
             self.end(RecordsMissed(self.label, gap))
@@ -308,9 +331,9 @@ class Subscription(Generic[T]):
         return self.flow.cursor.position
 
     @property
-    def waiting(self) -> bool:
-        """Whether the user's task sleeps here."""
-        return self._waiter is not None
+    def members(self) -> int:
+        """One: itself."""
+        return 1
 
     def wake(self) -> None:
         """Look again: something was published, or it is over."""
@@ -326,11 +349,11 @@ class Subscription(Generic[T]):
 
     def join(self, found: Log) -> None:
         """A topic was made that the pattern covers."""
-        self._reader.join(found, self)
+        self._reader.attachment.join(found, self)
 
     def part(self, found: Log) -> None:
         """A topic of the pattern was deleted; what was not read of it is told as a gap."""
-        self._reader.logs.discard(found)
+        self._reader.attachment.logs.discard(found)
 
     def settle(self) -> None:
         """Note what lies ahead, and drop what exceeds the bounds, before records go."""
@@ -340,7 +363,7 @@ class Subscription(Generic[T]):
     def watch(self, found: Log, watch: Watch) -> None:
         """Tell when the record at an offset of `found` was processed."""
         if self._reader.is_pattern:
-            watch = watch._replace(position=found.sequence_of(watch.position))
+            watch = watch._replace(place=found.sequence_of(watch.place))
         self._reader.watches.append(watch)
         self._reader.advanced(self)
 

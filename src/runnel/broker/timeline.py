@@ -9,12 +9,13 @@ Below: log. Above: broker, which appends; cursor, which reads patterns in this o
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
 
-from runnel.broker.log import CHUNK, KEEP_BYTES, KEEP_COUNT, Log, Run
+from runnel.broker.log import CHUNK, Log, Run
 from runnel.core.batch import Slice
 from runnel.core.clock import Clock
 from runnel.core.record import Meta
@@ -25,12 +26,12 @@ CACHED_SLICES = 16  # readers side by side ask for the same ranges; more would o
 class Timeline:
     """Runs in sequence order, the clock they are stamped with, and the one that is open."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, before_compacting: Callable[[], None] = lambda: None) -> None:
         self.clock = clock
         self.runs: list[Run] = []
         self.hot: Log | None = None
         self.call_soon: Callable[[Callable[[], None]], object] | None = None  # set once a loop is known
-        self.before_compacting: Callable[[], None] = lambda: None
+        self._before_compacting = before_compacting
         self._next = 0
         self._ticking = False
         self._tick_began = 0  # the sequence at which this turn of the loop began
@@ -38,6 +39,10 @@ class Timeline:
         self._latest = datetime.min.replace(tzinfo=UTC)
         self._dead = 0
         self._slices: dict[tuple[Log, int, int], Slice] = {}
+
+    def move_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The loop is known whose turns give runs their time."""
+        self.call_soon = loop.call_soon
 
     # -- time and sequence --------------------------------------------------------------------------------------
 
@@ -51,6 +56,9 @@ class Timeline:
         """The time of this turn of the loop; it never goes back."""
         if self._now is None:
             self._now = self._latest = max(self._latest, datetime.fromtimestamp(self.clock.time(), UTC))
+            if not self._ticking and self.call_soon is not None:
+                self._ticking = True
+                self.call_soon(self._tick)
         return self._now
 
     def cool(self) -> None:
@@ -82,21 +90,17 @@ class Timeline:
         if self.hot is not log:
             self._begin(log)
         first = log.append(values, metas, size)
-        keep_count, keep_bytes, room = KEEP_COUNT, KEEP_BYTES, CHUNK
+        room = CHUNK
         if (gate := log.gate) is not None:
             gate.appended()
-            keep_count, keep_bytes = gate.keep_count, gate.keep_bytes
             room = gate.room()
-        self._bury(log.trim(self.now(), keep_count, keep_bytes))
+        self._bury(log.trim(self.now()))
         if self.hot is log and log.codec is None:
             log.trip = len(log.values) + room
         return first
 
     def _begin(self, log: Log) -> None:
         self.cool()
-        if not self._ticking and self.call_soon is not None:
-            self._ticking = True
-            self.call_soon(self._tick)
         run = Run(log, log.end, self._next, self.now(), log.count_bytes())
         self.runs.append(run)
         log.runs.append(run)
@@ -105,9 +109,10 @@ class Timeline:
             log.gate.wake()
 
     def first(self, log: Log) -> int:
-        """The oldest offset of `log` that can be read; age is looked at now, not only when something is published."""
-        if log.options.retention_age is not None:
-            self._bury(log.trim(self.now(), KEEP_COUNT, KEEP_BYTES))
+        """The oldest offset of `log` that can be read: retention is looked at now, not only at every `CHUNK`."""
+        options = log.options
+        if not (options.retention_count is options.retention_bytes is options.retention_age is None):
+            self._bury(log.trim(self.now()))
         return log.first
 
     # -- reading ------------------------------------------------------------------------------------------------
@@ -133,14 +138,16 @@ class Timeline:
         return next((run.sequence for run in self.runs if run.time >= time), self.sequence)
 
     def forget(self, log: Log) -> None:
-        """Drop what is held of a log that was deleted."""
+        """Delete what is held of a log, and in it."""
         self._slices = {key: found for key, found in self._slices.items() if key[0] is not log}
-        self._bury(len(log.runs))
+        dead = len(log.runs)
+        log.clear()
+        self._bury(dead)
 
     def _bury(self, dead: int) -> None:
         self._dead += dead
         if self._dead > CHUNK and self._dead * 2 > len(self.runs):
-            self.before_compacting()  # readers of patterns note what they have not read yet
+            self._before_compacting()  # readers of patterns note what they have not read yet
             hot = self.runs[-1] if self.hot is not None else None
             self.runs = [run for run in self.runs if run is hot or (run.end > run.log.base and not run.log.deleted)]
             self._dead = 0

@@ -93,8 +93,8 @@ class Topic(Generic[T]):
         entry = self._broker.publisher.one(
             self.name, self._codec, value, key, headers, delay, expires, priority, message_id
         )
-        if not self._broker.is_at_home():
-            self._broker.post(self._resolve, entry)
+        if not self._broker.home.is_here():
+            self._broker.home.post(lambda: self._broker.publisher.take_over(self._resolve(), entry))
             return
         log = self._resolve()
         if self._broker.publisher.append_now(log, entry) is None:
@@ -129,8 +129,8 @@ class Topic(Generic[T]):
             values.append(value)
             return Position(log.epoch, log.base + len(values) - 1)
         broker = self._broker
-        if not broker.is_at_home():
-            return await broker.visit(
+        if not broker.home.is_here():
+            return await broker.home.visit(
                 self.publish(
                     value,
                     key=key,
@@ -165,8 +165,8 @@ class Topic(Generic[T]):
         `keys` gives a key (or None) for each value; the other options hold for all.
         """
         broker = self._broker
-        if not broker.is_at_home():
-            return await broker.visit(
+        if not broker.home.is_here():
+            return await broker.home.visit(
                 self.publish_many(values, keys=keys, headers=headers, delay=delay, expires=expires, priority=priority)
             )
         entry = broker.publisher.many(self.name, self._codec, values, keys, headers, delay, expires, priority)
@@ -191,6 +191,8 @@ class Topic(Generic[T]):
         After `timeout` seconds `Stalled` names the subscribers that have not.
         """
         broker = self._broker
+        if not broker.home.is_here():
+            return await broker.home.visit(self.publish_and_wait(value, timeout=timeout, key=key, headers=headers))
         position = await self.publish(value, key=key, headers=headers)
         watched = broker.watch(self._resolve(), position)
         await all_done(watched, timeout, broker.clock)
@@ -200,11 +202,14 @@ class Topic(Generic[T]):
 
     def subscribe(self, **options: Any) -> Subscription[T]:
         """Read this topic, with values of its type. Options as in `broker.subscribe`."""
-        return self._broker.subscribe(self.name, codec=self._codec, **options)
+        subscription: Subscription[T] = self._broker.subscribe(self.name, codec=self._codec, **options)
+        return subscription
 
     def _resolve(self, *, declared: bool = False) -> Log:
         """The topic's log, made if need be. Remembers it for the short way, if that may be taken at all."""
-        log = self._broker.log_for(self.name, self.options, self._codec, declared=declared)
-        if self._codec is None and self._log is not log:
+        log = self._broker.catalog.find(self.name, self.options, self._codec, declared=declared)
+        if self._broker.publisher.tracing:
+            self._log = _NOWHERE  # every record may be part of another span
+        elif self._codec is None and self._log is not log:
             self._log, self._thread = log, get_ident()
         return log

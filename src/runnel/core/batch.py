@@ -115,7 +115,9 @@ class Batch(Generic[T]):
         self._values: tuple[T, ...] | None = None
 
     def __len__(self) -> int:
-        return len(self._records) if self._records is not None else sum(map(len, self._slices))
+        if self._records is not None:
+            return len(self._records)
+        return len(self._slices[0].values) if len(self._slices) == 1 else sum(map(len, self._slices))
 
     def __iter__(self) -> Iterator[Record[T]]:
         return iter(self.records)

@@ -26,6 +26,7 @@ class Codec(Generic[T]):
         if encoding not in ("json", "msgpack"):
             raise InvalidOption("encoding", encoding, "expected 'json' or 'msgpack'")
         self.type, self.encoding = type_, encoding
+        self._other: Codec[T] | None = None  # of the other encoding, once somebody needs it
         try:
             self.schema: dict[str, Any] = msgspec.json.schema(type_)
             self._encode: Callable[[object], bytes]
@@ -51,6 +52,8 @@ class Codec(Generic[T]):
             data = self._encode(value)
         except (TypeError, ValueError, OverflowError) as error:
             raise ValidationFailed(topic, self.name, "the value", str(error)) from None
+        except RecursionError:
+            raise ValidationFailed(topic, self.name, "the value", "it is nested too deeply") from None
         # Encoding checks nothing: a Struct built with a str where an int belongs encodes well.
         self.decode(topic, data)
         return data
@@ -59,10 +62,18 @@ class Codec(Generic[T]):
         """The value in `data`, a new object each time, or ValidationFailed."""
         try:
             return self._decode(data)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ValidationFailed(topic, self.name, *_located(str(error))) from None
         except RecursionError:
             raise ValidationFailed(topic, self.name, "the value", "it is nested too deeply") from None
+
+    def encoded_as(self, encoding: str | None) -> Codec[T]:
+        """The codec of the same type for another encoding; None: this one."""
+        if encoding is None or encoding == self.encoding:
+            return self
+        if self._other is None:
+            self._other = Codec(self.type, encoding)
+        return self._other
 
     def succeed(self, topic: str, earlier: Codec[Any]) -> None:
         """Raise SchemaConflict unless this type may follow `earlier` on `topic`."""
@@ -83,18 +94,25 @@ def _located(message: str) -> tuple[str, str]:
 
 
 def _parts(schema: dict[str, Any]) -> dict[str, Any]:
-    """The top of a schema and its named definitions, by name; '' is the top."""
-    return {"": {k: v for k, v in schema.items() if k != "$defs"}, **schema.get("$defs", {})}
+    """The top of a schema and its named definitions, by name; '' is the top, whatever it is called."""
+    named = dict(schema.get("$defs", {}))
+    top = {k: v for k, v in schema.items() if k != "$defs"}
+    if "$ref" in top:
+        name = top["$ref"].rpartition("/")[2]
+        top = named[name]
+        if f'"#/$defs/{name}"' not in msgspec.json.encode(list(named.values())).decode():
+            del named[name]  # nothing but the top refers to it
+    return {"": top, **named}
 
 
 def _not_grown(old: dict[str, Any], new: dict[str, Any]) -> str | None:
     """Why `new` is not `old` plus optional fields; None when it is."""
     for name, was in old.items():
-        label, now = name or "the value", new.get(name)
+        label, now = name or was.get("title", "the value"), new.get(name)
         if now is None:
             return f"{label} is gone"
         if "properties" not in was or "properties" not in now:
-            if was != now:
+            if _shape(was) != _shape(now):
                 return f"{label} changed"
             continue
         for field, kind in was["properties"].items():
@@ -106,5 +124,5 @@ def _not_grown(old: dict[str, Any], new: dict[str, Any]) -> str | None:
 
 
 def _shape(kind: dict[str, Any] | None) -> dict[str, Any] | None:
-    """What a field may hold, whatever its default."""
-    return kind and {name: value for name, value in kind.items() if name != "default"}
+    """What may be held, whatever its name and default."""
+    return kind and {name: value for name, value in kind.items() if name not in ("default", "title")}

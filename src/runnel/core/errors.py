@@ -122,6 +122,16 @@ class UnknownTopic(UsageError):
         )
 
 
+class UnknownGroup(UsageError):
+    """A group that nobody has joined yet."""
+
+    code = "unknown_group"
+
+    def __init__(self, group: str, pattern: str) -> None:
+        self.group, self.pattern = group, pattern
+        super().__init__(f"there is no group {group!r} on {pattern!r}; subscribe with group={group!r} to make it")
+
+
 class NameInUse(UsageError):
     """A second live subscription under one durable name."""
 
@@ -189,6 +199,29 @@ class SubscriptionMisused(UsageError):
     def __init__(self, subscriber: str, why: str) -> None:
         self.subscriber, self.why = subscriber, why
         super().__init__(f"subscription {subscriber!r}: {why}")
+
+
+class AlreadySettled(UsageError):
+    """A delivery acked, nacked or rejected a second time. Nothing changed."""
+
+    code = "already_settled"
+
+    def __init__(self, group: str, place: int) -> None:
+        self.group, self.place = group, place
+        super().__init__(
+            f"group {group!r}: the record at {place} was settled already by this delivery; "
+            "ack, nack or reject each delivery once"
+        )
+
+
+class UnknownMember(UsageError):
+    """A delivery that does not belong to a member of this group. Nothing changed."""
+
+    code = "unknown_member"
+
+    def __init__(self, group: str, member: str) -> None:
+        self.group, self.member = group, member
+        super().__init__(f"group {group!r} has no member {member!r}; settle a delivery where it was received")
 
 
 # -- not now ----------------------------------------------------------------------------------------------------
@@ -286,6 +319,19 @@ class Forked(Ended):
         super().__init__(
             "this broker was opened before a fork and lives on in the parent only; "
             "open a new one in the child, or use the 'spawn' start method"
+        )
+
+
+class LeaseEnded(Ended):
+    """A delivery settled too late: the record went back to the group. Nothing changed."""
+
+    code = "lease_ended"
+
+    def __init__(self, group: str, place: int, attempt: int) -> None:
+        self.group, self.place, self.attempt = group, place, attempt
+        super().__init__(
+            f"group {group!r}: attempt {attempt} at the record at {place} has ended, and the record went back to the "
+            "group; make the work idempotent, call extend() in time, or give the group a longer ack_wait"
         )
 
 

@@ -10,6 +10,20 @@ import msgspec
 from runnel.core.errors import InvalidOption
 
 
+def positive(option: str, value: int) -> int:
+    """`value`, when it is a whole number above 0."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidOption(option, value, "expected a whole number above 0")
+    return value
+
+
+def not_negative(option: str, value: float) -> float:
+    """`value`, when it is a number of seconds."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise InvalidOption(option, value, "expected seconds, 0 or more")
+    return value
+
+
 class TopicOptions(msgspec.Struct, frozen=True, gc=False):
     """The options of a topic; None means the default of the place where it lives.
 
@@ -39,15 +53,18 @@ class TopicOptions(msgspec.Struct, frozen=True, gc=False):
                 raise InvalidOption(
                     name, given[name], f"there is no such topic option{f'; did you mean {near[0]!r}?' if near else ''}"
                 )
-        for name in ("retention_age", "retention_bytes", "retention_count", "max_deliver"):
+        for name in ("retention_bytes", "retention_count", "max_deliver"):
             value = given.get(name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
-                raise InvalidOption(name, value, "expected a number above 0")
-        if given.get("backoff") is not None:
-            backoff = tuple(given["backoff"])
-            if not backoff or not all(isinstance(pause, int | float) and pause >= 0 for pause in backoff):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise InvalidOption(name, value, "expected a whole number above 0")
+        age = given.get("retention_age")
+        if age is not None and (isinstance(age, bool) or not isinstance(age, int | float) or not age > 0):
+            raise InvalidOption("retention_age", age, "expected a number of seconds above 0")
+        if (backoff := given.get("backoff")) is not None:
+            pauses = tuple(backoff) if isinstance(backoff, list | tuple) else ()
+            if not pauses or not all(isinstance(pause, int | float) and pause >= 0 for pause in pauses):
                 raise InvalidOption("backoff", backoff, "expected pauses in seconds, such as (1, 5, 30)")
-            given = given | {"backoff": backoff}
+            given = given | {"backoff": pauses}
         return cls(**given)
 
     def given(self) -> dict[str, Any]:

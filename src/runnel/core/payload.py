@@ -12,7 +12,7 @@ from runnel.core.trace import HEADER, is_traceparent
 
 # A header ends up on text protocols (HTTP, NATS): a line break in one would forge another.
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_LINE_BREAK = re.compile(r"[\r\n\0]")
+_FORBIDDEN = re.compile(r"[\r\n\0\ud800-\udfff]")
 
 
 def value_bytes(topic: str, value: object) -> bytes:
@@ -49,8 +49,8 @@ def frozen_headers(topic: str, headers: Mapping[str, str] | None) -> Mapping[str
             raise InvalidValue(topic, "header", value if isinstance(name, str) else name, "headers map str to str")
         if not _HEADER_NAME.fullmatch(name):
             raise InvalidOption("headers", name, "a header's name is letters, digits and -_.~!#$%&'*+^`|")
-        if _LINE_BREAK.search(value):
-            raise InvalidOption(f"headers[{name!r}]", value, "a header's value is one line, without NUL")
+        if _FORBIDDEN.search(value):
+            raise InvalidOption(f"headers[{name!r}]", value, "a header's value is one line of Unicode, without NUL")
     trace = headers.get(HEADER)
     if trace is not None and not is_traceparent(trace):
         raise InvalidOption(

@@ -49,14 +49,15 @@ class Policy(msgspec.Struct, frozen=True, gc=False):
     @staticmethod
     def block(timeout: float | None = None) -> Policy:
         """Lose nothing: publishers wait. After `timeout` seconds they get PublishTimeout."""
-        if timeout is not None and not timeout >= 0:
+        number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+        if timeout is not None and not (number and timeout >= 0):
             raise InvalidOption("timeout", timeout, "a policy's timeout is a number of seconds, 0 or more")
         return Policy(PolicyKind.BLOCK, timeout=timeout)
 
     @staticmethod
     def disconnect(after: int = 1024) -> Policy:
         """Drop the oldest, and end the subscription after so many drops in a row."""
-        if after < 1:
+        if isinstance(after, bool) or not isinstance(after, int) or after < 1:
             raise InvalidOption("after", after, "a subscription can be disconnected after 1 drop or more")
         return Policy(PolicyKind.DISCONNECT, after=after)
 

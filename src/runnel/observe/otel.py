@@ -7,7 +7,7 @@ Names follow OpenTelemetry's conventions for messaging.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from runnel.core.trace import HEADER
 
 if TYPE_CHECKING:
     from runnel.broker.broker import Broker
+    from runnel.broker.delivery import Delivery
     from runnel.broker.statistics import Statistics
 
 SYSTEM = "runnel"
@@ -74,8 +75,13 @@ class Telemetry:
             span.set_attribute("messaging.message.id", str(position))
             return position
 
+    async def middleware(self, message: Record[Any] | Delivery[Any], call_next: Callable[[], Awaitable[Any]]) -> Any:
+        """A consumer span around every handler: `broker.use(telemetry.middleware)`."""
+        with self.processing(message):
+            return await call_next()
+
     @contextmanager
-    def processing(self, record: Record[Any], *, group: str | None = None) -> Iterator[Span]:
+    def processing(self, record: Record[Any] | Delivery[Any], *, group: str | None = None) -> Iterator[Span]:
         """A consumer span around the work on `record`, child of the span that published it."""
         attributes = {
             "messaging.system": SYSTEM,
@@ -84,6 +90,7 @@ class Telemetry:
             "messaging.destination.name": record.topic,
             "messaging.message.id": str(record.position),
         }
+        group = group or getattr(record, "group", None)  # a delivery knows its own
         if group is not None:
             attributes["messaging.consumer.group.name"] = group
         # Without a publisher's trace the span is a root: a derived parent would decide on sampling for nobody.

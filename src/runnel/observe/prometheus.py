@@ -7,17 +7,32 @@ and subscribers without a name count together.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from runnel.broker.statistics import Statistics
+    from runnel.broker.statistics import GroupStatistics, Statistics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MAX_TOPICS = 1000
 OTHER = "(other)"
 
 Labels = tuple[tuple[str, str], ...]
+
+GROUP_FAMILIES: tuple[tuple[str, str, str, Callable[[GroupStatistics], float]], ...] = (
+    ("group_lag", "gauge", "Records published for a group and not settled.", lambda group: group.lag),
+    ("group_in_flight", "gauge", "Records at members of a group.", lambda group: group.in_flight),
+    ("group_members", "gauge", "Members of a group.", lambda group: len(group.members)),
+    (
+        "group_oldest_unacked_age_seconds",
+        "gauge",
+        "Age of the oldest record of a group that is not settled.",
+        lambda group: group.oldest_unacked_age,
+    ),
+    ("group_acked_total", "counter", "Records acked in a group.", lambda group: group.acked),
+    ("group_redelivered_total", "counter", "Records handed out again in a group.", lambda group: group.redelivered),
+    ("group_dead_lettered_total", "counter", "Records of a group that failed for good.", lambda g: g.dead_lettered),
+)
 
 
 def render(statistics: Statistics, *, max_topics: int = MAX_TOPICS) -> str:
@@ -73,9 +88,36 @@ def _lines(statistics: Statistics, max_topics: int) -> Iterator[str]:
     yield from _family(
         "publishers_waiting", "gauge", "Publishes that wait for room.", {(): statistics.waiting_publishers}
     )
+    yield from _groups(statistics)
+    yield from _handlers(statistics)
 
 
-def _family(name: str, kind: str, help_text: str, samples: Mapping[Labels, int]) -> Iterator[str]:
+def _groups(statistics: Statistics) -> Iterator[str]:
+    def each(value: Callable[[GroupStatistics], float]) -> Mapping[Labels, float]:
+        return {(("group", group.name), ("topic", group.pattern)): value(group) for group in statistics.groups}
+
+    for name, kind, text, value in GROUP_FAMILIES:
+        yield from _family(name, kind, text, each(value))
+
+
+def _handlers(statistics: Statistics) -> Iterator[str]:
+    yield "# HELP handler_duration_seconds How long handlers took."
+    yield "# TYPE handler_duration_seconds histogram"
+    for handler in statistics.handlers:
+        labels = f'handler="{_escaped(handler.name)}",topic="{_escaped(handler.pattern)}"'
+        seen = 0
+        for bound, count in zip((*handler.durations.bounds, "+Inf"), handler.durations.counts, strict=True):
+            seen += count
+            yield f'handler_duration_seconds_bucket{{{labels},le="{bound}"}} {seen}'
+        yield f"handler_duration_seconds_sum{{{labels}}} {handler.durations.sum}"
+        yield f"handler_duration_seconds_count{{{labels}}} {seen}"
+    failed: dict[Labels, float] = {
+        (("handler", handler.name), ("topic", handler.pattern)): handler.failed for handler in statistics.handlers
+    }
+    yield from _family("handler_failures_total", "counter", "Calls of handlers that raised.", failed)
+
+
+def _family(name: str, kind: str, help_text: str, samples: Mapping[Labels, float]) -> Iterator[str]:
     yield f"# HELP {name} {help_text}"
     yield f"# TYPE {name} {kind}"
     for labels, value in samples.items():

@@ -1,0 +1,13 @@
+"""The same broker without asyncio: for scripts, threads and synchronous frameworks.
+
+`open` runs a broker on an event loop in a thread of its own; `attach` reaches a broker
+that already runs on some loop from any other thread. Every method may be called from
+any thread and blocks until it is done.
+"""
+
+from runnel.blocking.broker import Broker, attach, open
+from runnel.blocking.delivery import Delivery, DeliveryBatch
+from runnel.blocking.subscription import GroupSubscription, Subscription
+from runnel.blocking.topic import Topic
+
+__all__ = ["Broker", "Delivery", "DeliveryBatch", "GroupSubscription", "Subscription", "Topic", "attach", "open"]

@@ -1,0 +1,67 @@
+"""An event loop in another thread, and the way there."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from runnel.core.errors import BrokerClosed, WouldDeadlock
+
+R = TypeVar("R")
+
+GRACE = 1.0  # seconds that calls of other threads have to end in when a broker is closed
+
+
+class Portal:
+    """Runs coroutines on a loop in another thread: one of its own, unless it is given one."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        self.owned = loop is None
+        self.loop = loop or asyncio.new_event_loop()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread, if the loop is our own."""
+        if self.owned:
+            self._thread = threading.Thread(target=self.loop.run_forever, name="runnel", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, once the calls of others have ended."""
+        if self._thread is not None:
+            self.run(_let_finish())
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join()
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.close()
+
+    def run(self, call: Coroutine[Any, Any, R]) -> R:
+        """The result of `call`, run on the loop. Interrupting the caller cancels it."""
+        try:
+            running: object = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is self.loop:
+            call.close()
+            raise WouldDeadlock("the event loop", "runnel.blocking, called from the loop's own thread")
+        if self.loop.is_closed() or (self.owned and self._thread is None):
+            call.close()
+            raise BrokerClosed("this")
+        future = asyncio.run_coroutine_threadsafe(call, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+
+async def _let_finish() -> None:
+    """Let the calls of other threads end, now that the broker is closed; cancel those that do not."""
+    calls = asyncio.all_tasks() - {asyncio.current_task()}
+    if calls:
+        _, late = await asyncio.wait(calls, timeout=GRACE)
+        for call in late:
+            call.cancel()
+        await asyncio.sleep(0)

@@ -1,0 +1,91 @@
+"""A reader's hold on the logs that its pattern covers: those there are, and those made later.
+
+Below: gate, timeline. Above: reader (subscriptions), group_reader (groups).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from runnel.broker.cursor import Cursor, Missed
+from runnel.broker.gate import Gate, GateReader
+from runnel.broker.log import Log
+from runnel.broker.start import Start, check_start, open_cursor
+from runnel.core.pattern import check_pattern, is_pattern, matches
+
+if TYPE_CHECKING:
+    from runnel.broker.broker import Broker
+
+
+class Attachment:
+    """Which logs a reader reads, where it starts, and how it is woken."""
+
+    def __init__(self, broker: Broker, pattern: str, start: Start) -> None:
+        self.pattern = check_pattern(pattern)
+        self.is_pattern = is_pattern(pattern)
+        check_start(start, pattern, is_pattern=self.is_pattern)
+        self.logs: set[Log] = set()
+        self._broker = broker
+
+    def cover(self) -> None:
+        """Find the logs there are."""
+        if self.is_pattern:
+            self.logs = {log for log in self._broker.catalog.logs.values() if matches(self.pattern, log.name)}
+        else:
+            self.logs = {self._broker.catalog.find(self.pattern)}
+
+    def cursor(self, start: Start) -> tuple[Cursor, Missed | None]:
+        """A cursor on the logs, at `start`."""
+        return open_cursor(self._broker.timeline, self.logs, start, is_pattern=self.is_pattern)
+
+    def encoding_of(self, topic: str) -> str | None:
+        """How the values of a typed topic are written; None where nobody has said."""
+        log = self._broker.catalog.logs.get(topic)
+        return None if log is None or log.codec is None else log.codec.encoding
+
+    def attach(self, reader: GateReader) -> None:
+        """Have `reader` told of what is published from now on."""
+        if self.is_pattern:
+            self._broker.catalog.patterns.add(self.pattern, reader)
+        for log in self.logs:
+            self.join(log, reader)
+        self._broker.readers[reader] = None
+
+    def join(self, log: Log, reader: GateReader) -> None:
+        """Read `log` too."""
+        self.logs.add(log)
+        if log.gate is None:
+            log.gate = Gate()
+        log.gate.attach(reader, pattern=self.is_pattern)
+        self._broker.timeline.cool()
+
+    def detach(self, reader: GateReader) -> bool:
+        """Have `reader` told of nothing more; whether it was attached at all."""
+        if reader not in self._broker.readers:
+            return False
+        del self._broker.readers[reader]
+        if self.is_pattern:
+            self._broker.catalog.patterns.remove(self.pattern, reader)
+        for log in self.logs:
+            if log.gate is not None:
+                log.gate.detach(reader)
+        return True
+
+    def park(self, reader: GateReader) -> None:
+        """`reader` sleeps: the next publish must take the long way, and wake it."""
+        timeline = self._broker.timeline
+        if self.is_pattern:
+            timeline.cool()
+            return
+        for log in self.logs:
+            if log.gate is not None:
+                log.gate.parked[reader] = None
+            if timeline.hot is log:
+                timeline.cool()
+
+    def unpark(self, reader: GateReader) -> None:
+        """`reader` is awake, or gone."""
+        if not self.is_pattern:
+            for log in self.logs:
+                if log.gate is not None:
+                    log.gate.parked.pop(reader, None)

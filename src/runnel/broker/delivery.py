@@ -1,0 +1,219 @@
+"""A record and the duty to settle it: what a member of a group receives.
+
+Below: group. Above: the user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Generator, Iterator, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+from runnel.broker.group.lease import Lease
+from runnel.core.position import Position
+from runnel.core.record import Record
+
+if TYPE_CHECKING:
+    from runnel.broker.group_reader import GroupReader
+
+T = TypeVar("T")
+
+
+class _Accepted:
+    """An await that is over at once: what it stands for has happened when it is made."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield  # makes this a generator
+
+
+ACCEPTED: Awaitable[None] = _Accepted()
+
+
+class Delivery(Generic[T]):
+    """One record, held until it is acked, nacked or rejected, or the lease ends.
+
+    >>> async with delivery:  # acks; nacks if the block raises
+    ...     await charge(delivery.value)
+    """
+
+    __slots__ = ("_lease", "_place", "_reader", "record")
+
+    def __init__(self, reader: GroupReader, lease: Lease, place: int, record: Record[T]) -> None:
+        self._reader, self._lease, self._place, self.record = reader, lease, place, record
+
+    def __repr__(self) -> str:
+        return f"<Delivery {self.topic!r} offset {self.offset}, attempt {self.attempt}, to {self._lease.member.name!r}>"
+
+    # -- settling -----------------------------------------------------------------------------------------------
+
+    def ack(self) -> Awaitable[None]:
+        """The work is done. Accepted when it returns."""
+        self._reader.ack(self._lease, self._place)
+        return ACCEPTED
+
+    def nack(self, delay: float | None = None, reason: str = "nacked") -> Awaitable[None]:
+        """The work failed: try again after `delay` seconds, or after the group's backoff."""
+        self._reader.nack(self._lease, self._place, delay, reason)
+        return ACCEPTED
+
+    def reject(self, reason: str) -> Awaitable[None]:
+        """The work can never succeed: to the dead-letter topic, with the reason."""
+        self._reader.reject(self._lease, self._place, reason)
+        return ACCEPTED
+
+    def extend(self, seconds: float) -> Awaitable[None]:
+        """The work takes longer: keep the lease for so many seconds from now."""
+        self._reader.extend(self._lease, self._place, seconds)
+        return ACCEPTED
+
+    @property
+    def settled(self) -> bool:
+        """Whether it was acked, nacked or rejected, or its lease ended."""
+        return self._lease.ended or not self._lease.is_open(self._place)
+
+    async def __aenter__(self) -> Delivery[T]:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            if self._lease.is_open(self._place):  # where the lease has ended this raises: the work may be done twice
+                self.ack()
+        elif isinstance(error, Exception) and not self.settled:
+            self.nack(reason=f"{type(error).__name__}: {error}")
+        # Cancelled: the member is leaving, and what it holds goes back by itself.
+
+    # -- the record ---------------------------------------------------------------------------------------------
+
+    @property
+    def attempt(self) -> int:
+        """1 the first time, and one more each time it is handed out again."""
+        return self._lease.attempt
+
+    @property
+    def group(self) -> str:
+        """The group that it was delivered in."""
+        return self._reader.name
+
+    @property
+    def topic(self) -> str:
+        """The topic of the record."""
+        return self.record.topic
+
+    @property
+    def offset(self) -> int:
+        """The offset of the record."""
+        return self.record.offset
+
+    @property
+    def sequence(self) -> int:
+        """The sequence of the record in its broker."""
+        return self.record.sequence
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the record's topic."""
+        return self.record.epoch
+
+    @property
+    def position(self) -> Position:
+        """The record's place in its topic."""
+        return self.record.position
+
+    @property
+    def key(self) -> bytes | None:
+        """The key of the record."""
+        return self.record.key
+
+    @property
+    def value(self) -> T:
+        """The value of the record."""
+        return self.record.value
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of the record."""
+        return self.record.headers
+
+    @property
+    def time(self) -> datetime:
+        """When the record was published."""
+        return self.record.time
+
+    @property
+    def traceparent(self) -> str:
+        """The W3C trace context of the record."""
+        return self.record.traceparent
+
+    @property
+    def reply_to(self) -> str | None:
+        """The topic that waits for a reply, when the record is a request."""
+        return self.record.reply_to
+
+
+class Part(NamedTuple):
+    """Places [first, end) of one lease, and their records if they were built already."""
+
+    lease: Lease
+    first: int
+    end: int
+    records: tuple[Record[Any], ...] | None = None
+
+
+class DeliveryBatch(Generic[T]):
+    """Deliveries taken together: `batch.values`, iteration over deliveries, and one `ack()` for all."""
+
+    __slots__ = ("_parts", "_reader")
+
+    def __init__(self, reader: GroupReader, parts: list[Part]) -> None:
+        self._reader, self._parts = reader, parts
+
+    def __len__(self) -> int:
+        return sum(part.end - part.first for part in self._parts)
+
+    def __repr__(self) -> str:
+        return f"<DeliveryBatch of {len(self)} records>"
+
+    def __iter__(self) -> Iterator[Delivery[T]]:
+        for part in self._parts:
+            for place, record in enumerate(self._records(part), part.first):
+                yield Delivery(self._reader, part.lease, place, record)
+
+    def _records(self, part: Part) -> tuple[Record[Any], ...]:
+        return part.records or self._reader.records(part.lease, part.first, part.end)
+
+    @property
+    def values(self) -> tuple[T, ...]:
+        """The values alone."""
+        found: list[Any] = []
+        for part in self._parts:
+            if part.records is not None:
+                found.extend(record.value for record in part.records)
+            else:
+                found.extend(self._reader.values(part.lease, part.first, part.end))
+        return tuple(found)
+
+    def ack(self) -> Awaitable[None]:
+        """All of them are done, except those already settled."""
+        for part in self._parts:
+            self._reader.ack_range(part.lease, part.first, part.end)
+        return ACCEPTED
+
+    def nack(self, delay: float | None = None, reason: str = "nacked") -> Awaitable[None]:
+        """Try again what is not settled."""
+        for delivery in self:
+            if not delivery.settled:
+                delivery.nack(delay, reason)
+        return ACCEPTED
+
+    def reject(self, reason: str) -> Awaitable[None]:
+        """What is not settled can never succeed."""
+        for delivery in self:
+            if not delivery.settled:
+                delivery.reject(reason)
+        return ACCEPTED

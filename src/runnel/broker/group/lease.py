@@ -1,0 +1,97 @@
+"""A lease: places granted to one member in one go, until a deadline.
+
+A fresh stretch of records is one lease, however many there are; acks in order only move
+its lower end. Every grant has its own lease, so that an ack from an earlier grant is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from runnel.broker.group.machine import Member
+    from runnel.broker.group.ready import Item
+
+
+class Stock(Protocol):
+    """What lies at places: opaque to the group, except for its sizes, and that it can be made smaller."""
+
+    def size(self, place: int) -> int:
+        """How many bytes lie at `place`."""
+
+    def only(self, place: int) -> Stock:
+        """The stock of one place, which holds on to nothing else."""
+
+
+class Lease:
+    """Places [first, end) at one member. `low` is the first that is not settled, `handed` the first not yet seen.
+
+    `deadline` moves when the member shows that it works; `queued` is the deadline under which the
+    group looks at the lease again.
+    """
+
+    __slots__ = (
+        "_settled",
+        "attempt",
+        "deadline",
+        "end",
+        "ended",
+        "first",
+        "handed",
+        "item",
+        "low",
+        "member",
+        "queued",
+        "stock",
+    )
+
+    def __init__(
+        self, member: Member, first: int, end: int, attempt: int, deadline: float, stock: Stock, item: Item | None
+    ) -> None:
+        self.member, self.first, self.end, self.attempt = member, first, end, attempt
+        self.deadline = self.queued = deadline
+        self.stock, self.item = stock, item  # an item, when the place is kept track of by itself
+        self.low = self.handed = first
+        self.ended = False  # expired, or its member left: acks come too late
+        self._settled: set[int] | None = None  # above `low`, for acks out of order
+
+    def __repr__(self) -> str:
+        state = "ended" if self.ended else f"{len(self)} open"
+        return f"<Lease of {self.member.name!r} [{self.first}, {self.end}), attempt {self.attempt}, {state}>"
+
+    def __len__(self) -> int:
+        """How many places are not settled."""
+        return self.end - self.low - (len(self._settled) if self._settled else 0)
+
+    def is_open(self, place: int) -> bool:
+        """Whether `place` is still to be settled."""
+        return self.low <= place < self.end and not (self._settled and place in self._settled)
+
+    def open_places(self) -> Iterator[int]:
+        """The places still to be settled, in order."""
+        return filter(self.is_open, range(self.low, self.end))
+
+    def settle(self, place: int) -> None:
+        """`place`, which is open, is done with."""
+        if place != self.low:
+            if self._settled is None:
+                self._settled = set()
+            self._settled.add(place)
+            return
+        self.low += 1
+        if self._settled:
+            while self.low in self._settled:
+                self._settled.remove(self.low)
+                self.low += 1
+
+    def settle_range(self, first: int, end: int) -> int:
+        """All that is open in [first, end) is done with; how many that was."""
+        before = len(self)
+        if first <= self.low and not self._settled:
+            self.low = max(self.low, end)
+        else:
+            for place in range(max(first, self.low), end):
+                if self.is_open(place):
+                    self.settle(place)
+        return before - len(self)

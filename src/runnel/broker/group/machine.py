@@ -1,0 +1,386 @@
+"""The group: members, grants, acks, redelivery.
+
+Each record goes to one member at a time and stays the group's business until it is
+acked, expired or dead-lettered. Between its floor and its position a group keeps only
+what is not settled; everything else there is.
+Below: lease, ready. Above: broker.group_reader, which brings records and carries effects out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import chain, islice
+from typing import NamedTuple
+
+from runnel.broker.group.lease import Lease, Stock
+from runnel.broker.group.options import GroupOptions
+from runnel.broker.group.ready import PLAIN, Item, Ready, Stretch
+from runnel.core.errors import AlreadySettled, InvalidOption, LeaseEnded, UnknownMember
+from runnel.core.record import Meta
+
+EXPIRED_LEASE = "its lease ended without an ack"
+LEFT = "its member left without an ack"
+
+
+class DeadLetter(NamedTuple):
+    """A record that failed for good: publish it to the dead-letter topic."""
+
+    place: int
+    stock: Stock
+    attempts: int
+    reason: str
+
+
+class Member:
+    """Somebody who takes part. `held` never exceeds `prefetch`, nor `held_bytes` its bound, except by one record."""
+
+    __slots__ = ("acked", "granted", "group", "held", "held_bytes", "name", "prefetch", "prefetch_bytes")
+
+    def __init__(self, group: Group, name: str, prefetch: int, prefetch_bytes: int | None) -> None:
+        self.group, self.name, self.prefetch, self.prefetch_bytes = group, name, prefetch, prefetch_bytes
+        self.held = self.held_bytes = 0
+        self.granted = self.acked = 0
+
+    def __repr__(self) -> str:
+        return f"<Member {self.name!r} holds {self.held} of {self.prefetch}>"
+
+    @property
+    def room(self) -> int:
+        """How many more records it may be granted."""
+        if self.prefetch_bytes is not None and self.held_bytes >= self.prefetch_bytes:
+            return 0
+        return self.prefetch - self.held
+
+
+class Group:
+    """Who works on what. Every method takes the time it happens at; those that can fail records return them."""
+
+    def __init__(self, name: str, options: GroupOptions, chance: Callable[[], float]) -> None:
+        self.name, self.options = name, options
+        self.members: dict[str, Member] = {}
+        self.paused = False
+        self.acked = self.redelivered = self.dead_lettered = self.expired = 0
+        self.outstanding = 0  # places at members
+        self._chance = chance
+        self._ready = Ready()
+        self._ring: deque[Member] = deque()
+        self._leases: dict[Lease, None] = {}  # with open places, in the order of their deadlines
+        self._long: dict[Lease, None] = {}  # with open places, that outlive their first deadline
+        self._renewed: list[tuple[float, int, Lease]] = []  # a heap of when to look at those
+        self._renewals = 0
+
+    def __repr__(self) -> str:
+        return f"<Group {self.name!r}, {len(self.members)} members, {self.outstanding} out, {self.backlog} to come>"
+
+    # -- what it holds ------------------------------------------------------------------------------------------
+
+    @property
+    def backlog(self) -> int:
+        """Records brought here and not at a member."""
+        return self._ready.count + self._ready.waiting + self._ready.scheduled
+
+    @property
+    def scheduled(self) -> int:
+        """Records whose time has not come."""
+        return self._ready.scheduled
+
+    @property
+    def unsettled(self) -> int:
+        """Records brought here and not settled."""
+        return self.outstanding + self.backlog
+
+    def wants(self) -> int:
+        """How many more records to bring. Scheduled ones wait outside the window."""
+        return max(0, self.options.max_ack_pending - self.outstanding - self._ready.count - self._ready.waiting)
+
+    def floor(self, position: int) -> int:
+        """The least place not settled; `position` (where to read on) when there is none."""
+        out = [lease.low for lease in chain(self._leases, self._long)]
+        oldest = self._ready.oldest()
+        return min([position, *out] if oldest is None else [position, oldest, *out])
+
+    def stock_at(self, place: int) -> Stock | None:
+        """What lies at the least unsettled place, if it was brought here."""
+        for lease in chain(self._leases, self._long):
+            if lease.low == place:
+                return lease.stock
+        return self._ready.stock_at(place)
+
+    # -- members ------------------------------------------------------------------------------------------------
+
+    def join(self, name: str, prefetch: int, prefetch_bytes: int | None = None) -> Member:
+        """A member comes, with nothing in hand."""
+        if name in self.members:
+            raise InvalidOption("member", name, f"group {self.name!r} has a member of that name")
+        member = self.members[name] = Member(self, name, prefetch, prefetch_bytes)
+        self._ring.append(member)
+        return member
+
+    def leave(self, name: str, now: float) -> list[DeadLetter]:
+        """A member goes: what it held goes back, at once and in order. What it never saw does not count as tried."""
+        member = self._member(name)
+        del self.members[name]
+        self._ring.remove(member)
+        dead: list[DeadLetter] = []
+        for lease in [lease for lease in chain(self._leases, self._long) if lease.member is member]:
+            dead += self._end(lease, LEFT, now)
+        return dead
+
+    def _member(self, name: str) -> Member:
+        member = self.members.get(name)
+        if member is None:
+            raise UnknownMember(self.name, name)
+        return member
+
+    # -- bringing and granting ----------------------------------------------------------------------------------
+
+    def bring(self, first: int, end: int, stock: Stock) -> None:
+        """Plain records at [first, end): no key, delay, expiry or priority."""
+        self._ready.add_plain(Stretch(first, end, stock))
+
+    def bring_one(self, place: int, meta: Meta, size: int, stock: Stock, now: float) -> None:
+        """One record that has a key, delay, expiry or priority."""
+        self._ready.add(Item(place, meta, size, stock), now)
+
+    def grant(self, now: float) -> list[Lease]:
+        """Hand out what is ready to members with room, in turn; the leases made."""
+        leases: list[Lease] = []
+        ready = self._ready
+        ready.release_due(now)
+        if self.paused:
+            return leases
+        while (free := self._grantable()) > 0:
+            with_room = [member for member in self._ring if member.room > 0]
+            if not with_room:
+                break
+            share = -(-free // len(with_room))
+            for member in with_room:
+                if (free := self._grantable()) <= 0:
+                    break  # whoever got nothing keeps its turn
+                self._ring.remove(member)  # to the end of the ring: whoever was served waits longest
+                self._ring.append(member)
+                self._fill(member, min(share, free, member.room), now, leases)
+        return leases
+
+    def _grantable(self) -> int:
+        """How many records may be handed out, whoever has room: scheduled ones come back into a window that is full."""
+        return min(self._ready.count, self.options.max_ack_pending - self.outstanding)
+
+    def _fill(self, member: Member, share: int, now: float, leases: list[Lease]) -> None:
+        """Grant `member`, which has that much room, up to `share` records."""
+        by_bytes = member.prefetch_bytes is not None
+        while share > 0:
+            picked = self._ready.pick(1 if by_bytes else share)
+            if picked is None:
+                return
+            if isinstance(picked, Stretch) and by_bytes:  # its bytes count: it must be kept track of by itself
+                picked = self._plain_item(picked.first, picked.stock, 0)
+            if isinstance(picked, Stretch):
+                lease = self._lease(member, picked.first, picked.end, 1, picked.stock, None, now)
+            else:
+                expires = picked.meta.expires
+                if expires is not None and expires <= now:
+                    self.expired += 1
+                    self._ready.settled(picked, now)
+                    continue
+                self.redelivered += picked.attempts > 0
+                picked.attempts += 1
+                lease = self._lease(member, picked.place, picked.place + 1, picked.attempts, picked.stock, picked, now)
+                member.held_bytes += picked.size
+            share -= lease.end - lease.first
+            leases.append(lease)
+            if by_bytes and not member.room:
+                return
+
+    def _lease(
+        self, member: Member, first: int, end: int, attempt: int, stock: Stock, item: Item | None, now: float
+    ) -> Lease:
+        lease = Lease(member, first, end, attempt, now + self.options.ack_wait, stock, item)
+        self._leases[lease] = None
+        member.held += end - first
+        member.granted += end - first
+        self.outstanding += end - first
+        return lease
+
+    # -- what members say ---------------------------------------------------------------------------------------
+
+    def ack(self, lease: Lease, place: int, now: float) -> None:
+        """The record at `place` is done."""
+        self._check(lease, place)
+        lease.settle(place)
+        self.acked += 1
+        lease.member.acked += 1
+        self._let_go(lease, 1, now)
+        if lease.item is not None:
+            self._ready.settled(lease.item, now)
+
+    def ack_range(self, lease: Lease, first: int, end: int, now: float) -> int:
+        """All that is open in [first, end) of the lease is done; how many that was."""
+        if lease.ended:
+            raise LeaseEnded(self.name, first, lease.attempt)
+        if lease.member.group is not self:
+            raise UnknownMember(self.name, lease.member.name)
+        count = lease.settle_range(first, end)
+        self.acked += count
+        lease.member.acked += count
+        if count:
+            self._settled(lease, count, now)
+        return count
+
+    def nack(self, lease: Lease, place: int, delay: float | None, reason: str, now: float) -> list[DeadLetter]:
+        """The attempt failed: again after `delay` seconds, or after the group's backoff when None."""
+        if delay is not None and not 0 <= delay < float("inf"):
+            raise InvalidOption("delay", delay, "expected seconds, 0 or more")
+        self._check(lease, place)
+        lease.settle(place)
+        item = lease.item or self._plain_item(place, lease.stock, lease.attempt)
+        item.reason = reason
+        self._let_go(lease, 1, now)
+        return self._again(item, self.options.pause(item.attempts, self._chance()) if delay is None else delay, now)
+
+    def reject(self, lease: Lease, place: int, reason: str, now: float) -> list[DeadLetter]:
+        """The record will never succeed: to the dead letters at once."""
+        self._check(lease, place)
+        lease.settle(place)
+        dead = DeadLetter(place, lease.stock, lease.attempt, reason)
+        self.dead_lettered += 1
+        self._settled(lease, 1, now)
+        return [dead]
+
+    def extend(self, lease: Lease, place: int, seconds: float, now: float) -> None:
+        """The member needs so many more seconds from now for what it holds in this lease."""
+        if not 0 < seconds < float("inf"):
+            raise InvalidOption("seconds", seconds, "expected a number above 0")
+        self._check(lease, place)
+        lease.deadline = now + seconds
+        self._requeue(lease)
+
+    def _check(self, lease: Lease, place: int) -> None:
+        if lease.ended:
+            raise LeaseEnded(self.name, place, lease.attempt)
+        if lease.member.group is not self:
+            raise UnknownMember(self.name, lease.member.name)
+        if not lease.is_open(place):
+            raise AlreadySettled(self.name, place)
+
+    # -- time ---------------------------------------------------------------------------------------------------
+
+    def expire(self, now: float) -> list[DeadLetter]:
+        """End the leases that are past their deadline; what they held goes back."""
+        late: list[Lease] = []
+        for lease in self._leases:
+            if lease.queued > now:
+                break
+            late.append(lease)
+        while self._renewed and self._renewed[0][0] <= now:
+            queued, _, lease = heappop(self._renewed)
+            if lease.queued == queued and lease in self._long:
+                late.append(lease)
+        dead: list[DeadLetter] = []
+        for lease in late:
+            if lease.deadline > now:  # it moved meanwhile: look again then
+                self._requeue(lease)
+            else:
+                dead += self._end(lease, EXPIRED_LEASE, now)
+        return dead
+
+    def _requeue(self, lease: Lease) -> None:
+        """Look at the lease at its new deadline."""
+        self._leases.pop(lease, None)
+        self._long[lease] = None
+        lease.queued = lease.deadline
+        self._renewals += 1
+        heappush(self._renewed, (lease.queued, self._renewals, lease))
+        if len(self._renewed) > 2 * len(self._long) + 64:  # mostly of leases that were extended again, or are done
+            live = [entry for entry in self._renewed if entry[0] == entry[2].queued and entry[2] in self._long]
+            self._renewed = sorted(live, key=lambda entry: entry[:2])
+
+    def next_event(self) -> float | None:
+        """When `expire` or `grant` may have something to do though nobody says anything."""
+        times = [lease.queued for lease in islice(self._leases, 1)]
+        if self._renewed:
+            times.append(self._renewed[0][0])
+        due = self._ready.next_due()
+        return min(times if due is None else [*times, due], default=None)
+
+    # -- steering -----------------------------------------------------------------------------------------------
+
+    def clear(self) -> None:
+        """Forget all that was brought: the position was reset. Acks of what is out come too late."""
+        for lease in chain(self._leases, self._long):
+            lease.ended = True
+        for member in self._ring:
+            member.held = member.held_bytes = 0
+        self.outstanding = 0
+        self._ready = Ready()
+        self._leases.clear()
+        self._long.clear()
+        self._renewed.clear()
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _plain_item(place: int, stock: Stock, attempts: int) -> Item:
+        """A plain place that is kept track of by itself from now on."""
+        return Item(place, PLAIN, stock.size(place), stock, attempts)
+
+    def _let_go(self, lease: Lease, count: int, now: float) -> None:
+        """`count` places of the lease are no longer at the member."""
+        member = lease.member
+        member.held -= count
+        self.outstanding -= count
+        if lease.item is not None:
+            member.held_bytes -= lease.item.size
+        if lease.low == lease.end:
+            if self._leases.pop(lease, self) is self:
+                del self._long[lease]
+        else:
+            # It moves: whoever works gets more time, and nothing of what `extend` gave is taken away.
+            lease.deadline = max(lease.deadline, now + self.options.ack_wait)
+
+    def _close(self, lease: Lease) -> None:
+        if self._leases.pop(lease, self) is self:
+            del self._long[lease]
+
+    def _settled(self, lease: Lease, count: int, now: float) -> None:
+        self._let_go(lease, count, now)
+        if lease.item is not None:
+            self._ready.settled(lease.item, now)
+
+    def _again(self, item: Item, delay: float, now: float) -> list[DeadLetter]:
+        """Another attempt after `delay` seconds, unless there were enough."""
+        limit = self.options.max_deliver
+        if limit is not None and item.attempts >= limit:
+            self.dead_lettered += 1
+            self._ready.settled(item, now)
+            return [DeadLetter(item.place, item.stock, item.attempts, item.reason)]
+        if delay > 0:
+            self._ready.delay(item, now + delay)
+        else:
+            self._ready.put_back(item)
+        return []
+
+    def _end(self, lease: Lease, reason: str, now: float) -> list[DeadLetter]:
+        """End a lease: what was seen is to be tried again, what was not seen is as it was."""
+        lease.ended = True
+        self._close(lease)
+        lease.member.held -= len(lease)
+        self.outstanding -= len(lease)
+        if lease.item is not None:
+            lease.member.held_bytes -= lease.item.size
+        dead: list[DeadLetter] = []
+        for place in lease.open_places():
+            seen = place < lease.handed
+            if lease.item is None and not seen:
+                self._ready.put_back_plain(Stretch(place, lease.end, lease.stock))
+                break  # nothing after the first unseen place was seen or settled
+            item = lease.item or self._plain_item(place, lease.stock, lease.attempt)
+            if seen:
+                item.reason = reason
+                dead += self._again(item, 0.0, now)
+            else:
+                item.attempts -= 1
+                self._ready.put_back(item)
+        return dead

@@ -1,0 +1,413 @@
+"""A group at work: brings records from the logs to the group's logic, and carries its effects out.
+
+It outlives its members: what nobody has acked stays, and publishers wait (`block`) before
+anything would be lost.
+Below: group, attachment, flow. Above: group_subscription (a member), broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from random import random
+from typing import TYPE_CHECKING, Any
+
+from runnel.broker import dead_letter
+from runnel.broker.attachment import Attachment
+from runnel.broker.cursor import Cursor, Taken
+from runnel.broker.flow import Block
+from runnel.broker.gate import Watch
+from runnel.broker.group.lease import Lease
+from runnel.broker.group.machine import DeadLetter, Group
+from runnel.broker.group.options import GroupOptions
+from runnel.broker.group.ready import is_special
+from runnel.broker.start import check_start
+from runnel.broker.statistics import GroupStatistics, MemberStatistics
+from runnel.core.batch import Slice
+from runnel.core.clock import Clock, Timer
+from runnel.core.errors import InvalidOption, RunnelError
+from runnel.core.options import positive
+from runnel.core.pattern import check_name, matches
+from runnel.core.policy import Policy
+from runnel.core.record import Record
+
+if TYPE_CHECKING:
+    from runnel.broker.broker import Broker
+    from runnel.broker.group_subscription import GroupSubscription
+    from runnel.broker.log import Log
+    from runnel.broker.start import Start
+
+log = logging.getLogger("runnel")
+
+BUFFER = 10_000_000  # records, and bytes, that may wait in a group before publishers do
+BUFFER_BYTES = 1024 * 1024 * 1024
+WATCH = 30.0  # seconds without a member, or without anything settled, before that is warned about
+
+
+class Stock:
+    """A slice of a log at the group's places: offsets, or sequences of a pattern."""
+
+    __slots__ = ("first", "slice")
+
+    def __init__(self, first: int, slice_: Slice) -> None:
+        self.first, self.slice = first, slice_
+
+    def size(self, place: int) -> int:
+        """How many bytes lie at `place`."""
+        return len(self.slice.values[place - self.first])
+
+    def only(self, place: int) -> Stock:
+        """The one record at `place`, which holds on to no other."""
+        if len(self.slice) == 1:
+            return self
+        offset = self.slice.start + place - self.first
+        return Stock(place, self.slice.cut(offset, offset + 1))
+
+    def records(self, first: int, end: int) -> tuple[Record[bytes], ...]:
+        """The records at [first, end)."""
+        return self.slice.records[first - self.first : end - self.first]
+
+    def values(self, first: int, end: int) -> tuple[bytes, ...]:
+        """The values at [first, end)."""
+        return self.slice.values[first - self.first : end - self.first]
+
+
+class GroupFlow(Block):
+    """Lose nothing: publishers wait while the group holds its bound."""
+
+    __slots__ = ("group",)
+
+    def __init__(self, cursor: Cursor, buffer: int, buffer_bytes: int, owner: GroupReader, group: Group) -> None:
+        super().__init__(cursor, Policy.block(), buffer, buffer_bytes, owner)
+        self.group = group
+
+    def take(self, limit: int) -> Taken | None:
+        """The next records; the group counts them until they are settled."""
+        return self.cursor.take(limit)
+
+    def lag(self) -> int:
+        """Records published for the group and not settled."""
+        return self.cursor.pending() + self.group.unsettled
+
+
+class GroupReader:
+    """One group on one topic or pattern. `broker.group(name, pattern)` gives it to the user."""
+
+    task: asyncio.Task[Any] | None = None  # a group publishes for nobody, so it cannot deadlock
+
+    def __init__(
+        self,
+        broker: Broker,
+        name: str,
+        pattern: str,
+        options: GroupOptions,
+        start: Start,
+        buffer: int | None,
+        buffer_bytes: int | None,
+    ) -> None:
+        self.name = check_name(name)
+        self.label = f"{name} on {pattern}"
+        self.attachment = Attachment(broker, pattern, start)
+        self.dead_letter = check_name(options.dead_letter or f"dead-letters.{name}")
+        if matches(pattern, self.dead_letter):
+            raise InvalidOption("dead_letter", self.dead_letter, f"the group itself reads {pattern!r}")
+        self.group = Group(name, options, random)
+        self.options = options
+        self.attachment.cover()
+        cursor, _ = self.attachment.cursor("earliest" if start is None else start)
+        buffer = BUFFER if buffer is None else positive("buffer", buffer)
+        buffer_bytes = BUFFER_BYTES if buffer_bytes is None else positive("buffer_bytes", buffer_bytes)
+        self.flow = GroupFlow(cursor, buffer, buffer_bytes, self, self.group)
+        self.subscriptions: dict[str, GroupSubscription[Any]] = {}
+        self.missed = 0
+        self._broker = broker
+        self._pumping = False
+        self._unfed = False  # whether a member could have been given more
+        self._timer: Timer | None = None
+        self._timer_due = float("inf")
+        self._watches: list[Watch] = []
+        self._moved = broker.clock.time()  # when something was last settled, or a member came
+        self._settled_then = self._owed = 0
+        self._warned = False
+
+    def __repr__(self) -> str:
+        return f"<GroupReader {self.label!r}, {self.group!r}>"
+
+    # -- members ------------------------------------------------------------------------------------------------
+
+    @property
+    def pattern(self) -> str:
+        """The topic or pattern it reads."""
+        return self.attachment.pattern
+
+    @property
+    def clock(self) -> Clock:
+        """The broker's clock."""
+        return self._broker.clock
+
+    @property
+    def members(self) -> int:
+        """How many members it has."""
+        return len(self.subscriptions)
+
+    def admit(self, subscription: GroupSubscription[Any]) -> None:
+        """A member comes."""
+        self.group.join(subscription.label, subscription.prefetch, subscription.prefetch_bytes)
+        self.subscriptions[subscription.label] = subscription
+        self._moved, self._warned = self._broker.clock.time(), False
+        self.wake()
+
+    def dismiss(self, subscription: GroupSubscription[Any]) -> None:
+        """A member goes; what it held goes to others, at once and in order."""
+        if self.subscriptions.pop(subscription.label, None) is not None:
+            self._bury(self.group.leave(subscription.label, self._broker.clock.time()))
+            self.wake()
+
+    # -- bringing and granting ----------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """There may be something to do: look at the loop's next turn."""
+        if not self._pumping and self._broker.home.loop is not None:
+            self._pumping = True
+            self._broker.home.loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Bring what the group wants, grant what is ready, and see to the time."""
+        self._pumping = False
+        if self not in self._broker.readers:
+            return
+        now = self._broker.clock.time()
+        self._bury(self.group.expire(now))
+        while (wanted := self.group.wants()) > 0:
+            taken = self.flow.take(wanted)
+            if taken is None:
+                self.attachment.park(self)
+                break
+            self._bring(taken, now)
+        for lease in self.group.grant(now):
+            self.subscriptions[lease.member.name].receive(lease)
+        self._unfed = any(member.room > 0 for member in self.group.members.values())
+        self._look_after(now)
+
+    def _bring(self, taken: Taken, now: float) -> None:
+        if taken.missed is not None:
+            self.missed += taken.missed.count
+            log.warning("group %r missed %d records: %s", self.label, taken.missed.count, taken.missed.reason)
+        for part in taken.slices:
+            first = part.sequence if self.attachment.is_pattern else part.start
+            stock = Stock(first, part)
+            if not part.metas:
+                self.group.bring(first, first + len(part), stock)
+            else:
+                self._bring_each(stock, now)
+
+    def _bring_each(self, stock: Stock, now: float) -> None:
+        """Bring records of which some have traits: the plain ones between them as stretches."""
+        part = stock.slice
+        plain = stock.first
+        shift = stock.first - part.start
+        for offset in sorted(part.metas):
+            meta = part.metas[offset]
+            if not part.start <= offset < part.end or not is_special(meta):
+                continue
+            place = offset + shift
+            if plain < place:
+                self.group.bring(plain, place, stock)
+            self.group.bring_one(place, meta, stock.size(place), stock, now)
+            plain = place + 1
+        if plain < stock.first + len(part):
+            self.group.bring(plain, stock.first + len(part), stock)
+
+    def records(self, lease: Lease, first: int, end: int) -> tuple[Record[bytes], ...]:
+        """The records at places [first, end) of a lease."""
+        return _stock(lease).records(first, end)
+
+    def values(self, lease: Lease, first: int, end: int) -> tuple[bytes, ...]:
+        """The values at places [first, end) of a lease."""
+        return _stock(lease).values(first, end)
+
+    # -- what members say ---------------------------------------------------------------------------------------
+
+    def ack(self, lease: Lease, place: int) -> None:
+        """One record is done."""
+        self.group.ack(lease, place, self._broker.clock.time())
+        member = lease.member
+        # A member is refilled when it is half empty. Nobody may have to wait for that who has room now.
+        if not self._pumping and (member.held * 2 <= member.prefetch or self._unfed or self._watches):
+            self._after_settling()
+
+    def ack_range(self, lease: Lease, first: int, end: int) -> None:
+        """What is open in [first, end) is done."""
+        self.group.ack_range(lease, first, end, self._broker.clock.time())
+        self._after_settling()
+
+    def nack(self, lease: Lease, place: int, delay: float | None, reason: str) -> None:
+        """One attempt failed."""
+        self._bury(self.group.nack(lease, place, delay, reason, self._broker.clock.time()))
+        self._after_settling()
+
+    def reject(self, lease: Lease, place: int, reason: str) -> None:
+        """One record can never succeed."""
+        self._bury(self.group.reject(lease, place, reason, self._broker.clock.time()))
+        self._after_settling()
+
+    def extend(self, lease: Lease, place: int, seconds: float) -> None:
+        """One record takes longer."""
+        self.group.extend(lease, place, seconds, self._broker.clock.time())
+        self.wake()
+
+    def _after_settling(self) -> None:
+        self.wake()
+        if self._broker.publisher.blocked:
+            self._broker.publisher.release()
+
+    def _bury(self, letters: list[DeadLetter]) -> None:
+        """Publish what failed for good to the dead-letter topic."""
+        if self._broker.home.closed:
+            return  # and with it everything that was in memory
+        for letter in letters:
+            assert isinstance(letter.stock, Stock)
+            (record,) = letter.stock.records(letter.place, letter.place + 1)
+            headers = dead_letter.story(record, letter.reason, attempts=str(letter.attempts), group=self.name)
+            publisher = self._broker.publisher
+            entry = publisher.one(self.dead_letter, None, record.value, record.key, headers, None, None, 0, None)
+            # Appended whoever is slow there: a dead letter is the last trace of a record.
+            publisher.append(self._broker.catalog.find(self.dead_letter, declared=True), entry)
+
+    # -- time ---------------------------------------------------------------------------------------------------
+
+    def _look_after(self, now: float) -> None:
+        """Tell those who wait, warn if nothing moves, and be back when there is something to do."""
+        for watch in [watch for watch in self._watches if watch.place < self.floor()]:
+            watch.tell()
+            self._watches.remove(watch)
+        settled = self.group.acked + self.group.dead_lettered + self.group.expired
+        owed = 0 if self.group.paused else self.flow.lag() - self.group.scheduled  # the others wait as they were told
+        if settled != self._settled_then or not owed or not self._owed:
+            self._moved, self._warned = now, False
+        elif now - self._moved >= WATCH and not self._warned:
+            self._warned = True
+            why = "has no member" if not self.members else "has settled nothing"
+            log.warning("group %r %s for %.0f s while %s records wait", self.label, why, now - self._moved, f"{owed:,}")
+        self._settled_then, self._owed = settled, owed
+        event = self.group.next_event()
+        late = self._moved + WATCH if owed and not self._warned else float("inf")
+        due = late if event is None else min(event, late)
+        if due < self._timer_due:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_due = due
+            self._timer = self._broker.clock.call_later(max(0.0, due - now), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer, self._timer_due = None, float("inf")
+        self.wake()
+
+    def floor(self) -> int:
+        """The least place that is not settled."""
+        return self.group.floor(self.flow.cursor.position)
+
+    def unsettled_before(self, place: int) -> bool:
+        """Whether anything before `place` is still to be settled."""
+        return self.floor() < place
+
+    def statistics(self) -> GroupStatistics:
+        """How far the group is, and what each member holds."""
+        group = self.group
+        members = tuple(
+            MemberStatistics(member.name, member.held, member.prefetch, member.granted, member.acked)
+            for member in group.members.values()
+        )
+        return GroupStatistics(
+            self.name,
+            self.pattern,
+            self.flow.lag(),
+            group.outstanding,
+            group.scheduled,
+            self._oldest_age(),
+            group.acked,
+            group.redelivered,
+            group.dead_lettered,
+            group.expired,
+            self.missed,
+            group.paused,
+            members,
+        )
+
+    def _oldest_age(self) -> float:
+        """How long ago the oldest unsettled record was published."""
+        floor = self.floor()
+        stock = self.group.stock_at(floor)
+        if stock is None:
+            return 0.0
+        assert isinstance(stock, Stock)
+        (record,) = stock.records(floor, floor + 1)
+        return max(0.0, self._broker.clock.time() - record.time.timestamp())
+
+    # -- steering -----------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Grant nothing more; what is out may still be settled."""
+        self.group.paused = True
+        self.wake()
+
+    def resume(self) -> None:
+        """Go on after a pause."""
+        self.group.paused = False
+        self.wake()
+
+    def reset(self, start: Start) -> None:
+        """Go on from `start`, whatever was settled. What is out is void: settling it raises LeaseEnded."""
+        check_start(start, self.pattern, is_pattern=self.attachment.is_pattern)
+        self.flow.cursor, _ = self.attachment.cursor(start)  # may raise: before anything is forgotten
+        self.group.clear()
+        for subscription in self.subscriptions.values():
+            subscription.forget()
+        self._moved, self._warned = self._broker.clock.time(), False
+        self._after_settling()
+
+    # -- as a reader of logs ------------------------------------------------------------------------------------
+
+    def join(self, found: Log) -> None:
+        """A topic was made that the pattern covers."""
+        self.attachment.join(found, self)
+
+    def part(self, found: Log) -> None:
+        """A topic of the pattern was deleted."""
+        self.attachment.logs.discard(found)
+
+    def settle(self) -> None:
+        """Note what lies ahead before records go."""
+        self.flow.cursor.pending()
+
+    def watch(self, found: Log, watch: Watch) -> None:
+        """Tell when the record at an offset of `found` was settled."""
+        if self.attachment.is_pattern:
+            watch = watch._replace(place=found.sequence_of(watch.place))
+        self._watches.append(watch)
+        self.wake()
+
+    def end(self, error: RunnelError | None = None) -> None:
+        """The broker closes, or the topic is gone: so is the group."""
+        for subscription in list(self.subscriptions.values()):
+            subscription.end(error)
+        self.attachment.detach(self)
+        self._broker.groups.forget(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        for watch in self._watches:
+            watch.tell()
+
+    def dropped(self, slices: list[Slice]) -> None:
+        """Nothing is dropped from a group."""
+
+    def disconnect(self, drops: int) -> None:
+        """Nobody is disconnected from a group."""
+
+    def made_room(self) -> None:
+        """Told by the flow of a plain subscription; a group tells publishers itself."""
+
+
+def _stock(lease: Lease) -> Stock:
+    assert isinstance(lease.stock, Stock)
+    return lease.stock

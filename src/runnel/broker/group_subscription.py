@@ -1,0 +1,234 @@
+"""A member of a group, as the user holds it: deliveries to iterate over, for as long as the block lasts.
+
+Leaving the block gives back what was not settled, at once.
+Below: group_reader. Above: the user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from types import AsyncGeneratorType, TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+
+from runnel.broker.delivery import Delivery, DeliveryBatch, Part
+from runnel.broker.group.lease import Lease
+from runnel.core.codec import Codec
+from runnel.core.errors import RunnelError, SubscriptionMisused, ValidationFailed
+from runnel.core.options import not_negative, positive
+from runnel.core.record import Record
+
+if TYPE_CHECKING:
+    from runnel.broker.group_reader import GroupReader
+
+T = TypeVar("T")
+
+PREFETCH = 64
+
+
+class GroupSubscription(Generic[T]):
+    """One member of a group.
+
+    >>> async with broker.subscribe("orders", group="billing") as deliveries:
+    ...     async for delivery in deliveries:
+    ...         async with delivery:
+    ...             await charge(delivery.value)
+    """
+
+    def __init__(
+        self,
+        open_reader: Callable[[], GroupReader],
+        label: str,
+        codec: Codec[T] | None,
+        prefetch: int | None,
+        prefetch_bytes: int | None,
+    ) -> None:
+        self.label = label
+        self.prefetch = PREFETCH if prefetch is None else positive("prefetch", prefetch)
+        self.prefetch_bytes = None if prefetch_bytes is None else positive("prefetch_bytes", prefetch_bytes)
+        self._open_reader = open_reader
+        self._codec = codec
+        self._reader: GroupReader | None = None
+        self._inbox: deque[Lease] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._ended = False
+        self._error: RunnelError | None = None
+        self._iterator: AsyncGeneratorType[Any, Any] | None = None
+
+    def __repr__(self) -> str:
+        state = "ended" if self._ended else "open" if self._reader is not None else "not entered"
+        return f"<GroupSubscription {self.label!r} {state}>"
+
+    @property
+    def reader(self) -> GroupReader:
+        """The group it belongs to, once the block is entered."""
+        if self._reader is None:
+            raise SubscriptionMisused(self.label, "enter it first: `async with broker.subscribe(...) as deliveries`")
+        return self._reader
+
+    async def __aenter__(self) -> GroupSubscription[T]:
+        if self._reader is not None:
+            raise SubscriptionMisused(self.label, "it was entered before; subscribe again for another one")
+        self._reader = self._open_reader()
+        self._reader.admit(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+        iterator = self._iterator
+        if iterator is not None and not iterator.ag_running:
+            await iterator.aclose()
+
+    def __aiter__(self) -> AsyncIterator[Delivery[T]]:
+        return self._iterate(self._deliveries, None, None)
+
+    def __anext__(self) -> Any:
+        return self.__aiter__().__anext__()
+
+    def batches(self, max_records: int | None = None, max_wait: float | None = None) -> AsyncIterator[DeliveryBatch[T]]:
+        """Read in batches, up to `max_records` (and never more than `prefetch`), to ack with one call.
+
+        With `max_wait`, a batch that is not full waits so many seconds for more.
+        """
+        limit = self.prefetch if max_records is None else positive("max_records", max_records)
+        if max_wait is not None:
+            not_negative("max_wait", max_wait)
+        return self._iterate(self._batches, min(limit, self.prefetch), max_wait)
+
+    def _iterate(self, make: Callable[..., Any], *how: Any) -> AsyncIterator[Any]:
+        _ = self.reader  # entered?
+        if self._error is not None:
+            raise self._error
+        # A read that was cancelled has finished its generator, with nothing in hand: the next one makes another.
+        if self._iterator is None or self._iterator.ag_frame is None:
+            self._iterator = make(*how)
+            self._how = (make.__name__, how)
+        elif self._how != (make.__name__, how):
+            raise SubscriptionMisused(self.label, "it is being read already; read it one way, or subscribe twice")
+        return self._iterator
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    async def _deliveries(self, *_: None) -> AsyncIterator[Delivery[T]]:
+        reader, codec, inbox = self.reader, self._codec, self._inbox
+        while True:
+            if not inbox:
+                if self._error is not None:
+                    raise self._error
+                if self._ended:
+                    return
+                await self._park()
+                continue
+            lease = inbox.popleft()
+            for place, record in enumerate(reader.records(lease, lease.first, lease.end), lease.first):
+                if lease.ended:
+                    break  # it expired, or the group was reset: somebody else's business now
+                lease.handed = place + 1
+                if codec is None:
+                    yield Delivery(reader, lease, place, record)  # type: ignore[arg-type]
+                elif (decoded := self._decoded(codec, lease, place, record)) is not None:
+                    yield Delivery(reader, lease, place, decoded)
+
+    async def _batches(self, limit: int, max_wait: float | None) -> AsyncIterator[DeliveryBatch[T]]:
+        reader = self.reader
+        while True:
+            if max_wait is not None:
+                await self._gather(limit, max_wait)
+            parts = self._take(limit)
+            if parts:
+                yield DeliveryBatch(reader, parts)
+            elif self._error is not None:
+                raise self._error
+            elif self._ended:
+                return
+            else:
+                await self._park()
+
+    def _take(self, limit: int) -> list[Part]:
+        parts: list[Part] = []
+        while self._inbox and limit > 0:
+            lease = self._inbox[0]
+            first, end = lease.handed, min(lease.end, lease.handed + limit)
+            if end == lease.end or lease.ended:
+                self._inbox.popleft()
+            if lease.ended:
+                continue
+            lease.handed = end
+            limit -= end - first
+            parts += [Part(lease, first, end)] if self._codec is None else self._decoded_parts(lease, first, end)
+        return parts
+
+    def _decoded_parts(self, lease: Lease, first: int, end: int) -> list[Part]:
+        """Parts with decoded records, around those that cannot be decoded."""
+        parts: list[Part] = []
+        codec = self._codec
+        assert codec is not None
+        for place, record in enumerate(self.reader.records(lease, first, end), first):
+            decoded = self._decoded(codec, lease, place, record)
+            if decoded is not None:
+                parts.append(Part(lease, place, place + 1, (decoded,)))
+        return parts
+
+    def _decoded(self, codec: Codec[T], lease: Lease, place: int, record: Record[bytes]) -> Record[T] | None:
+        """The record with a value of its own; what cannot be decoded is rejected with the reason."""
+        try:
+            encoding = self.reader.attachment.encoding_of(record.topic)
+            value = codec.encoded_as(encoding).decode(record.topic, record.value)
+        except ValidationFailed as error:
+            self.reader.reject(lease, place, f"not a {codec.name}: at {error.field}: {error.why}")
+            return None
+        return Record(**(msgspec.structs.asdict(record) | {"value": value}))
+
+    async def _gather(self, limit: int, max_wait: float) -> None:
+        """Wait for the first record, then for `limit` of them or `max_wait` seconds."""
+        while not self._inbox and not self._ended:
+            await self._park()
+        expired = False
+
+        def expire() -> None:
+            nonlocal expired
+            expired = True
+            self._wake()
+
+        timer = self.reader.clock.call_later(max_wait, expire)
+        try:
+            while sum(map(len, self._inbox)) < limit and not expired and not self._ended:
+                await self._park()
+        finally:
+            timer.cancel()
+
+    async def _park(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    # -- what the group does with it ----------------------------------------------------------------------------
+
+    def receive(self, lease: Lease) -> None:
+        """Records were granted to this member."""
+        self._inbox.append(lease)
+        self._wake()
+
+    def forget(self) -> None:
+        """What was granted is void."""
+        self._inbox.clear()
+
+    def end(self, error: RunnelError | None = None) -> None:
+        """No more deliveries; what was not settled goes back."""
+        if not self._ended:
+            self._ended, self._error = True, error
+            self._inbox.clear()
+            if self._reader is not None:
+                self._reader.dismiss(self)
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

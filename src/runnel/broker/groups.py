@@ -1,0 +1,62 @@
+"""The groups of a broker, by name and pattern. They outlive their members."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from runnel.broker.group.options import GroupOptions
+from runnel.broker.group_reader import GroupReader
+from runnel.broker.start import Start
+from runnel.core.errors import InvalidOption, UnknownGroup
+
+if TYPE_CHECKING:
+    from runnel.broker.broker import Broker
+
+_OF_TOPICS = ("dead_letter", "max_deliver", "backoff")  # what a topic says for the groups on it
+
+
+class Groups:
+    """Every group that was ever joined, until the broker closes or its topic is deleted."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._readers: dict[tuple[str, str], GroupReader] = {}
+
+    def __iter__(self) -> Iterator[GroupReader]:
+        return iter(self._readers.values())
+
+    def find(self, name: str, pattern: str) -> GroupReader:
+        """A group that somebody has joined."""
+        found = self._readers.get((name, pattern))
+        if found is None:
+            raise UnknownGroup(name, pattern)
+        return found
+
+    def join(
+        self,
+        name: str,
+        pattern: str,
+        said: dict[str, Any],
+        start: Start,
+        buffer: int | None,
+        buffer_bytes: int | None,
+    ) -> GroupReader:
+        """The group, made when it is new; what is said about it must agree with what it is."""
+        self._broker.home.check_usable("subscribing")
+        found = self._readers.get((name, pattern))
+        if found is None:
+            topic = self._broker.catalog.logs.get(pattern)
+            given = {} if topic is None else topic.options.given()
+            options = GroupOptions(**{option: given[option] for option in _OF_TOPICS if option in given} | said)
+            found = GroupReader(self._broker, name, pattern, options, start, buffer, buffer_bytes)
+            found.attachment.attach(found)
+            self._readers[name, pattern] = found
+        for option, value in said.items():
+            if (has := getattr(found.options, option)) != value:
+                raise InvalidOption(option, value, f"group {name!r} on {pattern!r} has {has!r}; members must agree")
+        return found
+
+    def forget(self, reader: GroupReader) -> None:
+        """The group is over."""
+        self._readers.pop((reader.name, reader.pattern), None)
