@@ -90,7 +90,9 @@ class LogCursor:
             start = self.position
             if start == end:
                 return Taken([], missed)
-        stop = min(end, (start // SLICE + 1) * SLICE, start + limit)
+        stop = min(end, start + limit)
+        if end - start > SLICE:  # far behind: meet the others on a multiple
+            stop = min(stop, (start // SLICE + 1) * SLICE)
         self.position = stop
         return Taken([self.timeline.slice(log, start, stop)], missed)
 

@@ -157,12 +157,19 @@ class Flow:
             self.history = 0
             self._hand_over(excess)
 
+    def _pass_gone(self) -> int:
+        """Pass what is no longer there; how many records."""
+        if (gone := self.cursor.pass_gone()) is None:
+            return 0
+        self.missed = joined(self.missed, gone)
+        self.history = max(0, self.history - gone.count)
+        return gone.count
+
     def _hand_over(self, count: int) -> None:
         """Drop the next `count` records and hand them on."""
         while count > 0:
-            if (gone := self.cursor.pass_gone()) is not None:
-                self.missed = joined(self.missed, gone)
-                count -= gone.count
+            if gone := self._pass_gone():
+                count -= gone
             elif (taken := self.cursor.take(count)) is not None:
                 dropped, end = sum(map(len, taken.slices)), self.cursor.position
                 first = end - dropped if len(taken.slices) == 1 else taken.slices[0].sequence
@@ -252,12 +259,14 @@ class DropNewest(Flow):
             self._hand_over(self.cursor.pending())
 
     def _stash_fitting(self) -> None:
+        self._pass_gone()
         while fit := self._fitting():
             taken = self._told(self.cursor.take(fit))
             if taken is None:
                 return
             self._hold(taken.slices)
             self._stash.append(taken)
+            self._pass_gone()
 
     def _fitting(self) -> int:
         """How many of the next records fit, as far as one look can tell."""

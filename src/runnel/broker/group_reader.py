@@ -278,9 +278,11 @@ class GroupReader:
 
     def _look_after(self, now: float) -> None:
         """Tell those who wait, warn if nothing moves, and be back when there is something to do."""
-        for watch in [watch for watch in self._watches if watch.place < self.floor()]:
-            watch.tell()
-            self._watches.remove(watch)
+        if self._watches:
+            floor = self.floor()
+            for watch in [watch for watch in self._watches if watch.place < floor]:
+                watch.tell()
+                self._watches.remove(watch)
         settled = self.group.acked + self.group.dead_lettered + self.group.expired
         owed = 0 if self.group.paused else self.flow.lag() - self.group.scheduled  # the others wait as they were told
         if settled != self._settled_then or not owed or not self._owed:
@@ -389,7 +391,9 @@ class GroupReader:
 
     def end(self, error: RunnelError | None = None) -> None:
         """The broker closes, or the topic is gone: so is the group."""
-        for subscription in list(self.subscriptions.values()):
+        members, self.subscriptions = self.subscriptions, {}  # nobody is left to give back to
+        self.group.clear()
+        for subscription in members.values():
             subscription.end(error)
         self.attachment.detach(self)
         self._broker.groups.forget(self)

@@ -66,7 +66,6 @@ class Log:
         "codec",
         "deleted",
         "epoch",
-        "expiring",
         "gate",
         "ids",
         "metas",
@@ -85,7 +84,6 @@ class Log:
         self.trip = 0  # the length at which a publish must take the long way
         self.runs: list[Run] = []
         self.metas = _NO_METAS
-        self.expiring = False  # whether any record ever had an expiry
         self.total_bytes = 0  # of the values ever appended, up to `_counted`
         self.bytes_out = 0  # of the values trimmed
         self._counted = 0
@@ -121,9 +119,10 @@ class Log:
 
     def count_bytes(self) -> int:
         """All bytes ever appended; the sum grows by what came since the last call."""
-        if self._counted < self.end:
+        end = self.base + len(self.values)
+        if self._counted < end:
             self.total_bytes += sum(map(len, self.values[self._counted - self.base :]))
-            self._counted = self.end
+            self._counted = end
         return self.total_bytes
 
     def bytes_before(self, offset: int) -> int:
@@ -188,18 +187,18 @@ class Log:
 
     def append(self, values: Sequence[bytes], metas: Sequence[Meta | None] | None, size: int) -> int:
         """Append values of `size` bytes in all to the open run; the first offset."""
-        self.count_bytes()
-        first = self.end
+        first = self.base + len(self.values)
+        if self._counted < first:
+            self.count_bytes()
         self.values.extend(values)
         self.total_bytes += size
-        self._counted = self.end
+        self._counted = first + len(values)
         if metas is not None:
             if self.metas is _NO_METAS:
                 self.metas = {}
             for offset, meta in enumerate(metas, first):
                 if meta is not None:
                     self.metas[offset] = meta
-                    self.expiring = self.expiring or meta.expires is not None
         return first
 
     def trim(self, now: datetime) -> int:

@@ -28,7 +28,7 @@ class Lease:
     """Places [first, end) at one member. `low` is the first that is not settled, `handed` the first not yet seen.
 
     `deadline` moves when the member shows that it works; `queued` is the deadline under which the
-    group looks at the lease again.
+    group looks at the lease again, and `renewal` the number of that note.
     """
 
     __slots__ = (
@@ -43,6 +43,7 @@ class Lease:
         "low",
         "member",
         "queued",
+        "renewal",
         "stock",
     )
 
@@ -53,6 +54,7 @@ class Lease:
         self.deadline = self.queued = deadline
         self.stock, self.item = stock, item  # an item, when the place is kept track of by itself
         self.low = self.handed = first
+        self.renewal = 0
         self.ended = False  # expired, or its member left: acks come too late
         self._settled: set[int] | None = None  # above `low`, for acks out of order
 

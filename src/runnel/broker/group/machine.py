@@ -275,8 +275,8 @@ class Group:
                 break
             late.append(lease)
         while self._renewed and self._renewed[0][0] <= now:
-            queued, _, lease = heappop(self._renewed)
-            if lease.queued == queued and lease in self._long:
+            _, renewal, lease = heappop(self._renewed)
+            if lease.renewal == renewal and lease in self._long:
                 late.append(lease)
         dead: list[DeadLetter] = []
         for lease in late:
@@ -290,11 +290,11 @@ class Group:
         """Look at the lease at its new deadline."""
         self._leases.pop(lease, None)
         self._long[lease] = None
-        lease.queued = lease.deadline
         self._renewals += 1
-        heappush(self._renewed, (lease.queued, self._renewals, lease))
+        lease.queued, lease.renewal = lease.deadline, self._renewals
+        heappush(self._renewed, (lease.queued, lease.renewal, lease))
         if len(self._renewed) > 2 * len(self._long) + 64:  # mostly of leases that were extended again, or are done
-            live = [entry for entry in self._renewed if entry[0] == entry[2].queued and entry[2] in self._long]
+            live = [entry for entry in self._renewed if entry[1] == entry[2].renewal and entry[2] in self._long]
             self._renewed = sorted(live, key=lambda entry: entry[:2])
 
     def next_event(self) -> float | None:

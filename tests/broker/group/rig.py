@@ -1,0 +1,102 @@
+"""What the tests of the group's logic share: shelves with records on them, and a look into a group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runnel.broker.group.lease import Lease
+from runnel.broker.group.machine import Group, Member
+from runnel.broker.group.options import GroupOptions
+from runnel.broker.group.ready import Ready
+from runnel.core.record import Meta
+
+
+class Shelf:
+    """Stock whose sizes follow from the place; `narrowed` once it was told to hold one place alone."""
+
+    def __init__(self, narrowed: int | None = None) -> None:
+        self.narrowed = narrowed
+
+    def size(self, place: int) -> int:
+        return size_of(place)
+
+    def only(self, place: int) -> Shelf:
+        return Shelf(place)
+
+
+def size_of(place: int) -> int:
+    """What lies at `place` has so many bytes."""
+    return place * 7 % 40
+
+
+SHELF = Shelf()
+
+
+def make_group(name: str = "g", chance: float = 0.0, **options: Any) -> Group:
+    return Group(name, GroupOptions(**options), lambda: chance)
+
+
+def bring(group: Group, *metas: Meta, first: int = 0, now: float = 0.0) -> None:
+    """One record after the other, each with its traits, from place `first` on."""
+    for place, meta in enumerate(metas, first):
+        group.bring_one(place, meta, size_of(place), SHELF, now)
+
+
+def keyed(*keys: str) -> list[Meta]:
+    return [Meta(key=key.encode()) for key in keys]
+
+
+def granted(leases: list[Lease], member: Member | None = None) -> list[int]:
+    """The places of leases, in the order they were granted, of one member or of all."""
+    return [place for lease in leases if member in (None, lease.member) for place in range(lease.first, lease.end)]
+
+
+def hand_all(leases: list[Lease]) -> None:
+    """The members see everything they were granted."""
+    for lease in leases:
+        lease.handed = lease.end
+
+
+def of(leases: list[Lease], place: int) -> Lease:
+    """The lease of `place`."""
+    return next(lease for lease in leases if lease.first <= place < lease.end)
+
+
+def in_queue(ready: Ready) -> dict[int, str]:
+    """Where everything in the queue is: ready, waiting for its key, or scheduled."""
+    found: list[tuple[int, str]] = []
+    for stretch in ready._plain:
+        found += [(place, "ready") for place in range(stretch.first, stretch.end)]
+    for fresh in ready._fresh:
+        found += [(item.place, "ready") for item in fresh]
+    for again in ready._again:
+        found += [(place, "ready") for place, _ in again]
+    for behind in ready._keys.values():
+        found += [(item.place, "waiting") for item in behind or ()]
+    found += [(place, "scheduled") for _, place, _ in ready._schedule]
+    assert len(dict(found)) == len(found), "something is in the queue twice"
+    return dict(found)
+
+
+def whereabouts(group: Group) -> dict[int, str]:
+    """Where every unsettled place is: out, ready, waiting or scheduled; each is in one of them only."""
+    queued = in_queue(group._ready)
+    out = [place for lease in (*group._leases, *group._long) for place in lease.open_places()]
+    assert len(set(out)) == len(out), "a place is out twice"
+    assert not queued.keys() & set(out), "a place is out and in the queue"
+    return queued | dict.fromkeys(out, "out")
+
+
+def look(group: Group) -> tuple[Any, ...]:
+    """All there is to see of a group: what must not change when something is refused."""
+    return (
+        whereabouts(group),
+        group.acked,
+        group.redelivered,
+        group.dead_lettered,
+        group.expired,
+        group.outstanding,
+        group.next_event(),
+        [(m.name, m.held, m.held_bytes, m.granted, m.acked) for m in group.members.values()],
+        [(lease.low, lease.handed, lease.deadline) for lease in (*group._leases, *group._long)],
+    )

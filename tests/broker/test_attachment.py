@@ -1,0 +1,81 @@
+"""A reader's hold on the logs that its pattern covers."""
+
+import pytest
+
+import runnel
+from runnel.broker.attachment import Attachment
+from runnel.broker.broker import Broker
+from runnel.core.errors import InvalidOption, InvalidPattern
+from tests.broker.rig import Notes, make_flow, make_timeline
+
+
+def reader_of(attachment: Attachment) -> Notes:
+    attachment.cover()
+    return make_flow(attachment.cursor("earliest")[0], "drop_oldest")[1]
+
+
+async def test_a_pattern_covers_the_topics_there_are_and_those_made_later() -> None:
+    async with runnel.open() as broker:
+        for name in ("a.x", "b"):
+            await broker.topic(name).declare()
+        attachment = Attachment(broker, "a.*", None)
+        reader = reader_of(attachment)
+        attachment.attach(reader)
+        assert {log.name for log in attachment.logs} == {"a.x"}
+        await broker.topic("a.y").declare()
+        assert broker.catalog.patterns.covering("a.y") == [reader]
+        assert attachment.detach(reader)
+        assert broker.catalog.patterns.covering("a.y") == []
+        assert not attachment.detach(reader)
+
+
+async def test_a_name_covers_its_topic_and_makes_it() -> None:
+    async with runnel.open() as broker:
+        attachment = Attachment(broker, "t", None)
+        reader = reader_of(attachment)
+        attachment.attach(reader)
+        (log,) = attachment.logs
+        assert log is broker.catalog.logs["t"]
+        assert log.gate is not None
+        assert list(log.gate) == [reader]
+        attachment.detach(reader)
+        assert list(log.gate) == []
+
+
+async def test_a_parked_reader_is_woken_by_the_next_publish_even_to_a_hot_log() -> None:
+    async with runnel.open() as broker:
+        attachment = Attachment(broker, "t", None)
+        reader = reader_of(attachment)
+        attachment.attach(reader)
+        topic = broker.topic("t")
+        topic.publish_nowait(b"x")
+        topic.publish_nowait(b"the short way")
+        assert reader.woken == 0
+        attachment.park(reader)
+        topic.publish_nowait(b"the long way")
+        assert reader.woken == 1
+        attachment.park(reader)
+        attachment.unpark(reader)
+        broker.timeline.cool()
+        topic.publish_nowait(b"x")
+        assert reader.woken == 1
+
+
+@pytest.mark.parametrize("pattern", ["a.*", "t"])
+async def test_joining_closes_the_open_run_so_that_the_newcomer_is_seen(pattern: str) -> None:
+    async with runnel.open() as broker:
+        broker.topic("t").publish_nowait(b"x")
+        broker.topic("a.x").publish_nowait(b"x")
+        assert broker.timeline.hot is not None
+        attachment = Attachment(broker, pattern, None)
+        attachment.attach(reader_of(attachment))
+        assert broker.timeline.hot is None
+
+
+def test_a_wrong_pattern_or_start_is_refused_at_once() -> None:
+    broker = Broker()
+    with pytest.raises(InvalidPattern):
+        Attachment(broker, "a..b", None)
+    with pytest.raises(InvalidOption):
+        Attachment(broker, "a.*", 5)
+    assert make_timeline().runs == []

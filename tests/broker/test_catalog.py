@@ -1,0 +1,93 @@
+"""The topics of a broker: made, agreed upon, deleted."""
+
+import pytest
+
+import runnel
+from runnel.broker.catalog import UNSAID, Catalog
+from runnel.core.codec import Codec
+from runnel.core.errors import InvalidName, NotSupported, SchemaConflict, TopicConflict, UnknownTopic
+from runnel.core.options import TopicOptions
+from runnel.testing.clock import JumpingClock
+
+
+async def test_a_log_is_found_again_and_made_once() -> None:
+    async with runnel.open() as broker:
+        log = broker.catalog.find("t")
+        assert broker.catalog.find("t") is log
+        assert broker.catalog.names() == ["t"]
+        with pytest.raises(InvalidName):
+            broker.catalog.find("a..b")
+
+
+async def test_internal_logs_are_not_among_the_names() -> None:
+    async with runnel.open() as broker:
+        broker.catalog.make("$runnel.x")
+        assert broker.catalog.names() == []
+
+
+async def test_epochs_rise_even_when_the_clock_stands_still_or_goes_back() -> None:
+    clock = JumpingClock()
+    async with runnel.open(clock=clock) as broker:
+        epochs = [broker.catalog.make(name).epoch for name in "abc"]
+        clock._now -= 1000
+        epochs.append(broker.catalog.make("d").epoch)
+        assert epochs == sorted(set(epochs))
+    async with runnel.open(clock=JumpingClock()) as later:
+        assert later.catalog.make("a").epoch > 0
+
+
+async def test_the_first_who_says_options_decides() -> None:
+    async with runnel.open() as broker:
+        assert broker.catalog.find("t").options is UNSAID
+        said = TopicOptions(retention_count=5)
+        assert broker.catalog.find("t", said).options is said
+        broker.catalog.find("t", TopicOptions())
+        with pytest.raises(TopicConflict):
+            broker.catalog.find("t", TopicOptions(retention_count=6))
+
+
+async def test_declared_topics_may_be_made_without_auto_create() -> None:
+    async with runnel.open(auto_create=False) as broker:
+        with pytest.raises(UnknownTopic):
+            broker.catalog.find("t")
+        log = broker.catalog.find("t", declared=True)
+        assert broker.catalog.find("t") is log
+
+
+async def test_a_type_closes_the_short_way_and_must_agree() -> None:
+    async with runnel.open() as broker:
+        broker.topic("t").publish_nowait(b"1")
+        log = broker.catalog.logs["t"]
+        assert log.trip > 0
+        broker.catalog.find("t", codec=Codec(int))
+        assert log.trip == 0
+        with pytest.raises(SchemaConflict):
+            broker.catalog.find("t", codec=Codec(str))
+
+
+async def test_a_deleted_log_counts_on_in_the_totals() -> None:
+    async with runnel.open() as broker:
+        await broker.topic("t").publish_many([b"ab", b"c"])
+        broker.catalog.make("$runnel.x")
+        broker.catalog.delete("t")
+        broker.catalog.delete("$runnel.x")
+        assert (broker.ended.published, broker.ended.published_bytes) == (2, 3)
+        assert broker.catalog.logs == {}
+
+
+async def test_whether_anybody_listens() -> None:
+    async with runnel.open() as broker:
+        assert not broker.catalog.has_readers("t")
+        async with broker.subscribe("*"):
+            assert broker.catalog.has_readers("t")
+            assert not broker.catalog.has_readers("a.b")
+        async with broker.subscribe("t"):
+            assert broker.catalog.has_readers("t")
+        assert not broker.catalog.has_readers("t")
+
+
+@pytest.mark.parametrize("option", ["durable", "compact"])
+def test_what_needs_a_disk_is_refused_unless_it_is_declined(option: str) -> None:
+    with pytest.raises(NotSupported, match=option):
+        Catalog.check(TopicOptions.of({option: True}))
+    Catalog.check(TopicOptions.of({option: False}))

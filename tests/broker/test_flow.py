@@ -1,0 +1,255 @@
+"""Flows: what each policy keeps, drops, tells and lets in."""
+
+from typing import Any
+
+import pytest
+
+from runnel.broker.cursor import Missed, Taken
+from runnel.broker.flow import FLOWS, TOO_SLOW, Block, Disconnect, DropNewest, Flow
+from runnel.broker.log import CHUNK, SMALL
+from runnel.core.policy import Policy, PolicyKind
+from tests.broker.rig import Notes, attached, make_flow, make_log, make_timeline, on_all, on_log, put
+
+
+def rig(policy: Policy | str, pattern: bool = False, **bounds: Any) -> tuple[Any, Notes, Any]:
+    """A flow on a log, its owner, and a way to publish to it."""
+    timeline, log = make_timeline(), make_log()
+    flow, owner = make_flow(on_all(timeline, log) if pattern else on_log(timeline, log), policy, **bounds)
+    attached(log, owner, pattern=pattern)
+    return flow, owner, lambda *values: put(timeline, log, *values)
+
+
+def values(taken: Taken | None) -> list[bytes]:
+    return [value for part in taken.slices for value in part.values] if taken else []
+
+
+def test_every_policy_has_its_flow() -> None:
+    assert {
+        PolicyKind.DROP_OLDEST: Flow,
+        PolicyKind.DROP_NEWEST: DropNewest,
+        PolicyKind.BLOCK: Block,
+        PolicyKind.DISCONNECT: Disconnect,
+    } == FLOWS
+
+
+@pytest.mark.parametrize("policy", ["drop_oldest", "drop_newest", "block", "disconnect"])
+def test_within_its_bounds_every_flow_is_a_queue(policy: str) -> None:
+    flow, _, publish = rig(policy, buffer=5)
+    publish(b"a", b"b")
+    assert (flow.lag(), flow.drops()) == (2, 0)
+    assert values(flow.take(1)) == [b"a"]
+    publish(b"c")
+    assert values(flow.take(9)) == [b"b", b"c"]
+    assert flow.take(9) is None
+
+
+# -- drop oldest ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pattern", [False, True])
+def test_drop_oldest_finds_out_when_it_reads(pattern: bool) -> None:
+    flow, owner, publish = rig("drop_oldest", pattern, buffer=2)
+    publish(b"a", b"b", b"c", b"d", b"e")
+    assert (flow.lag(), flow.drops(), flow.limited) == (2, 3, False)
+    taken = flow.take(9)
+    assert (values(taken), taken.missed) == ([b"d", b"e"], Missed(0, 3, 3, TOO_SLOW))
+    assert flow.drops() == 0
+    assert owner.handed_on == []
+
+
+def test_what_was_settled_stays_counted_until_it_is_told() -> None:
+    flow, _, publish = rig("drop_oldest", buffer=2)
+    publish(*[b"x"] * 5)
+    flow.settle()
+    assert (flow.lag(), flow.drops()) == (2, 3)
+    publish(b"y")
+    assert (flow.lag(), flow.drops()) == (2, 4)
+    assert flow.take(9).missed == Missed(0, 4, 4, TOO_SLOW)
+
+
+def test_the_bytes_count_like_the_records() -> None:
+    flow, _, publish = rig("drop_oldest", buffer_bytes=10)
+    publish(b"12345", b"123", b"12", b"12345")
+    taken = flow.take(9)
+    assert (values(taken), taken.missed) == ([b"123", b"12", b"12345"], Missed(0, 1, 1, TOO_SLOW))
+
+
+def test_an_eager_flow_hands_on_what_it_drops_at_once() -> None:
+    flow, owner, publish = rig("drop_oldest", buffer=2, eager=True)
+    publish(b"a", b"b", b"c")
+    assert [record.value for record in owner.handed_on] == [b"a"]
+    publish(b"d")
+    assert [record.value for record in owner.handed_on] == [b"a", b"b"]
+    assert (flow.drops(), flow.lag()) == (2, 2)
+    assert flow.take(9).missed == Missed(0, 2, 2, TOO_SLOW)
+
+
+def test_an_eager_flow_drops_no_more_than_it_must_after_a_deletion() -> None:
+    timeline, one, two = make_timeline(), make_log("a"), make_log("b")
+    flow, owner = make_flow(on_all(timeline, one, two), "drop_oldest", buffer=1, eager=True)
+    for log in (one, two):
+        attached(log, owner, pattern=True)
+    put(timeline, one, b"gone")
+    flow.cursor.collect()
+    timeline.cool()
+    timeline.forget(one)
+    put(timeline, two, b"kept")
+    assert owner.handed_on == []
+    assert values(flow.take(9)) == [b"kept"]
+
+
+# -- drop newest ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pattern", [False, True])
+def test_drop_newest_keeps_what_it_has_until_one_is_done_with(pattern: bool) -> None:
+    flow, owner, publish = rig("drop_newest", pattern, buffer=2)
+    publish(b"a", b"b", b"c")
+    publish(b"d")
+    assert (flow.lag(), flow.drops()) == (2, 2)
+    assert values(flow.take(1)) == [b"a"]
+    publish(b"e")  # still full: what is in hand counts
+    assert flow.drops() == 3
+    flow.done(1)
+    assert (flow.lag(), flow.drops(), owner.room_made) == (1, 3, 1)
+    publish(b"f")
+    assert values(flow.take(9)) == [b"b"]
+    taken = flow.take(9)
+    assert (values(taken), taken.missed) == ([b"f"], Missed(2, 5, 3, TOO_SLOW))
+
+
+def test_a_full_drop_newest_costs_publishers_nothing() -> None:
+    flow, _, publish = rig("drop_newest", buffer=1)
+    publish(b"a", b"b")
+    assert flow.room() == CHUNK
+    eager, owner, publish = rig("drop_newest", buffer=1, eager=True)
+    publish(b"a", b"b")
+    assert eager.room() == 0
+    assert [record.value for record in owner.handed_on] == [b"b"]
+
+
+def test_what_drop_newest_put_aside_survives_retention() -> None:
+    timeline, log = make_timeline(), make_log(retention_count=2)
+    flow, owner = make_flow(on_log(timeline, log), "drop_newest", buffer=1)
+    attached(log, owner)
+    put(timeline, log, b"a")
+    put(timeline, log, b"b")
+    put(timeline, log, b"c")
+    assert flow.put_aside().start == 0
+    assert values(flow.take(9)) == [b"a"]
+
+
+def test_drop_newest_lets_in_what_fits_by_bytes() -> None:
+    flow, _, publish = rig("drop_newest", buffer_bytes=10)
+    publish(b"1234", b"1234", b"1234", b"1")
+    assert (flow.lag(), flow.drops()) == (2, 2)
+    found = values(flow.take(1)) + values(flow.take(1))
+    assert found == [b"1234", b"1234"]
+
+
+def test_one_record_is_let_in_however_large() -> None:
+    flow, _, publish = rig("drop_newest", buffer_bytes=10)
+    publish(bytes(100))
+    publish(b"x")
+    assert (flow.lag(), flow.drops()) == (1, 1)
+
+
+def test_a_gap_put_aside_with_what_follows_is_counted_until_told() -> None:
+    flow, _, publish = rig("drop_newest", buffer=2)
+    publish(b"a", b"b", b"c")
+    flow.take(1)
+    flow.done(1)  # c is missed
+    publish(b"d", b"e")  # d is put aside with the gap before it
+    assert flow.drops() == 2
+    assert values(flow.take(9)) == [b"b"]
+    assert flow.take(9).missed == Missed(2, 3, 1, TOO_SLOW)
+
+
+def test_taking_part_of_what_was_put_aside_leaves_the_rest() -> None:
+    flow, _, publish = rig("drop_newest", buffer=3)
+    publish(b"a", b"b", b"c", b"d")
+    assert [values(flow.take(2)), values(flow.take(2))] == [[b"a", b"b"], [b"c"]]
+
+
+def test_settling_a_full_drop_newest_lets_go_of_what_it_will_never_read() -> None:
+    flow, _, publish = rig("drop_newest", True, buffer=1)
+    for _ in range(10):
+        publish(b"x")
+    flow.settle()
+    assert (flow.cursor.pending(), flow.drops()) == (0, 9)
+
+
+# -- block ------------------------------------------------------------------------------------------------------
+
+
+def test_block_lets_in_what_fits_beside_what_is_held() -> None:
+    flow, owner, publish = rig("block", buffer=3, buffer_bytes=100)
+    assert flow.fits(3, 100)
+    assert not flow.fits(4, 4)
+    assert flow.fits(1, 1000), "one always fits when nothing waits"
+    publish(b"x" * 40, b"x" * 40)
+    assert flow.fits(1, 20)
+    assert not flow.fits(1, 21)
+    assert not flow.fits(2, 2)
+    flow.take(9)
+    assert not flow.fits(2, 2), "in hand is not done with"
+    assert flow.fits(1, 20)
+    assert not flow.fits(1, 21), "nor are its bytes"
+    flow.done(40)
+    assert flow.fits(2, 60)
+    assert owner.room_made == 1
+    assert flow.drops() == 0
+
+
+def test_block_tells_what_was_missed_and_that_it_makes_room() -> None:
+    timeline, log = make_timeline(), make_log(retention_count=1)
+    flow, owner = make_flow(on_log(timeline, log), "block", buffer=3)
+    flow.missed = Missed(0, 0, 0, "another life")
+    put(timeline, log, b"a", b"b", b"c")
+    taken = flow.take(9)
+    assert taken.missed.count == 2
+    assert "another life" in taken.missed.reason
+    assert owner.room_made == 1
+    assert flow.lag() == 1
+
+
+# -- disconnect -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("pattern", [False, True])
+def test_disconnect_after_so_many_drops_since_it_last_read(pattern: bool, eager: bool) -> None:
+    flow, owner, publish = rig(Policy.disconnect(after=3), pattern, buffer=2, eager=eager)
+    for _ in range(4):
+        publish(b"x")
+    assert owner.disconnected == []
+    flow.take(1)
+    for _ in range(3):
+        publish(b"x")  # one was read, so the first of these fits
+    assert owner.disconnected == []
+    publish(b"x")
+    assert owner.disconnected == [3]
+
+
+def test_disconnect_counts_what_was_settled() -> None:
+    flow, owner, publish = rig(Policy.disconnect(after=3), True, buffer=1)
+    for _ in range(3):
+        publish(b"x")
+        flow.settle()
+    assert owner.disconnected == []
+    publish(b"x")
+    assert owner.disconnected == [3]
+
+
+def test_disconnect_is_asked_before_the_drop_that_is_one_too_many() -> None:
+    flow, _, publish = rig(Policy.disconnect(after=5), buffer=10)
+    publish(*[b"x"] * 8)
+    assert flow.room() == 10 - 8 + 4
+    assert rig(Policy.disconnect(after=5), buffer=10, buffer_bytes=SMALL - 1)[0].room() == 0
+
+
+def test_room_is_what_small_records_cannot_exceed() -> None:
+    flow, _, publish = rig("block", buffer=100, buffer_bytes=10 * SMALL)
+    assert flow.room() == 10
+    publish(*[b""] * 95)
+    assert flow.room() == 5

@@ -1,0 +1,178 @@
+"""The log: offsets, bytes, runs and retention, against a list that forgets nothing."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runnel.broker.log import CHUNK, KEEP_COUNT, Log
+from runnel.core.record import Meta
+from runnel.testing.clock import START, JumpingClock
+from tests.broker.rig import make_log, make_timeline, put
+
+APPENDS = st.lists(st.lists(st.integers(0, 30).map(bytes), min_size=1, max_size=6), min_size=1, max_size=25)
+BEGIN = datetime.fromtimestamp(START, UTC)
+
+
+def filled(appends: list[list[bytes]], log: Log) -> list[bytes]:
+    """Every list in a turn of its own; all values ever appended."""
+    timeline = make_timeline()
+    everything: list[bytes] = []
+    for values in appends:
+        assert put(timeline, log, *values) == len(everything)
+        everything += values
+        timeline._tick()
+    return everything
+
+
+@given(APPENDS)
+def test_it_ends_where_the_next_record_goes_and_counts_every_byte(appends: list[list[bytes]]) -> None:
+    log = make_log()
+    everything = filled(appends, log)
+    assert (log.first, log.end) == (0, len(everything))
+    assert log.count_bytes() == log.live_bytes == sum(map(len, everything))
+
+
+@given(APPENDS, st.data())
+def test_bytes_before_an_offset_are_the_sum_of_what_lies_before(
+    appends: list[list[bytes]], data: st.DataObject
+) -> None:
+    log = make_log()
+    everything = filled(appends, log)
+    offset = data.draw(st.integers(0, len(everything)))
+    assert log.bytes_before(offset) == sum(map(len, everything[:offset]))
+    if offset < len(everything):
+        exact = sum(map(len, everything[offset:]))
+        run = log.runs[log._run_at(offset)]
+        assert exact <= log.bytes_from(offset) <= exact + run.size
+
+
+@given(APPENDS, st.integers(0, 400), st.data())
+def test_the_offset_that_leaves_so_many_bytes_is_the_least(
+    appends: list[list[bytes]], limit: int, data: st.DataObject
+) -> None:
+    log = make_log()
+    everything = filled(appends, log)
+    start = data.draw(st.integers(0, len(everything) - 1))
+    found = log.offset_leaving(limit, start)
+    fitting = [at for at in range(len(everything)) if sum(map(len, everything[at:])) <= limit]
+    least = min(fitting, default=len(everything) - 1)  # one record always stays
+    assert found == max(start, least)
+
+
+@given(APPENDS, st.integers(1, 20))
+def test_retention_count_holds_at_once(appends: list[list[bytes]], kept: int) -> None:
+    log = make_log(retention_count=kept)
+    everything = filled(appends, log)
+    assert (log.first, log.end) == (max(0, len(everything) - kept), len(everything))
+
+
+@given(APPENDS, st.integers(1, 120))
+def test_retention_bytes_keeps_as_much_as_fits_and_one_at_least(appends: list[list[bytes]], limit: int) -> None:
+    log = make_log(retention_bytes=limit)
+    everything = filled(appends, log)
+    kept = everything[log.first :]
+    assert sum(map(len, kept)) <= limit or len(kept) == 1
+    assert log.live_bytes == sum(map(len, kept))
+    if log.first:
+        assert sum(map(len, everything[log.first - 1 :])) > limit
+
+
+@given(APPENDS, st.data())
+def test_a_slice_holds_values_keys_times_and_sequences(appends: list[list[bytes]], data: st.DataObject) -> None:
+    log = make_log()
+    everything = filled(appends, log)
+    start = data.draw(st.integers(0, len(everything) - 1))
+    end = data.draw(st.integers(start + 1, len(everything)))
+    part = log.slice(start, end)
+    assert part.values == tuple(everything[start:end])
+    assert [record.offset for record in part.records] == list(range(start, end))
+    assert [record.sequence for record in part.records] == list(range(start, end))
+    assert log.sequence_of(start) == start
+
+
+def test_only_the_records_that_carry_more_have_a_meta() -> None:
+    log, timeline = make_log(), make_timeline()
+    timeline.append(log, [b"a", b"b"], [None, Meta(b"k", expires=5.0)], 2)
+    assert [record.key for record in log.slice(0, 2).records] == [None, b"k"]
+    assert make_log().metas is make_log().metas  # nothing is paid for records that carry nothing
+
+
+async def test_a_time_finds_the_first_record_that_is_not_older() -> None:
+    clock = JumpingClock()
+    timeline, log = make_timeline(clock), make_log()
+    for _ in range(3):
+        put(timeline, log, b"x", b"y")
+        timeline._tick()
+        await clock.advance(10)
+    for seconds, offset in ((-1, 0), (0, 0), (1, 2), (10, 2), (11, 4), (20, 4), (21, 6)):
+        assert log.offset_at(BEGIN + timedelta(seconds=seconds)) == offset
+
+
+def test_a_long_log_is_cut_and_stays_right() -> None:
+    log, timeline = make_log(), make_timeline()
+    everything = [b"%d" % number for number in range(20_000)]
+    for first in range(0, 20_000, 100):
+        put(timeline, log, *everything[first : first + 100])
+        timeline._tick()
+    assert log.base > 0
+    assert len(log.values) <= KEEP_COUNT + 4 * CHUNK
+    assert len(log.runs) <= len(log.values) / 100 + 2
+    assert log.slice(log.first, log.end).values == tuple(everything[log.first :])
+    assert log.bytes_before(log.first) == sum(map(len, everything[: log.first]))
+    assert log.live_bytes == sum(map(len, everything[log.first :]))
+    assert log.end - log.first >= KEEP_COUNT
+
+
+def test_large_values_are_cut_by_their_bytes() -> None:
+    log, timeline = make_log(retention_bytes=100_000), make_timeline()
+    for _ in range(2000):
+        put(timeline, log, bytes(10_000))
+        timeline._tick()
+    assert sum(map(len, log.values)) < 3_000_000
+    assert log.live_bytes == 100_000
+
+
+def test_the_metas_of_what_was_cut_go_too() -> None:
+    log, timeline = make_log(retention_count=10), make_timeline()
+    for _ in range(5000):
+        timeline.append(log, [b"x"], [Meta(b"k")], 1)
+    assert len(log.metas) == len(log.values) < 3 * CHUNK
+
+
+def test_a_cleared_log_keeps_its_end_and_nothing_else() -> None:
+    log, timeline = make_log(), make_timeline()
+    put(timeline, log, b"a", b"b")
+    timeline.cool()
+    log.clear()
+    assert (log.deleted, log.first, log.end, log.values, log.runs, log.trip) == (True, 2, 2, [], [], 0)
+    assert log.live_bytes == 0
+
+
+def test_the_list_of_values_is_never_replaced() -> None:
+    # The short way of publishing holds on to it.
+    log, timeline = make_log(), make_timeline()
+    values = log.values
+    for _ in range(10):
+        put(timeline, log, *[b"x"] * 1000)
+    log.clear()
+    assert log.values is values
+
+
+@pytest.mark.parametrize("count", [1, 1023, 1024])
+def test_what_is_kept_by_default_is_at_least_so_much(count: int) -> None:
+    log = make_log()
+    everything = filled([[b"x"] * count], log)
+    assert log.first == 0
+    assert len(everything) == log.end
+
+
+def test_a_log_and_its_runs_say_what_they_are() -> None:
+    log, timeline = make_log("orders"), make_timeline()
+    put(timeline, log, b"a")
+    assert repr(log) == "<Log 'orders' [0, 1)>"
+    assert repr(log.runs[0]) == "<Run 'orders' [0, open) from 0>"
+    timeline.cool()
+    assert repr(log.runs[0]) == "<Run 'orders' [0, 1) from 0>"
+    assert str(log.position(5)) == "1:5"

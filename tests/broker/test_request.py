@@ -1,0 +1,51 @@
+"""An inbox per request, gone when the answer is there."""
+
+import asyncio
+
+import pytest
+
+from runnel.broker.broker import Broker
+from runnel.broker.request import INBOX
+from runnel.core.errors import NoResponders, RequestTimeout
+from runnel.testing.clock import JumpingClock
+
+
+async def test_an_inbox_lives_as_long_as_its_request() -> None:
+    async with Broker() as broker, broker.subscribe("ask") as questions:
+        asking = asyncio.ensure_future(broker.request("ask", b"?"))
+        question = await anext(questions)
+        assert question.reply_to is not None
+        assert question.reply_to.startswith(f"{INBOX}.")
+        assert question.reply_to in broker.catalog.logs
+        assert await broker.reply(question, b"!")
+        assert (await asking).value == b"!"
+        assert list(broker.catalog.logs) == ["ask"]
+        assert await broker.reply(question, b"again") is False
+
+
+async def test_nothing_stays_behind_however_it_ends() -> None:
+    clock = JumpingClock()
+    async with Broker(clock=clock) as broker:
+        with pytest.raises(NoResponders):
+            await broker.request("ask", b"?")
+        async with broker.subscribe("ask"):
+            late = asyncio.ensure_future(broker.request("ask", b"?", timeout=1))
+            cancelled = asyncio.ensure_future(broker.request("ask", b"?"))
+            await clock.advance(1)
+            cancelled.cancel()
+            with pytest.raises(RequestTimeout):
+                await late
+            await asyncio.wait([cancelled])
+        assert list(broker.catalog.logs) == ["ask"]
+        assert broker.readers == {}
+        assert all(timer.callback is None for _, _, timer in clock._timers)
+
+
+async def test_a_broker_that_closes_ends_the_request() -> None:
+    async with Broker() as broker, broker.subscribe("ask"):
+        asking = asyncio.ensure_future(broker.request("ask", b"?"))
+        await asyncio.sleep(0)
+        broker.close()
+        with pytest.raises(Exception) as caught:  # noqa: PT011
+            await asyncio.wait_for(asking, 5)
+        assert type(caught.value).__name__ == "BrokerClosed"

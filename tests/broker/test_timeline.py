@@ -1,0 +1,210 @@
+"""The timeline: one order over all logs, given run by run."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runnel.broker.log import CHUNK
+from runnel.broker.timeline import CACHED_SLICES
+from runnel.core.codec import Codec
+from runnel.testing.clock import START, JumpingClock
+from tests.broker.rig import Notes, attached, make_flow, make_log, make_timeline, on_log, put
+
+STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.booleans()), max_size=40)
+
+
+@given(STEPS)
+def test_sequences_follow_the_order_of_appending(steps: list[tuple[int, int, bool]]) -> None:
+    timeline = make_timeline()
+    logs = [make_log(f"t{number}") for number in range(4)]
+    expected: dict[tuple[str, int], int] = {}
+    for which, count, ends_turn in steps:
+        log = logs[which]
+        for at in range(count):
+            expected[log.name, log.end + at] = len(expected)
+        put(timeline, log, *[b"x"] * count)
+        if ends_turn:
+            timeline._tick()
+    assert timeline.sequence == len(expected)
+    found = {(log.name, offset): log.sequence_of(offset) for log in logs for offset in range(log.end)}
+    assert found == expected
+
+
+@given(STEPS, st.data())
+def test_the_runs_from_a_sequence_on_hold_all_that_came_since(
+    steps: list[tuple[int, int, bool]], data: st.DataObject
+) -> None:
+    timeline = make_timeline()
+    logs = [make_log(f"t{number}") for number in range(4)]
+    for which, count, _ in steps:
+        put(timeline, logs[which], *[b"x"] * count)
+    sequence = data.draw(st.integers(0, timeline.sequence))
+    held = [run.sequence + at for run in timeline.runs_from(sequence) for at in range(run.end - run.offset)]
+    assert [one for one in held if one >= sequence] == list(range(sequence, timeline.sequence))
+
+
+def test_publishing_to_one_log_in_a_row_is_one_run() -> None:
+    timeline, log, other = make_timeline(), make_log("a"), make_log("b")
+    for _ in range(5):
+        put(timeline, log, b"x")
+    assert len(timeline.runs) == 1
+    put(timeline, other, b"x")
+    put(timeline, log, b"x")
+    assert [run.log.name for run in timeline.runs] == ["a", "b", "a"]
+    assert timeline.hot is log
+
+
+def test_a_hot_log_may_be_appended_to_up_to_its_trip_and_a_cool_one_may_not() -> None:
+    timeline, log = make_timeline(), make_log()
+    put(timeline, log, b"x")
+    assert log.trip == 1 + CHUNK
+    log.values.append(b"the short way")
+    timeline.cool()
+    assert (log.trip, timeline.hot, timeline.sequence, log.runs[0].end) == (0, None, 2, 2)
+
+
+def test_a_typed_log_is_never_appended_to_the_short_way() -> None:
+    timeline, log = make_timeline(), make_log()
+    log.codec = Codec(int)
+    put(timeline, log, b"1")
+    assert log.trip == 0
+
+
+def test_the_trip_heeds_the_readers() -> None:
+    timeline, log = make_timeline(), make_log()
+    flow, owner = make_flow(on_log(timeline, log), "block", buffer=5)
+    attached(log, owner)
+    put(timeline, log, b"x")
+    assert log.trip == len(log.values) + 2  # after half a buffer the readers get their turn
+    assert flow.lag() == 1
+
+
+async def test_the_time_is_the_turns_and_never_goes_back() -> None:
+    clock = JumpingClock()
+    timeline, begin = make_timeline(clock), datetime.fromtimestamp(START, UTC)
+    assert timeline.now() == begin
+    await clock.advance(5)
+    assert timeline.now() == begin, "one turn, one time"
+    timeline._tick()
+    assert timeline.now() == begin + timedelta(seconds=5)
+    clock._now -= 100
+    timeline._tick()
+    assert timeline.now() == begin + timedelta(seconds=5)
+
+
+async def test_a_look_at_the_time_ends_with_the_turn_even_if_nothing_is_published() -> None:
+    clock = JumpingClock()
+    timeline = make_timeline(clock)
+    timeline.move_in(asyncio.get_running_loop())
+    before = timeline.now()
+    await clock.advance(5)
+    assert timeline.now() == before + timedelta(seconds=5)
+
+
+async def test_a_long_turn_looks_at_the_clock_again() -> None:
+    clock = JumpingClock()
+    timeline, log = make_timeline(clock), make_log(retention_count=10_000)
+    for _ in range(3):
+        put(timeline, log, *[b"x"] * CHUNK)
+        await clock.advance(1)
+    times = [run.time for run in log.runs]
+    assert [(time - times[0]).total_seconds() for time in times] == [0, 1, 2]
+
+
+def test_how_much_was_published_in_this_turn() -> None:
+    timeline, one, two = make_timeline(), make_log("a"), make_log("b")
+    put(timeline, one, b"x", b"x")
+    put(timeline, two, b"x")
+    assert timeline.published_in_turn() == 3
+    timeline._tick()
+    assert timeline.published_in_turn() == 0
+    put(timeline, one, b"x")
+    assert timeline.published_in_turn() == 1
+
+
+def test_beginning_a_run_wakes_the_readers_once() -> None:
+    timeline, log, reader = make_timeline(), make_log(), Notes()
+    reader.flow = make_flow(on_log(timeline, log), "drop_oldest")[0]
+    gate = attached(log, reader)
+    gate.parked[reader] = None
+    put(timeline, log, b"x")
+    put(timeline, log, b"x")
+    assert (reader.woken, gate.parked) == (1, {})
+
+
+def test_readers_of_the_same_range_share_a_slice_and_few_are_kept() -> None:
+    timeline, log = make_timeline(), make_log()
+    put(timeline, log, *[b"x"] * 100)
+    assert timeline.slice(log, 0, 50) is timeline.slice(log, 0, 50)
+    for end in range(1, 60):
+        timeline.slice(log, 0, end)
+    assert len(timeline._slices) == CACHED_SLICES
+
+
+def test_a_slice_of_an_open_run_is_not_mistaken_for_a_longer_one() -> None:
+    timeline, log = make_timeline(), make_log()
+    put(timeline, log, b"a")
+    short = timeline.slice(log, 0, 1)
+    put(timeline, log, b"b")
+    assert timeline.slice(log, 0, 2).values == (b"a", b"b")
+    assert short.values == (b"a",)
+    assert [record.sequence for record in short.records] == [0]
+
+
+def test_what_was_forgotten_is_gone_and_its_runs_with_it() -> None:
+    timeline, log, other = make_timeline(), make_log("a"), make_log("b")
+    for _ in range(CHUNK + 1):
+        put(timeline, log, b"x")
+        timeline._tick()
+    put(timeline, other, b"x")
+    timeline.slice(log, 0, 1)
+    timeline.cool()
+    timeline.forget(log)
+    assert log.deleted
+    assert timeline._slices == {}
+    assert [run.log for run in timeline.runs] == [other]
+
+
+def test_the_dead_runs_of_many_short_lives_do_not_pile_up() -> None:
+    timeline = make_timeline()
+    for number in range(10 * CHUNK):
+        log = make_log(f"t{number}")
+        put(timeline, log, b"x")
+        timeline.cool()
+        timeline.forget(log)
+    assert len(timeline.runs) <= 2 * CHUNK
+    assert timeline.sequence == 10 * CHUNK
+
+
+def test_readers_note_what_they_have_not_read_before_runs_go() -> None:
+    noted: list[int] = []
+    timeline = make_timeline(before_compacting=lambda: noted.append(len(timeline.runs)))
+    for _ in range(CHUNK + 1):
+        log = make_log()
+        put(timeline, log, b"x")
+        timeline.cool()
+        timeline.forget(log)
+    assert noted == [CHUNK + 1]
+    assert timeline.runs == []
+
+
+async def test_age_is_looked_at_when_somebody_reads() -> None:
+    clock = JumpingClock()
+    timeline, log = make_timeline(clock), make_log(retention_age=10)
+    put(timeline, log, b"x")
+    assert timeline.first(log) == 0
+    timeline._tick()
+    await clock.advance(11)
+    assert timeline.first(log) == 1
+
+
+async def test_a_time_finds_its_sequence() -> None:
+    clock = JumpingClock()
+    timeline, begin = make_timeline(clock), datetime.fromtimestamp(START, UTC)
+    for name in ("a", "b"):
+        put(timeline, make_log(name), b"x", b"x")
+        timeline._tick()
+        await clock.advance(10)
+    assert [timeline.sequence_at(begin + timedelta(seconds=after)) for after in (0, 1, 10, 11)] == [0, 2, 2, 4]

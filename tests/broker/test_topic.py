@@ -1,0 +1,104 @@
+"""The handle on a topic: when it takes the short way of publishing, and when it must not."""
+
+import threading
+
+import msgspec
+
+import runnel
+from runnel.broker.log import SMALL, Log
+from runnel.broker.topic import Topic
+
+
+class Order(msgspec.Struct):
+    id: int
+
+
+def is_short(topic: Topic[bytes], value: bytes = b"x", **options: str | int) -> bool:
+    """Whether publishing took the short way: the log grew and its trip stayed."""
+    log: Log = topic._log
+    before = log.trip
+    topic.publish_nowait(value, **options)  # type: ignore[arg-type]
+    return before == log.trip > 0
+
+
+async def test_small_plain_bytes_take_the_short_way_within_a_turn() -> None:
+    async with runnel.open() as broker:
+        topic = broker.topic("t")
+        assert not is_short(topic)
+        assert is_short(topic)
+        assert is_short(topic, bytes(SMALL - 1))
+        assert broker.statistics().topics["t"].published == 3
+
+
+async def test_what_carries_more_takes_the_long_way_and_is_not_lost() -> None:
+    async with runnel.open() as broker, broker.subscribe("t") as subscription:
+        topic = broker.topic("t")
+        topic.publish_nowait(b"0")
+        topic.publish_nowait("1")
+        topic.publish_nowait(b"2", key=b"k")
+        topic.publish_nowait(b"3", headers={"h": "x"})
+        topic.publish_nowait(b"4", priority=1)
+        topic.publish_nowait(b"5", message_id="m")
+        topic.publish_nowait(b"6", expires=60)
+        topic.publish_nowait(b"7", delay=60)
+        topic.publish_nowait(bytearray(b"8"))  # type: ignore[arg-type]
+        topic.publish_nowait(bytes(SMALL))
+        records = [await anext(subscription) for _ in range(10)]
+    assert [record.value for record in records[:9]] == [b"%d" % number for number in range(9)]
+    assert (records[2].key, records[3].headers, len(records[9].value)) == (b"k", {"h": "x"}, SMALL)
+
+
+async def test_a_subclass_of_bytes_is_not_mistaken_for_bytes() -> None:
+    class Tagged(bytes):
+        pass
+
+    async with runnel.open() as broker:
+        topic = broker.topic("t")
+        topic.publish_nowait(b"x")
+        assert not is_short(topic, Tagged(b"x"))
+
+
+async def test_a_thread_never_takes_the_short_way() -> None:
+    async with runnel.open() as broker:
+        topic = broker.topic("t")
+        topic.publish_nowait(b"x")
+        thread = threading.Thread(target=lambda: topic.publish_nowait(b"y"))
+        thread.start()
+        thread.join()
+        assert len(topic._log.values) == 1
+        broker.home.take_posted()
+        assert len(topic._log.values) == 2
+
+
+async def test_a_typed_handle_and_a_handle_on_a_typed_topic_never_do() -> None:
+    async with runnel.open() as broker:
+        typed = broker.topic("t", Order)
+        typed.publish_nowait(Order(1))
+        assert typed._log.trip == 0
+        raw = broker.topic("t")
+        raw.publish_nowait(b'{"id":1}')
+        assert not is_short(raw, b'{"id":2}')
+
+
+async def test_where_spans_may_be_current_nobody_does() -> None:
+    async with runnel.open() as broker:
+        broker.publisher.trace = lambda: None
+        topic = broker.topic("t")
+        topic.publish_nowait(b"x")
+        assert topic._log.trip == 0
+        assert broker.statistics().published == 1
+
+
+async def test_awaited_publishing_takes_the_same_way() -> None:
+    async with runnel.open() as broker:
+        topic = broker.topic("t")
+        offsets = [(await topic.publish(b"x")).offset for _ in range(5)]
+        topic.publish_nowait(b"x")
+        offsets.append((await topic.publish(b"x")).offset)
+        assert offsets == [0, 1, 2, 3, 4, 6]
+
+
+async def test_a_handle_says_what_it_is() -> None:
+    broker = runnel.open()
+    assert repr(broker.topic("t")) == "<Topic 't'>"
+    assert repr(broker.topic("t", Order)) == "<Topic 't' of Order>"

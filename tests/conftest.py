@@ -1,0 +1,38 @@
+"""What holds for every test: runs are repeatable, and a test that hangs fails instead."""
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+PATIENCE = 30.0  # seconds; far beyond what any test needs
+
+settings.register_profile(
+    "runnel",
+    derandomize=True,  # the same examples everywhere: a failure in CI is a failure here
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("runnel")
+
+
+def impatient(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """The coroutine test, with an end to its patience."""
+
+    @functools.wraps(test)
+    async def limited(*args: Any, **kwargs: Any) -> None:
+        async with asyncio.timeout(PATIENCE):
+            await test(*args, **kwargs)
+
+    return limited
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+            item.obj = impatient(item.obj)

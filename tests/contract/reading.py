@@ -1,0 +1,55 @@
+"""Ways to read that the contract's tests share."""
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from runnel import Record, Subscription
+
+T = TypeVar("T")
+
+TURNS = 50  # of the loop: enough for every task that can go on to come to rest
+
+
+async def read(subscription: AsyncIterator[T], count: int) -> list[T]:
+    """The next `count` items."""
+    return [await anext(subscription) for _ in range(count)]
+
+
+async def values(subscription: Subscription[T], count: int) -> list[T]:
+    """The values of the next `count` records."""
+    return [record.value for record in await read(subscription, count)]
+
+
+async def rest(subscription: AsyncIterable[T]) -> list[T]:
+    """Everything up to the end."""
+    return [item async for item in subscription]
+
+
+async def at_rest() -> None:
+    """Let every task run that can."""
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def running(coroutine: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
+    """A task that has come as far as it can; cancelled when the block is left."""
+    task = asyncio.ensure_future(coroutine)
+    await at_rest()
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def soon(awaitable: Awaitable[T]) -> T:
+    """What is awaited, unless it takes suspiciously long."""
+    return await asyncio.wait_for(awaitable, 10)
+
+
+def coordinates(records: list[Record[Any]]) -> list[tuple[str, int, int]]:
+    """(topic, offset, sequence) of each."""
+    return [(record.topic, record.offset, record.sequence) for record in records]

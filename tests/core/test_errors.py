@@ -1,0 +1,180 @@
+"""Every error names its facts, is on the right branch, and shows a way out."""
+
+import pytest
+
+from runnel.core import errors
+from runnel.core.errors import (
+    AlreadySettled,
+    BrokerClosed,
+    Disconnected,
+    Ended,
+    Forked,
+    Full,
+    InvalidName,
+    InvalidOption,
+    InvalidPattern,
+    InvalidValue,
+    LeaseEnded,
+    NameInUse,
+    NoResponders,
+    NotNow,
+    NotSupported,
+    OffsetOutOfRange,
+    PublishTimeout,
+    RecordsMissed,
+    RequestTimeout,
+    RunnelError,
+    SchemaConflict,
+    Stalled,
+    SubscriptionEnded,
+    SubscriptionMisused,
+    TooLarge,
+    TopicConflict,
+    TopicDeleted,
+    UnknownGroup,
+    UnknownMember,
+    UnknownTopic,
+    UsageError,
+    ValidationFailed,
+    WouldDeadlock,
+)
+from runnel.core.record import Gap
+
+GAP = Gap("orders", 3, 8, 5, "the subscriber was too slow")
+
+# error, its branch, the facts as fields, what the message must name, the way out
+CASES: list[tuple[RunnelError, type[RunnelError], dict[str, object], list[str], str]] = [
+    (InvalidName("a b", "it holds ' '"), UsageError, {"name": "a b"}, ["'a b'", "holds"], "tokens joined by dots"),
+    (InvalidPattern(">.a", "no"), UsageError, {"pattern": ">.a"}, ["'>.a'"], "'>' for the rest and comes last"),
+    (
+        InvalidValue("orders", "value", 5, "give it a type"),
+        UsageError,
+        {"topic": "orders", "what": "value", "got": "int"},
+        ["orders", "value", "int"],
+        "give it a type",
+    ),
+    (
+        ValidationFailed("orders", "Order", "items[0].sku", "Expected `str`, got `int`"),
+        UsageError,
+        {"topic": "orders", "type_name": "Order", "field": "items[0].sku"},
+        ["orders", "items[0].sku", "got `int`"],
+        "takes Order",
+    ),
+    (
+        InvalidOption("buffer", -1, "expected a whole number above 0"),
+        UsageError,
+        {"option": "buffer", "value": -1},
+        ["buffer=-1"],
+        "above 0",
+    ),
+    (
+        TopicConflict("orders", "retention_count", 5, 7),
+        UsageError,
+        {"topic": "orders", "option": "retention_count", "has": 5, "asked": 7},
+        ["orders", "retention_count=5", "7"],
+        "same options everywhere",
+    ),
+    (SchemaConflict("orders", "field 'id' is gone"), UsageError, {"topic": "orders"}, ["'id'"], "only gain fields"),
+    (UnknownTopic("orders"), UsageError, {"topic": "orders"}, ["orders"], "declare()"),
+    (NameInUse("billing"), UsageError, {"name": "billing"}, ["billing"], "choose another name"),
+    (
+        OffsetOutOfRange("orders", 9, 2, 5),
+        UsageError,
+        {"topic": "orders", "asked": 9, "first": 2, "end": 5},
+        ["orders", "[2, 5)", "9"],
+        "'earliest' or 'latest'",
+    ),
+    (
+        TooLarge("a record", 2000, "max_record_bytes", 1000),
+        UsageError,
+        {"what": "a record", "size": 2000, "limit_name": "max_record_bytes", "limit": 1000},
+        ["2,000", "max_record_bytes=1,000"],
+        "split it",
+    ),
+    (NotSupported("compact=True", "memory only"), UsageError, {"what": "compact=True"}, ["compact"], "memory only"),
+    (
+        WouldDeadlock("orders", "billing"),
+        UsageError,
+        {"topic": "orders", "subscriber": "billing"},
+        ["orders", "billing"],
+        "publish from another task",
+    ),
+    (SubscriptionMisused("billing", "enter it first"), UsageError, {"subscriber": "billing"}, ["billing"], "enter"),
+    (
+        Full("orders", "billing", 1024),
+        NotNow,
+        {"topic": "orders", "subscriber": "billing", "buffer": 1024},
+        ["orders", "billing", "1,024"],
+        "await publish()",
+    ),
+    (
+        PublishTimeout("orders", "billing", 1.5),
+        NotNow,
+        {"topic": "orders", "subscriber": "billing", "seconds": 1.5},
+        ["orders", "billing", "1.5 s"],
+        "nothing was published",
+    ),
+    (
+        Stalled("orders", 7, ["a", "b"], 2),
+        NotNow,
+        {"topic": "orders", "offset": 7, "subscribers": ("a", "b"), "seconds": 2},
+        ["orders", "offset 7", "'a', 'b'", "2 s"],
+        "was published",
+    ),
+    (NoResponders("orders"), NotNow, {"topic": "orders"}, ["orders"], "start the responder first"),
+    (
+        RequestTimeout("orders", 0.5),
+        NotNow,
+        {"topic": "orders", "seconds": 0.5},
+        ["orders", "0.5 s"],
+        "may still act on it",
+    ),
+    (BrokerClosed("publishing"), Ended, {"doing": "publishing"}, ["publishing", "closed"], "keep inside `async with"),
+    (Forked(), Ended, {}, ["fork"], "open a new one in the child"),
+    (TopicDeleted("orders", 3), Ended, {"topic": "orders", "epoch": 3}, ["orders", "3"], "subscribe again"),
+    (
+        Disconnected("billing", 1500, 1024),
+        Ended,
+        {"subscriber": "billing", "drops": 1500, "after": 1024},
+        ["billing", "1,500", "1,024"],
+        "read faster",
+    ),
+    (AlreadySettled("g", 7), UsageError, {"group": "g", "place": 7}, ["'g'", "at 7"], "each delivery once"),
+    (UnknownGroup("g", "t"), UsageError, {"group": "g", "pattern": "t"}, ["'g'", "'t'"], "subscribe with group='g'"),
+    (UnknownMember("g", "m"), UsageError, {"group": "g", "member": "m"}, ["'g'", "'m'"], "where it was received"),
+    (
+        LeaseEnded("g", 7, 2),
+        Ended,
+        {"group": "g", "place": 7, "attempt": 2},
+        ["'g'", "attempt 2", "at 7"],
+        "call extend() in time",
+    ),
+    (SubscriptionEnded("billing"), Ended, {"subscriber": "billing"}, ["billing"], "subscribe again"),
+    (RecordsMissed("billing", GAP), RunnelError, {"gap": GAP}, ["billing", "missed 5 records"], "drop strict=True"),
+]
+
+
+@pytest.mark.parametrize(("error", "branch", "facts", "named", "way_out"), CASES, ids=[case[0].code for case in CASES])
+def test_an_error_carries_its_facts_and_a_way_out(
+    error: RunnelError, branch: type[RunnelError], facts: dict[str, object], named: list[str], way_out: str
+) -> None:
+    assert isinstance(error, branch)
+    assert {name: getattr(error, name) for name in facts} == facts
+    assert [text for text in [*named, way_out] if text not in str(error)] == []
+
+
+def test_every_error_has_its_case_here() -> None:
+    branches = {RunnelError, UsageError, NotNow, Ended}
+    defined = {one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, RunnelError)}
+    assert defined - branches == {type(case[0]) for case in CASES}
+
+
+@pytest.mark.parametrize("error", [PublishTimeout, Stalled, RequestTimeout])
+def test_what_ran_out_of_time_is_a_timeout_error_too(error: type[RunnelError]) -> None:
+    assert issubclass(error, TimeoutError)
+
+
+def test_the_branches_do_not_overlap() -> None:
+    for error, branch, *_ in CASES:
+        others = {UsageError, NotNow, Ended, RecordsMissed} - {branch, type(error)}
+        assert not any(isinstance(error, other) for other in others)

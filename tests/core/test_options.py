@@ -1,0 +1,74 @@
+"""The options of a topic, refused by name when they make no sense."""
+
+from typing import Any
+
+import pytest
+
+from runnel.core.errors import InvalidOption
+from runnel.core.options import TopicOptions
+
+
+def test_what_was_not_said_is_the_default_of_the_place() -> None:
+    assert TopicOptions.of({}).given() == {}
+    assert TopicOptions.of({"retention_count": 5, "durable": None}).given() == {"retention_count": 5}
+
+
+def test_every_option_of_the_design_is_taken() -> None:
+    options = {
+        "durable": True,
+        "retention_age": 3600.5,
+        "retention_bytes": 1024,
+        "retention_count": 10,
+        "compact": True,
+        "compression": "zstd",
+        "encoding": "msgpack",
+        "dead_letter": "orders.dead",
+        "max_deliver": 5,
+        "backoff": (1, 5.5),
+    }
+    assert TopicOptions.of(options).given() == options
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("retention_cuont", "retention_count"), ("retension_age", "retention_age"), ("deadletter", "dead_letter")],
+)
+def test_an_unknown_option_suggests_the_nearest(wrong: str, right: str) -> None:
+    with pytest.raises(InvalidOption, match=f"did you mean '{right}'") as caught:
+        TopicOptions.of({wrong: 1})
+    assert caught.value.option == wrong
+
+
+def test_an_unknown_option_that_resembles_none_is_refused_all_the_same() -> None:
+    with pytest.raises(InvalidOption, match=r"there is no such topic option$"):
+        TopicOptions.of({"xyz": 1})
+
+
+@pytest.mark.parametrize("name", ["retention_age", "retention_bytes", "retention_count", "max_deliver"])
+@pytest.mark.parametrize("value", [0, -1, "5", True, float("nan"), [1]])
+def test_a_bound_is_a_number_above_zero(name: str, value: Any) -> None:
+    with pytest.raises(InvalidOption, match="above 0") as caught:
+        TopicOptions.of({name: value})
+    assert caught.value.option == name
+
+
+@pytest.mark.parametrize("name", ["retention_bytes", "retention_count", "max_deliver"])
+@pytest.mark.parametrize("value", [1.5, 2.0, float("inf")])
+def test_a_count_is_a_whole_number(name: str, value: float) -> None:
+    with pytest.raises(InvalidOption, match="whole number above 0"):
+        TopicOptions.of({name: value})
+
+
+@pytest.mark.parametrize("backoff", [(), (-1,), ("1",), "15", 5])
+def test_a_backoff_is_pauses_in_seconds(backoff: Any) -> None:
+    with pytest.raises(InvalidOption, match="pauses in seconds"):
+        TopicOptions.of({"backoff": backoff})
+
+
+def test_a_list_of_pauses_becomes_a_tuple() -> None:
+    assert TopicOptions.of({"backoff": [1, 2]}).backoff == (1, 2)
+
+
+def test_options_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        TopicOptions().retention_count = 5  # type: ignore[misc]
