@@ -1,6 +1,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,8 @@ import pytest
 from benchmarks.__main__ import main
 from benchmarks.conditions import bare_fsync_p50, conditions
 from benchmarks.harness import Aim, Contender, Figures, Question, Spread, ask, asked, number
-from benchmarks.load import BATCH, DELIVERY, PUBLISH, Load, Lossy, Tally, counted
-from benchmarks.peers import calls, queues
+from benchmarks.load import BATCH, DELIVERY, PUBLISH, RATE, Load, Lossy, Tally, counted, share_work
+from benchmarks.peers import calls, queues, work_queues
 from benchmarks.report import report
 
 NS = "ns"
@@ -110,6 +111,28 @@ def test_a_peer_delivers_everything(measure: Callable[[Load], Awaitable[Figures]
         return await measure(Load(publishes=250, subscribers=3, chunk=100))
 
     assert asyncio.run(run())[DELIVERY] > 0
+
+
+@pytest.mark.parametrize("measure", [work_queues.one_by_one, work_queues.taken_together, work_queues.in_lists])
+def test_workers_who_share_do_everything_once(measure: Callable[[Load], Awaitable[Figures]]) -> None:
+    async def run() -> Figures:
+        return await measure(Load(publishes=250, subscribers=4, chunk=100))
+
+    assert asyncio.run(run())[RATE] > 0
+
+
+def test_work_that_nobody_did_raises() -> None:
+    def idle(tally: Tally) -> Callable[[], Awaitable[None]]:
+        async def work() -> None:
+            tally.values += 1
+
+        return work
+
+    async def run() -> Figures:
+        return await share_work(Load(publishes=250, subscribers=4), idle, partial(asyncio.sleep, 0))
+
+    with pytest.raises(Lossy):
+        asyncio.run(run())
 
 
 def test_numbers_have_as_many_digits_as_anybody_reads() -> None:

@@ -3,20 +3,35 @@
 import pytest
 
 from runnel.broker.broker import Broker
-from runnel.broker.statistics import ANONYMOUS, Totals, snapshot
+from runnel.broker.statistics import snapshot
 
 
 async def test_totals_sum_by_pattern_and_name() -> None:
     async with Broker() as broker:
-        totals = Totals()
-        async with broker.subscribe("t", name="n", start="latest", buffer=2) as named, broker.subscribe("t") as other:
-            await broker.topic("t").publish_many([b""] * 5)
-            await anext(named.batches())
-            await anext(other.batches())
-            for one in (named, other, other):
-                totals.add(one)
-    assert totals.delivered == {("t", "n"): 2, ("t", ANONYMOUS): 10}
-    assert totals.dropped == {("t", "n"): 3, ("t", ANONYMOUS): 0}
+        for name in (None, None, "me"):
+            async with broker.subscribe("t", name=name, start="latest") as records:
+                await broker.publish("t", b"x")
+                await anext(records)
+        sums = broker.statistics().flowed
+        assert (sums["t", "anonymous"].delivered, sums["t", "me"].delivered) == (2, 1)
+
+
+async def test_the_totals_stay_small_and_lose_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runnel.broker.statistics.MAX_FLOWS", 2)
+    async with Broker() as broker:
+        for topic in ("a", "b", "c", "d", "a"):
+            async with broker.subscribe(topic) as records:
+                await broker.publish(topic, b"x")
+                await anext(records)
+        async with broker.subscribe("e") as still_open:
+            await broker.publish("e", b"x")
+            await anext(still_open)
+            await broker.publish("e", b"x")
+            found = broker.statistics()
+    delivered = {key: sums.delivered for key, sums in found.flowed.items()}
+    assert delivered == {("a", "anonymous"): 2, ("b", "anonymous"): 1, ("(other)", "(other)"): 3}
+    assert found.flowed["(other)", "(other)"].lag == 1
+    assert found.delivered == 6
 
 
 async def test_requests_leave_no_trace_in_the_totals() -> None:
@@ -24,8 +39,7 @@ async def test_requests_leave_no_trace_in_the_totals() -> None:
         for _ in range(3):
             async with broker.subscribe("$runnel.x.>"):
                 pass
-        assert broker.ended.delivered == {}
-        assert snapshot(broker).flowed == {}
+        assert broker.statistics().flowed == {}
 
 
 async def test_a_snapshot_counts_what_was_published_the_short_way() -> None:

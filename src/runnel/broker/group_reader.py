@@ -80,6 +80,7 @@ class GroupFlow(Block):
     def __init__(self, cursor: Cursor, buffer: int, buffer_bytes: int, owner: GroupReader, group: Group) -> None:
         super().__init__(cursor, Policy.block(), buffer, buffer_bytes, owner)
         self.group = group
+        self.history = 0  # a group owes everything it has not settled, whenever it was published
 
     def take(self, limit: int) -> Taken | None:
         """The next records; the group counts them until they are settled."""
@@ -193,6 +194,7 @@ class GroupReader:
         if taken.missed is not None:
             self.missed += taken.missed.count
             log.warning("group %r missed %d records: %s", self.label, taken.missed.count, taken.missed.reason)
+            self._broker.publisher.release()  # what is gone takes no room
         for part in taken.slices:
             first = part.sequence if self.attachment.is_pattern else part.start
             stock = Stock(first, part)

@@ -5,8 +5,7 @@ Below: broker. Above: observe, which prints it; the user.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
     from runnel.broker.broker import Broker
 
 ANONYMOUS = "anonymous"
+OTHER = "(other)"
+MAX_FLOWS = 1000  # pairs of pattern and subscriber that are counted apart
 
 
 class TopicStatistics(msgspec.Struct, frozen=True):
@@ -76,18 +77,20 @@ class GroupStatistics(msgspec.Struct, frozen=True):
 
 
 class Flowed(msgspec.Struct, frozen=True):
-    """What all subscriptions of one pattern and name, open and ended, received and lost."""
+    """What all subscriptions of one pattern and name, open and ended, received and lost; the lag of the open ones."""
 
     delivered: int
     dropped: int
     expired: int
+    lag: int
 
 
 class Statistics(msgspec.Struct, frozen=True):
     """A broker at one moment.
 
     `flowed` sums by (pattern, subscriber) over open and ended subscriptions; those without
-    a name count together as "anonymous", so that it stays small however many come and go.
+    a name count together as "anonymous", and those beyond the first 1,000 pairs as "(other)",
+    so that it stays small however many come and go.
     """
 
     topics: Mapping[str, TopicStatistics]
@@ -102,23 +105,68 @@ class Statistics(msgspec.Struct, frozen=True):
     waiting_publishers: int
 
 
-class Totals:
-    """Sums over subscriptions that ended."""
+class Tally:
+    """What one pattern and subscriber received and lost, over subscriptions that ended."""
+
+    __slots__ = ("delivered", "dropped", "expired", "lag")
 
     def __init__(self) -> None:
-        self.delivered: Counter[tuple[str, str]] = Counter()
-        self.dropped: Counter[tuple[str, str]] = Counter()
-        self.expired: Counter[tuple[str, str]] = Counter()
+        self.delivered = self.dropped = self.expired = self.lag = 0
+
+    def add(self, other: Tally | Flowed) -> None:
+        """Count another in."""
+        self.delivered += other.delivered
+        self.dropped += other.dropped
+        self.expired += other.expired
+        self.lag += other.lag
+
+
+class Totals:
+    """Sums over what is no more: subscriptions that ended, topics that were deleted.
+
+    The first `MAX_FLOWS` pairs of pattern and subscriber have a sum of their own, for good, so
+    that counters never go back; all later ones share one.
+    """
+
+    def __init__(self) -> None:
         self.published = self.published_bytes = 0  # of deleted topics
+        self._tallies: dict[tuple[str, str], Tally] = {}
 
     def add(self, subscription: Subscription[Any]) -> None:
-        """Count a subscription in, unless it is internal: there is one for each request."""
-        if subscription.pattern[0] == "$":
-            return
+        """Count in a subscription that ended, unless it is internal: there is one for each request."""
+        if subscription.pattern[0] != "$":
+            ended = flowed(subscription)
+            ended.lag = 0
+            self._tally(subscription).add(ended)
+
+    def with_open(self, subscriptions: Iterable[Subscription[Any]]) -> dict[tuple[str, str], Flowed]:
+        """The sums, with those counted in that are still open."""
+        tallies: dict[int, Tally] = {}
+        for one in subscriptions:
+            tally = self._tally(one)
+            tallies.setdefault(id(tally), Tally()).add(flowed(one))
+        sums = {}
+        for key, tally in self._tallies.items():
+            both = Tally()
+            both.add(tally)
+            if (still_open := tallies.get(id(tally))) is not None:
+                both.add(still_open)
+            sums[key] = Flowed(both.delivered, both.dropped, both.expired, both.lag)
+        return sums
+
+    def _tally(self, subscription: Subscription[Any]) -> Tally:
         key = (subscription.pattern, subscription.name or ANONYMOUS)
-        self.delivered[key] += subscription.delivered
-        self.dropped[key] += subscription.dropped_count + subscription.flow.drops()
-        self.expired[key] += subscription.expired
+        if key not in self._tallies and len(self._tallies) >= MAX_FLOWS:
+            key = (OTHER, OTHER)
+        return self._tallies.setdefault(key, Tally())
+
+
+def flowed(subscription: Subscription[Any]) -> Tally:
+    """What one subscription received and lost so far."""
+    tally, flow = Tally(), subscription.flow
+    tally.delivered, tally.expired, tally.lag = subscription.delivered, subscription.expired, flow.lag()
+    tally.dropped = subscription.dropped_count + flow.drops()
+    return tally
 
 
 def snapshot(broker: Broker) -> Statistics:
@@ -136,18 +184,9 @@ def snapshot(broker: Broker) -> Statistics:
                 log.live_bytes,
                 sum(reader.members for reader in log.gate or ()),
             )
-    sums = Totals()
-    for total, ended in (
-        (sums.delivered, broker.ended.delivered),
-        (sums.dropped, broker.ended.dropped),
-        (sums.expired, broker.ended.expired),
-    ):
-        total.update(ended)
+    open_ones = [one for one in broker.readers if isinstance(one, Subscription) and one.pattern[0] != "$"]
     subscriptions = []
-    for one in broker.readers:
-        if not isinstance(one, Subscription) or one.pattern[0] == "$":
-            continue
-        sums.add(one)
+    for one in open_ones:
         flow = one.flow
         subscriptions.append(
             SubscriptionStatistics(
@@ -162,16 +201,16 @@ def snapshot(broker: Broker) -> Statistics:
                 one.expired,
             )
         )
-    flowed = {key: Flowed(sums.delivered[key], sums.dropped[key], sums.expired[key]) for key in sums.delivered}
+    sums = broker.ended.with_open(open_ones)
     return Statistics(
         topics,
         tuple(subscriptions),
         tuple(reader.statistics() for reader in broker.groups),
         broker.handlers(),
-        flowed,
+        sums,
         broker.ended.published + sum(topic.published for topic in topics.values()),
         broker.ended.published_bytes + sum(topic.published_bytes for topic in topics.values()),
-        sum(sums.delivered.values()),
-        sum(sums.dropped.values()),
+        sum(each.delivered for each in sums.values()),
+        sum(each.dropped for each in sums.values()),
         sum(len(log.gate.blocked or ()) for log in broker.publisher.blocked if log.gate),
     )

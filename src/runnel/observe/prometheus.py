@@ -1,7 +1,8 @@
 """Statistics as Prometheus text, format 0.0.4.
 
 Labels are bounded: beyond `max_topics` topics the rest are summed under one label,
-and subscribers without a name count together.
+subscribers without a name count together, and statistics themselves bound the pairs
+of pattern and subscriber.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ def render(statistics: Statistics, *, max_topics: int = MAX_TOPICS) -> str:
 
 
 def _lines(statistics: Statistics, max_topics: int) -> Iterator[str]:
-    busiest = sorted(statistics.topics.values(), key=lambda topic: (-topic.published, topic.name))
-    shown = {topic.name for topic in busiest[:max_topics]}
+    # The oldest, not the busiest: a counter that changed its label would seem to go back.
+    oldest = sorted(statistics.topics.values(), key=lambda topic: topic.epoch)
+    shown = {topic.name for topic in oldest[:max_topics]}
 
     def by_topic(values: Iterable[tuple[str, int]]) -> Mapping[Labels, int]:
         sums: Counter[Labels] = Counter()
@@ -55,17 +57,11 @@ def _lines(statistics: Statistics, max_topics: int) -> Iterator[str]:
         return sums
 
     def by_flow(value: str) -> Mapping[Labels, int]:
-        sums: Counter[Labels] = Counter()
-        patterns = Counter(pattern for pattern, _ in statistics.flowed)
-        kept = {pattern for pattern, _ in patterns.most_common(max_topics)}
-        for (pattern, subscriber), flowed in statistics.flowed.items():
-            labels = (("topic", pattern if pattern in kept else OTHER), ("subscriber", subscriber))
-            sums[labels] += getattr(flowed, value)
-        return sums
+        return {
+            (("topic", pattern), ("subscriber", subscriber)): getattr(flowed, value)
+            for (pattern, subscriber), flowed in statistics.flowed.items()
+        }
 
-    lags: Counter[Labels] = Counter()
-    for one in statistics.subscriptions:
-        lags[(("topic", one.pattern), ("subscriber", one.name or "anonymous"))] += one.lag
     topics = statistics.topics.values()
     yield from _family(
         "events_published_total", "counter", "Records published.", by_topic((t.name, t.published) for t in topics)
@@ -79,7 +75,7 @@ def _lines(statistics: Statistics, max_topics: int) -> Iterator[str]:
     yield from _family("events_delivered_total", "counter", "Records handed to subscribers.", by_flow("delivered"))
     yield from _family("events_dropped_total", "counter", "Records that subscribers missed.", by_flow("dropped"))
     yield from _family("events_expired_total", "counter", "Records skipped past their time.", by_flow("expired"))
-    yield from _family("subscriber_lag", "gauge", "Records published and not yet asked beyond.", lags)
+    yield from _family("subscriber_lag", "gauge", "Records published and not yet asked beyond.", by_flow("lag"))
     yield from _family("subscribers", "gauge", "Open subscriptions.", by_topic((t.name, t.subscribers) for t in topics))
     yield from _family("topics", "gauge", "Topics.", {(): len(statistics.topics)})
     yield from _family(
