@@ -8,6 +8,7 @@ fanout       1 publisher, 10 subscribers, one process: what does a delivery cost
 subscribers  does publishing get dearer with more subscribers?
 topics       what do 100,000 topics cost?
 latency      how long from publish to receive?
+groups       1 group, 4 members: what does an acked delivery cost, and what does the group remember?
 
 `python -m benchmarks --help` says how to run them.
 """

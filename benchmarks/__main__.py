@@ -12,13 +12,14 @@ from benchmarks.conditions import conditions
 from benchmarks.harness import Answer, Question, ask
 from benchmarks.report import preamble, report
 
-QUESTIONS = ("fanout", "subscribers", "topics", "latency")
+QUESTIONS = ("fanout", "subscribers", "topics", "latency", "groups")
 
 EPILOG = """questions
   fanout       1 publisher, 10 subscribers, one process: what does a delivery cost, against the peers?
   subscribers  does publishing get dearer with more subscribers? 10,000 on one topic
   topics       100,000 topics: memory, publishing round-robin, a pattern over all of them
   latency      publish to receive at 1,000/s and 100,000/s: p50, p99, max
+  groups       1 group, 4 members: an acked delivery, with much waiting, with keys; the group's own memory
 
 examples
   python -m benchmarks                      all questions, 5 rounds (some minutes)

@@ -16,6 +16,7 @@ from benchmarks.harness import Figures
 DELIVERY = "ns a delivery"
 PUBLISH = "ns a publish"
 BATCH = "records a batch"
+RATE = "acked/s"
 TIMEOUT = 120.0
 
 
@@ -103,6 +104,33 @@ def counted(load: Load, seconds: float, tallies: Sequence[Tally]) -> Figures:
         PUBLISH: seconds / load.publishes * 1e9,
         BATCH: deliveries / sum(tally.batches for tally in tallies),
     }
+
+
+async def share_work(
+    load: Load, worker: Callable[[Tally], Callable[[], Awaitable[None]]], until_done: Callable[[], Awaitable[object]]
+) -> Figures:
+    """Time from the first worker's first step until every value, which all wait already, is done with by one of them.
+
+    `load.subscribers` is how many workers there are.
+    """
+    tallies = [Tally() for _ in range(load.subscribers)]
+    begun = time.perf_counter()
+    tasks = [asyncio.ensure_future(worker(tally)()) for tally in tallies]
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            await until_done()
+        spent = time.perf_counter() - begun
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    done = sum(tally.values for tally in tallies)
+    if done != load.publishes:
+        raise Lossy(load.publishes, [done])
+    figures = {DELIVERY: spent / done * 1e9, RATE: done / spent}
+    if batches := sum(tally.batches for tally in tallies):
+        figures[BATCH] = done / batches
+    return figures
 
 
 @asynccontextmanager

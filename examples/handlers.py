@@ -73,7 +73,7 @@ async def some_errors_are_final(message: object, call_next: Next) -> object:
 @broker.on("orders.new", group="billing", retries=3, backoff=(0.01,))
 async def charge(order: Order) -> None:
     """Acked when it returns, nacked when it raises."""
-    await asyncio.sleep(0.05 if order.id == 4 else 0)
+    await asyncio.sleep(0.3 if order.id == 4 else 0)
     print(f"{'charge':<13} order {order.id}, {order.amount:.2f}")
     if order.amount <= 0:
         raise ValueError(f"order {order.id} has no amount")
@@ -105,12 +105,12 @@ async def main() -> None:
         orders = broker.topic("orders.new", Order)
         for number, amount in ((1, 30.0), (2, -5.0), (3, 12.5)):
             await orders.publish(Order(number, amount))
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.15)
         reply = await broker.request("orders.count", "how many were charged?")
         print(f"{'asked':<13} {reply.value.decode()}")
 
         await orders.publish(Order(4, 8.0))
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
         print(f"{'stopping':<13} while order 4 is being charged")
         broker.stop()  # what SIGTERM does
         await running

@@ -1,7 +1,7 @@
 """A delivery: the record's fields, the duty to settle it, and batches of them."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -41,7 +41,7 @@ async def test_it_has_the_fields_of_its_record(runnel_broker: Broker) -> None:
 
 @pytest.mark.parametrize("how", ["ack", "nack", "reject"])
 async def test_it_is_settled_once(runnel_broker: Broker, how: str) -> None:
-    settle = {
+    settle: dict[str, Callable[[Delivery[bytes]], Awaitable[None]]] = {
         "ack": lambda delivery: delivery.ack(),
         "nack": lambda delivery: delivery.nack(delay=60),
         "reject": lambda delivery: delivery.reject("never"),
@@ -101,19 +101,24 @@ async def test_what_was_settled_in_the_block_stays_as_it_is(runnel_broker: Broke
 
 async def test_an_error_after_settling_changes_nothing(runnel_broker: Broker) -> None:
     async with member(runnel_broker, b"v") as deliveries:
-        with pytest.raises(ValueError, match="afterwards"):
+
+        async def work() -> None:
             async with await anext(deliveries) as delivery:
                 await delivery.ack()
                 raise ValueError("afterwards")
+
+        with pytest.raises(ValueError, match="afterwards"):
+            await work()
         assert counts(runnel_broker) == (1, 0, 0)
 
 
 async def test_a_block_that_outlasts_its_lease_says_so(runnel_broker: Broker, runnel_clock: JumpingClock) -> None:
     async with member(runnel_broker, b"v", ack_wait=5.0) as deliveries:
+        delivery = await anext(deliveries)
         with pytest.raises(LeaseEnded, match="attempt 1"):
-            async with await anext(deliveries) as delivery:
+            async with delivery:
                 await runnel_clock.advance(5.0)
-                assert delivery.settled
+        assert delivery.settled
         assert counts(runnel_broker) == (0, 0, 1)
 
 
@@ -121,10 +126,14 @@ async def test_an_error_in_a_block_that_outlasted_its_lease_is_the_error(
     runnel_broker: Broker, runnel_clock: JumpingClock
 ) -> None:
     async with member(runnel_broker, b"v", ack_wait=5.0) as deliveries:
-        with pytest.raises(ValueError, match="mine"):
+
+        async def work() -> None:
             async with await anext(deliveries):
                 await runnel_clock.advance(5.0)
                 raise ValueError("mine")
+
+        with pytest.raises(ValueError, match="mine"):
+            await work()
         assert (await anext(deliveries)).attempt == 2
 
 
@@ -139,15 +148,16 @@ async def test_what_was_acked_in_time_does_not_mind_that_the_lease_of_its_neighb
 
 
 async def test_a_cancelled_block_neither_acks_nor_counts_as_failed(runnel_broker: Broker) -> None:
+    at_work = asyncio.Event()
+
     async def work() -> None:
         async with member(runnel_broker, b"v") as deliveries:
             async with await anext(deliveries):
+                at_work.set()
                 await asyncio.Event().wait()
 
     task = asyncio.create_task(work())
-    while not runnel_broker.statistics().groups or not runnel_broker.statistics().groups[0].in_flight:
-        await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await at_work.wait()
     task.cancel()
     await asyncio.wait([task])
     assert counts(runnel_broker) == (0, 0, 1)

@@ -75,17 +75,10 @@ class Attachment:
         """`reader` sleeps: the next publish must take the long way, and wake it."""
         timeline = self._broker.timeline
         if self.is_pattern:
-            timeline.cool()
+            timeline.cool()  # the gates of a pattern wake its readers always
             return
         for log in self.logs:
             if log.gate is not None:
                 log.gate.parked[reader] = None
             if timeline.hot is log:
                 timeline.cool()
-
-    def unpark(self, reader: GateReader) -> None:
-        """`reader` is awake, or gone."""
-        if not self.is_pattern:
-            for log in self.logs:
-                if log.gate is not None:
-                    log.gate.parked.pop(reader, None)

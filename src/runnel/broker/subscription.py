@@ -141,7 +141,7 @@ class Subscription(Generic[T]):
             if taken is None:
                 if self._ended:
                     return
-                await self._park()
+                await self._parked()
                 continue
             records = self._told(self._open(taken))
             if flow.strict:
@@ -170,7 +170,7 @@ class Subscription(Generic[T]):
             if taken is None:
                 if self._ended:
                     return
-                await self._park()
+                await self._parked()
                 continue
             batch = self._open(taken)
             if not len(batch):
@@ -198,24 +198,20 @@ class Subscription(Generic[T]):
             raise self._error
         return None if self._left else self.flow.take(limit)
 
-    async def _park(self) -> None:
-        """Sleep until something is published, or the end. Woken once; looks again."""
+    def _parked(self) -> asyncio.Future[None]:
+        """Done when something was published, or at the end. Whoever awaits it looks again.
+
+        A reader that is cancelled here stays on the list of those to be woken, where it does no harm.
+        """
         self._waiter = asyncio.get_running_loop().create_future()
-        attachment = self._reader.attachment
-        attachment.park(self)
-        try:
-            await self._waiter
-        except BaseException:
-            attachment.unpark(self)  # nobody woke it, so it is still on the list of those to be woken
-            raise
-        finally:
-            self._waiter = None
+        self._reader.attachment.park(self)
+        return self._waiter
 
     async def _gather(self, limit: int, max_wait: float) -> None:
         """Wait for the first record, then for `limit` of them (or a full buffer) or `max_wait` seconds."""
         limit = min(limit, self.flow.buffer)  # to wait for more would be to wait for drops
         while not self.flow.lag() and not self._ended:
-            await self._park()
+            await self._parked()
         expired = False
 
         def expire() -> None:
@@ -226,7 +222,7 @@ class Subscription(Generic[T]):
         timer = self._reader.clock.call_later(max_wait, expire)
         try:
             while self.flow.lag() < limit and not expired and not self._ended:
-                await self._park()
+                await self._parked()
         finally:
             timer.cancel()
 
