@@ -284,6 +284,8 @@ class Group:
                 self._requeue(lease)
             else:
                 dead += self._end(lease, EXPIRED_LEASE, now)
+                self._ring.remove(lease.member)  # it may be stuck: the others go first
+                self._ring.append(lease.member)
         return dead
 
     def _requeue(self, lease: Lease) -> None:
