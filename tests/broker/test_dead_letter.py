@@ -131,7 +131,7 @@ async def test_a_topic_of_other_records_is_not_replayed(runnel_broker: Broker) -
     await runnel_broker.publish("orders", b"alive")
     with pytest.raises(InvalidOption, match="its record at 0 is not a dead letter"):
         await runnel_broker.replay("orders")
-    assert runnel_broker.statistics().groups[0].lag == 1
+    assert runnel_broker.statistics().groups == ()
 
 
 async def test_where_nothing_died_nothing_is_replayed(runnel_broker: Broker) -> None:

@@ -1,8 +1,10 @@
 """The handle on a topic: when it takes the short way of publishing, and when it must not."""
 
+import sys
 import threading
 
 import msgspec
+import pytest
 
 import runnel
 from runnel.broker.log import SMALL, Log
@@ -21,6 +23,13 @@ def is_short(topic: Topic[bytes], value: bytes = b"x", **options: str | int) -> 
     return before == log.trip > 0
 
 
+@pytest.fixture
+def nobody_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a program that does not import OpenTelemetry."""
+    monkeypatch.delitem(sys.modules, "opentelemetry.trace", raising=False)
+
+
+@pytest.mark.usefixtures("nobody_traces")
 async def test_small_plain_bytes_take_the_short_way_within_a_turn() -> None:
     async with runnel.open() as broker:
         topic = broker.topic("t")
@@ -58,6 +67,7 @@ async def test_a_subclass_of_bytes_is_not_mistaken_for_bytes() -> None:
         assert not is_short(topic, Tagged(b"x"))
 
 
+@pytest.mark.usefixtures("nobody_traces")
 async def test_a_thread_never_takes_the_short_way() -> None:
     async with runnel.open() as broker:
         topic = broker.topic("t")

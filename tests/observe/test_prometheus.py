@@ -95,7 +95,7 @@ async def test_groups_and_handlers_are_there_with_their_histogram() -> None:
     assert found[f"group_dead_lettered_total{group}"] == "1"
     assert found[f"group_lag{group}"] == "0"
     name = "test_groups_and_handlers_are_there_with_their_histogram.work"
-    labels = f'handler="{name}",topic="jobs"'
+    labels = f'handler="{name}",topic="jobs",group="workers"'
     assert found[f"handler_duration_seconds_count{{{labels}}}"] == "3"
     assert found[f'handler_duration_seconds_bucket{{{labels},le="+Inf"}}'] == "3"
     assert found[f"handler_failures_total{{{labels}}}"] == "1"

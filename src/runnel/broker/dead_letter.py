@@ -19,7 +19,7 @@ PREFIX = "runnel-dead-letter-"
 REASON, TOPIC, POSITION = f"{PREFIX}reason", f"{PREFIX}topic", f"{PREFIX}position"
 ATTEMPTS, GROUP, SUBSCRIBER = f"{PREFIX}attempts", f"{PREFIX}group", f"{PREFIX}subscriber"
 
-REPLAYING = "runnel-replay"  # the group under which dead letters are put back
+REPLAYED = "$runnel.replayed."  # and a topic: the name that keeps how far its dead letters were put back
 
 
 def is_dead_letter(record: Record[Any]) -> bool:
@@ -49,22 +49,20 @@ def _original(record: Record[Any]) -> dict[str, str]:
 
 async def replay(broker: Broker, topic: str, limit: int | None, where: Callable[[Record[bytes]], bool] | None) -> int:
     """Put dead letters of `topic` back where they came from, each once; how many."""
-    end = broker.catalog.find(topic).end
-    count = 0
-    async with broker.subscribe(topic, group=REPLAYING, prefetch=1) as letters:
-        while limit is None or count < limit:
-            if not letters.reader.unsettled_before(end):
-                break
-            delivery = await anext(letters)
-            record = delivery.record
-            if record.offset >= end:
-                break  # came while replaying: perhaps one that we put back
+    log = broker.catalog.find(topic)
+    name = f"{REPLAYED}{topic}"
+    _, start = broker.positions.get(name, (topic, "earliest"))
+    end, count = log.end, 0  # what comes while replaying may be one that we put back
+    async with broker.subscribe(topic, start=start, buffer=max(1, log.end), policy="drop_newest") as letters:
+        while letters.position < end and (limit is None or count < limit):
+            record = await anext(letters)
             if where is None or where(record):
                 if not is_dead_letter(record):
                     raise InvalidOption("topic", topic, f"its record at {record.offset} is not a dead letter")
-                await broker.topic(record.headers[TOPIC]).publish(
-                    record.value, key=record.key, headers=_original(record)
-                )
+                origin = broker.topic(record.headers[TOPIC])
+                await origin.publish(record.value, key=record.key, headers=_original(record))
                 count += 1
-            await delivery.ack()
+            broker.positions[name] = (topic, log.position(record.offset + 1))
+            if record.offset + 1 >= end:
+                break
     return count

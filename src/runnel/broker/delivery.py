@@ -71,6 +71,11 @@ class Delivery(Generic[T]):
         return ACCEPTED
 
     @property
+    def lapsed(self) -> bool:
+        """Whether its lease ended: the record went back to the group, and settling this delivery raises."""
+        return self._lease.ended
+
+    @property
     def settled(self) -> bool:
         """Whether it was acked, nacked or rejected, or its lease ended."""
         return self._lease.ended or not self._lease.is_open(self._place)

@@ -24,7 +24,9 @@ TOO_SLOW = "the subscriber was too slow"
 class Owner(Protocol):
     """The subscription that a flow belongs to."""
 
-    task: asyncio.Task[Any] | None  # the one that reads, when the flow is strict
+    @property
+    def task(self) -> asyncio.Task[Any] | None:
+        """The one task that can make room, where there is only one."""
 
     @property
     def label(self) -> str:

@@ -94,8 +94,6 @@ class GroupFlow(Block):
 class GroupReader:
     """One group on one topic or pattern. `broker.group(name, pattern)` gives it to the user."""
 
-    task: asyncio.Task[Any] | None = None  # a group publishes for nobody, so it cannot deadlock
-
     def __init__(
         self,
         broker: Broker,
@@ -140,6 +138,12 @@ class GroupReader:
     def pattern(self) -> str:
         """The topic or pattern it reads."""
         return self.attachment.pattern
+
+    @property
+    def task(self) -> asyncio.Task[Any] | None:
+        """The task of its only member: nobody else could make room while that one publishes."""
+        only = list(self.subscriptions.values())[:2]
+        return only[0].task if len(only) == 1 else None
 
     @property
     def clock(self) -> Clock:
@@ -228,6 +232,10 @@ class GroupReader:
         """The values at places [first, end) of a lease."""
         return _stock(lease).values(first, end)
 
+    def take_up(self, lease: Lease) -> None:
+        """A member begins with what it was granted."""
+        self.group.take_up(lease, self._broker.clock.time())
+
     # -- what members say ---------------------------------------------------------------------------------------
 
     def ack(self, lease: Lease, place: int) -> None:
@@ -310,10 +318,6 @@ class GroupReader:
     def floor(self) -> int:
         """The least place that is not settled."""
         return self.group.floor(self.flow.cursor.position)
-
-    def unsettled_before(self, place: int) -> bool:
-        """Whether anything before `place` is still to be settled."""
-        return self.floor() < place
 
     def statistics(self) -> GroupStatistics:
         """How far the group is, and what each member holds."""

@@ -54,6 +54,7 @@ class GroupSubscription(Generic[T]):
         self._reader: GroupReader | None = None
         self._inbox: deque[Lease] = deque()
         self._waiter: asyncio.Future[None] | None = None
+        self.task: asyncio.Task[Any] | None = None  # the one that reads
         self._ended = False
         self._error: RunnelError | None = None
         self._iterator: AsyncGeneratorType[Any, Any] | None = None
@@ -125,6 +126,9 @@ class GroupSubscription(Generic[T]):
                 await self._park()
                 continue
             lease = inbox.popleft()
+            if not lease.ended:
+                reader.take_up(lease)
+            self.task = asyncio.current_task()
             for place, record in enumerate(reader.records(lease, lease.first, lease.end), lease.first):
                 if lease.ended:
                     break  # it expired, or the group was reset: somebody else's business now
@@ -151,6 +155,7 @@ class GroupSubscription(Generic[T]):
 
     def _take(self, limit: int) -> list[Part]:
         parts: list[Part] = []
+        self.task = asyncio.current_task()
         while self._inbox and limit > 0:
             lease = self._inbox[0]
             first, end = lease.handed, min(lease.end, lease.handed + limit)
@@ -158,6 +163,7 @@ class GroupSubscription(Generic[T]):
                 self._inbox.popleft()
             if lease.ended:
                 continue
+            self.reader.take_up(lease)
             lease.handed = end
             limit -= end - first
             parts += [Part(lease, first, end)] if self._codec is None else self._decoded_parts(lease, first, end)

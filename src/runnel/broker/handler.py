@@ -56,8 +56,8 @@ class Handler:
     ) -> None:
         self.function, self.pattern, self.group = function, pattern, group
         self.concurrency, self.options = concurrency, options
-        self.name = getattr(function, "__qualname__", repr(function)).replace("<locals>.", "")
-        self.is_async = inspect.iscoroutinefunction(inspect.unwrap(function))
+        self.name = _written(function).__qualname__.replace("<locals>.", "")
+        self.is_async = inspect.iscoroutinefunction(inspect.unwrap(_written(function)))
         self.shape, self.type = _wanted(function)
         self.handled = self.failed = self.running = 0
         self.durations = Histogram()
@@ -104,11 +104,18 @@ class Handler:
         )
 
 
+def _written(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Where the annotations of `function` stand: behind a partial, or in the class of a callable object."""
+    while isinstance(function, partial):
+        function = function.func
+    return function if inspect.isroutine(function) else type(function).__call__
+
+
 def _wanted(function: Callable[..., Any]) -> tuple[str, Any]:
     """What to call `function` with, and the type of the values; None: bytes."""
     try:
         parameters = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
-        hints = typing.get_type_hints(function)
+        hints = typing.get_type_hints(_written(function))
     except (TypeError, ValueError, NameError) as error:
         raise InvalidOption("handler", function, f"its signature cannot be read: {error}") from None
     if len(parameters) != 1 or parameters[0].kind not in (_Parameter.POSITIONAL_ONLY, _Parameter.POSITIONAL_OR_KEYWORD):

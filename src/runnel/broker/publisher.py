@@ -140,8 +140,8 @@ class Publisher:
 
     def _traced(self, headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
         """`headers` with the traceparent of the current span, unless the caller gave one."""
-        if headers and HEADER in headers:
-            return headers
+        if headers and (not isinstance(headers, Mapping) or HEADER in headers):
+            return headers  # or refused, a little later, for what they are
         if self.trace is None:
             from runnel.broker.tracing import current_traceparent  # only where OpenTelemetry is in use anyway
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from runnel.broker.log import SMALL, Log
 from runnel.broker.publisher import Seconds
@@ -20,6 +20,7 @@ from runnel.core.position import Position, Span
 
 if TYPE_CHECKING:
     from runnel.broker.broker import Broker
+    from runnel.broker.group_subscription import GroupSubscription
     from runnel.broker.subscription import Subscription
 
 T = TypeVar("T")
@@ -200,10 +201,16 @@ class Topic(Generic[T]):
             raise Stalled(self.name, position.offset, stalled, timeout or 0.0)
         return position
 
-    def subscribe(self, **options: Any) -> Subscription[T]:
+    @overload
+    def subscribe(self, *, group: str, **options: Any) -> GroupSubscription[T]: ...
+    @overload
+    def subscribe(self, *, group: None = None, **options: Any) -> Subscription[T]: ...
+    def subscribe(self, *, group: str | None = None, **options: Any) -> Subscription[T] | GroupSubscription[T]:
         """Read this topic, with values of its type. Options as in `broker.subscribe`."""
-        subscription: Subscription[T] = self._broker.subscribe(self.name, codec=self._codec, **options)
-        return subscription
+        found: Subscription[T] | GroupSubscription[T] = self._broker.subscribe(
+            self.name, group=group, codec=self._codec, **options
+        )
+        return found
 
     def _resolve(self, *, declared: bool = False) -> Log:
         """The topic's log, made if need be. Remembers it for the short way, if that may be taken at all."""

@@ -92,8 +92,21 @@ class Workers:
         except Exception as error:
             self._failed(handler, message, error)
         else:
-            if isinstance(message, Delivery) and not message.settled:
-                await message.ack()
+            if isinstance(message, Delivery):
+                await self._done(handler, message)
+
+    @staticmethod
+    async def _done(handler: Handler, delivery: Delivery[Any]) -> None:
+        if delivery.lapsed:
+            log.warning(
+                "handler %s took longer than ack_wait for %r offset %d: the record went back to its group and is "
+                "worked on again. Give the group a longer ack_wait, or call delivery.extend() in time.",
+                handler.name,
+                delivery.topic,
+                delivery.offset,
+            )
+        elif not delivery.settled:
+            await delivery.ack()
 
     @staticmethod
     def _failed(handler: Handler, message: Message, error: Exception) -> None:
@@ -101,7 +114,8 @@ class Workers:
         if not isinstance(message, Delivery):
             log.error("handler %s failed on %s", handler.name, where, exc_info=error)
         elif message.settled:
-            log.error("handler %s failed on %s after settling it", handler.name, where, exc_info=error)
+            when = "after its lease ended" if message.lapsed else "after settling it"
+            log.error("handler %s failed on %s %s", handler.name, where, when, exc_info=error)
         elif isinstance(error, Reject):
             message.reject(str(error) or "rejected by its handler")
         else:

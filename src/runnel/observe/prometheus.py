@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from runnel.broker.handler import HandlerStatistics
     from runnel.broker.statistics import GroupStatistics, Statistics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -100,16 +101,16 @@ def _handlers(statistics: Statistics) -> Iterator[str]:
     yield "# HELP handler_duration_seconds How long handlers took."
     yield "# TYPE handler_duration_seconds histogram"
     for handler in statistics.handlers:
-        labels = f'handler="{_escaped(handler.name)}",topic="{_escaped(handler.pattern)}"'
+        labels = _inside(_of_handler(handler))
         seen = 0
         for bound, count in zip((*handler.durations.bounds, "+Inf"), handler.durations.counts, strict=True):
             seen += count
             yield f'handler_duration_seconds_bucket{{{labels},le="{bound}"}} {seen}'
         yield f"handler_duration_seconds_sum{{{labels}}} {handler.durations.sum}"
         yield f"handler_duration_seconds_count{{{labels}}} {seen}"
-    failed: dict[Labels, float] = {
-        (("handler", handler.name), ("topic", handler.pattern)): handler.failed for handler in statistics.handlers
-    }
+    failed: Counter[Labels] = Counter()
+    for handler in statistics.handlers:
+        failed[_of_handler(handler)] += handler.failed
     yield from _family("handler_failures_total", "counter", "Calls of handlers that raised.", failed)
 
 
@@ -117,8 +118,16 @@ def _family(name: str, kind: str, help_text: str, samples: Mapping[Labels, float
     yield f"# HELP {name} {help_text}"
     yield f"# TYPE {name} {kind}"
     for labels, value in samples.items():
-        inside = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels)
+        inside = _inside(labels)
         yield f"{name}{{{inside}}} {value}" if inside else f"{name} {value}"
+
+
+def _of_handler(handler: HandlerStatistics) -> Labels:
+    return (("handler", handler.name), ("topic", handler.pattern), ("group", handler.group or ""))
+
+
+def _inside(labels: Labels) -> str:
+    return ",".join(f'{label}="{_escaped(text)}"' for label, text in labels)
 
 
 def _escaped(text: str) -> str:

@@ -65,7 +65,13 @@ class Model:
 
     notes: dict[int, Note] = field(default_factory=dict)
     deadlines: dict[Lease, float] = field(default_factory=dict)  # of leases with something open
+    moved: dict[Member, float] = field(default_factory=dict)  # when a member last took something up or settled it
     sums: Sums = field(default_factory=Sums)
+
+    def until(self, lease: Lease, wait: float) -> float:
+        """When a lease ends; what a busy member has not begun with waits for it."""
+        begun = lease.handed > lease.first
+        return self.deadlines[lease] if begun else max(self.deadlines[lease], self.moved.get(lease.member, 0.0) + wait)
 
     def out(self, lease: Lease) -> list[Note]:
         """What is open of a lease."""
@@ -79,6 +85,8 @@ class Model:
         """Places of a lease are no longer open; whoever works gets more time."""
         for place in places:
             self.notes[place].lease = None
+        if places:
+            self.moved[lease.member] = now
         if self.out(lease):
             self.deadlines[lease] = max(self.deadlines[lease], now + wait)
         else:
@@ -148,6 +156,7 @@ class GroupMachine(RuleBasedStateMachine):
             for place in places:
                 if place >= lease.handed:
                     self.model.notes[place].lease = None
+                    self.model.sums.redelivered -= self.model.notes[place].tried > 0
         return dead
 
     def same_letters(self, letters: list[DeadLetter], expected: list[DeadLetter]) -> None:
@@ -255,6 +264,9 @@ class GroupMachine(RuleBasedStateMachine):
         """A member takes some of what it was granted in hand."""
         unseen = [lease for lease in self.model.deadlines if lease.handed < lease.end]
         lease = unseen[pick % len(unseen)]
+        self.group.take_up(lease, self.now)
+        self.model.moved[lease.member] = self.now
+        self.model.deadlines[lease] = max(self.model.deadlines[lease], self.now + self.options.ack_wait)
         first, lease.handed = lease.handed, min(lease.end, lease.handed + count)
         for place in range(first, lease.handed):
             self.model.notes[place].tried += 1
@@ -323,7 +335,7 @@ class GroupMachine(RuleBasedStateMachine):
     @rule(seconds=SECONDS)
     def let_time_pass(self, seconds: float) -> None:
         self.now += seconds
-        late = [lease for lease, deadline in self.model.deadlines.items() if deadline <= self.now]
+        late = [lease for lease in self.model.deadlines if self.model.until(lease, self.options.ack_wait) <= self.now]
         expected = self.end(late, EXPIRED_LEASE)
         self.same_letters(self.group.expire(self.now), expected)
         assert all(lease.ended for lease in late)
@@ -444,7 +456,7 @@ class GroupMachine(RuleBasedStateMachine):
     @invariant()
     def it_is_looked_at_again_in_time(self) -> None:
         """Nobody has to say anything: the group knows when a lease ends or a record is due."""
-        times = list(self.model.deadlines.values())
+        times = [self.model.until(lease, self.options.ack_wait) for lease in self.model.deadlines]
         times += [self.model.notes[place].due for place, at in whereabouts(self.group).items() if at == "scheduled"]
         event = self.group.next_event()
         assert event is not None if times else True

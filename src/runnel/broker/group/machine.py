@@ -36,12 +36,13 @@ class DeadLetter(NamedTuple):
 class Member:
     """Somebody who takes part. `held` never exceeds `prefetch`, nor `held_bytes` its bound, except by one record."""
 
-    __slots__ = ("acked", "granted", "group", "held", "held_bytes", "name", "prefetch", "prefetch_bytes")
+    __slots__ = ("acked", "granted", "group", "held", "held_bytes", "moved", "name", "prefetch", "prefetch_bytes")
 
     def __init__(self, group: Group, name: str, prefetch: int, prefetch_bytes: int | None) -> None:
         self.group, self.name, self.prefetch, self.prefetch_bytes = group, name, prefetch, prefetch_bytes
         self.held = self.held_bytes = 0
         self.granted = self.acked = 0
+        self.moved = float("-inf")  # when it last took something up, or settled it
 
     def __repr__(self) -> str:
         return f"<Member {self.name!r} holds {self.held} of {self.prefetch}>"
@@ -204,6 +205,11 @@ class Group:
         self.outstanding += end - first
         return lease
 
+    def take_up(self, lease: Lease, now: float) -> None:
+        """The member begins with what it was granted: only now does its time for it run."""
+        lease.member.moved = now
+        lease.deadline = max(lease.deadline, now + self.options.ack_wait)
+
     # -- what members say ---------------------------------------------------------------------------------------
 
     def ack(self, lease: Lease, place: int, now: float) -> None:
@@ -280,6 +286,8 @@ class Group:
                 late.append(lease)
         dead: list[DeadLetter] = []
         for lease in late:
+            if lease.handed == lease.first:  # in the queue of a member that may be busy with earlier ones
+                lease.deadline = max(lease.deadline, lease.member.moved + self.options.ack_wait)
             if lease.deadline > now:  # it moved meanwhile: look again then
                 self._requeue(lease)
             else:
@@ -332,12 +340,12 @@ class Group:
         """`count` places of the lease are no longer at the member."""
         member = lease.member
         member.held -= count
+        member.moved = now
         self.outstanding -= count
         if lease.item is not None:
             member.held_bytes -= lease.item.size
         if lease.low == lease.end:
-            if self._leases.pop(lease, self) is self:
-                del self._long[lease]
+            self._close(lease)
         else:
             # It moves: whoever works gets more time, and nothing of what `extend` gave is taken away.
             lease.deadline = max(lease.deadline, now + self.options.ack_wait)
@@ -377,6 +385,7 @@ class Group:
             seen = place < lease.handed
             if lease.item is None and not seen:
                 self._ready.put_back_plain(Stretch(place, lease.end, lease.stock))
+                lease.member.granted -= lease.end - place
                 break  # nothing after the first unseen place was seen or settled
             item = lease.item or self._plain_item(place, lease.stock, lease.attempt)
             if seen:
@@ -384,5 +393,7 @@ class Group:
                 dead += self._again(item, 0.0, now)
             else:
                 item.attempts -= 1
+                self.redelivered -= item.attempts > 0
+                lease.member.granted -= 1
                 self._ready.put_back(item)
         return dead
