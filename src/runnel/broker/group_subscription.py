@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from types import AsyncGeneratorType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
 from runnel.broker.delivery import Delivery, DeliveryBatch, Part
 from runnel.broker.group.lease import Lease
+from runnel.broker.reading import Reading
 from runnel.core.codec import Codec
-from runnel.core.errors import RunnelError, SubscriptionMisused, ValidationFailed
+from runnel.core.errors import RunnelError, ValidationFailed
 from runnel.core.options import not_negative, positive
 from runnel.core.record import Record
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 PREFETCH = 64
 
 
-class GroupSubscription(Generic[T]):
+class GroupSubscription(Reading, Generic[T]):
     """One member of a group.
 
     >>> async with broker.subscribe("orders", group="billing") as deliveries:
@@ -46,44 +46,36 @@ class GroupSubscription(Generic[T]):
         prefetch: int | None,
         prefetch_bytes: int | None,
     ) -> None:
-        self.label = label
+        super().__init__()
+        self._label = label
         self.prefetch = PREFETCH if prefetch is None else positive("prefetch", prefetch)
         self.prefetch_bytes = None if prefetch_bytes is None else positive("prefetch_bytes", prefetch_bytes)
         self._open_reader = open_reader
         self._codec = codec
         self._reader: GroupReader | None = None
         self._inbox: deque[Lease] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-        self.task: asyncio.Task[Any] | None = None  # the one that reads
-        self._ended = False
-        self._error: RunnelError | None = None
-        self._iterator: AsyncGeneratorType[Any, Any] | None = None
 
     def __repr__(self) -> str:
-        state = "ended" if self._ended else "open" if self._reader is not None else "not entered"
-        return f"<GroupSubscription {self.label!r} {state}>"
+        return f"<GroupSubscription {self.label!r} {self._state}>"
+
+    @property
+    def label(self) -> str:
+        """The member's name: the one it was given, or its group's and a number."""
+        return self._label
 
     @property
     def reader(self) -> GroupReader:
         """The group it belongs to, once the block is entered."""
-        if self._reader is None:
-            raise SubscriptionMisused(self.label, "enter it first: `async with broker.subscribe(...) as deliveries`")
+        self._check_entered()
+        assert self._reader is not None, "entering opened it"
         return self._reader
 
     async def __aenter__(self) -> GroupSubscription[T]:
-        if self._reader is not None:
-            raise SubscriptionMisused(self.label, "it was entered before; subscribe again for another one")
+        self._check_not_entered()
         self._reader = self._open_reader()
         self._reader.admit(self)
+        self._entered = True
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.end()
-        iterator = self._iterator
-        if iterator is not None and not iterator.ag_running:
-            await iterator.aclose()
 
     def __aiter__(self) -> AsyncIterator[Delivery[T]]:
         return self._iterate(self._deliveries, None, None)
@@ -101,18 +93,6 @@ class GroupSubscription(Generic[T]):
             not_negative("max_wait", max_wait)
         return self._iterate(self._batches, min(limit, self.prefetch), max_wait)
 
-    def _iterate(self, make: Callable[..., Any], *how: Any) -> AsyncIterator[Any]:
-        _ = self.reader  # entered?
-        if self._error is not None:
-            raise self._error
-        # A read that was cancelled has finished its generator, with nothing in hand: the next one makes another.
-        if self._iterator is None or self._iterator.ag_frame is None:
-            self._iterator = make(*how)
-            self._how = (make.__name__, how)
-        elif self._how != (make.__name__, how):
-            raise SubscriptionMisused(self.label, "it is being read already; read it one way, or subscribe twice")
-        return self._iterator
-
     # -- reading ------------------------------------------------------------------------------------------------
 
     async def _deliveries(self, *_: None) -> AsyncIterator[Delivery[T]]:
@@ -123,7 +103,7 @@ class GroupSubscription(Generic[T]):
                     raise self._error
                 if self._ended:
                     return
-                await self._park()
+                await self._parked()
                 continue
             lease = inbox.popleft()
             if not lease.ended:
@@ -142,7 +122,7 @@ class GroupSubscription(Generic[T]):
         reader = self.reader
         while True:
             if max_wait is not None:
-                await self._gather(limit, max_wait)
+                await self._gather(self._granted, limit, max_wait, reader.clock)
             parts = self._take(limit)
             if parts:
                 yield DeliveryBatch(reader, parts)
@@ -151,7 +131,7 @@ class GroupSubscription(Generic[T]):
             elif self._ended:
                 return
             else:
-                await self._park()
+                await self._parked()
 
     def _take(self, limit: int) -> list[Part]:
         parts: list[Part] = []
@@ -190,37 +170,16 @@ class GroupSubscription(Generic[T]):
             return None
         return Record(**(msgspec.structs.asdict(record) | {"value": value}))
 
-    async def _gather(self, limit: int, max_wait: float) -> None:
-        """Wait for the first record, then for `limit` of them or `max_wait` seconds."""
-        while not self._inbox and not self._ended:
-            await self._park()
-        expired = False
-
-        def expire() -> None:
-            nonlocal expired
-            expired = True
-            self._wake()
-
-        timer = self.reader.clock.call_later(max_wait, expire)
-        try:
-            while sum(map(len, self._inbox)) < limit and not expired and not self._ended:
-                await self._park()
-        finally:
-            timer.cancel()
-
-    async def _park(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+    def _granted(self) -> int:
+        """Records granted to this member that it has not taken."""
+        return sum(map(len, self._inbox))
 
     # -- what the group does with it ----------------------------------------------------------------------------
 
     def receive(self, lease: Lease) -> None:
         """Records were granted to this member."""
         self._inbox.append(lease)
-        self._wake()
+        self.wake()
 
     def forget(self) -> None:
         """What was granted is void."""
@@ -233,8 +192,4 @@ class GroupSubscription(Generic[T]):
             self._inbox.clear()
             if self._reader is not None:
                 self._reader.dismiss(self)
-            self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+            self.wake()

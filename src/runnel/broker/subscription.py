@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from types import AsyncGeneratorType, TracebackType
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
 from runnel.broker.cursor import SLICE, Missed, Taken, joined
 from runnel.broker.flow import TOO_SLOW, Flow
+from runnel.broker.reading import Reading
 from runnel.core.batch import Batch, Slice
 from runnel.core.codec import Codec
-from runnel.core.errors import Disconnected, RecordsMissed, RunnelError, SubscriptionMisused, ValidationFailed
+from runnel.core.errors import Disconnected, RecordsMissed, RunnelError, ValidationFailed
 from runnel.core.options import not_negative, positive
 from runnel.core.record import Gap, Record
 
@@ -36,7 +36,7 @@ log = logging.getLogger("runnel")
 WARN_SHARE = 0.01  # above this share of drops a subscription is warned about, once
 
 
-class Subscription(Generic[T]):
+class Subscription(Reading, Generic[T]):
     """Records of one topic or pattern, read one by one or in batches.
 
     >>> async with broker.subscribe("orders") as orders:
@@ -45,25 +45,22 @@ class Subscription(Generic[T]):
     """
 
     def __init__(self, reader: Reader, codec: Codec[T] | None) -> None:
+        super().__init__()
         self._reader = reader
         self._codec = codec
-        self._waiter: asyncio.Future[None] | None = None
-        self._ended = self._left = False
-        self._error: RunnelError | None = None
         self._current: Record[T] | None = None  # handed to the user, who has not asked for the next
         self._holding: Slice | None = None  # the same, of a batch
-        self._iterator: AsyncGeneratorType[Any, Any] | None = None
         self._missed: Missed | None = None  # counted, and to be told with the next item
         self._warned = False
         self._flow: Flow | None = None  # since the block was entered
-        self.task: asyncio.Task[Any] | None = None
         self.delivered = 0
         self.dropped_count = 0
         self.expired = 0
 
     def __repr__(self) -> str:
-        state = "ended" if self._ended else "open" if self._flow is not None else "not entered"
-        return f"<Subscription {self.label!r} {state}, delivered {self.delivered:,}, dropped {self.dropped_count:,}>"
+        return (
+            f"<Subscription {self.label!r} {self._state}, delivered {self.delivered:,}, dropped {self.dropped_count:,}>"
+        )
 
     # -- what a user sees ---------------------------------------------------------------------------------------
 
@@ -88,20 +85,11 @@ class Subscription(Generic[T]):
         return self.flow.lag()
 
     async def __aenter__(self) -> Subscription[T]:
-        if self._flow is not None:
-            raise SubscriptionMisused(self.label, "it was entered before; subscribe again for another one")
+        self._check_not_entered()
         self._flow = self._reader.start(self)
+        self._entered = True
         self._reader.attach(self)
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._left = True
-        self.end()
-        iterator = self._iterator
-        if iterator is not None and not iterator.ag_running:
-            await iterator.aclose()
 
     def __aiter__(self) -> AsyncIterator[Record[T]]:
         return self._iterate(self._records, None, None)
@@ -118,19 +106,6 @@ class Subscription(Generic[T]):
         if max_wait is not None:
             not_negative("max_wait", max_wait)
         return self._iterate(self._batches, limit, max_wait)
-
-    def _iterate(self, make: Callable[..., Any], *how: Any) -> AsyncIterator[Any]:
-        # One generator per subscription: records in hand after a `break` are where they were.
-        _ = self.flow  # entered?
-        if self._error is not None:
-            raise self._error
-        # A read that was cancelled has finished its generator, with nothing in hand: the next one makes another.
-        if self._iterator is None or self._iterator.ag_frame is None:
-            self._iterator = make(*how)
-            self._how = (make.__name__, how)
-        elif self._how != (make.__name__, how):
-            raise SubscriptionMisused(self.label, "it is being read already; read it one way, or subscribe twice")
-        return self._iterator
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -165,7 +140,8 @@ class Subscription(Generic[T]):
         flow = self.flow
         while True:
             if max_wait is not None:
-                await self._gather(limit, max_wait)
+                # To wait for more than the buffer holds would be to wait for drops.
+                await self._gather(flow.lag, min(limit, flow.buffer), max_wait, self._reader.clock)
             taken = self._take(limit)
             if taken is None:
                 if self._ended:
@@ -199,32 +175,9 @@ class Subscription(Generic[T]):
         return None if self._left else self.flow.take(limit)
 
     def _parked(self) -> asyncio.Future[None]:
-        """Done when something was published, or at the end. Whoever awaits it looks again.
-
-        A reader that is cancelled here stays on the list of those to be woken, where it does no harm.
-        """
-        self._waiter = asyncio.get_running_loop().create_future()
+        # A reader that is cancelled while it waits stays on the list of those to be woken, where it does no harm.
         self._reader.attachment.park(self)
-        return self._waiter
-
-    async def _gather(self, limit: int, max_wait: float) -> None:
-        """Wait for the first record, then for `limit` of them (or a full buffer) or `max_wait` seconds."""
-        limit = min(limit, self.flow.buffer)  # to wait for more would be to wait for drops
-        while not self.flow.lag() and not self._ended:
-            await self._parked()
-        expired = False
-
-        def expire() -> None:
-            nonlocal expired
-            expired = True
-            self.wake()
-
-        timer = self._reader.clock.call_later(max_wait, expire)
-        try:
-            while self.flow.lag() < limit and not expired and not self._ended:
-                await self._parked()
-        finally:
-            timer.cancel()
+        return super()._parked()
 
     # -- what was read ------------------------------------------------------------------------------------------
 
@@ -310,8 +263,8 @@ class Subscription(Generic[T]):
     @property
     def flow(self) -> Flow:
         """The policy at work, once the block is entered."""
-        if self._flow is None:
-            raise SubscriptionMisused(self.label, "enter it first: `async with broker.subscribe(...) as subscription`")
+        self._check_entered()
+        assert self._flow is not None, "entering opened it"
         return self._flow
 
     # -- what the broker does with it ---------------------------------------------------------------------------
@@ -330,11 +283,6 @@ class Subscription(Generic[T]):
     def members(self) -> int:
         """One: itself."""
         return 1
-
-    def wake(self) -> None:
-        """Look again: something was published, or it is over."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
     def end(self, error: RunnelError | None = None) -> None:
         """No more records. Those already published are still read, unless it ends with an error."""
