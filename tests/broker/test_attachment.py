@@ -18,24 +18,24 @@ async def test_a_pattern_covers_the_topics_there_are_and_those_made_later() -> N
     async with runnel.open() as broker:
         for name in ("a.x", "b"):
             await broker.topic(name).declare()
-        attachment = Attachment(broker, "a.*", None)
+        attachment = Attachment(broker._bus, "a.*", None)
         reader = reader_of(attachment)
         attachment.attach(reader)
         assert {log.name for log in attachment.logs} == {"a.x"}
         await broker.topic("a.y").declare()
-        assert broker.catalog.patterns.covering("a.y") == [reader]
+        assert broker._bus.catalog.patterns.covering("a.y") == [reader]
         assert attachment.detach(reader)
-        assert broker.catalog.patterns.covering("a.y") == []
+        assert broker._bus.catalog.patterns.covering("a.y") == []
         assert not attachment.detach(reader)
 
 
 async def test_a_name_covers_its_topic_and_makes_it() -> None:
     async with runnel.open() as broker:
-        attachment = Attachment(broker, "t", None)
+        attachment = Attachment(broker._bus, "t", None)
         reader = reader_of(attachment)
         attachment.attach(reader)
         (log,) = attachment.logs
-        assert log is broker.catalog.logs["t"]
+        assert log is broker._bus.catalog.logs["t"]
         assert log.gate is not None
         assert list(log.gate) == [reader]
         attachment.detach(reader)
@@ -44,7 +44,7 @@ async def test_a_name_covers_its_topic_and_makes_it() -> None:
 
 async def test_a_parked_reader_is_woken_by_the_next_publish_even_to_a_hot_log() -> None:
     async with runnel.open() as broker:
-        attachment = Attachment(broker, "t", None)
+        attachment = Attachment(broker._bus, "t", None)
         reader = reader_of(attachment)
         attachment.attach(reader)
         topic = broker.topic("t")
@@ -54,7 +54,7 @@ async def test_a_parked_reader_is_woken_by_the_next_publish_even_to_a_hot_log() 
         attachment.park(reader)
         topic.publish_nowait(b"the long way")
         assert reader.woken == 1
-        broker.timeline.cool()
+        broker._bus.timeline.cool()
         topic.publish_nowait(b"nobody sleeps")
         assert reader.woken == 1
 
@@ -64,16 +64,16 @@ async def test_joining_closes_the_open_run_so_that_the_newcomer_is_seen(pattern:
     async with runnel.open() as broker:
         broker.topic("t").publish_nowait(b"x")
         broker.topic("a.x").publish_nowait(b"x")
-        assert broker.timeline.hot is not None
-        attachment = Attachment(broker, pattern, None)
+        assert broker._bus.timeline.hot is not None
+        attachment = Attachment(broker._bus, pattern, None)
         attachment.attach(reader_of(attachment))
-        assert broker.timeline.hot is None
+        assert broker._bus.timeline.hot is None
 
 
 def test_a_wrong_pattern_or_start_is_refused_at_once() -> None:
     broker = Broker()
     with pytest.raises(InvalidPattern):
-        Attachment(broker, "a..b", None)
+        Attachment(broker._bus, "a..b", None)
     with pytest.raises(InvalidOption):
-        Attachment(broker, "a.*", 5)
+        Attachment(broker._bus, "a.*", 5)
     assert make_timeline().runs == []

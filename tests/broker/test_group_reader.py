@@ -33,7 +33,7 @@ async def turns(count: int = 20) -> None:
 
 
 def group_of(broker: Broker) -> GroupReader:
-    (reader,) = broker.groups
+    (reader,) = broker._bus.groups
     return reader
 
 

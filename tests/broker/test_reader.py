@@ -24,18 +24,18 @@ from runnel.core.position import Position
 )
 def test_options_are_checked_before_anything_happens(options: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
-        Reader(Broker(), "t", SubscribeOptions(**options))
+        Reader(Broker()._bus, "t", SubscribeOptions(**options))
 
 
 def test_a_wrong_pattern_is_refused() -> None:
     with pytest.raises(InvalidPattern):
-        Reader(Broker(), "t.>.x", SubscribeOptions())
+        Reader(Broker()._bus, "t.>.x", SubscribeOptions())
 
 
 def test_a_label_is_the_name_or_a_number_of_its_own() -> None:
     broker = Broker()
-    assert Reader(broker, "t", SubscribeOptions(name="billing")).label == "billing"
-    labels = {Reader(broker, "t", SubscribeOptions()).label for _ in range(3)}
+    assert Reader(broker._bus, "t", SubscribeOptions(name="billing")).label == "billing"
+    labels = {Reader(broker._bus, "t", SubscribeOptions()).label for _ in range(3)}
     assert len(labels) == 3
     assert all(label.startswith("t#") for label in labels)
 
@@ -51,15 +51,15 @@ async def test_what_a_name_keeps_is_the_first_record_not_asked_beyond(pattern: s
                 for _ in range(10):
                     await anext(subscription)
             await anext(subscription)
-        assert broker.positions["n"] == (pattern, at[0])
+        assert broker._bus.positions["n"] == (pattern, at[0])
         async with broker.subscribe(pattern, name="n") as subscription:
             assert (await anext(subscription)).value == b"a"
             assert (await anext(subscription)).value == b"b"
-        assert broker.positions["n"] == (pattern, at[1])
+        assert broker._bus.positions["n"] == (pattern, at[1])
         async with broker.subscribe(pattern, name="n") as subscription:
             await anext(subscription.batches(max_records=2))
             assert subscription.position == (1 if pattern == "t" else 11)
-        assert broker.positions["n"] == (pattern, at[1])
+        assert broker._bus.positions["n"] == (pattern, at[1])
 
 
 async def test_a_name_is_free_again_after_a_start_that_failed() -> None:
@@ -67,13 +67,13 @@ async def test_a_name_is_free_again_after_a_start_that_failed() -> None:
         subscription = broker.subscribe("t", name="n", start=99)
         with pytest.raises(Exception, match="not 99"):
             await subscription.__aenter__()
-        assert (broker.named, broker.readers, broker.positions) == ({}, {}, {})
+        assert (broker._bus.named, broker._bus.readers, broker._bus.positions) == ({}, {}, {})
         async with broker.subscribe("t", name="n"):
-            assert list(broker.named) == ["n"]
+            assert list(broker._bus.named) == ["n"]
 
 
 async def test_leaving_what_was_never_entered_is_harmless() -> None:
     async with Broker() as broker:
-        reader = Reader(broker, "t", SubscribeOptions(name="n"))
+        reader = Reader(broker._bus, "t", SubscribeOptions(name="n"))
         reader.leave(Subscription(reader, None))
-        assert broker.positions == {}
+        assert broker._bus.positions == {}

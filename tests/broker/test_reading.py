@@ -69,8 +69,7 @@ async def test_ending_wakes_whoever_waits_and_the_loop_is_over() -> None:
     seen: list[int] = []
 
     async def read() -> None:
-        async for number in reading.one_by_one():
-            seen.append(number)
+        seen.extend([number async for number in reading.one_by_one()])
 
     task = asyncio.create_task(read())
     await asyncio.sleep(0)

@@ -43,7 +43,7 @@ def open(where: str | Path | None = None, **options: Any) -> Broker:
 
 def attach(broker: aio.Broker) -> Broker:
     """A way to use a broker that runs on an event loop from other threads. Closing it leaves the broker open."""
-    loop = broker.home.loop
+    loop = broker.loop
     if loop is None:
         raise NotSupported("attaching", "the broker has not been used on an event loop yet; enter it first")
     return Broker(broker, loop)
@@ -73,7 +73,7 @@ class Broker:
 
     def topic(self, name: str, type: type[V] | None = None, **options: Any) -> Topic[V]:
         """A handle on topic `name`; nothing happens before it is used."""
-        return Topic(self._broker.topic(name, type, **options), self._portal)
+        return Topic(self._broker.topic(name, type, **options), self._portal, self._broker.clock)
 
     def publish(
         self,

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 from runnel.blocking.portal import Portal
 from runnel.blocking.subscription import Subscription
 from runnel.broker.topic import Topic as AsyncTopic
+from runnel.core.clock import Clock
 from runnel.core.position import Position, Span
 
 T = TypeVar("T")
@@ -16,8 +17,8 @@ T = TypeVar("T")
 class Topic(Generic[T]):
     """`runnel.Topic` without asyncio."""
 
-    def __init__(self, topic: AsyncTopic[T], portal: Portal) -> None:
-        self._topic, self._portal = topic, portal
+    def __init__(self, topic: AsyncTopic[T], portal: Portal, clock: Clock) -> None:
+        self._topic, self._portal, self._clock = topic, portal, clock
 
     @property
     def name(self) -> str:
@@ -50,4 +51,4 @@ class Topic(Generic[T]):
 
     def subscribe(self, **options: Any) -> Subscription[T]:
         """Read this topic, with values of its type."""
-        return Subscription(self._topic.subscribe(**options), self._portal, self._topic.broker.clock)
+        return Subscription(self._topic.subscribe(**options), self._portal, self._clock)

@@ -14,42 +14,42 @@ from runnel.broker.start import Start, check_start, open_cursor
 from runnel.core.pattern import check_pattern, is_pattern, matches
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
+    from runnel.broker.bus import Bus
 
 
 class Attachment:
     """Which logs a reader reads, where it starts, and how it is woken."""
 
-    def __init__(self, broker: Broker, pattern: str, start: Start) -> None:
+    def __init__(self, bus: Bus, pattern: str, start: Start) -> None:
         self.pattern = check_pattern(pattern)
         self.is_pattern = is_pattern(pattern)
         check_start(start, pattern, is_pattern=self.is_pattern)
         self.logs: set[Log] = set()
-        self._broker = broker
+        self._bus = bus
 
     def cover(self) -> None:
         """Find the logs there are."""
         if self.is_pattern:
-            self.logs = {log for log in self._broker.catalog.logs.values() if matches(self.pattern, log.name)}
+            self.logs = {log for log in self._bus.catalog.logs.values() if matches(self.pattern, log.name)}
         else:
-            self.logs = {self._broker.catalog.find(self.pattern)}
+            self.logs = {self._bus.catalog.find(self.pattern)}
 
     def cursor(self, start: Start) -> tuple[Cursor, Missed | None]:
         """A cursor on the logs, at `start`."""
-        return open_cursor(self._broker.timeline, self.logs, start, is_pattern=self.is_pattern)
+        return open_cursor(self._bus.timeline, self.logs, start, is_pattern=self.is_pattern)
 
     def encoding_of(self, topic: str) -> str | None:
         """How the values of a typed topic are written; None where nobody has said."""
-        log = self._broker.catalog.logs.get(topic)
+        log = self._bus.catalog.logs.get(topic)
         return None if log is None or log.codec is None else log.codec.encoding
 
     def attach(self, reader: GateReader) -> None:
         """Have `reader` told of what is published from now on."""
         if self.is_pattern:
-            self._broker.catalog.patterns.add(self.pattern, reader)
+            self._bus.catalog.patterns.add(self.pattern, reader)
         for log in self.logs:
             self.join(log, reader)
-        self._broker.readers[reader] = None
+        self._bus.readers[reader] = None
 
     def join(self, log: Log, reader: GateReader) -> None:
         """Read `log` too."""
@@ -57,15 +57,15 @@ class Attachment:
         if log.gate is None:
             log.gate = Gate()
         log.gate.attach(reader, pattern=self.is_pattern)
-        self._broker.timeline.cool()
+        self._bus.timeline.cool()
 
     def detach(self, reader: GateReader) -> bool:
         """Have `reader` told of nothing more; whether it was attached at all."""
-        if reader not in self._broker.readers:
+        if reader not in self._bus.readers:
             return False
-        del self._broker.readers[reader]
+        del self._bus.readers[reader]
         if self.is_pattern:
-            self._broker.catalog.patterns.remove(self.pattern, reader)
+            self._bus.catalog.patterns.remove(self.pattern, reader)
         for log in self.logs:
             if log.gate is not None:
                 log.gate.detach(reader)
@@ -73,7 +73,7 @@ class Attachment:
 
     def park(self, reader: GateReader) -> None:
         """`reader` sleeps: the next publish must take the long way, and wake it."""
-        timeline = self._broker.timeline
+        timeline = self._bus.timeline
         if self.is_pattern:
             timeline.cool()  # the gates of a pattern wake its readers always
             return

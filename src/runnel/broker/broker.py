@@ -12,30 +12,24 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from runnel.broker import dead_letter as dead_letters
-from runnel.broker import request
+from runnel.broker import replay, request
+from runnel.broker.bus import Bus
 from runnel.broker.catalog import Catalog
 from runnel.broker.clock import SystemClock
 from runnel.broker.delivery import Delivery
-from runnel.broker.gate import TURN, GateReader, Watch
 from runnel.broker.group_reader import GroupReader
 from runnel.broker.group_subscription import GroupSubscription
-from runnel.broker.groups import Groups
 from runnel.broker.handler import Handler, HandlerStatistics, Middleware
-from runnel.broker.home import Home
-from runnel.broker.log import KEEP_BYTES, KEEP_COUNT, Log
-from runnel.broker.publisher import Publisher, Seconds
-from runnel.broker.reader import Reader, SubscribeOptions
+from runnel.broker.publisher import Seconds
 from runnel.broker.start import Start
-from runnel.broker.statistics import Statistics, Totals, snapshot
+from runnel.broker.statistics import Statistics, snapshot
+from runnel.broker.subscribing import open_subscription
 from runnel.broker.subscription import Subscription
-from runnel.broker.timeline import Timeline
 from runnel.broker.topic import Topic
 from runnel.broker.workers import Workers
 from runnel.core.clock import Clock
 from runnel.core.codec import Codec
 from runnel.core.errors import (
-    BrokerClosed,
     InvalidOption,
     NotSupported,
     UnknownTopic,
@@ -68,28 +62,18 @@ class Broker:
     """
 
     def __init__(self, *, auto_create: bool = True, clock: Clock | None = None) -> None:
-        self.clock: Clock = clock or SystemClock()
-        self.timeline = Timeline(self.clock, self.settle_readers)
-        self.home = Home(self.timeline.move_in, self.timeline.cool)
-        self.catalog = Catalog(self, auto_create=auto_create)
-        self.publisher = Publisher(self)
-        self.readers: dict[GateReader, None] = {}
-        self.groups = Groups(self)
-        self.named: dict[str, Subscription[Any]] = {}
-        self.positions: dict[str, tuple[str, Position | int]] = {}
-        self.ended = Totals()
-        self._numbers = 0
-        self._handlers: list[Handler] = []
+        self._bus = Bus(auto_create=auto_create, clock=clock or SystemClock())
         self._middleware: list[Middleware] = []
         self._workers: Workers | None = None
 
     def __repr__(self) -> str:
-        return f"<Broker in memory, {self.home.state}, {len(self.catalog.logs)} topics, {len(self.readers)} readers>"
+        bus = self._bus
+        return f"<Broker in memory, {bus.home.state}, {len(bus.catalog.logs)} topics, {len(bus.readers)} readers>"
 
     # -- life ---------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Broker:
-        self.home.check_usable("entering it again")
+        self._bus.home.check_usable("entering it again")
         return self
 
     async def __aexit__(
@@ -99,24 +83,17 @@ class Broker:
 
     def close(self) -> None:
         """End every subscription, after what was published; refuse everything else. Closing twice is harmless."""
-        if not self.home.closed and not self.home.forked:
-            self.home.take_posted()
-        if not self.home.close():
-            return
-        self.timeline.cool()
-        for log in list(self.publisher.blocked):
-            self.publisher.refuse_blocked(log, BrokerClosed("publishing"))
-        for reader in list(self.readers):
-            reader.end()
+        self._bus.close()
 
-    def is_turn_over(self, log: Log) -> bool:
-        """Whether a publisher should let the readers of `log` run before it goes on."""
-        return self.timeline.published_in_turn() >= (TURN if log.gate is None else log.gate.turn)
+    @property
+    def clock(self) -> Clock:
+        """The clock it keeps."""
+        return self._bus.clock
 
-    def next_number(self) -> int:
-        """A number for whatever needs one of its own."""
-        self._numbers += 1
-        return self._numbers
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop it runs on, once it was used on one."""
+        return self._bus.home.loop
 
     # -- topics -------------------------------------------------------------------------------------------------
 
@@ -128,24 +105,19 @@ class Broker:
         """
         chosen = Catalog.check(TopicOptions.of(options))
         codec: Codec[V] | None = None if type is None else Codec(type, chosen.encoding or "json")
-        return Topic(self, check_name(name), codec, chosen)
+        return Topic(self._bus, check_name(name), codec, chosen)
 
     async def topics(self) -> list[str]:
         """The names of all topics, sorted."""
-        self.home.check_usable("listing topics")
-        return self.catalog.names()
+        self._bus.home.check_usable("listing topics")
+        return self._bus.catalog.names()
 
     async def delete(self, name: str) -> None:
         """Delete a topic and its records. Subscribers of it get `TopicDeleted`, those of patterns a gap."""
-        self.home.check_usable("deleting a topic")
-        if check_name(name) not in self.catalog.logs:
+        self._bus.home.check_usable("deleting a topic")
+        if check_name(name) not in self._bus.catalog.logs:
             raise UnknownTopic(name)
-        self.catalog.delete(name)
-
-    def settle_readers(self) -> None:
-        """Have every reader of a pattern note what lies ahead of it, before records go."""
-        for reader in self.readers:
-            reader.settle()
+        self._bus.catalog.delete(name)
 
     # -- publishing ---------------------------------------------------------------------------------------------
 
@@ -180,23 +152,13 @@ class Broker:
         headers: Mapping[str, str] | None = None,
     ) -> Record[bytes]:
         """Publish, and wait for a reply: a record. `NoResponders` at once when nobody is subscribed."""
-        return await request.request(self, topic, value, timeout, key, headers)
+        return await request.request(self._bus, topic, value, timeout, key, headers)
 
     async def reply(
         self, record: Record[Any] | Delivery[Any], value: bytes | str, *, headers: Mapping[str, str] | None = None
     ) -> bool:
         """Answer a request; False when whoever asked has stopped waiting."""
-        return await request.reply(self, record, value, headers)
-
-    def watch(self, log: Log, position: Position) -> dict[asyncio.Future[None], str]:
-        """A future per current subscriber of `log`, done once it has processed `position`; and its label."""
-        watched: dict[asyncio.Future[None], str] = {}
-        if log.gate is not None and log.epoch == position.epoch:
-            loop = asyncio.get_running_loop()
-            for reader in log.gate:
-                watched[future := loop.create_future()] = reader.label
-                reader.watch(log, Watch(position.offset, future))
-        return watched
+        return await request.reply(self._bus, record, value, headers)
 
     # -- subscribing --------------------------------------------------------------------------------------------
 
@@ -230,7 +192,6 @@ class Broker:
         max_deliver: int | None = None,
         backoff: Sequence[float] | None = None,
         jitter: float | None = None,
-        codec: Codec[V] | None = None,
     ) -> Subscription[V] | GroupSubscription[V]:
         """Read a topic, or every topic that a pattern covers, now and later. Use it with `async with`.
 
@@ -249,45 +210,33 @@ class Broker:
         - `ack_wait`, `max_ack_pending`, `max_deliver`, `backoff`, `jitter`, `dead_letter`: see `GroupOptions`. They
           are the group's, so its members must agree. `buffer`, `buffer_bytes`: when publishers wait for the group.
         """
-        if type is not None:
-            codec = Codec(type)
-        said: dict[str, Any] = {
-            "ack_wait": ack_wait,
-            "max_ack_pending": max_ack_pending,
-            "max_deliver": max_deliver,
-            "backoff": None if backoff is None else tuple(backoff),
-            "jitter": jitter,
-        }
-        said = {option: value for option, value in said.items() if value is not None}
-        if group is not None:
-            alone = {"policy": policy, "on_gap": on_gap, "on_drop": on_drop, "strict": strict or None}
-            refuse("with group=", alone)
-            if dead_letter is not None:
-                said["dead_letter"] = dead_letter
-            label = name or f"{group}#{self.next_number()}"
-            check_pattern(pattern)
-
-            def member_of() -> GroupReader:
-                return self.groups.join(group, pattern, said, start, buffer, buffer_bytes)
-
-            return GroupSubscription(member_of, label, codec, prefetch, prefetch_bytes)
-        refuse("without group=", {**said, "prefetch": prefetch, "prefetch_bytes": prefetch_bytes})
-        chosen = SubscribeOptions(
-            start,
-            name,
-            Policy.of(policy),
-            KEEP_COUNT if buffer is None else buffer,
-            KEEP_BYTES if buffer_bytes is None else buffer_bytes,
-            strict,
-            on_gap,
-            on_drop,
-            dead_letter,
+        found: Subscription[V] | GroupSubscription[V] = open_subscription(
+            self._bus,
+            pattern,
+            start=start,
+            name=name,
+            group=group,
+            policy=policy,
+            buffer=buffer,
+            buffer_bytes=buffer_bytes,
+            prefetch=prefetch,
+            prefetch_bytes=prefetch_bytes,
+            type=type,
+            strict=strict,
+            on_gap=on_gap,
+            on_drop=on_drop,
+            dead_letter=dead_letter,
+            ack_wait=ack_wait,
+            max_ack_pending=max_ack_pending,
+            max_deliver=max_deliver,
+            backoff=backoff,
+            jitter=jitter,
         )
-        return Subscription(Reader(self, pattern, chosen), codec)
+        return found
 
     def group(self, name: str, pattern: str) -> GroupReader:
         """A group that somebody has joined: to `pause()`, `resume()` or `reset(start)` it, or to look at it."""
-        return self.groups.find(name, pattern)
+        return self._bus.groups.find(name, pattern)
 
     async def replay(
         self, topic: str, *, limit: int | None = None, where: Callable[[Record[bytes]], bool] | None = None
@@ -296,7 +245,7 @@ class Broker:
 
         `where` picks them; those it refuses are passed over for good.
         """
-        return await dead_letters.replay(self, topic, limit, where)
+        return await replay.replay(self._bus, topic, limit, where)
 
     # -- handlers -----------------------------------------------------------------------------------------------
 
@@ -325,7 +274,7 @@ class Broker:
             options["max_deliver"] = 1 + int(not_negative("retries", retries))
 
         def register(function: F) -> F:
-            self._handlers.append(Handler(function, pattern, group, concurrency, options))
+            self._bus.handlers.append(Handler(function, pattern, group, concurrency, options))
             return function
 
         return register
@@ -343,10 +292,10 @@ class Broker:
 
         Then nothing new is taken, and what is in hand has `deadline` seconds to finish.
         """
-        self.home.check_usable("running handlers")
+        self._bus.home.check_usable("running handlers")
         if self._workers is not None:
             raise NotSupported("a second run()", "the handlers of this broker are running already")
-        self._workers = Workers(self, self._handlers, self._middleware)
+        self._workers = Workers(self, self._bus.handlers, self._middleware)
         try:
             await self._workers.run(not_negative("deadline", deadline), signals=signals)
         finally:
@@ -359,15 +308,8 @@ class Broker:
 
     def handlers(self) -> tuple[HandlerStatistics, ...]:
         """What each handler did so far."""
-        return tuple(handler.statistics() for handler in self._handlers)
+        return tuple(handler.statistics() for handler in self._bus.handlers)
 
     def statistics(self) -> Statistics:
         """What happened so far and what is held now, as a frozen snapshot. From any thread."""
-        return self.home.ask(lambda: snapshot(self))
-
-
-def refuse(when: str, options: dict[str, Any]) -> None:
-    """Raise for the first option that was given, since it means nothing here."""
-    for option, value in options.items():
-        if value is not None:
-            raise InvalidOption(option, value, f"it means nothing {when}")
+        return self._bus.home.ask(lambda: snapshot(self._bus))

@@ -15,7 +15,7 @@ from runnel.core.options import TopicOptions
 from runnel.core.pattern import PatternTable, check_name
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
+    from runnel.broker.bus import Bus
 
 UNSAID = TopicOptions()  # of a topic that has only been subscribed to: whoever publishes first says what it is
 
@@ -25,10 +25,10 @@ _DURABLE_ONLY = ("durable", "compact", "compression")
 class Catalog:
     """Logs by name, and the patterns that new ones are held against."""
 
-    def __init__(self, broker: Broker, *, auto_create: bool) -> None:
+    def __init__(self, bus: Bus, *, auto_create: bool) -> None:
         self.logs: dict[str, Log] = {}
         self.patterns: PatternTable[GateReader] = PatternTable()
-        self._broker = broker
+        self._bus = bus
         self._auto_create = auto_create
         self._epoch = 0
 
@@ -48,7 +48,7 @@ class Catalog:
         self, name: str, options: TopicOptions | None = None, codec: Codec[Any] | None = None, *, declared: bool = False
     ) -> Log:
         """The log of a topic, made when it may be; its options and type must agree with what is asked."""
-        self._broker.home.check_usable("publishing")
+        self._bus.home.check_usable("publishing")
         log = self.logs.get(name)
         if log is None:
             if not self._auto_create and not declared:
@@ -57,13 +57,13 @@ class Catalog:
         elif options is not None and log.options is not options:
             if log.options is UNSAID:
                 log.options = options
-                self._broker.timeline.cool()
+                self._bus.timeline.cool()
             self._agree(log, options)
         if codec is not None and log.codec is not codec:
             if log.codec is not None:
                 codec.succeed(name, log.codec)
             log.codec = codec
-            self._broker.timeline.cool()  # from now on every publish is checked
+            self._bus.timeline.cool()  # from now on every publish is checked
         return log
 
     @staticmethod
@@ -76,7 +76,7 @@ class Catalog:
     def make(self, name: str, options: TopicOptions | None = None) -> Log:
         """A new log, joined by the readers whose patterns cover it."""
         # Milliseconds and a counter: epochs rise, and no two lives of a topic ever share one.
-        self._epoch = max(self._epoch + 1, int(self._broker.clock.time() * 1000) << 11)
+        self._epoch = max(self._epoch + 1, int(self._bus.clock.time() * 1000) << 11)
         log = self.logs[name] = Log(name, self._epoch, options or UNSAID)
         for reader in self.patterns.covering(name):
             reader.join(log)
@@ -84,19 +84,19 @@ class Catalog:
 
     def delete(self, name: str) -> None:
         """Delete a log and tell its readers."""
-        broker = self._broker
-        broker.timeline.cool()
+        bus = self._bus
+        bus.timeline.cool()
         log = self.logs.pop(name)
         deleted = TopicDeleted(name, log.epoch)
         gate = log.gate or Gate()
         if name[0] != "$":
-            broker.ended.published += log.end
-            broker.ended.published_bytes += log.count_bytes()
-        broker.settle_readers()
+            bus.ended.published += log.end
+            bus.ended.published_bytes += log.count_bytes()
+        bus.settle_readers()
         for reader in gate.readers:
             reader.flow.settle()  # while what it drops can still be counted
-        broker.timeline.forget(log)
-        broker.publisher.refuse_blocked(log, deleted)
+        bus.timeline.forget(log)
+        bus.publisher.refuse_blocked(log, deleted)
         for reader in list(gate.readers):
             reader.end(deleted)
         for reader in gate.patterns:

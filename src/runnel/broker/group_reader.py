@@ -2,7 +2,7 @@
 
 It outlives its members: what nobody has acked stays, and publishers wait (`block`) before
 anything would be lost.
-Below: group, attachment, flow. Above: group_subscription (a member), broker.
+Below: group, attachment, flow. Above: group_subscription (a member), bus.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from runnel.core.policy import Policy
 from runnel.core.record import Record
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
+    from runnel.broker.bus import Bus
     from runnel.broker.group_subscription import GroupSubscription
     from runnel.broker.log import Log
     from runnel.broker.start import Start
@@ -96,7 +96,7 @@ class GroupReader:
 
     def __init__(
         self,
-        broker: Broker,
+        bus: Bus,
         name: str,
         pattern: str,
         options: GroupOptions,
@@ -106,7 +106,7 @@ class GroupReader:
     ) -> None:
         self.name = check_name(name)
         self.label = f"{name} on {pattern}"
-        self.attachment = Attachment(broker, pattern, start)
+        self.attachment = Attachment(bus, pattern, start)
         self.dead_letter = check_name(options.dead_letter or f"dead-letters.{name}")
         if matches(pattern, self.dead_letter):
             raise InvalidOption("dead_letter", self.dead_letter, f"the group itself reads {pattern!r}")
@@ -119,13 +119,13 @@ class GroupReader:
         self.flow = GroupFlow(cursor, buffer, buffer_bytes, self, self.group)
         self.subscriptions: dict[str, GroupSubscription[Any]] = {}
         self.missed = 0
-        self._broker = broker
+        self._bus = bus
         self._pumping = False
         self._unfed = False  # whether a member could have been given more
         self._timer: Timer | None = None
         self._timer_due = float("inf")
         self._watches: list[Watch] = []
-        self._moved = broker.clock.time()  # when something was last settled, or a member came
+        self._moved = bus.clock.time()  # when something was last settled, or a member came
         self._settled_then = self._owed = 0
         self._warned = False
 
@@ -148,7 +148,7 @@ class GroupReader:
     @property
     def clock(self) -> Clock:
         """The broker's clock."""
-        return self._broker.clock
+        return self._bus.clock
 
     @property
     def members(self) -> int:
@@ -159,29 +159,29 @@ class GroupReader:
         """A member comes."""
         self.group.join(subscription.label, subscription.prefetch, subscription.prefetch_bytes)
         self.subscriptions[subscription.label] = subscription
-        self._moved, self._warned = self._broker.clock.time(), False
+        self._moved, self._warned = self._bus.clock.time(), False
         self.wake()
 
     def dismiss(self, subscription: GroupSubscription[Any]) -> None:
         """A member goes; what it held goes to others, at once and in order."""
         if self.subscriptions.pop(subscription.label, None) is not None:
-            self._bury(self.group.leave(subscription.label, self._broker.clock.time()))
+            self._bury(self.group.leave(subscription.label, self._bus.clock.time()))
             self.wake()
 
     # -- bringing and granting ----------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """There may be something to do: look at the loop's next turn."""
-        if not self._pumping and self._broker.home.loop is not None:
+        if not self._pumping and self._bus.home.loop is not None:
             self._pumping = True
-            self._broker.home.loop.call_soon(self._pump)
+            self._bus.home.loop.call_soon(self._pump)
 
     def _pump(self) -> None:
         """Bring what the group wants, grant what is ready, and see to the time."""
         self._pumping = False
-        if self not in self._broker.readers:
+        if self not in self._bus.readers:
             return
-        now = self._broker.clock.time()
+        now = self._bus.clock.time()
         self._bury(self.group.expire(now))
         while (wanted := self.group.wants()) > 0:
             taken = self.flow.take(wanted)
@@ -198,7 +198,7 @@ class GroupReader:
         if taken.missed is not None:
             self.missed += taken.missed.count
             log.warning("group %r missed %d records: %s", self.label, taken.missed.count, taken.missed.reason)
-            self._broker.publisher.release()  # what is gone takes no room
+            self._bus.publisher.release()  # what is gone takes no room
         for part in taken.slices:
             first = part.sequence if self.attachment.is_pattern else part.start
             stock = Stock(first, part)
@@ -234,13 +234,13 @@ class GroupReader:
 
     def take_up(self, lease: Lease) -> None:
         """A member begins with what it was granted."""
-        self.group.take_up(lease, self._broker.clock.time())
+        self.group.take_up(lease, self._bus.clock.time())
 
     # -- what members say ---------------------------------------------------------------------------------------
 
     def ack(self, lease: Lease, place: int) -> None:
         """One record is done."""
-        self.group.ack(lease, place, self._broker.clock.time())
+        self.group.ack(lease, place, self._bus.clock.time())
         member = lease.member
         # A member is refilled when it is half empty. Nobody may have to wait for that who has room now.
         if not self._pumping and (member.held * 2 <= member.prefetch or self._unfed or self._watches):
@@ -248,41 +248,41 @@ class GroupReader:
 
     def ack_range(self, lease: Lease, first: int, end: int) -> None:
         """What is open in [first, end) is done."""
-        self.group.ack_range(lease, first, end, self._broker.clock.time())
+        self.group.ack_range(lease, first, end, self._bus.clock.time())
         self._after_settling()
 
     def nack(self, lease: Lease, place: int, delay: float | None, reason: str) -> None:
         """One attempt failed."""
-        self._bury(self.group.nack(lease, place, delay, reason, self._broker.clock.time()))
+        self._bury(self.group.nack(lease, place, delay, reason, self._bus.clock.time()))
         self._after_settling()
 
     def reject(self, lease: Lease, place: int, reason: str) -> None:
         """One record can never succeed."""
-        self._bury(self.group.reject(lease, place, reason, self._broker.clock.time()))
+        self._bury(self.group.reject(lease, place, reason, self._bus.clock.time()))
         self._after_settling()
 
     def extend(self, lease: Lease, place: int, seconds: float) -> None:
         """One record takes longer."""
-        self.group.extend(lease, place, seconds, self._broker.clock.time())
+        self.group.extend(lease, place, seconds, self._bus.clock.time())
         self.wake()
 
     def _after_settling(self) -> None:
         self.wake()
-        if self._broker.publisher.blocked:
-            self._broker.publisher.release()
+        if self._bus.publisher.blocked:
+            self._bus.publisher.release()
 
     def _bury(self, letters: list[DeadLetter]) -> None:
         """Publish what failed for good to the dead-letter topic."""
-        if self._broker.home.closed:
+        if self._bus.home.closed:
             return  # and with it everything that was in memory
         for letter in letters:
             assert isinstance(letter.stock, Stock)
             (record,) = letter.stock.records(letter.place, letter.place + 1)
             headers = dead_letter.story(record, letter.reason, attempts=str(letter.attempts), group=self.name)
-            publisher = self._broker.publisher
+            publisher = self._bus.publisher
             entry = publisher.one(self.dead_letter, None, record.value, record.key, headers, None, None, 0, None)
             # Appended whoever is slow there: a dead letter is the last trace of a record.
-            publisher.append(self._broker.catalog.find(self.dead_letter, declared=True), entry)
+            publisher.append(self._bus.catalog.find(self.dead_letter, declared=True), entry)
 
     # -- time ---------------------------------------------------------------------------------------------------
 
@@ -309,7 +309,7 @@ class GroupReader:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_due = due
-            self._timer = self._broker.clock.call_later(max(0.0, due - now), self._on_timer)
+            self._timer = self._bus.clock.call_later(max(0.0, due - now), self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer, self._timer_due = None, float("inf")
@@ -350,7 +350,7 @@ class GroupReader:
             return 0.0
         assert isinstance(stock, Stock)
         (record,) = stock.records(floor, floor + 1)
-        return max(0.0, self._broker.clock.time() - record.time.timestamp())
+        return max(0.0, self._bus.clock.time() - record.time.timestamp())
 
     # -- steering -----------------------------------------------------------------------------------------------
 
@@ -371,7 +371,7 @@ class GroupReader:
         self.group.clear()
         for subscription in self.subscriptions.values():
             subscription.forget()
-        self._moved, self._warned = self._broker.clock.time(), False
+        self._moved, self._warned = self._bus.clock.time(), False
         self._after_settling()
 
     # -- as a reader of logs ------------------------------------------------------------------------------------
@@ -402,7 +402,7 @@ class GroupReader:
         for subscription in members.values():
             subscription.end(error)
         self.attachment.detach(self)
-        self._broker.groups.forget(self)
+        self._bus.groups.forget(self)
         if self._timer is not None:
             self._timer.cancel()
         for watch in self._watches:

@@ -11,7 +11,7 @@ from runnel.broker.start import Start
 from runnel.core.errors import InvalidOption, UnknownGroup
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
+    from runnel.broker.bus import Bus
 
 _OF_TOPICS = ("dead_letter", "max_deliver", "backoff")  # what a topic says for the groups on it
 
@@ -19,8 +19,8 @@ _OF_TOPICS = ("dead_letter", "max_deliver", "backoff")  # what a topic says for 
 class Groups:
     """Every group that was ever joined, until the broker closes or its topic is deleted."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
         self._readers: dict[tuple[str, str], GroupReader] = {}
 
     def __iter__(self) -> Iterator[GroupReader]:
@@ -43,13 +43,13 @@ class Groups:
         buffer_bytes: int | None,
     ) -> GroupReader:
         """The group, made when it is new; what is said about it must agree with what it is."""
-        self._broker.home.check_usable("subscribing")
+        self._bus.home.check_usable("subscribing")
         found = self._readers.get((name, pattern))
         if found is None:
-            topic = self._broker.catalog.logs.get(pattern)
+            topic = self._bus.catalog.logs.get(pattern)
             given = {} if topic is None else topic.options.given()
             options = GroupOptions(**{option: given[option] for option in _OF_TOPICS if option in given} | said)
-            found = GroupReader(self._broker, name, pattern, options, start, buffer, buffer_bytes)
+            found = GroupReader(self._bus, name, pattern, options, start, buffer, buffer_bytes)
             found.attachment.attach(found)
             self._readers[name, pattern] = found
         for option, value in said.items():

@@ -25,7 +25,7 @@ from runnel.core.trace import HEADER
 from runnel.core.window import MessageIds
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
+    from runnel.broker.bus import Bus
     from runnel.broker.log import Log
 
 MAX_RECORD_BYTES = 16 * 1024 * 1024
@@ -38,10 +38,10 @@ Seconds = float | timedelta
 
 
 class Publisher:
-    """The long way of a publish, shared by all topics of a broker."""
+    """The long way of a publish, shared by all topics of a bus."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
         self.blocked: set[Log] = set()  # logs with publishers that wait
         self.trace: Callable[[], str | None] | None = None
 
@@ -129,7 +129,7 @@ class Publisher:
             return None
         if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 9:
             raise InvalidOption("priority", priority, "a priority is a whole number from 0 (last) to 9 (first)")
-        now = self._broker.clock.time()
+        now = self._bus.clock.time()
         return Meta(
             key_bytes(topic, key),
             frozen_headers(topic, headers) if headers else NO_HEADERS,
@@ -153,15 +153,15 @@ class Publisher:
 
     def append(self, log: Log, entry: Entry) -> int:
         """Append `entry`, or find it already there; its first offset."""
-        broker = self._broker
+        bus = self._bus
         if entry.message_id is not None:
             if log.ids is None:
                 log.ids = MessageIds()
-            if (found := log.ids.find(entry.message_id, broker.clock.time())) is not None:
+            if (found := log.ids.find(entry.message_id, bus.clock.time())) is not None:
                 return found.offset
-        first = broker.timeline.append(log, entry.values, entry.metas, entry.size)
+        first = bus.timeline.append(log, entry.values, entry.metas, entry.size)
         if entry.message_id is not None and log.ids is not None:
-            log.ids.remember(entry.message_id, log.position(first), broker.clock.time())
+            log.ids.remember(entry.message_id, log.position(first), bus.clock.time())
         return first
 
     def append_now(self, log: Log, entry: Entry) -> int | None:
@@ -208,7 +208,7 @@ class Publisher:
         self.blocked.add(log)
         if (seconds := flow.policy.timeout) is not None:
             late = PublishTimeout(log.name, flow.owner.label, seconds)
-            timer = self._broker.clock.call_later(seconds, lambda: None if first.done() else first.set_exception(late))
+            timer = self._bus.clock.call_later(seconds, lambda: None if first.done() else first.set_exception(late))
             first.add_done_callback(lambda _: timer.cancel())
         first.add_done_callback(self._gave_up)
         return first
@@ -220,7 +220,7 @@ class Publisher:
 
     def release(self) -> None:
         """Somebody made room: go on with those who waited."""
-        self._broker.timeline.cool()
+        self._bus.timeline.cool()
         for log in list(self.blocked):
             if log.gate is not None:
                 log.gate.release(lambda entry, log=log: self.append(log, entry))  # type: ignore[misc]

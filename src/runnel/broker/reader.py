@@ -28,7 +28,7 @@ from runnel.core.position import Position
 from runnel.core.record import Gap, Record
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
+    from runnel.broker.bus import Bus
     from runnel.broker.subscription import Subscription
 
 log = logging.getLogger("runnel")
@@ -51,11 +51,11 @@ class SubscribeOptions(msgspec.Struct, frozen=True):
 class Reader:
     """One subscription as the broker knows it."""
 
-    def __init__(self, broker: Broker, pattern: str, options: SubscribeOptions) -> None:
-        self.attachment = Attachment(broker, pattern, options.start)
-        self.options, self._broker = options, broker
+    def __init__(self, bus: Bus, pattern: str, options: SubscribeOptions) -> None:
+        self.attachment = Attachment(bus, pattern, options.start)
+        self.options, self._bus = options, bus
         self.name, self.strict = options.name, options.strict
-        self.label = options.name or f"{pattern}#{broker.next_number()}"
+        self.label = options.name or f"{pattern}#{bus.next_number()}"
         self.watches: list[Watch] = []
         if options.name is not None and not (isinstance(options.name, str) and options.name):
             raise InvalidOption("name", options.name, "a subscription's name is text of 1 character or more")
@@ -81,15 +81,15 @@ class Reader:
     @property
     def clock(self) -> Clock:
         """The broker's clock."""
-        return self._broker.clock
+        return self._bus.clock
 
     # -- coming and going ---------------------------------------------------------------------------------------
 
     def start(self, subscription: Subscription[Any]) -> Flow:
         """Take up the start position."""
-        broker = self._broker
-        broker.home.check_usable("subscribing")
-        if self.name is not None and self.name in broker.named:
+        bus = self._bus
+        bus.home.check_usable("subscribing")
+        if self.name is not None and self.name in bus.named:
             raise NameInUse(self.name)
         self.attachment.cover()
         cursor, missed = self._starting()
@@ -105,26 +105,26 @@ class Reader:
         """Be told of what is published from now on."""
         self.attachment.attach(subscription)
         if self.name is not None:
-            self._broker.named[self.name] = subscription
+            self._bus.named[self.name] = subscription
 
     def leave(self, subscription: Subscription[Any]) -> None:
         """Let go of everything; a name keeps its position."""
-        broker = self._broker
+        bus = self._bus
         if not self.attachment.detach(subscription):
             return  # it was never entered
         if self.name is not None:
-            broker.positions[self.name] = self._stored(subscription)
-            del broker.named[self.name]
+            bus.positions[self.name] = self._stored(subscription)
+            del bus.named[self.name]
         for watch in self.watches:
             watch.tell()
-        broker.ended.add(subscription)
+        bus.ended.add(subscription)
         self.made_room()
 
     # -- where to start -----------------------------------------------------------------------------------------
 
     def _starting(self) -> tuple[Cursor, Missed | None]:
         start: Start = self.options.start
-        if self.name is not None and (stored := self._broker.positions.get(self.name)) is not None:
+        if self.name is not None and (stored := self._bus.positions.get(self.name)) is not None:
             pattern, start = stored
             if pattern != self.pattern:
                 raise InvalidOption("name", self.name, f"it holds a position on {pattern!r}, not on {self.pattern!r}")
@@ -150,11 +150,11 @@ class Reader:
 
     def made_room(self) -> None:
         """Publishers may ask again."""
-        self._broker.publisher.release()
+        self._bus.publisher.release()
 
     def expired(self, slices: list[Slice]) -> set[Position]:
         """The positions of the records that are past their time."""
-        now = self._broker.clock.time()
+        now = self._bus.clock.time()
         return {
             Position(part.epoch, offset)
             for part in slices
@@ -178,9 +178,13 @@ class Reader:
                     self._call(self._bury, record)
 
     def _bury(self, record: Record[bytes]) -> None:
-        assert self.options.dead_letter is not None
+        topic, publisher = self.options.dead_letter, self._bus.publisher
+        assert topic is not None, "only called where there is one"
         headers = dead_letter.story(record, "dropped", subscriber=self.label)
-        self._broker.topic(self.options.dead_letter).publish_nowait(record.value, record.key, headers)
+        entry = publisher.one(topic, None, record.value, record.key, headers, None, None, 0, None)
+        log = self._bus.catalog.find(topic)
+        if publisher.append_now(log, entry) is None:
+            raise publisher.full(log, entry)
 
     def _call(self, callback: Callable[[Any], object], argument: object) -> None:
         """Call the user's function; what it raises is its own affair, never the publisher's."""

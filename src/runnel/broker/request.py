@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from runnel.broker.catalog import UNSAID
 from runnel.broker.delivery import Delivery
 from runnel.broker.reader import Reader, SubscribeOptions
 from runnel.broker.subscription import Subscription
+from runnel.broker.topic import Topic
 from runnel.broker.waiting import all_done
 from runnel.core.errors import BrokerClosed, InvalidOption, NoResponders, RequestTimeout
 from runnel.core.pattern import check_name
@@ -16,13 +18,13 @@ from runnel.core.record import REPLY_TO, Record
 from runnel.core.trace import HEADER
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
+    from runnel.broker.bus import Bus
 
 INBOX = "$runnel.inbox"
 
 
 async def request(
-    broker: Broker,
+    bus: Bus,
     topic: str,
     value: bytes | str,
     timeout: float,
@@ -30,18 +32,20 @@ async def request(
     headers: Mapping[str, str] | None,
 ) -> Record[bytes]:
     """Publish `value` and wait for the first reply."""
-    broker.home.check_usable("a request")
-    if not broker.catalog.has_readers(check_name(topic)):
+    bus.home.check_usable("a request")
+    if not bus.catalog.has_readers(check_name(topic)):
         raise NoResponders(topic)
-    inbox = f"{INBOX}.{broker.next_number()}"
-    broker.catalog.make(inbox)
-    subscription: Subscription[bytes] = Subscription(Reader(broker, inbox, SubscribeOptions(start="earliest")), None)
+    inbox = f"{INBOX}.{bus.next_number()}"
+    bus.catalog.make(inbox)
+    subscription: Subscription[bytes] = Subscription(Reader(bus, inbox, SubscribeOptions(start="earliest")), None)
     try:
         async with subscription:
-            await broker.topic(topic).publish(value, key=key, headers={**(headers or {}), REPLY_TO: inbox})
+            await Topic[bytes](bus, topic, None, UNSAID).publish(
+                value, key=key, headers={**(headers or {}), REPLY_TO: inbox}
+            )
             answer = asyncio.ensure_future(anext(aiter(subscription), None))
             try:
-                if not await all_done([answer], timeout, broker.clock):
+                if not await all_done([answer], timeout, bus.clock):
                     raise RequestTimeout(topic, timeout)
                 if (found := answer.result()) is None:
                     raise BrokerClosed("waiting for a reply")
@@ -50,24 +54,24 @@ async def request(
                 answer.cancel()
                 await asyncio.wait([answer])  # its generator must be at rest before the block is left
     finally:
-        broker.catalog.delete(inbox)
+        bus.catalog.delete(inbox)
 
 
 async def reply(
-    broker: Broker, record: Record[Any] | Delivery[Any], value: bytes | str, headers: Mapping[str, str] | None
+    bus: Bus, record: Record[Any] | Delivery[Any], value: bytes | str, headers: Mapping[str, str] | None
 ) -> bool:
     """Answer `record`; False when whoever asked is no longer waiting."""
     inbox = record.reply_to
     if inbox is None:
         raise InvalidOption("record", record.topic, "it is not a request: nobody waits for a reply")
     if not inbox.startswith(f"{INBOX}."):
-        await broker.topic(inbox).publish(value, headers=headers)
+        await Topic[bytes](bus, check_name(inbox), None, UNSAID).publish(value, headers=headers)
         return True
-    log = broker.catalog.logs.get(inbox)
+    log = bus.catalog.logs.get(inbox)
     if log is None:
         return False
-    entry = broker.publisher.one(
+    entry = bus.publisher.one(
         inbox, None, value, None, {HEADER: record.traceparent, **(headers or {})}, None, None, 0, None
     )
-    broker.publisher.append(log, entry)
+    bus.publisher.append(log, entry)
     return True

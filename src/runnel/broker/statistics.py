@@ -1,6 +1,6 @@
 """What a broker did and holds, as a frozen snapshot. Counters never go back while a broker is open.
 
-Below: broker. Above: observe, which prints it; the user.
+Below: bus. Above: observe, which prints it; the user.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from runnel.broker.handler import HandlerStatistics
 from runnel.broker.subscription import Subscription
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
+    from runnel.broker.bus import Bus
 
 ANONYMOUS = "anonymous"
 OTHER = "(other)"
@@ -169,22 +169,22 @@ def flowed(subscription: Subscription[Any]) -> Tally:
     return tally
 
 
-def snapshot(broker: Broker) -> Statistics:
+def snapshot(bus: Bus) -> Statistics:
     """The broker as it is now."""
     topics = {}
-    for log in broker.catalog.logs.values():
+    for log in bus.catalog.logs.values():
         if log.name[0] != "$":
             topics[log.name] = TopicStatistics(
                 log.name,
                 log.epoch,
                 log.end,
                 log.count_bytes(),
-                broker.timeline.first(log),
+                bus.timeline.first(log),
                 log.end,
                 log.live_bytes,
                 sum(reader.members for reader in log.gate or ()),
             )
-    open_ones = [one for one in broker.readers if isinstance(one, Subscription) and one.pattern[0] != "$"]
+    open_ones = [one for one in bus.readers if isinstance(one, Subscription) and one.pattern[0] != "$"]
     subscriptions = []
     for one in open_ones:
         flow = one.flow
@@ -201,16 +201,16 @@ def snapshot(broker: Broker) -> Statistics:
                 one.expired,
             )
         )
-    sums = broker.ended.with_open(open_ones)
+    sums = bus.ended.with_open(open_ones)
     return Statistics(
         topics,
         tuple(subscriptions),
-        tuple(reader.statistics() for reader in broker.groups),
-        broker.handlers(),
+        tuple(reader.statistics() for reader in bus.groups),
+        tuple(handler.statistics() for handler in bus.handlers),
         sums,
-        broker.ended.published + sum(topic.published for topic in topics.values()),
-        broker.ended.published_bytes + sum(topic.published_bytes for topic in topics.values()),
+        bus.ended.published + sum(topic.published for topic in topics.values()),
+        bus.ended.published_bytes + sum(topic.published_bytes for topic in topics.values()),
         sum(each.delivered for each in sums.values()),
         sum(each.dropped for each in sums.values()),
-        sum(len(log.gate.blocked or ()) for log in broker.publisher.blocked if log.gate),
+        sum(len(log.gate.blocked or ()) for log in bus.publisher.blocked if log.gate),
     )

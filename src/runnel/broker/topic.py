@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from runnel.broker.log import SMALL, Log
 from runnel.broker.publisher import Seconds
+from runnel.broker.subscribing import open_subscription
 from runnel.broker.waiting import all_done
 from runnel.core.codec import Codec
 from runnel.core.errors import Stalled
@@ -19,7 +20,7 @@ from runnel.core.options import TopicOptions
 from runnel.core.position import Position, Span
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
+    from runnel.broker.bus import Bus
     from runnel.broker.group_subscription import GroupSubscription
     from runnel.broker.subscription import Subscription
 
@@ -30,27 +31,22 @@ _NOWHERE = Log("", 0, TopicOptions())
 
 
 class Topic(Generic[T]):
-    """A topic of a broker. Made by `broker.topic(name, type)`; making it does nothing yet.
+    """A topic of a bus. Made by `bus.topic(name, type)`; making it does nothing yet.
 
     Options apply at `declare()` or the first publish; options that contradict those of
     the topic raise `TopicConflict`.
     """
 
-    __slots__ = ("_broker", "_codec", "_log", "_thread", "name", "options")
+    __slots__ = ("_bus", "_codec", "_log", "_thread", "name", "options")
 
-    def __init__(self, broker: Broker, name: str, codec: Codec[T] | None, options: TopicOptions) -> None:
+    def __init__(self, bus: Bus, name: str, codec: Codec[T] | None, options: TopicOptions) -> None:
         self.name, self.options = name, options
-        self._broker, self._codec = broker, codec
+        self._bus, self._codec = bus, codec
         self._log = _NOWHERE
         self._thread = 0
 
     def __repr__(self) -> str:
         return f"<Topic {self.name!r}{f' of {self._codec.name}' if self._codec else ''}>"
-
-    @property
-    def broker(self) -> Broker:
-        """The broker it belongs to."""
-        return self._broker
 
     async def declare(self) -> None:
         """Make the topic now, or check that it is there with these options and this type."""
@@ -58,7 +54,8 @@ class Topic(Generic[T]):
 
     async def delete(self) -> None:
         """Delete the topic and its records; its subscribers are told."""
-        await self._broker.delete(self.name)
+        self._bus.home.check_usable("deleting a topic")
+        self._bus.catalog.delete(self.name)
 
     def publish_nowait(
         self,
@@ -91,15 +88,15 @@ class Topic(Generic[T]):
         ):
             values.append(value)
             return
-        entry = self._broker.publisher.one(
+        entry = self._bus.publisher.one(
             self.name, self._codec, value, key, headers, delay, expires, priority, message_id
         )
-        if not self._broker.home.is_here():
-            self._broker.home.post(lambda: self._broker.publisher.take_over(self._resolve(), entry))
+        if not self._bus.home.is_here():
+            self._bus.home.post(lambda: self._bus.publisher.take_over(self._resolve(), entry))
             return
         log = self._resolve()
-        if self._broker.publisher.append_now(log, entry) is None:
-            raise self._broker.publisher.full(log, entry)
+        if self._bus.publisher.append_now(log, entry) is None:
+            raise self._bus.publisher.full(log, entry)
 
     async def publish(
         self,
@@ -129,9 +126,9 @@ class Topic(Generic[T]):
         ):
             values.append(value)
             return Position(log.epoch, log.base + len(values) - 1)
-        broker = self._broker
-        if not broker.home.is_here():
-            return await broker.home.visit(
+        bus = self._bus
+        if not bus.home.is_here():
+            return await bus.home.visit(
                 self.publish(
                     value,
                     key=key,
@@ -142,12 +139,12 @@ class Topic(Generic[T]):
                     message_id=message_id,
                 )
             )
-        entry = broker.publisher.one(self.name, self._codec, value, key, headers, delay, expires, priority, message_id)
+        entry = bus.publisher.one(self.name, self._codec, value, key, headers, delay, expires, priority, message_id)
         log = self._resolve()
-        first = broker.publisher.append_now(log, entry)
+        first = bus.publisher.append_now(log, entry)
         if first is None:
-            first = await broker.publisher.append_later(log, entry)
-        elif broker.is_turn_over(log):
+            first = await bus.publisher.append_later(log, entry)
+        elif bus.is_turn_over(log):
             await asyncio.sleep(0)
         return log.position(first)
 
@@ -165,17 +162,17 @@ class Topic(Generic[T]):
 
         `keys` gives a key (or None) for each value; the other options hold for all.
         """
-        broker = self._broker
-        if not broker.home.is_here():
-            return await broker.home.visit(
+        bus = self._bus
+        if not bus.home.is_here():
+            return await bus.home.visit(
                 self.publish_many(values, keys=keys, headers=headers, delay=delay, expires=expires, priority=priority)
             )
-        entry = broker.publisher.many(self.name, self._codec, values, keys, headers, delay, expires, priority)
+        entry = bus.publisher.many(self.name, self._codec, values, keys, headers, delay, expires, priority)
         log = self._resolve()
-        first = broker.publisher.append_now(log, entry)
+        first = bus.publisher.append_now(log, entry)
         if first is None:
-            first = await broker.publisher.append_later(log, entry)
-        elif broker.is_turn_over(log):
+            first = await bus.publisher.append_later(log, entry)
+        elif bus.is_turn_over(log):
             await asyncio.sleep(0)
         return Span(log.position(first), log.position(first + len(entry.values) - 1))
 
@@ -191,12 +188,12 @@ class Topic(Generic[T]):
 
         After `timeout` seconds `Stalled` names the subscribers that have not.
         """
-        broker = self._broker
-        if not broker.home.is_here():
-            return await broker.home.visit(self.publish_and_wait(value, timeout=timeout, key=key, headers=headers))
+        bus = self._bus
+        if not bus.home.is_here():
+            return await bus.home.visit(self.publish_and_wait(value, timeout=timeout, key=key, headers=headers))
         position = await self.publish(value, key=key, headers=headers)
-        watched = broker.watch(self._resolve(), position)
-        await all_done(watched, timeout, broker.clock)
+        watched = bus.watch(self._resolve(), position)
+        await all_done(watched, timeout, bus.clock)
         if stalled := [label for passed, label in watched.items() if not passed.done()]:
             raise Stalled(self.name, position.offset, stalled, timeout or 0.0)
         return position
@@ -206,16 +203,16 @@ class Topic(Generic[T]):
     @overload
     def subscribe(self, *, group: None = None, **options: Any) -> Subscription[T]: ...
     def subscribe(self, *, group: str | None = None, **options: Any) -> Subscription[T] | GroupSubscription[T]:
-        """Read this topic, with values of its type. Options as in `broker.subscribe`."""
-        found: Subscription[T] | GroupSubscription[T] = self._broker.subscribe(
-            self.name, group=group, codec=self._codec, **options
+        """Read this topic, with values of its type. Options as in `bus.subscribe`."""
+        found: Subscription[T] | GroupSubscription[T] = open_subscription(
+            self._bus, self.name, group=group, codec=self._codec, **options
         )
         return found
 
     def _resolve(self, *, declared: bool = False) -> Log:
         """The topic's log, made if need be. Remembers it for the short way, if that may be taken at all."""
-        log = self._broker.catalog.find(self.name, self.options, self._codec, declared=declared)
-        if self._broker.publisher.tracing:
+        log = self._bus.catalog.find(self.name, self.options, self._codec, declared=declared)
+        if self._bus.publisher.tracing:
             self._log = _NOWHERE  # every record may be part of another span
         elif self._codec is None and self._log is not log:
             self._log, self._thread = log, get_ident()

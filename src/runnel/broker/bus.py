@@ -1,0 +1,78 @@
+"""The bus: everything that the parts of a broker share. Users hold a `Broker`, which is a door to it.
+
+All of it lives on one event loop; `home` knows which.
+Below: timeline, catalog, publisher, groups. Above: broker, topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from runnel.broker.catalog import Catalog
+from runnel.broker.gate import TURN, GateReader, Watch
+from runnel.broker.groups import Groups
+from runnel.broker.handler import Handler
+from runnel.broker.home import Home
+from runnel.broker.log import Log
+from runnel.broker.publisher import Publisher
+from runnel.broker.statistics import Totals
+from runnel.broker.subscription import Subscription
+from runnel.broker.timeline import Timeline
+from runnel.core.clock import Clock
+from runnel.core.errors import BrokerClosed
+from runnel.core.position import Position
+
+
+class Bus:
+    """Topics, readers and groups, the order between them, and the loop they run on."""
+
+    def __init__(self, *, auto_create: bool, clock: Clock) -> None:
+        self.clock = clock
+        self.timeline = Timeline(clock, self.settle_readers)
+        self.home = Home(self.timeline.move_in, self.timeline.cool)
+        self.catalog = Catalog(self, auto_create=auto_create)
+        self.publisher = Publisher(self)
+        self.readers: dict[GateReader, None] = {}
+        self.groups = Groups(self)
+        self.handlers: list[Handler] = []
+        self.named: dict[str, Subscription[Any]] = {}  # the open subscriptions that have a name
+        self.positions: dict[str, tuple[str, Position | int]] = {}  # where names were when they left
+        self.ended = Totals()
+        self._numbers = 0
+
+    def close(self) -> None:
+        """End every reader, after what was published; refuse everything else. Closing twice is harmless."""
+        if self.home.state == "open":
+            self.home.take_posted()
+        if not self.home.close():
+            return
+        self.timeline.cool()
+        for log in list(self.publisher.blocked):
+            self.publisher.refuse_blocked(log, BrokerClosed("publishing"))
+        for reader in list(self.readers):
+            reader.end()
+
+    def next_number(self) -> int:
+        """A number for whatever needs one of its own."""
+        self._numbers += 1
+        return self._numbers
+
+    def settle_readers(self) -> None:
+        """Have every reader of a pattern note what lies ahead of it, before records go."""
+        for reader in self.readers:
+            reader.settle()
+
+    def is_turn_over(self, log: Log) -> bool:
+        """Whether a publisher should let the readers of `log` run before it goes on."""
+        return self.timeline.published_in_turn() >= (TURN if log.gate is None else log.gate.turn)
+
+    def watch(self, log: Log, position: Position) -> dict[asyncio.Future[None], str]:
+        """A future per current reader of `log`, done once it has processed `position`; and its label."""
+        watched: dict[asyncio.Future[None], str] = {}
+        if log.gate is not None and log.epoch == position.epoch:
+            loop = asyncio.get_running_loop()
+            for reader in log.gate:
+                watched[future := loop.create_future()] = reader.label
+                reader.watch(log, Watch(position.offset, future))
+        return watched
