@@ -36,6 +36,7 @@ async def test_it_has_the_fields_of_its_record(runnel_broker: Broker) -> None:
             assert getattr(delivery, field) == getattr(record, field)
         assert (delivery.value, delivery.key, delivery.attempt, delivery.reply_to) == (b"v", b"k", 1, "answers")
         assert delivery.traceparent == record.traceparent
+        assert delivery.group == "g"
         assert repr(delivery) == "<Delivery 't' offset 0, attempt 1, to 'g#1'>"
 
 

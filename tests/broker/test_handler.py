@@ -160,6 +160,34 @@ async def test_a_wrapped_coroutine_function_stays_on_the_loop() -> None:
     assert await handler.call(record(b"x"), []) == b"x"
 
 
+class Clerk:
+    """Something that can be called."""
+
+    async def __call__(self, order: Order) -> int:
+        return order.id
+
+    def file(self, text: str) -> str:
+        return text
+
+
+async def stamped(stamp: str, order: Order) -> str:
+    return f"{stamp} {order.id}"
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "value", "expected"),
+    [
+        (Clerk(), "Clerk.__call__", Order(3), 3),
+        (Clerk().file, "Clerk.file", b"memo", "memo"),
+        (functools.partial(functools.partial(stamped), "seen"), "stamped", Order(4), "seen 4"),
+    ],
+)
+async def test_whatever_can_be_called_will_do(function: Any, name: str, value: Any, expected: Any) -> None:
+    handler = make(function)
+    assert handler.name == name
+    assert await handler.call(record(value), []) == expected
+
+
 async def test_middleware_runs_from_the_outside_in_and_sees_the_message_and_the_result() -> None:
     steps: list[Any] = []
 

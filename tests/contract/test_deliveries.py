@@ -144,6 +144,30 @@ async def test_what_waited_unseen_when_the_lease_ended_was_no_attempt(broker: Br
     assert look(broker).dead_lettered == 3
 
 
+@pytest.mark.parametrize("keyed", [False, True])
+async def test_what_a_busy_member_has_not_begun_with_does_not_run_out_of_time(
+    broker: Broker, clock: JumpingClock, keyed: bool
+) -> None:
+    for number in range(10):
+        await fill(broker, 1, first=number, **({"key": f"k{number}"} if keyed else {}))
+    async with member(broker, ack_wait=10, max_deliver=1) as deliveries:
+        for _ in range(10):
+            delivery = await anext(deliveries)
+            await clock.advance(9)
+            await delivery.ack()
+    assert (look(broker).acked, look(broker).redelivered, look(broker).dead_lettered) == (10, 0, 0)
+
+
+async def test_a_delivery_knows_that_its_lease_has_ended(broker: Broker, clock: JumpingClock) -> None:
+    await fill(broker, 2)
+    async with member(broker, ack_wait=10) as deliveries:
+        acked, late = await take(deliveries, 2)
+        await acked.ack()
+        assert (acked.lapsed, late.lapsed) == (False, False)
+        await clock.advance(10)
+        assert (late.lapsed, late.settled) == (True, True)
+
+
 async def test_extending_keeps_the_lease(broker: Broker, clock: JumpingClock) -> None:
     await fill(broker, 1)
     async with member(broker, ack_wait=10) as deliveries:

@@ -126,6 +126,9 @@ class Crew:
         for task in at_work:
             task.cancel()
         await asyncio.wait(at_work)
+        for task in at_work:
+            if not task.cancelled():
+                task.result()
         self.history.drained("g", "jobs")
 
 

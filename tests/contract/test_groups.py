@@ -350,6 +350,33 @@ async def test_a_member_may_publish_to_its_own_full_topic_from_another_task(brok
             await soon(publishing)
 
 
+async def test_the_only_member_cannot_wait_for_itself(broker: Broker) -> None:
+    async with member(broker, buffer=1) as deliveries:
+        await fill(broker, 1)
+        await anext(deliveries)
+        with pytest.raises(runnel.WouldDeadlock, match="g on jobs"):
+            await broker.publish("jobs", b"1")
+        async with member(broker) as other:  # who can make room
+            async with running(broker.publish("jobs", b"1")) as publishing:
+                assert not publishing.done()
+                await deliveries.__aexit__(None, None, None)
+                await work(other, 1)
+                assert (await soon(publishing)).offset == 1
+
+
+async def test_one_of_several_members_may_wait_for_the_others(broker: Broker) -> None:
+    async with member(broker, buffer=2) as one, member(broker) as two:
+        await fill(broker, 2)
+        mine, theirs = await anext(one), await anext(two)
+
+        async def make_room() -> None:
+            await theirs.ack()
+
+        asyncio.get_running_loop().call_soon(lambda: asyncio.ensure_future(make_room()))
+        assert (await soon(broker.publish("jobs", b"2"))).offset == 2
+        await mine.ack()
+
+
 # -- steering ---------------------------------------------------------------------------------------------------
 
 

@@ -251,6 +251,29 @@ async def test_a_key_is_never_with_two_functions_at_once(broker: Broker) -> None
     assert look(broker).redelivered == 0
 
 
+async def test_a_function_that_takes_longer_than_it_may_is_told_about_and_its_record_is_not_acked(
+    broker: Broker, clock: JumpingClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    gates = [asyncio.Event(), asyncio.Event()]
+    seen: list[int] = []
+
+    @broker.on("jobs", group="g", ack_wait=10)
+    async def work(delivery: Delivery[bytes]) -> None:
+        seen.append(delivery.attempt)
+        await gates[delivery.attempt - 1].wait()
+
+    async with at_work(broker):
+        await fill(broker, 1)
+        await clock.advance(10)
+        gates[0].set()
+        await at_rest()
+        assert "took longer than ack_wait for 'jobs' offset 0" in caplog.text
+        assert (seen, look(broker).acked) == ([1, 2], 0)
+        gates[1].set()
+        await settled(broker)
+    assert look(broker).acked == 1
+
+
 async def test_middleware_is_around_every_function_the_first_one_outermost(broker: Broker) -> None:
     steps: list[str] = []
 

@@ -273,8 +273,6 @@ class GroupReader:
 
     def _bury(self, letters: list[DeadLetter]) -> None:
         """Publish what failed for good to the dead-letter topic."""
-        if self._bus.home.closed:
-            return  # and with it everything that was in memory
         for letter in letters:
             assert isinstance(letter.stock, Stock)
             (record,) = letter.stock.records(letter.place, letter.place + 1)

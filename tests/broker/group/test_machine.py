@@ -473,6 +473,74 @@ def test_an_extension_counts_from_now() -> None:
     assert lease.ended
 
 
+def test_the_time_for_what_was_granted_runs_from_when_it_is_taken_up() -> None:
+    group = make_group(ack_wait=30.0)
+    lease = one_out(group)
+    group.take_up(lease, 20.0)
+    group.expire(49.999)
+    assert not lease.ended
+    group.expire(50.0)
+    assert lease.ended
+
+
+def test_taking_up_takes_nothing_away_from_an_extended_lease() -> None:
+    group = make_group(ack_wait=30.0)
+    lease = one_out(group)
+    group.extend(lease, 0, 500.0, 0.0)
+    group.take_up(lease, 10.0)
+    group.expire(499.0)
+    assert not lease.ended
+
+
+def test_what_lies_before_a_busy_member_waits_for_it_and_before_an_idle_one_does_not() -> None:
+    group = make_group(ack_wait=30.0)
+    group.join("busy", 2)
+    group.join("stuck", 2)
+    bring(group, *keyed("a", "b", "c", "d"))
+    first, second, third, fourth = group.grant(0.0)
+    assert [lease.member.name for lease in (first, second, third, fourth)] == ["busy", "busy", "stuck", "stuck"]
+    group.take_up(first, 0.0)
+    first.handed = first.end
+    group.ack(first, 0, 25.0)
+    group.expire(30.0)
+    assert (second.ended, third.ended, fourth.ended) == (False, True, True)
+    group.expire(54.999)
+    assert not second.ended
+    group.expire(55.0)
+    assert second.ended
+
+
+def test_what_was_begun_does_not_wait_for_what_else_its_member_does() -> None:
+    group = make_group(ack_wait=30.0)
+    group.join("ann", 2)
+    bring(group, *keyed("a", "b"))
+    first, second = group.grant(0.0)
+    for lease in (first, second):
+        group.take_up(lease, 0.0)
+        lease.handed = lease.end
+    group.ack(first, 0, 29.0)
+    group.expire(30.0)
+    assert second.ended
+
+
+def test_what_goes_back_unseen_counts_neither_as_granted_nor_as_redelivered() -> None:
+    group = make_group()
+    ann = group.join("ann", 8)
+    group.bring(0, 2, SHELF)
+    bring(group, *keyed("k"), first=2)
+    for lease in grant(group):
+        for place in list(lease.open_places()):
+            group.nack(lease, place, 0.0, "no", 0.0)
+    assert (group.redelivered, ann.granted) == (0, 3)
+    group.grant(0.0)
+    assert (group.redelivered, ann.granted) == (3, 6)
+    group.bring(3, 7, SHELF)
+    group.grant(0.0)
+    assert ann.granted == 10
+    group.leave("ann", 0.0)
+    assert (group.redelivered, ann.granted) == (0, 3)
+
+
 def test_leases_end_each_at_its_own_time() -> None:
     group = make_group(ack_wait=10.0)
     group.join("ann", 64)
