@@ -146,6 +146,31 @@ async def test_a_batch_waits_for_more_until_it_is_full_or_the_time_is_up(
         assert (await anext(batches)).values == (b"2", b"3", b"4")
 
 
+async def test_what_is_void_does_not_fill_a_batch(runnel_broker: Broker, runnel_clock: JumpingClock) -> None:
+    async with subscribe(runnel_broker, prefetch=3, ack_wait=10.0) as late:
+        await publish(runnel_broker, 3)
+        await turns()
+        runnel_broker.group("g", "t").pause()
+        await runnel_clock.advance(10)
+        async with subscribe(runnel_broker) as other:
+            runnel_broker.group("g", "t").resume()
+            waiting = asyncio.ensure_future(anext(late.batches(3, max_wait=5.0)))
+            await runnel_clock.advance(4.9)
+            assert (await anext(other)).value == b"2"
+            assert not waiting.done()
+            await runnel_clock.advance(0.1)
+            assert (await waiting).values == (b"0", b"1")
+
+
+async def test_a_reset_holds_on_to_nothing(runnel_broker: Broker) -> None:
+    async with subscribe(runnel_broker) as deliveries:
+        await publish(runnel_broker, 3)
+        await turns()
+        assert deliveries._inbox
+        runnel_broker.group("g", "t").reset("latest")
+        assert not deliveries._inbox
+
+
 async def test_a_batch_that_waits_ends_with_the_broker(runnel_broker: Broker) -> None:
     async with subscribe(runnel_broker) as deliveries:
         waiting = asyncio.ensure_future(anext(deliveries.batches(3, max_wait=5.0), None))

@@ -172,7 +172,7 @@ class GroupSubscription(Reading, Generic[T]):
 
     def _granted(self) -> int:
         """Records granted to this member that it has not taken."""
-        return sum(map(len, self._inbox))
+        return sum(len(lease) for lease in self._inbox if not lease.ended)
 
     # -- what the group does with it ----------------------------------------------------------------------------
 

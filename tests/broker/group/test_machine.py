@@ -510,6 +510,20 @@ def test_what_lies_before_a_busy_member_waits_for_it_and_before_an_idle_one_does
     assert second.ended
 
 
+def test_taking_something_up_is_a_sign_of_life() -> None:
+    group = make_group(ack_wait=30.0)
+    group.join("ann", 2)
+    bring(group, *keyed("a", "b"))
+    first, second = group.grant(0.0)
+    group.take_up(first, 20.0)
+    first.handed = first.end
+    group.expire(49.0)
+    assert not second.ended
+    group.expire(50.0)
+    assert first.ended
+    assert second.ended
+
+
 def test_what_was_begun_does_not_wait_for_what_else_its_member_does() -> None:
     group = make_group(ack_wait=30.0)
     group.join("ann", 2)
