@@ -57,6 +57,7 @@ class ModelSubscriber:
     chunks: int = 0
     row: int = 0
     error: str | None = None
+    old_bytes: int = 0  # of what was there before it came, and is not read
     published: int = 0
     delivered: int = 0
     told: int = 0
@@ -81,13 +82,15 @@ class ModelSubscriber:
         """How many of the oldest have to go."""
         if self.strict:
             return 0
-        by_count = max(0, len(self.pending) - self.buffer)
-        if history := self.history():
-            return by_count if len(self.pending) > self.buffer + history else 0
-        by_bytes = next(
-            n for n in range(len(self.pending) + 1) if weight(self.pending[n:]) <= self.buffer_bytes
-        )  # fmt: skip
-        return max(by_count, min(by_bytes, max(0, len(self.pending) - 1)))
+        max_count, max_size = self.bounds()
+        if len(self.pending) <= max_count and not self.too_heavy(max_size):
+            return 0
+        return max(0, len(self.pending) - self.buffer, self.too_heavy(self.buffer_bytes))
+
+    def too_heavy(self, limit: int) -> int:
+        """How many have to go so that the rest, or the last one, weighs no more than `limit`."""
+        go = next(n for n in range(len(self.pending) + 1) if weight(self.pending[n:]) <= limit)
+        return min(go, max(0, len(self.pending) - 1))
 
     def history(self) -> int:
         """How many records it has still to get through that were there before it came: they come on top."""
@@ -95,7 +98,7 @@ class ModelSubscriber:
 
     def bounds(self) -> tuple[int, int]:
         history = self.history()
-        return self.buffer + history, 10**9 if history else self.buffer_bytes
+        return self.buffer + history, self.buffer_bytes + (self.old_bytes if history else 0)
 
     def lag(self) -> int:
         if self.policy == "drop_newest":
@@ -183,6 +186,8 @@ class ModelSubscriber:
 
     def done(self, how_many: int) -> None:
         """The subscriber asked beyond so many of what it had in hand."""
+        if self.strict:
+            self.old_bytes = max(0, self.old_bytes - stored(self.hand[:how_many]))
         del self.hand[:how_many]
         if self.full and how_many:
             self.settle()
@@ -208,6 +213,8 @@ class ModelSubscriber:
                 taken.append(self.pending.pop(0))
             if not taken and gone is None:
                 return None
+            if not self.strict:
+                self.old_bytes = max(0, self.old_bytes - stored(taken))
             missed, self.untold = together(self.untold, gone), None
         else:
             return None
@@ -277,6 +284,7 @@ class ModelBus:
                 key=lambda item: item.sequence,
             )
             one.pending = [Item(i.topic, i.offset, i.sequence, i.value, old=True) for i in items]
+            one.old_bytes = weight(one.pending)
             one.published = len(items)
         self.subscribers.append(one)
 

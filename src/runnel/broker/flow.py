@@ -9,7 +9,6 @@ Below: cursor. Above: subscription (takes), gate (asks).
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import deque
 from typing import Any, ClassVar, Protocol
 
@@ -56,6 +55,7 @@ class Flow:
         "held",
         "held_bytes",
         "history",
+        "history_bytes",
         "limited",
         "missed",
         "owner",
@@ -74,6 +74,7 @@ class Flow:
         self.held = self.held_bytes = 0  # out of the cursor and not done with; only strict flows count it
         self.missed: Missed | None = None  # to be told with the next records
         self.history = cursor.pending()  # records that were there at the start: no fault of the subscriber's
+        self.history_bytes = cursor.pending_bytes() if self.history else 0
 
     # -- the subscriber's side ----------------------------------------------------------------------------------
 
@@ -84,14 +85,15 @@ class Flow:
         self.settle()
         taken = self._told(self.cursor.take(limit))
         if self.history and taken is not None:
-            self.history = max(0, self.history - sum(map(len, taken.slices)))
+            for part in taken.slices:
+                self._read_history(len(part), sum(map(len, part.values)))
         return taken
 
     def settle(self) -> None:
         """Drop what exceeds the bounds now."""
         excess = self._excess()
         if excess > 0:
-            self.history = 0
+            self.history = self.history_bytes = 0
             self.missed = joined(self.missed, self.cursor.skip(excess, TOO_SLOW))
 
     def lag(self) -> int:
@@ -113,12 +115,17 @@ class Flow:
         """The subscriber is done with a record of `size` bytes."""
         self.held -= 1
         self.held_bytes -= size
-        self.history = max(0, self.history - 1)
+        if self.history:
+            self._read_history(1, size)
+
+    def _read_history(self, count: int, size: int) -> None:
+        self.history = max(0, self.history - count)
+        self.history_bytes = max(0, self.history_bytes - size) if self.history else 0
 
     def _told(self, taken: Taken | None) -> Taken | None:
         """`taken`, with what was missed before."""
         if self.history and taken is not None and taken.missed is not None:
-            self.history = max(0, self.history - taken.missed.count)
+            self._read_history(taken.missed.count, 0)
         if taken is None or self.missed is None:
             return taken
         missed, self.missed = self.missed, None
@@ -132,15 +139,15 @@ class Flow:
     def _excess(self) -> int:
         """How many records must go. History counts only once the newer ones alone exceed the buffer."""
         pending = self.cursor.pending()
-        if self.history:
-            return pending - self.buffer if pending > self.buffer + self.history else 0
-        return max(pending - self.buffer, self.cursor.excess_bytes(self.buffer_bytes)) if pending else 0
+        if not pending:
+            return 0
+        max_count, max_size = self._bounds()
+        over = pending > max_count or self.cursor.excess_bytes(max_size) > 0
+        return max(pending - self.buffer, self.cursor.excess_bytes(self.buffer_bytes)) if over else 0
 
     def _bounds(self) -> tuple[int, int]:
         """Records and bytes that may be ahead of the subscriber; history comes on top."""
-        if self.history:
-            return self.buffer + self.history, sys.maxsize
-        return self.buffer, self.buffer_bytes
+        return self.buffer + self.history, self.buffer_bytes + self.history_bytes
 
     # -- the publishers' side -----------------------------------------------------------------------------------
 
@@ -156,7 +163,7 @@ class Flow:
     def appended(self) -> None:
         """Look at the bounds right after an append; only an eager flow is asked."""
         if (excess := self._excess()) > 0:
-            self.history = 0
+            self.history = self.history_bytes = 0
             self._hand_over(excess)
 
     def _pass_gone(self) -> int:
@@ -164,7 +171,7 @@ class Flow:
         if (gone := self.cursor.pass_gone()) is None:
             return 0
         self.missed = joined(self.missed, gone)
-        self.history = max(0, self.history - gone.count)
+        self._read_history(gone.count, 0)
         return gone.count
 
     def _hand_over(self, count: int) -> None:

@@ -156,7 +156,7 @@ class Gate:
 
     def needed_bytes(self) -> int:
         """How many bytes of the newest records some reader may still want."""
-        return max((flow.buffer_bytes for flow in self.demanding), default=0)
+        return max((flow.buffer_bytes + flow.history_bytes for flow in self.demanding), default=0)
 
     def refusing(self, count: int, size: int) -> Flow | None:
         """A reader that has no room for `count` records of `size` bytes; None: go ahead."""

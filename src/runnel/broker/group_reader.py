@@ -80,7 +80,7 @@ class GroupFlow(Block):
     def __init__(self, cursor: Cursor, buffer: int, buffer_bytes: int, owner: GroupReader, group: Group) -> None:
         super().__init__(cursor, Policy.block(), buffer, buffer_bytes, owner)
         self.group = group
-        self.history = 0  # a group owes everything it has not settled, whenever it was published
+        self.history = self.history_bytes = 0  # a group owes everything it has not settled, whenever it was published
 
     def take(self, limit: int) -> Taken | None:
         """The next records; the group counts them until they are settled."""

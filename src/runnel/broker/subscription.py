@@ -118,7 +118,9 @@ class Subscription(Reading, Generic[T]):
                     return
                 await self._parked()
                 continue
+            self._holding = taken.slices[0] if taken.slices else None  # a gap may be raised: this was not read
             records = self._told(self._open(taken))
+            self._holding = None
             if flow.strict:
                 self.task = asyncio.current_task()
                 sizes = iter(_sizes(taken.slices))
@@ -148,13 +150,13 @@ class Subscription(Reading, Generic[T]):
                     return
                 await self._parked()
                 continue
+            self._holding = taken.slices[0] if taken.slices else None
             batch = self._open(taken)
             if not len(batch):
                 batch.gap = self._gap()
             if len(batch) or batch.gap is not None:
                 if flow.strict:
                     self.task = asyncio.current_task()
-                self._holding = taken.slices[0] if taken.slices else None
                 yield batch
             if flow.strict:
                 for size in _sizes(taken.slices):
