@@ -95,7 +95,7 @@ async def with_a_default(order: Order, tries: int = 3) -> Any:
     ],
 )
 def test_the_annotation_says_what_a_function_is_called_with(function: Any, shape: str, type_: Any) -> None:
-    handler = make(function)
+    handler = make(function, group="g")
     assert (handler.shape, handler.type) == (shape, type_)
 
 
@@ -270,3 +270,18 @@ async def test_what_is_running_is_counted_until_it_is_cancelled() -> None:
 def test_it_says_what_it_is_for() -> None:
     assert repr(make(of_text, pattern="logs")) == "<Handler of_text of 'logs'>"
     assert repr(make(of_text, pattern="logs", group="g")) == "<Handler of_text of 'logs' in group 'g'>"
+
+
+def test_only_a_group_has_deliveries() -> None:
+    with pytest.raises(InvalidOption, match="only a group has deliveries"):
+        make(of_delivery)
+
+
+async def test_what_a_plain_function_returns_is_awaited_if_it_can_be() -> None:
+    async def work(value: bytes) -> bytes:
+        return value * 2
+
+    def later(value: bytes) -> Any:
+        return work(value)
+
+    assert await make(later).call(record(b"x"), []) == b"xx"

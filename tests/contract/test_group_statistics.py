@@ -33,7 +33,9 @@ async def test_a_group_tells_how_far_it_is(broker: Broker, clock: JumpingClock, 
         group = look(broker)
         assert (group.name, group.pattern, group.paused, group.missed) == ("g", pattern, False, 0)
         assert (group.lag, group.in_flight, group.scheduled) == (10, 4, 2)
-        assert (group.acked, group.redelivered, group.dead_lettered, group.expired) == (1, 1, 1, 0)
+        assert (group.acked, group.redelivered, group.dead_lettered, group.expired) == (1, 0, 1, 0)
+        (again,) = await take(deliveries, 1)
+        assert (again.attempt, look(broker).redelivered) == (2, 1), "counted when it is handed out"
     assert look(broker).in_flight == 0
 
 

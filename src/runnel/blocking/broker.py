@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -14,6 +13,7 @@ from runnel.blocking.subscription import GroupSubscription, Subscription
 from runnel.blocking.topic import Topic
 from runnel.broker import broker as aio
 from runnel.broker.place import open as open_async
+from runnel.broker.publisher import Seconds
 from runnel.broker.start import Start
 from runnel.broker.statistics import Statistics
 from runnel.core.errors import NotSupported
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     V = DefaultingTypeVar("V", default=bytes)
 else:
     V = TypeVar("V")
-
-Seconds = float | timedelta
 
 
 def open(where: str | Path | None = None, **options: Any) -> Broker:

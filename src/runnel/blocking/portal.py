@@ -21,19 +21,25 @@ class Portal:
         self.owned = loop is None
         self.loop = loop or asyncio.new_event_loop()
         self._thread: threading.Thread | None = None
+        self._open = not self.owned
+        self._turn = threading.Lock()  # nobody may hand a call to a loop that will not run it any more
 
     def start(self) -> None:
         """Start the thread, if the loop is our own."""
         if self.owned:
             self._thread = threading.Thread(target=self.loop.run_forever, name="runnel", daemon=True)
             self._thread.start()
+            self._open = True
 
     def stop(self) -> None:
         """End the thread, once the calls of others have ended."""
         if self._thread is not None:
             self.run(_let_finish())
+            with self._turn:
+                self._open = False
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()
+            self.loop.run_until_complete(_let_finish())  # of calls that came in between
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.close()
 
@@ -46,10 +52,11 @@ class Portal:
         if running is self.loop:
             call.close()
             raise WouldDeadlock("the event loop", "runnel.blocking, called from the loop's own thread")
-        if self.loop.is_closed() or (self.owned and self._thread is None):
-            call.close()
-            raise BrokerClosed("this")
-        future = asyncio.run_coroutine_threadsafe(call, self.loop)
+        with self._turn:
+            if not self._open or self.loop.is_closed():
+                call.close()
+                raise BrokerClosed("this")
+            future = asyncio.run_coroutine_threadsafe(call, self.loop)
         try:
             return future.result()
         except BaseException:

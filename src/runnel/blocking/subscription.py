@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -14,7 +15,7 @@ from runnel.broker.subscription import Subscription as AsyncSubscription
 from runnel.broker.waiting import all_done
 from runnel.core.batch import Batch
 from runnel.core.clock import Clock
-from runnel.core.errors import SubscriptionEnded
+from runnel.core.errors import BrokerClosed, SubscriptionEnded
 from runnel.core.record import Record
 
 S = TypeVar("S", bound="_Reading")
@@ -40,7 +41,7 @@ class _Reading:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._portal.loop.is_closed():  # else the broker was closed first, and this with it
+        with contextlib.suppress(BrokerClosed):  # it was closed first, and this with it
             self._portal.run(self._leave())
 
     @property

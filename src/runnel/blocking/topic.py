@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from runnel.blocking.portal import Portal
-from runnel.blocking.subscription import Subscription
+from runnel.blocking.subscription import GroupSubscription, Subscription
 from runnel.broker.topic import Topic as AsyncTopic
 from runnel.core.clock import Clock
 from runnel.core.position import Position, Span
@@ -49,6 +49,12 @@ class Topic(Generic[T]):
         """Publish, and wait until every current subscriber has processed it. For tests."""
         return self._portal.run(self._topic.publish_and_wait(value, **options))
 
-    def subscribe(self, **options: Any) -> Subscription[T]:
+    @overload
+    def subscribe(self, *, group: str, **options: Any) -> GroupSubscription[T]: ...
+    @overload
+    def subscribe(self, *, group: None = None, **options: Any) -> Subscription[T]: ...
+    def subscribe(self, *, group: str | None = None, **options: Any) -> Subscription[T] | GroupSubscription[T]:
         """Read this topic, with values of its type."""
-        return Subscription(self._topic.subscribe(**options), self._portal, self._clock)
+        if group is None:
+            return Subscription(self._topic.subscribe(**options), self._portal, self._clock)
+        return GroupSubscription(self._topic.subscribe(group=group, **options), self._portal, self._clock)

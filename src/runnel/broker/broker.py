@@ -1,8 +1,6 @@
-"""The broker in memory: all topics, all subscribers, one event loop.
+"""The broker in memory, as users hold it: every call is a line to the part that does it.
 
-Everything here runs on the loop's thread. Other threads hand over what they publish;
-after a fork the child's copy says that it is dead.
-Below: topic, reader, timeline. Above: runnel.open, blocking, every door.
+Below: bus, topic, subscribing, workers. Above: runnel.open, blocking, every door.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ from runnel.core.codec import Codec
 from runnel.core.errors import (
     InvalidOption,
     NotSupported,
-    UnknownTopic,
 )
 from runnel.core.options import TopicOptions, not_negative, positive
 from runnel.core.pattern import check_name, check_pattern
@@ -115,9 +112,7 @@ class Broker:
     async def delete(self, name: str) -> None:
         """Delete a topic and its records. Subscribers of it get `TopicDeleted`, those of patterns a gap."""
         self._bus.home.check_usable("deleting a topic")
-        if check_name(name) not in self._bus.catalog.logs:
-            raise UnknownTopic(name)
-        self._bus.catalog.delete(name)
+        self._bus.catalog.delete(check_name(name))
 
     # -- publishing ---------------------------------------------------------------------------------------------
 
@@ -271,10 +266,12 @@ class Broker:
         if retries is not None:
             if group is None:
                 raise InvalidOption("retries", retries, "only a group tries again; give the handler a group")
-            options["max_deliver"] = 1 + int(not_negative("retries", retries))
+            options["max_deliver"] = positive("retries + 1", retries + 1)
 
         def register(function: F) -> F:
-            self._bus.handlers.append(Handler(function, pattern, group, concurrency, options))
+            handler = Handler(function, pattern, group, concurrency, options)
+            open_subscription(self._bus, pattern, group=group, type=handler.type, **options)  # wrong options: here
+            self._bus.handlers.append(handler)
             return function
 
         return register

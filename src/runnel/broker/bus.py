@@ -38,6 +38,7 @@ class Bus:
         self.handlers: list[Handler] = []
         self.named: dict[str, Subscription[Any]] = {}  # the open subscriptions that have a name
         self.positions: dict[str, tuple[str, Position | int]] = {}  # where names were when they left
+        self.replaying: set[str] = set()  # topics whose dead letters are being put back
         self.ended = Totals()
         self._numbers = 0
 

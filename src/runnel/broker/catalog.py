@@ -84,6 +84,8 @@ class Catalog:
 
     def delete(self, name: str) -> None:
         """Delete a log and tell its readers."""
+        if name not in self.logs:
+            raise UnknownTopic(name)
         bus = self._bus
         bus.timeline.cool()
         log = self.logs.pop(name)

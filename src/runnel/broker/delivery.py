@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from runnel.broker.group.lease import Lease
+from runnel.core.errors import LeaseEnded
 from runnel.core.position import Position
 from runnel.core.record import Record
 
@@ -89,9 +90,10 @@ class Delivery(Generic[T]):
         if error is None:
             if self._lease.is_open(self._place):  # where the lease has ended this raises: the work may be done twice
                 self.ack()
-        elif isinstance(error, Exception) and not self.settled:
-            self.nack(reason=f"{type(error).__name__}: {error}")
-        # Cancelled: the member is leaving, and what it holds goes back by itself.
+        elif not self.settled:
+            # Cancelled: not the record's fault, so it goes back at once.
+            delay = None if isinstance(error, Exception) else 0.0
+            self.nack(delay, f"{type(error).__name__}: {error}")
 
     # -- the record ---------------------------------------------------------------------------------------------
 
@@ -204,9 +206,15 @@ class DeliveryBatch(Generic[T]):
         return tuple(found)
 
     def ack(self) -> Awaitable[None]:
-        """All of them are done, except those already settled."""
+        """All of them are done, except those already settled. `LeaseEnded`, after the rest, if some came too late."""
+        lapsed: Part | None = None
         for part in self._parts:
-            self._reader.ack_range(part.lease, part.first, part.end)
+            if part.lease.ended:
+                lapsed = lapsed or part
+            else:
+                self._reader.ack_range(part.lease, part.first, part.end)
+        if lapsed is not None:
+            raise LeaseEnded(self._reader.name, lapsed.first, lapsed.lease.attempt)
         return ACCEPTED
 
     def nack(self, delay: float | None = None, reason: str = "nacked") -> Awaitable[None]:

@@ -31,6 +31,10 @@ class Owner(Protocol):
     def label(self) -> str:
         """How errors call it."""
 
+    @property
+    def members(self) -> int:
+        """How many tasks read through it."""
+
     def dropped(self, slices: list[Slice]) -> None:
         """These records were dropped; hand them on."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import msgspec
 
 from runnel.broker.log import CHUNK, KEEP_BYTES, KEEP_COUNT, Log
-from runnel.core.errors import RunnelError
+from runnel.core.errors import RunnelError, UsageError
 from runnel.core.record import Meta
 
 if TYPE_CHECKING:
@@ -174,5 +174,9 @@ class Gate:
             if not first.done() and self.refusing(len(entry.values), entry.size) is not None:
                 return
             self.blocked.popleft()
-            if not first.done():  # done: it was cancelled or ran out of time, and has written nothing
+            if first.done():  # it was cancelled or ran out of time, and has written nothing
+                continue
+            try:
                 first.set_result(append(entry))
+            except UsageError as error:
+                first.set_exception(error)

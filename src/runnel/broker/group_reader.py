@@ -25,7 +25,7 @@ from runnel.broker.start import check_start
 from runnel.broker.statistics import GroupStatistics, MemberStatistics
 from runnel.core.batch import Slice
 from runnel.core.clock import Clock, Timer
-from runnel.core.errors import InvalidOption, RunnelError
+from runnel.core.errors import InvalidOption, NotSupported, RunnelError
 from runnel.core.options import positive
 from runnel.core.pattern import check_name, matches
 from runnel.core.policy import Policy
@@ -56,6 +56,10 @@ class Stock:
         """How many bytes lie at `place`."""
         return len(self.slice.values[place - self.first])
 
+    def weight(self, first: int, end: int) -> int:
+        """How many bytes lie at [first, end)."""
+        return sum(map(len, self.values(first, end)))
+
     def only(self, place: int) -> Stock:
         """The one record at `place`, which holds on to no other."""
         if len(self.slice) == 1:
@@ -85,6 +89,16 @@ class GroupFlow(Block):
     def take(self, limit: int) -> Taken | None:
         """The next records; the group counts them until they are settled."""
         return self.cursor.take(limit)
+
+    def room(self) -> int:
+        """How many small records may come before the group must be asked again."""
+        self.held_bytes = self.group.unsettled_bytes
+        return super().room()
+
+    def fits(self, count: int, size: int) -> bool:
+        """Whether so much may be published; one record always may when nothing waits."""
+        self.held_bytes = self.group.unsettled_bytes
+        return super().fits(count, size)
 
     def lag(self) -> int:
         """Records published for the group and not settled."""
@@ -173,8 +187,8 @@ class GroupReader:
     def wake(self) -> None:
         """There may be something to do: look at the loop's next turn."""
         if not self._pumping and self._bus.home.loop is not None:
-            self._pumping = True
             self._bus.home.loop.call_soon(self._pump)
+            self._pumping = True
 
     def _pump(self) -> None:
         """Bring what the group wants, grant what is ready, and see to the time."""
@@ -232,14 +246,15 @@ class GroupReader:
         """The values at places [first, end) of a lease."""
         return _stock(lease).values(first, end)
 
-    def take_up(self, lease: Lease) -> None:
-        """A member begins with what it was granted."""
-        self.group.take_up(lease, self._bus.clock.time())
+    def take_up(self, lease: Lease) -> bool:
+        """A member begins with what it was granted; False: there is nothing left to begin with."""
+        return not lease.ended and self.group.take_up(lease, self._bus.clock.time())
 
     # -- what members say ---------------------------------------------------------------------------------------
 
     def ack(self, lease: Lease, place: int) -> None:
         """One record is done."""
+        self._check_here()
         self.group.ack(lease, place, self._bus.clock.time())
         member = lease.member
         # A member is refilled when it is half empty. Nobody may have to wait for that who has room now.
@@ -248,23 +263,31 @@ class GroupReader:
 
     def ack_range(self, lease: Lease, first: int, end: int) -> None:
         """What is open in [first, end) is done."""
+        self._check_here()
         self.group.ack_range(lease, first, end, self._bus.clock.time())
         self._after_settling()
 
     def nack(self, lease: Lease, place: int, delay: float | None, reason: str) -> None:
         """One attempt failed."""
+        self._check_here()
         self._bury(self.group.nack(lease, place, delay, reason, self._bus.clock.time()))
         self._after_settling()
 
     def reject(self, lease: Lease, place: int, reason: str) -> None:
         """One record can never succeed."""
+        self._check_here()
         self._bury(self.group.reject(lease, place, reason, self._bus.clock.time()))
         self._after_settling()
 
     def extend(self, lease: Lease, place: int, seconds: float) -> None:
         """One record takes longer."""
+        self._check_here()
         self.group.extend(lease, place, seconds, self._bus.clock.time())
         self.wake()
+
+    def _check_here(self) -> None:
+        if not self._bus.home.is_here():
+            raise NotSupported("settling from another thread", "use runnel.blocking.attach, or settle on the loop")
 
     def _after_settling(self) -> None:
         self.wake()

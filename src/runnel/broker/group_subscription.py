@@ -106,8 +106,8 @@ class GroupSubscription(Reading, Generic[T]):
                 await self._parked()
                 continue
             lease = inbox.popleft()
-            if not lease.ended:
-                reader.take_up(lease)
+            if not reader.take_up(lease):
+                continue
             self.task = asyncio.current_task()
             for place, record in enumerate(reader.records(lease, lease.first, lease.end), lease.first):
                 if lease.ended:
@@ -139,11 +139,11 @@ class GroupSubscription(Reading, Generic[T]):
         while self._inbox and limit > 0:
             lease = self._inbox[0]
             first, end = lease.handed, min(lease.end, lease.handed + limit)
-            if end == lease.end or lease.ended:
+            goes_on = self.reader.take_up(lease)
+            if end == lease.end or not goes_on:
                 self._inbox.popleft()
-            if lease.ended:
+            if not goes_on:
                 continue
-            self.reader.take_up(lease)
             lease.handed = end
             limit -= end - first
             parts += [Part(lease, first, end)] if self._codec is None else self._decoded_parts(lease, first, end)

@@ -59,6 +59,8 @@ class Handler:
         self.name = _written(function).__qualname__.replace("<locals>.", "")
         self.is_async = inspect.iscoroutinefunction(inspect.unwrap(_written(function)))
         self.shape, self.type = _wanted(function)
+        if self.shape == "delivery" and group is None:
+            raise InvalidOption("handler", function, "only a group has deliveries; give it a group, or take a Record")
         self.handled = self.failed = self.running = 0
         self.durations = Histogram()
 
@@ -89,7 +91,8 @@ class Handler:
         if self.is_async:
             return await self.function(argument)
         # It may block: the loop must not wait for it.
-        return await asyncio.to_thread(self.function, argument)
+        result = await asyncio.to_thread(self.function, argument)
+        return await result if inspect.isawaitable(result) else result
 
     def _argument(self, message: Message) -> Any:
         record = message.record if isinstance(message, Delivery) else message

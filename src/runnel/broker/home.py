@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from threading import get_ident
 from typing import Any, TypeVar
 
-from runnel.core.errors import BrokerClosed, Forked, Full, NotSupported, UsageError
+from runnel.core.errors import BrokerClosed, Forked, Full, NotSupported, RunnelError
 
 T = TypeVar("T")
 
@@ -54,7 +54,10 @@ class Home:
                 raise NotSupported(doing, why) from None
             self._thread = get_ident()
             self._moved_in(self.loop)
-        elif get_ident() != self._thread:
+        elif get_ident() == self._thread:
+            if asyncio._get_running_loop() is not self.loop:
+                raise NotSupported(f"{doing} on another event loop", "open one broker for each loop")
+        else:
             why = "a broker lives on one event loop; publish from anywhere, use runnel.blocking.attach for the rest"
             raise NotSupported(f"{doing} from another thread", why)
 
@@ -108,7 +111,7 @@ class Home:
         while self._posted:
             try:
                 self._posted.popleft()()
-            except UsageError as error:
+            except RunnelError as error:
                 log.error("a record that another thread published was refused: %s", error)
 
     def fork(self) -> None:

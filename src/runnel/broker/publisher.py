@@ -12,6 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from runnel.broker.flow import Flow
@@ -166,13 +167,18 @@ class Publisher:
 
     def append_now(self, log: Log, entry: Entry) -> int | None:
         """Append `entry` if nobody has to be waited for; None otherwise."""
-        if log.codec is not None and not entry.checked:
-            for value in entry.values:
-                log.codec.decode(log.name, value)
+        self._check_type(log, entry)
         gate = log.gate
         if gate is not None and gate.limited and (gate.blocked or gate.refusing(len(entry.values), entry.size)):
             return None
         return self.append(log, entry)
+
+    @staticmethod
+    def _check_type(log: Log, entry: Entry) -> None:
+        """Raise unless what comes through an untyped handle fits the topic's type."""
+        if log.codec is not None and not entry.checked:
+            for value in entry.values:
+                log.codec.decode(log.name, value)
 
     def take_over(self, log: Log, entry: Entry) -> None:
         """Append what another thread published, as soon as there is room."""
@@ -203,6 +209,13 @@ class Publisher:
                 raise WouldDeadlock(log.name, flow.owner.label)
         first: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         flow = self._in_the_way(log, entry)
+        if flow.owner.task is None and flow.owner.members == 1 and not gate.blocked:
+            logger.warning(
+                "publishing to %r waits for subscriber %r, which nobody has begun to read; "
+                "if this very task was to read it, it waits for ever",
+                log.name,
+                flow.owner.label,
+            )
         entry.values = tuple(entry.values)  # the caller may go on changing its own
         gate.blocked.append(Blocked(entry, first))
         self.blocked.add(log)
@@ -223,9 +236,13 @@ class Publisher:
         self._bus.timeline.cool()
         for log in list(self.blocked):
             if log.gate is not None:
-                log.gate.release(lambda entry, log=log: self.append(log, entry))  # type: ignore[misc]
+                log.gate.release(partial(self._append_late, log))
             if log.gate is None or not log.gate.blocked:
                 self.blocked.discard(log)
+
+    def _append_late(self, log: Log, entry: Entry) -> int:
+        self._check_type(log, entry)  # the topic may have got a type while it waited
+        return self.append(log, entry)
 
     def refuse_blocked(self, log: Log, error: Exception) -> None:
         """Nobody will make room any more: the waiting publishers get `error`."""

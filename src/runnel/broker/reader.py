@@ -162,12 +162,12 @@ class Reader:
             if meta.expires is not None and meta.expires <= now
         }
 
-    def told(self, subscription: Subscription[Any], gap: Gap) -> None:
+    def told(self, gap: Gap) -> None:
         """A gap was found; tell whoever asked to hear."""
         if self.options.on_gap is not None:
             self._call(self.options.on_gap, gap)
 
-    def hand_on(self, subscription: Subscription[Any], slices: list[Slice]) -> None:
+    def hand_on(self, slices: list[Slice]) -> None:
         """Hand dropped records to the callback and the dead-letter topic."""
         for part in slices:
             for record in part.records:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from runnel.broker.catalog import UNSAID
 from runnel.broker.dead_letter import TOPIC, is_dead_letter, original
-from runnel.broker.subscribing import open_subscription
+from runnel.broker.start import open_cursor
 from runnel.broker.topic import Topic
-from runnel.core.errors import InvalidOption
+from runnel.core.errors import InvalidOption, NameInUse
+from runnel.core.options import positive
 from runnel.core.record import Record
 
 if TYPE_CHECKING:
@@ -22,18 +23,30 @@ async def replay(bus: Bus, topic: str, limit: int | None, where: Callable[[Recor
     """Put dead letters of `topic` back where they came from, each once; how many."""
     log = bus.catalog.find(topic)
     name = f"{REPLAYED}{topic}"
-    _, start = bus.positions.get(name, (topic, "earliest"))
+    if limit is not None:
+        positive("limit", limit)
+    if name in bus.replaying:
+        raise NameInUse(name)
+    cursor, _ = open_cursor(bus.timeline, {log}, bus.positions.get(name, (topic, "earliest"))[1], is_pattern=False)
     end, count = log.end, 0  # what comes while replaying may be one that we put back
-    async with open_subscription(bus, topic, start=start, buffer=max(1, log.end), policy="drop_newest") as letters:
-        while letters.position < end and (limit is None or count < limit):
-            record = await anext(letters)
-            if where is None or where(record):
-                if not is_dead_letter(record):
-                    raise InvalidOption("topic", topic, f"its record at {record.offset} is not a dead letter")
-                origin = Topic[bytes](bus, record.headers[TOPIC], None, UNSAID)
-                await origin.publish(record.value, key=record.key, headers=original(record))
-                count += 1
-            bus.positions[name] = (topic, log.position(record.offset + 1))
-            if record.offset + 1 >= end:
-                break
+    bus.replaying.add(name)
+    try:
+        while cursor.position < end and (limit is None or count < limit):
+            taken = cursor.take(1)
+            for record in taken.slices[0].records if taken is not None and taken.slices else ():
+                count += await _put_back(bus, record, where)
+            bus.positions[name] = (topic, log.position(cursor.position))
+    finally:
+        bus.replaying.discard(name)
     return count
+
+
+async def _put_back(bus: Bus, record: Record[bytes], where: Callable[[Record[bytes]], bool] | None) -> bool:
+    """Publish one dead letter as it was; False: `where` passed it over."""
+    if where is not None and not where(record):
+        return False
+    if not is_dead_letter(record):
+        raise InvalidOption("topic", record.topic, f"its record at {record.offset} is not a dead letter")
+    origin = Topic[bytes](bus, record.headers[TOPIC], None, UNSAID)
+    await origin.publish(record.value, key=record.key, headers=original(record))
+    return True

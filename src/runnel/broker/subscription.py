@@ -257,7 +257,7 @@ class Subscription(Reading, Generic[T]):
                 gap.reason,
                 "A larger buffer, batches() or a group would help. " if TOO_SLOW in gap.reason else "",
             )
-        self._reader.told(self, gap)
+        self._reader.told(gap)
         if self._reader.strict:
             self.end(RecordsMissed(self.label, gap))
             raise RecordsMissed(self.label, gap)
@@ -315,7 +315,7 @@ class Subscription(Reading, Generic[T]):
 
     def dropped(self, slices: list[Slice]) -> None:
         """These records were dropped; hand them on."""
-        self._reader.hand_on(self, slices)
+        self._reader.hand_on(slices)
 
     def disconnect(self, drops: int) -> None:
         """End the subscription: it was too slow for too long."""

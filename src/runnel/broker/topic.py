@@ -31,7 +31,7 @@ _NOWHERE = Log("", 0, TopicOptions())
 
 
 class Topic(Generic[T]):
-    """A topic of a bus. Made by `bus.topic(name, type)`; making it does nothing yet.
+    """A topic of a broker. Made by `broker.topic(name, type)`; making it does nothing yet.
 
     Options apply at `declare()` or the first publish; options that contradict those of
     the topic raise `TopicConflict`.
@@ -203,7 +203,7 @@ class Topic(Generic[T]):
     @overload
     def subscribe(self, *, group: None = None, **options: Any) -> Subscription[T]: ...
     def subscribe(self, *, group: str | None = None, **options: Any) -> Subscription[T] | GroupSubscription[T]:
-        """Read this topic, with values of its type. Options as in `bus.subscribe`."""
+        """Read this topic, with values of its type. Options as in `broker.subscribe`."""
         found: Subscription[T] | GroupSubscription[T] = open_subscription(
             self._bus, self.name, group=group, codec=self._codec, **options
         )

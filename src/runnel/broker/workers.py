@@ -89,6 +89,11 @@ class Workers:
             result = await handler.call(message, self._middleware)
             if message.reply_to is not None and result is not None:
                 await self._broker.reply(message, result)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # the worker is told to stop; otherwise something that the handler awaited was cancelled
+            self._failed(handler, message, error)
         except Exception as error:
             self._failed(handler, message, error)
         else:
@@ -109,7 +114,7 @@ class Workers:
             await delivery.ack()
 
     @staticmethod
-    def _failed(handler: Handler, message: Message, error: Exception) -> None:
+    def _failed(handler: Handler, message: Message, error: BaseException) -> None:
         where = f"{message.topic!r} offset {message.offset}"
         if not isinstance(message, Delivery):
             log.error("handler %s failed on %s", handler.name, where, exc_info=error)

@@ -156,7 +156,6 @@ class GroupMachine(RuleBasedStateMachine):
             for place in places:
                 if place >= lease.handed:
                     self.model.notes[place].lease = None
-                    self.model.sums.redelivered -= self.model.notes[place].tried > 0
         return dead
 
     def same_letters(self, letters: list[DeadLetter], expected: list[DeadLetter]) -> None:
@@ -237,7 +236,6 @@ class GroupMachine(RuleBasedStateMachine):
                 assert lease.attempt == note.tried + 1, f"{place} was tried {note.tried} times"
                 assert self.group.members.get(lease.member.name) is lease.member
                 note.lease = lease
-                self.model.sums.redelivered += note.tried > 0
         left = [place for place, where in whereabouts(self.group).items() if where == "ready"]
         full = self.group.outstanding == self.options.max_ack_pending
         with_room = [member for member in self.group.members.values() if member.room > 0]
@@ -264,7 +262,17 @@ class GroupMachine(RuleBasedStateMachine):
         """A member takes some of what it was granted in hand."""
         unseen = [lease for lease in self.model.deadlines if lease.handed < lease.end]
         lease = unseen[pick % len(unseen)]
-        self.group.take_up(lease, self.now)
+        note = self.model.notes.get(lease.first)
+        if not self.group.take_up(lease, self.now):
+            assert note is not None
+            assert note.expires <= self.now
+            self.model.settle(lease, [note.place], self.now, self.options.ack_wait)
+            del self.model.notes[note.place]
+            self.model.sums.expired += 1
+            return
+        assert note is None or note.expires > self.now or lease.handed > lease.first, "expired, and handed out"
+        if note is not None and lease.handed == lease.first:
+            self.model.sums.redelivered += note.tried > 0
         self.model.moved[lease.member] = self.now
         self.model.deadlines[lease] = max(self.model.deadlines[lease], self.now + self.options.ack_wait)
         first, lease.handed = lease.handed, min(lease.end, lease.handed + count)

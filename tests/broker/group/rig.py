@@ -20,6 +20,9 @@ class Shelf:
     def size(self, place: int) -> int:
         return size_of(place)
 
+    def weight(self, first: int, end: int) -> int:
+        return sum(map(size_of, range(first, end)))
+
     def only(self, place: int) -> Shelf:
         return Shelf(place)
 
@@ -54,6 +57,8 @@ def granted(leases: list[Lease], member: Member | None = None) -> list[int]:
 def hand_all(leases: list[Lease]) -> None:
     """The members see everything they were granted."""
     for lease in leases:
+        if not lease.ended:
+            lease.member.group.take_up(lease, lease.deadline - lease.member.group.options.ack_wait)
         lease.handed = lease.end
 
 

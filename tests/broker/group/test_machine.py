@@ -359,6 +359,7 @@ def test_what_a_member_leaves_behind_goes_back_at_once_and_in_order() -> None:
     assert granted(leases) == [0, 2, 3, 4, 5, 6, 7, 8, 9]
     attempts = {place: of(leases, place).attempt for place in granted(leases)}
     assert attempts == {0: 2, 2: 2} | dict.fromkeys(range(3, 10), 1)
+    hand_all(leases)
     assert group.redelivered == 2
 
 
@@ -537,7 +538,7 @@ def test_what_was_begun_does_not_wait_for_what_else_its_member_does() -> None:
     assert second.ended
 
 
-def test_what_goes_back_unseen_counts_neither_as_granted_nor_as_redelivered() -> None:
+def test_a_redelivery_counts_when_it_is_taken_up_and_counters_never_go_back() -> None:
     group = make_group()
     ann = group.join("ann", 8)
     group.bring(0, 2, SHELF)
@@ -545,14 +546,41 @@ def test_what_goes_back_unseen_counts_neither_as_granted_nor_as_redelivered() ->
     for lease in grant(group):
         for place in list(lease.open_places()):
             group.nack(lease, place, 0.0, "no", 0.0)
-    assert (group.redelivered, ann.granted) == (0, 3)
-    group.grant(0.0)
-    assert (group.redelivered, ann.granted) == (3, 6)
-    group.bring(3, 7, SHELF)
-    group.grant(0.0)
-    assert ann.granted == 10
+    leases = group.grant(0.0)
+    assert (group.redelivered, ann.granted) == (0, 6)
+    hand_all(leases[:2])
+    assert group.redelivered == 2
     group.leave("ann", 0.0)
-    assert (group.redelivered, ann.granted) == (0, 3)
+    assert (group.redelivered, ann.granted) == (2, 6), "what went back unseen was granted, and not delivered"
+
+
+def test_what_expires_in_the_queue_of_a_member_is_not_handed_out() -> None:
+    group = make_group()
+    ann = group.join("ann", 8)
+    group.bring_one(0, Meta(key=b"k", expires=5.0), 3, SHELF, 0.0)
+    group.bring_one(1, Meta(key=b"k"), 4, SHELF, 0.0)
+    (lease,) = group.grant(0.0)
+    assert group.unsettled_bytes == 7
+    assert not group.take_up(lease, 5.0)
+    assert (group.expired, ann.held, group.unsettled, group.unsettled_bytes) == (1, 0, 1, 4)
+    (following,) = group.grant(5.0)
+    assert (following.first, group.take_up(following, 5.0)) == (1, True)
+
+
+def test_the_bytes_of_what_is_not_settled_are_known_exactly() -> None:
+    group = make_group(max_deliver=1)
+    group.join("ann", 8)
+    group.bring(0, 6, SHELF)
+    (lease,) = grant(group)
+    group.ack(lease, 1, 0.0)
+    assert group.unsettled_bytes == sum(map(size_of, (0, 2, 3, 4, 5)))
+    group.ack_range(lease, 0, 3, 0.0)
+    assert group.unsettled_bytes == sum(map(size_of, (3, 4, 5)))
+    group.nack(lease, 3, 0.0, "no", 0.0)
+    group.reject(lease, 4, "no", 0.0)
+    assert group.unsettled_bytes == size_of(5)
+    group.clear()
+    assert group.unsettled_bytes == 0
 
 
 def test_leases_end_each_at_its_own_time() -> None:

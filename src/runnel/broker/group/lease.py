@@ -20,6 +20,9 @@ class Stock(Protocol):
     def size(self, place: int) -> int:
         """How many bytes lie at `place`."""
 
+    def weight(self, first: int, end: int) -> int:
+        """How many bytes lie at [first, end)."""
+
     def only(self, place: int) -> Stock:
         """The stock of one place, which holds on to nothing else."""
 
@@ -73,6 +76,13 @@ class Lease:
     def open_places(self) -> Iterator[int]:
         """The places still to be settled, in order."""
         return filter(self.is_open, range(self.low, self.end))
+
+    def open_bytes(self, first: int, end: int) -> int:
+        """How many bytes are still to be settled in [first, end)."""
+        first = max(first, self.low)
+        if self._settled:
+            return sum(self.stock.size(place) for place in range(first, end) if self.is_open(place))
+        return self.stock.weight(first, end) if first < end else 0
 
     def settle(self, place: int) -> None:
         """`place`, which is open, is done with."""

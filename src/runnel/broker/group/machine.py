@@ -64,6 +64,7 @@ class Group:
         self.paused = False
         self.acked = self.redelivered = self.dead_lettered = self.expired = 0
         self.outstanding = 0  # places at members
+        self.unsettled_bytes = 0  # of what was brought and is not settled
         self._chance = chance
         self._ready = Ready()
         self._ring: deque[Member] = deque()
@@ -139,10 +140,12 @@ class Group:
 
     def bring(self, first: int, end: int, stock: Stock) -> None:
         """Plain records at [first, end): no key, delay, expiry or priority."""
+        self.unsettled_bytes += stock.weight(first, end)
         self._ready.add_plain(Stretch(first, end, stock))
 
     def bring_one(self, place: int, meta: Meta, size: int, stock: Stock, now: float) -> None:
         """One record that has a key, delay, expiry or priority."""
+        self.unsettled_bytes += size
         self._ready.add(Item(place, meta, size, stock), now)
 
     def grant(self, now: float) -> list[Lease]:
@@ -184,9 +187,9 @@ class Group:
                 expires = picked.meta.expires
                 if expires is not None and expires <= now:
                     self.expired += 1
+                    self.unsettled_bytes -= picked.size
                     self._ready.settled(picked, now)
                     continue
-                self.redelivered += picked.attempts > 0
                 picked.attempts += 1
                 lease = self._lease(member, picked.place, picked.place + 1, picked.attempts, picked.stock, picked, now)
                 member.held_bytes += picked.size
@@ -205,22 +208,31 @@ class Group:
         self.outstanding += end - first
         return lease
 
-    def take_up(self, lease: Lease, now: float) -> None:
-        """The member begins with what it was granted: only now does its time for it run."""
+    def take_up(self, lease: Lease, now: float) -> bool:
+        """The member begins with what it was granted: only now does its time for it run. False: it has expired."""
+        item = lease.item
+        if item is not None and item.meta.expires is not None and item.meta.expires <= now:
+            lease.settle(item.place)
+            self.expired += 1
+            self.unsettled_bytes -= item.size
+            self._settled(lease, 1, now)
+            return False
+        if item is not None and lease.handed == lease.first:
+            self.redelivered += lease.attempt > 1
         lease.member.moved = now
         lease.deadline = max(lease.deadline, now + self.options.ack_wait)
+        return True
 
     # -- what members say ---------------------------------------------------------------------------------------
 
     def ack(self, lease: Lease, place: int, now: float) -> None:
         """The record at `place` is done."""
         self._check(lease, place)
+        self.unsettled_bytes -= lease.stock.size(place)
         lease.settle(place)
         self.acked += 1
         lease.member.acked += 1
-        self._let_go(lease, 1, now)
-        if lease.item is not None:
-            self._ready.settled(lease.item, now)
+        self._settled(lease, 1, now)
 
     def ack_range(self, lease: Lease, first: int, end: int, now: float) -> int:
         """All that is open in [first, end) of the lease is done; how many that was."""
@@ -228,6 +240,7 @@ class Group:
             raise LeaseEnded(self.name, first, lease.attempt)
         if lease.member.group is not self:
             raise UnknownMember(self.name, lease.member.name)
+        self.unsettled_bytes -= lease.open_bytes(first, end)
         count = lease.settle_range(first, end)
         self.acked += count
         lease.member.acked += count
@@ -249,6 +262,7 @@ class Group:
     def reject(self, lease: Lease, place: int, reason: str, now: float) -> list[DeadLetter]:
         """The record will never succeed: to the dead letters at once."""
         self._check(lease, place)
+        self.unsettled_bytes -= lease.stock.size(place)
         lease.settle(place)
         dead = DeadLetter(place, lease.stock, lease.attempt, reason)
         self.dead_lettered += 1
@@ -323,7 +337,7 @@ class Group:
             lease.ended = True
         for member in self._ring:
             member.held = member.held_bytes = 0
-        self.outstanding = 0
+        self.outstanding = self.unsettled_bytes = 0
         self._ready = Ready()
         self._leases.clear()
         self._long.clear()
@@ -364,6 +378,7 @@ class Group:
         limit = self.options.max_deliver
         if limit is not None and item.attempts >= limit:
             self.dead_lettered += 1
+            self.unsettled_bytes -= item.size
             self._ready.settled(item, now)
             return [DeadLetter(item.place, item.stock, item.attempts, item.reason)]
         if delay > 0:
@@ -385,7 +400,6 @@ class Group:
             seen = place < lease.handed
             if lease.item is None and not seen:
                 self._ready.put_back_plain(Stretch(place, lease.end, lease.stock))
-                lease.member.granted -= lease.end - place
                 break  # nothing after the first unseen place was seen or settled
             item = lease.item or self._plain_item(place, lease.stock, lease.attempt)
             if seen:
@@ -393,7 +407,5 @@ class Group:
                 dead += self._again(item, 0.0, now)
             else:
                 item.attempts -= 1
-                self.redelivered -= item.attempts > 0
-                lease.member.granted -= 1
                 self._ready.put_back(item)
         return dead

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import chain
 from typing import NamedTuple
@@ -199,12 +200,15 @@ class Ready:
         # What waits for its key is later than what it waits for, which is out, scheduled or ready.
         return min(heads, default=None)
 
+    def _items_here(self) -> Iterator[Item]:
+        """The items that are ready or scheduled."""
+        return chain(*self._fresh, (item for heap in self._again for _, item in heap), (s[2] for s in self._schedule))
+
     def stock_at(self, place: int) -> Stock | None:
         """What lies at a place that is ready or scheduled."""
         if self._plain and self._plain[0].first == place:
             return self._plain[0].stock
-        items = chain(*self._fresh, (item for heap in self._again for _, item in heap), (s[2] for s in self._schedule))
-        return next((item.stock for item in items if item.place == place), None)
+        return next((item.stock for item in self._items_here() if item.place == place), None)
 
 
 def _first(stretch: Stretch) -> int:
