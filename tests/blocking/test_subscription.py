@@ -30,8 +30,8 @@ def test_workers_in_threads_share_the_work_and_every_job_is_done_once() -> None:
         for thread in threads:
             thread.start()
         assert finished.wait(10)
-        while (group := broker.statistics().groups[0]).lag:  # the last ack may still be on its way
-            assert group.in_flight <= 1
+        # The last acks may still be on their way.
+        assert any(not broker.statistics().groups[0].lag for _ in range(20_000))
     for thread in threads:
         thread.join(5)
         assert not thread.is_alive()
