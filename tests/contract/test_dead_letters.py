@@ -122,12 +122,22 @@ async def test_a_topic_says_what_its_groups_do_with_failures(broker: Broker, clo
         assert (await anext(deliveries)).attempt == 5
 
 
-async def test_a_group_cannot_read_its_own_dead_letters(broker: Broker) -> None:
+async def test_a_group_never_works_on_its_own_dead_letters(broker: Broker) -> None:
     with pytest.raises(runnel.InvalidOption, match="the group itself reads"):
-        async with member(broker, "*.*"):
+        async with member(broker, "morgue", dead_letter="morgue"):
             pass
-    async with member(broker, "*.*", dead_letter="morgue"):
-        assert look(broker).pattern == "*.*"
+    async with member(broker, ">") as deliveries:
+        await broker.publish("jobs", b"0")
+        await broker.publish("other.topic", b"1")
+        for value in (b"0", b"1"):
+            delivery = await anext(deliveries)
+            assert delivery.value == value
+            await delivery.reject("no")
+        await broker.publish("jobs", b"2")
+        assert (await anext(deliveries)).value == b"2", "and not one of the letters"
+    async with member(broker, ">") as deliveries:
+        assert (await anext(deliveries)).value == b"2"
+    assert len(await letters(broker, 2)) == 2
 
 
 async def test_what_cannot_be_decoded_is_a_dead_letter_that_says_so(broker: Broker) -> None:

@@ -27,7 +27,7 @@ from runnel.core.batch import Slice
 from runnel.core.clock import Clock, Timer
 from runnel.core.errors import InvalidOption, NotSupported, RunnelError
 from runnel.core.options import positive
-from runnel.core.pattern import check_name, matches
+from runnel.core.pattern import check_name
 from runnel.core.policy import Policy
 from runnel.core.record import Record
 
@@ -122,11 +122,13 @@ class GroupReader:
         self.label = f"{name} on {pattern}"
         self.attachment = Attachment(bus, pattern, start)
         self.dead_letter = check_name(options.dead_letter or f"dead-letters.{name}")
-        if matches(pattern, self.dead_letter):
+        if pattern == self.dead_letter:
             raise InvalidOption("dead_letter", self.dead_letter, f"the group itself reads {pattern!r}")
         self.group = Group(name, options, random)
         self.options = options
         self.attachment.cover()
+        # A pattern may cover the group's own dead letters; to work on those again would never end.
+        self.attachment.logs = {log for log in self.attachment.logs if log.name != self.dead_letter}
         cursor, _ = self.attachment.cursor("earliest" if start is None else start)
         buffer = BUFFER if buffer is None else positive("buffer", buffer)
         buffer_bytes = BUFFER_BYTES if buffer_bytes is None else positive("buffer_bytes", buffer_bytes)
@@ -399,7 +401,8 @@ class GroupReader:
 
     def join(self, found: Log) -> None:
         """A topic was made that the pattern covers."""
-        self.attachment.join(found, self)
+        if found.name != self.dead_letter:
+            self.attachment.join(found, self)
 
     def part(self, found: Log) -> None:
         """A topic of the pattern was deleted."""
