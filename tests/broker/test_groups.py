@@ -70,7 +70,6 @@ async def test_a_pattern_has_no_options_of_its_own(runnel_broker: Broker) -> Non
         ({"ack_wait": 0}, InvalidOption),
         ({"dead_letter": "no good"}, InvalidName),
         ({"dead_letter": "t"}, InvalidOption),
-        ({"pattern": "dead-letters.*"}, InvalidOption),
     ],
 )
 async def test_a_group_that_makes_no_sense_is_not_made(
