@@ -41,3 +41,13 @@ def test_a_handle_subscribes_with_its_type() -> None:
         with numbers.subscribe() as records:
             numbers.publish(7)
             assert records.receive(timeout=5).value == 7
+
+
+def test_a_handle_joins_a_group_with_its_type() -> None:
+    with blocking.open() as broker:
+        numbers = broker.topic("n", int)
+        with numbers.subscribe(group="g") as jobs:
+            numbers.publish(7)
+            with jobs.receive(timeout=5) as job:
+                assert job.value == 7
+        assert broker.statistics().groups[0].acked == 1

@@ -5,6 +5,7 @@ import pytest
 from runnel import Broker
 from runnel.core.errors import InvalidOption
 from runnel.core.record import Record
+from runnel.testing import JumpingClock
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -74,3 +75,14 @@ async def test_a_topic_of_other_records_is_not_replayed(runnel_broker: Broker) -
 
 async def test_where_nothing_died_nothing_is_replayed(runnel_broker: Broker) -> None:
     assert await runnel_broker.replay("dead-letters.nobody") == 0
+
+
+async def test_what_retention_took_is_not_waited_for(runnel_broker: Broker, runnel_clock: JumpingClock) -> None:
+    await runnel_broker.topic("dl", retention_age=60).declare()
+    async with runnel_broker.subscribe("jobs", group="g", dead_letter="dl") as jobs:
+        for value in (b"a", b"b"):
+            await runnel_broker.publish("jobs", value)
+            await (await anext(jobs)).reject("no")
+        assert await runnel_broker.replay("dl", limit=1) == 1
+        await runnel_clock.advance(61)
+        assert await runnel_broker.replay("dl") == 0

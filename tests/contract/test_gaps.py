@@ -182,3 +182,12 @@ async def test_gaps_and_records_together_cover_every_offset(broker: Broker) -> N
         broker.close()
         assert await rest(subscription) == []
     assert seen == list(range(48))
+
+
+async def test_a_strict_name_resumes_at_what_it_never_read(broker: Broker) -> None:
+    async with broker.subscribe("t", name="n", strict=True, buffer=3) as records:
+        await broker.topic("t").publish_many([b"%d" % n for n in range(10)])
+        with pytest.raises(runnel.RecordsMissed):
+            await anext(records)
+    async with broker.subscribe("t", name="n") as records:
+        assert (await anext(records)).value == b"7"

@@ -462,3 +462,23 @@ def test_a_record_that_is_not_finished_in_time_is_not_acked_and_not_lost(tmp_pat
     assert running.returncode == 0
     assert told == "acked 0 left 3 out 0\n"
     assert "did not finish within 0.05 s" in errors
+
+
+async def test_a_cancelled_future_inside_a_handler_is_the_records_failure_not_the_workers(broker: Broker) -> None:
+    seen: list[str] = []
+
+    @broker.on("orders", group="g", retries=0)
+    async def work(order: str) -> None:
+        seen.append(order)
+        if order == "stop":
+            broker.stop()
+            return
+        inner = asyncio.get_running_loop().create_future()
+        inner.cancel()
+        await inner
+
+    for order in ("bad", "stop"):
+        await broker.publish("orders", order)
+    await broker.run(signals=False)
+    assert seen == ["bad", "stop"]
+    assert broker.statistics().groups[0].dead_lettered == 1

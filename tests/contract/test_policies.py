@@ -446,3 +446,12 @@ async def test_a_subscription_may_not_read_its_own_dead_letters(broker: Broker, 
 async def test_a_wrong_dead_letter_topic_is_refused(broker: Broker) -> None:
     with pytest.raises(runnel.InvalidName):
         broker.subscribe("t", dead_letter="a.*")
+
+
+async def test_block_counts_bytes_while_there_is_history_too(broker: Broker) -> None:
+    topic = broker.topic("t")
+    await topic.publish(b"old")
+    async with broker.subscribe("t", policy="block", start="earliest", buffer_bytes=100):
+        topic.publish_nowait(bytes(60))
+        with pytest.raises(runnel.Full):
+            topic.publish_nowait(bytes(60))
