@@ -3,7 +3,7 @@
 import pytest
 
 import runnel
-from runnel.broker.catalog import UNSAID, Catalog
+from runnel.broker.catalog import UNSAID
 from runnel.core.codec import Codec
 from runnel.core.errors import InvalidName, NotSupported, SchemaConflict, TopicConflict, UnknownTopic
 from runnel.core.options import TopicOptions
@@ -88,6 +88,7 @@ async def test_whether_anybody_listens() -> None:
 
 @pytest.mark.parametrize("option", ["durable", "compact"])
 def test_what_needs_a_disk_is_refused_unless_it_is_declined(option: str) -> None:
+    broker = runnel.open()
     with pytest.raises(NotSupported, match=option):
-        Catalog.check(TopicOptions.of({option: True}))
-    Catalog.check(TopicOptions.of({option: False}))
+        broker.topic("t", **{option: True})
+    broker.topic("t", **{option: False})

@@ -39,9 +39,9 @@ def test_only_flows_that_must_be_asked_are() -> None:
 def test_detaching_takes_the_flow_off_the_publishers_way() -> None:
     gate, blocker = Gate(), reader("block", buffer=1)
     gate.attach(blocker, pattern=True)
-    assert gate.refusing(2, 2) is blocker.flow
+    assert gate.refusing(make_log(), entry(2)) is blocker.flow
     gate.detach(blocker)
-    assert gate.refusing(2, 2) is None
+    assert gate.refusing(make_log(), entry(2)) is None
 
 
 def test_publishers_pause_after_half_of_the_smallest_buffer() -> None:
@@ -108,7 +108,7 @@ async def test_release_goes_on_in_order_while_it_fits() -> None:
         appended.append(len(one.values))
         return put(timeline, log, *one.values)
 
-    gate.release(append)
+    gate.release(log, append)
     assert (appended, len(gate.blocked)) == ([2], 2)
     assert waiting[0].first.result() == 0
     assert not waiting[2].first.done(), "the last would fit, but it is not its turn"
@@ -120,7 +120,7 @@ async def test_release_passes_over_those_who_gave_up() -> None:
     gone, here = Blocked(entry(), loop.create_future()), Blocked(entry(), loop.create_future())
     gate.blocked = deque([gone, here])
     gone.first.cancel()
-    gate.release(lambda one: 7)
+    gate.release(make_log(), lambda one: 7)
     assert here.first.result() == 7
     assert not gate.blocked
 

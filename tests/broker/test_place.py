@@ -1,6 +1,7 @@
 """`runnel.open`: from a place to a broker."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,10 +23,32 @@ def test_a_clock_may_be_given() -> None:
     assert open(clock=clock).clock is clock
 
 
-@pytest.mark.parametrize("where", ["data/", Path("data"), "runnel://host:7788", ""])
-def test_any_other_place_is_not_there_yet(where: str | Path) -> None:
-    with pytest.raises(NotSupported, match=r"use runnel\.open\(\)"):
+@pytest.mark.parametrize("where", ["runnel://host:7788", "nats://a,b"])
+def test_any_other_place_is_not_there_yet(where: str) -> None:
+    with pytest.raises(NotSupported, match=r"use runnel\.open\('data/'\)"):
         open(where)
+
+
+@pytest.mark.parametrize("where", ["data/", Path("data")])
+def test_a_folder_is_not_touched_before_the_block_is_entered(
+    where: str | Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "in 'data'" in repr(open(where))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("where", ["", 7])
+def test_what_is_no_place_is_refused(where: Any) -> None:
+    with pytest.raises(InvalidOption, match="the path of a folder"):
+        open(where)
+
+
+def test_a_wrong_option_of_a_folder_is_named_and_the_right_ones_with_it() -> None:
+    with pytest.raises(InvalidOption, match="fsync_interval"):
+        open("data/", sync="commit")
+    with pytest.raises(InvalidOption, match="'commit', 'interval', 'os'"):
+        open("data/", fsync="never")
 
 
 def test_an_unknown_option_is_named() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,19 +14,22 @@ from runnel.testing.clock import JumpingClock
 Opens = Callable[..., AbstractAsyncContextManager[Broker]]
 
 PLACES: dict[str, Opens] = {
-    "memory": lambda **options: runnel.open(**options),
+    "memory": lambda folder, **options: runnel.open(**options),
+    "folder": lambda folder, **options: runnel.open(folder / "data", **options),
 }
 
 
 class Place:
     """One place: opens brokers there, on a clock that the test moves."""
 
-    def __init__(self, name: str, clock: JumpingClock) -> None:
-        self.name, self.clock = name, clock
+    def __init__(self, name: str, clock: JumpingClock, folder: Path) -> None:
+        self.name, self.clock, self._folder = name, clock, folder
+        self._opened = 0
 
     def open(self, **options: Any) -> AbstractAsyncContextManager[Broker]:
         """A broker of its own, closed when the block is left."""
-        return PLACES[self.name](clock=self.clock, **options)
+        self._opened += 1
+        return PLACES[self.name](self._folder / str(self._opened), clock=self.clock, **options)
 
 
 @pytest.fixture
@@ -34,8 +38,8 @@ def clock() -> JumpingClock:
 
 
 @pytest.fixture(params=sorted(PLACES))
-def place(request: pytest.FixtureRequest, clock: JumpingClock) -> Place:
-    return Place(request.param, clock)
+def place(request: pytest.FixtureRequest, clock: JumpingClock, tmp_path: Path) -> Place:
+    return Place(request.param, clock, tmp_path)
 
 
 @pytest.fixture

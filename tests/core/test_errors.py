@@ -5,7 +5,9 @@ import pytest
 from runnel.core import errors
 from runnel.core.errors import (
     AlreadySettled,
+    BadBatch,
     BrokerClosed,
+    Damaged,
     Disconnected,
     Ended,
     Forked,
@@ -150,6 +152,7 @@ CASES: list[tuple[RunnelError, type[RunnelError], dict[str, object], list[str], 
         "call extend() in time",
     ),
     (SubscriptionEnded("billing"), Ended, {"subscriber": "billing"}, ["billing"], "subscribe again"),
+    (BadBatch("its count is 0"), Damaged, {"why": "its count is 0"}, ["its count is 0"], "read or send it again"),
     (RecordsMissed("billing", GAP), RunnelError, {"gap": GAP}, ["billing", "missed 5 records"], "drop strict=True"),
 ]
 
@@ -164,7 +167,7 @@ def test_an_error_carries_its_facts_and_a_way_out(
 
 
 def test_every_error_has_its_case_here() -> None:
-    branches = {RunnelError, UsageError, NotNow, Ended}
+    branches = {RunnelError, UsageError, NotNow, Ended, Damaged}
     defined = {one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, RunnelError)}
     assert defined - branches == {type(case[0]) for case in CASES}
 
@@ -176,5 +179,5 @@ def test_what_ran_out_of_time_is_a_timeout_error_too(error: type[RunnelError]) -
 
 def test_the_branches_do_not_overlap() -> None:
     for error, branch, *_ in CASES:
-        others = {UsageError, NotNow, Ended, RecordsMissed} - {branch, type(error)}
+        others = {UsageError, NotNow, Ended, Damaged, RecordsMissed} - {branch, type(error)}
         assert not any(isinstance(error, other) for other in others)

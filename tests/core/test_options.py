@@ -69,6 +69,24 @@ def test_a_list_of_pauses_becomes_a_tuple() -> None:
     assert TopicOptions.of({"backoff": [1, 2]}).backoff == (1, 2)
 
 
+@pytest.mark.parametrize("name", ["zstd", "lz4", None])
+def test_a_known_compression_is_taken(name: str | None) -> None:
+    assert TopicOptions.of({"compression": name}).compression == name
+
+
+@pytest.mark.parametrize(("wrong", "near"), [("zst", "zstd"), ("ZSTD", "zstd"), ("lz5", "lz4")])
+def test_an_unknown_compression_suggests_the_nearest(wrong: str, near: str) -> None:
+    with pytest.raises(InvalidOption, match=f"did you mean '{near}'") as caught:
+        TopicOptions.of({"compression": wrong})
+    assert caught.value.option == "compression"
+
+
+@pytest.mark.parametrize("wrong", ["brotli", "", 5, True, ["zstd"]])
+def test_a_compression_that_resembles_none_is_refused_all_the_same(wrong: object) -> None:
+    with pytest.raises(InvalidOption, match=r"expected 'zstd' or 'lz4'$"):
+        TopicOptions.of({"compression": wrong})
+
+
 def test_options_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         TopicOptions().retention_count = 5  # type: ignore[misc]

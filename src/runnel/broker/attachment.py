@@ -36,12 +36,14 @@ class Attachment:
 
     def cursor(self, start: Start) -> tuple[Cursor, Missed | None]:
         """A cursor on the logs, at `start`."""
-        return open_cursor(self._bus.timeline, self.logs, start, is_pattern=self.is_pattern)
+        bus = self._bus
+        return open_cursor(bus.timeline, self.logs, start, is_pattern=self.is_pattern, store=bus.store)
 
     def encoding_of(self, topic: str) -> str | None:
         """How the values of a typed topic are written; None where nobody has said."""
         log = self._bus.catalog.logs.get(topic)
-        return None if log is None or log.codec is None else log.codec.encoding
+        known = None if log is None else log.codec or log.schema
+        return None if known is None else known.encoding
 
     def attach(self, reader: GateReader) -> None:
         """Have `reader` told of what is published from now on."""

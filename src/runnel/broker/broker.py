@@ -1,4 +1,4 @@
-"""The broker in memory, as users hold it: every call is a line to the part that does it.
+"""The broker in this process, as users hold it: every call is a line to the part that does it.
 
 Below: bus, topic, subscribing, workers. Above: runnel.open, blocking, every door.
 """
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from runnel.broker import replay, request
 from runnel.broker.bus import Bus
-from runnel.broker.catalog import Catalog
 from runnel.broker.clock import SystemClock
 from runnel.broker.delivery import Delivery
+from runnel.broker.folder_place import FolderPlace
 from runnel.broker.group_reader import GroupReader
 from runnel.broker.group_subscription import GroupSubscription
 from runnel.broker.handler import Handler, HandlerStatistics, Middleware
@@ -58,18 +58,24 @@ class Broker:
     ...             break
     """
 
-    def __init__(self, *, auto_create: bool = True, clock: Clock | None = None) -> None:
-        self._bus = Bus(auto_create=auto_create, clock=clock or SystemClock())
+    def __init__(
+        self, *, auto_create: bool = True, clock: Clock | None = None, folder: FolderPlace | None = None
+    ) -> None:
+        self._bus = Bus(auto_create=auto_create, clock=clock or SystemClock(), durable=folder is not None)
+        self._folder = folder
         self._middleware: list[Middleware] = []
         self._workers: Workers | None = None
 
     def __repr__(self) -> str:
         bus = self._bus
-        return f"<Broker in memory, {bus.home.state}, {len(bus.catalog.logs)} topics, {len(bus.readers)} readers>"
+        where = "in memory" if self._folder is None else f"in {str(self._folder.path)!r}"
+        return f"<Broker {where}, {bus.home.state}, {len(bus.catalog.logs)} topics, {len(bus.readers)} readers>"
 
     # -- life ---------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Broker:
+        if self._folder is not None and not self._bus.home.entered:
+            await self._folder.open(self._bus)
         self._bus.home.check_usable("entering it again")
         return self
 
@@ -100,7 +106,7 @@ class Broker:
         With a `type` (anything msgspec can encode) values are validated and encoded; without one they are bytes.
         Options: see `TopicOptions`.
         """
-        chosen = Catalog.check(TopicOptions.of(options))
+        chosen = self._bus.catalog.check(TopicOptions.of(options))
         codec: Codec[V] | None = None if type is None else Codec(type, chosen.encoding or "json")
         return Topic(self._bus, check_name(name), codec, chosen)
 
@@ -113,6 +119,7 @@ class Broker:
         """Delete a topic and its records. Subscribers of it get `TopicDeleted`, those of patterns a gap."""
         self._bus.home.check_usable("deleting a topic")
         self._bus.catalog.delete(check_name(name))
+        await self._bus.flushed()
 
     # -- publishing ---------------------------------------------------------------------------------------------
 
@@ -128,7 +135,7 @@ class Broker:
         priority: int = 0,
         message_id: str | None = None,
     ) -> Position:
-        """Publish one record; its position.
+        """Publish one record; its position. With a folder, it is on disk when this returns.
 
         `delay` (seconds) and `priority` (0-9) act in groups; an expired record is skipped by everybody;
         a `message_id` seen in the last two minutes is not stored again: its first position comes back.

@@ -17,6 +17,7 @@ from runnel.broker.home import Home
 from runnel.broker.log import Log
 from runnel.broker.publisher import Publisher
 from runnel.broker.statistics import Totals
+from runnel.broker.store import Store
 from runnel.broker.subscription import Subscription
 from runnel.broker.timeline import Timeline
 from runnel.core.clock import Clock
@@ -27,10 +28,12 @@ from runnel.core.position import Position
 class Bus:
     """Topics, readers and groups, the order between them, and the loop they run on."""
 
-    def __init__(self, *, auto_create: bool, clock: Clock) -> None:
+    def __init__(self, *, auto_create: bool, clock: Clock, durable: bool = False) -> None:
         self.clock = clock
+        self.is_durable = durable  # whether a store comes, when the broker is entered
+        self.store: Store | None = None
         self.timeline = Timeline(clock, self.settle_readers)
-        self.home = Home(self.timeline.move_in, self.timeline.cool)
+        self.home = Home(self.timeline.move_in, self._forked, entered=not durable)
         self.catalog = Catalog(self, auto_create=auto_create)
         self.publisher = Publisher(self)
         self.readers: dict[GateReader, None] = {}
@@ -51,8 +54,41 @@ class Bus:
         self.timeline.cool()
         for log in list(self.publisher.blocked):
             self.publisher.refuse_blocked(log, BrokerClosed("publishing"))
+        if self.store is not None:
+            self.store.commits.drain()  # what was handed over is published, so the readers shall see it
         for reader in list(self.readers):
             reader.end()
+        if self.store is not None:
+            self.store.close()
+
+    def _forked(self) -> None:
+        """Be the copy in the child of a fork."""
+        self.timeline.cool()
+        if self.store is not None:
+            self.store.abandon()
+
+    def wake_patterns(self) -> None:
+        """Have those look again who read several topics in the order of sequences."""
+        for reader in self.readers:
+            if reader.is_pattern:
+                reader.wake()
+
+    def keep_position(self, name: str, pattern: str, place: Position | int) -> None:
+        """Remember where `name` stands, as durably as this broker remembers anything."""
+        self.positions[name] = (pattern, place)
+        if self.store is not None:
+            self.store.keeper.keep(name)
+
+    async def until_durable(self, log: Log, offset: int) -> None:
+        """Return when the record at `offset` of a durable topic is on disk, and visible."""
+        assert self.store is not None, "only a store makes logs durable"
+        if (landed := self.store.commits.waiter(log, offset)) is not None:
+            await landed
+
+    async def flushed(self) -> None:
+        """Return when what was said so far is durable, where anything is."""
+        if self.store is not None:
+            await self.store.commits.flushed()
 
     def next_number(self) -> int:
         """A number for whatever needs one of its own."""

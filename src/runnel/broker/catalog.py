@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 UNSAID = TopicOptions()  # of a topic that has only been subscribed to: whoever publishes first says what it is
 
 _DURABLE_ONLY = ("durable", "compact", "compression")
+_NOT_YET = ("compact",)
 
 
 class Catalog:
@@ -30,18 +31,21 @@ class Catalog:
         self.patterns: PatternTable[GateReader] = PatternTable()
         self._bus = bus
         self._auto_create = auto_create
-        self._epoch = 0
+        self.epoch = 0  # the highest ever given
 
     def names(self) -> list[str]:
         """The topics that users see, sorted."""
         return sorted(name for name in self.logs if name[0] != "$")
 
-    @staticmethod
-    def check(options: TopicOptions) -> TopicOptions:
-        """`options`, when a topic in memory can have them."""
-        for option in _DURABLE_ONLY:
+    def check(self, options: TopicOptions) -> TopicOptions:
+        """`options`, when a topic here can have them."""
+        in_memory = not self._bus.is_durable
+        for option in _DURABLE_ONLY if in_memory else _NOT_YET:
             if value := getattr(options, option):
-                raise NotSupported(f"{option}={value!r}", "this broker lives in memory only")
+                why = "this broker lives in memory only" if in_memory else "this version does not clean by key"
+                raise NotSupported(f"{option}={value!r}", why)
+        if options.durable is False and options.compression:
+            raise NotSupported("compression", "a topic with durable=False is kept in memory, as it is")
         return options
 
     def find(
@@ -59,25 +63,41 @@ class Catalog:
                 log.options = options
                 self._bus.timeline.cool()
             self._agree(log, options)
+        if options is not None and log.stored is None and self._is_to_be_stored(log):
+            self._store(log)
         if codec is not None and log.codec is not codec:
-            if log.codec is not None:
-                codec.succeed(name, log.codec)
+            if (earlier := log.codec or log.schema) is not None:
+                codec.succeed(name, earlier)
             log.codec = codec
             self._bus.timeline.cool()  # from now on every publish is checked
+            is_new = earlier is None or earlier.schema != codec.schema
+            if is_new and log.stored is not None and self._bus.store is not None:
+                self._bus.store.describe(log)
         return log
+
+    def _is_to_be_stored(self, log: Log) -> bool:
+        """Whether a topic that somebody publishes to, or declares, belongs on disk."""
+        return self._bus.store is not None and log.options.durable is not False and log.name[0] != "$" and not log.end
+
+    def _store(self, log: Log) -> None:
+        assert self._bus.store is not None
+        self._bus.timeline.cool()
+        self._bus.store.adopt(log)
 
     @staticmethod
     def _agree(log: Log, options: TopicOptions) -> None:
         has = log.options.given()
         for option, asked in options.given().items():
+            if option == "durable" and asked == (log.stored is not None):
+                continue  # said is what holds anyway
             if has.get(option) != asked:
                 raise TopicConflict(log.name, option, has.get(option), asked)
 
     def make(self, name: str, options: TopicOptions | None = None) -> Log:
         """A new log, joined by the readers whose patterns cover it."""
         # Milliseconds and a counter: epochs rise, and no two lives of a topic ever share one.
-        self._epoch = max(self._epoch + 1, int(self._bus.clock.time() * 1000) << 11)
-        log = self.logs[name] = Log(name, self._epoch, options or UNSAID)
+        self.epoch = max(self.epoch + 1, int(self._bus.clock.time() * 1000) << 11)
+        log = self.logs[name] = Log(name, self.epoch, options or UNSAID)
         for reader in self.patterns.covering(name):
             reader.join(log)
         return log
@@ -97,6 +117,8 @@ class Catalog:
         bus.settle_readers()
         for reader in gate.readers:
             reader.flow.settle()  # while what it drops can still be counted
+        if log.stored is not None and bus.store is not None:
+            bus.store.delete(log, deleted)
         bus.timeline.forget(log)
         bus.publisher.refuse_blocked(log, deleted)
         for reader in list(gate.readers):

@@ -1,19 +1,26 @@
-"""Positions that read: on one log by offset, or on the timeline by sequence.
+"""Positions that read. Here: on one log, by offset. Over several, by sequence: pattern_cursor.
 
-A cursor holds no records, only where it stands. It never waits and knows no policy.
-Below: log, timeline. Above: flow, which bounds how far a cursor may lag.
+A cursor holds no records, only where it stands. It never waits and knows no policy. What is not in
+memory any more, of a durable topic, is read from disk: then `take` may say that there is nothing
+yet, and the cursor's `wake` is called when there is.
+Below: log, timeline, catch_up. Above: flow, which bounds how far a cursor may lag.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
-from runnel.broker.log import Log, Run
+from runnel.broker.catch_up import END, CatchUp
+from runnel.broker.log import Log
 from runnel.broker.timeline import Timeline
 from runnel.core.batch import Slice
+from runnel.journal.history import Lost
+
+if TYPE_CHECKING:
+    from runnel.broker.store import Store
 
 SLICE = 4096  # records taken at a time; readers side by side meet on multiples of it
 
@@ -41,6 +48,10 @@ class Cursor(Protocol):
     """A place in the order of records, and the records from there on."""
 
     position: int
+    wake: Callable[[], None]
+
+    def go_to(self, place: int) -> None:
+        """Stand somewhere further on."""
 
     def pending(self) -> int:
         """How many records lie ahead."""
@@ -67,10 +78,17 @@ class Cursor(Protocol):
 class LogCursor:
     """A position on one log, by offset."""
 
-    __slots__ = ("log", "position", "timeline")
+    __slots__ = ("_behind", "_store", "log", "position", "timeline", "wake")
 
-    def __init__(self, timeline: Timeline, log: Log, position: int) -> None:
+    def __init__(self, timeline: Timeline, log: Log, position: int, store: Store | None = None) -> None:
         self.timeline, self.log, self.position = timeline, log, position
+        self.wake: Callable[[], None] = nobody
+        self._store = store
+        self._behind: CatchUp | None = None  # while it is
+
+    def go_to(self, place: int) -> None:
+        """Stand somewhere further on."""
+        self.position, self._behind = place, None
 
     def pending(self) -> int:
         """How many records lie ahead."""
@@ -90,11 +108,39 @@ class LogCursor:
             start = self.position
             if start == end:
                 return Taken([], missed)
+        if start < log.base:
+            return self._take_behind(limit, missed)
+        self._behind = None
         stop = min(end, start + limit)
         if end - start > SLICE:  # far behind: meet the others on a multiple
             stop = min(stop, (start // SLICE + 1) * SLICE)
         self.position = stop
         return Taken([self.timeline.slice(log, start, stop)], missed)
+
+    def _take_behind(self, limit: int, missed: Missed | None) -> Taken | None:
+        """Records that are on disk only."""
+        log, store = self.log, self._store
+        assert store is not None, "only a durable topic has records before its base"
+        assert log.stored is not None, "only a durable topic has records before its base"
+        if self._behind is None:
+            topics = {log.stored.id: log}
+            self._behind = CatchUp(store, lambda: topics, self._woken, sequence=False)
+        found = self._behind.take(self.position, min(limit, log.base - self.position))
+        if found is None:
+            return None if missed is None else Taken([], missed)
+        if found is END:
+            self.position = log.base  # a hole: nothing was ever visible there
+            return self.take(limit) if missed is None else Taken([], missed)
+        if isinstance(found, Lost):
+            end = min(found.end, log.base)
+            lost = Missed(self.position, end, end - self.position, found.reason)
+            self.position = end
+            return Taken([], joined(missed, lost))
+        self.position = found.end
+        return Taken([found], missed)
+
+    def _woken(self) -> None:
+        self.wake()
 
     def skip(self, count: int, reason: str) -> Missed | None:
         """Move over `count` records without reading them."""
@@ -123,142 +169,8 @@ class LogCursor:
         return log.offset_leaving(limit, first) - self.position
 
 
-class PatternCursor:
-    """A position on the timeline, by sequence, over the logs that a pattern covers."""
-
-    __slots__ = ("_ahead", "_bytes", "_collected", "_count", "logs", "position", "timeline")
-
-    def __init__(self, timeline: Timeline, logs: set[Log], position: int) -> None:
-        self.timeline, self.logs, self.position = timeline, logs, position
-        self._ahead: deque[tuple[Run, int]] = deque()  # runs of our logs, and the offset to read them from
-        self._count = 0
-        self._bytes = 0  # of the runs ahead, each counted whole until it is passed: never too little
-        self._collected = position  # runs before this sequence were looked at
-
-    def collect(self) -> None:
-        """Note the runs of our logs that came since the last time."""
-        if self._collected == (end := self.timeline.sequence):
-            return
-        for run in self.timeline.runs_from(self._collected):
-            if run.log in self.logs:
-                start = run.offset + max(0, self._collected - run.sequence)
-                if start < run.end:
-                    self._ahead.append((run, start))
-                    self._count += run.end - start
-                    self._bytes += run.size
-        self._collected = end
-
-    def pass_gone(self) -> Missed | None:
-        """Move over what lies right ahead and is no longer there."""
-        self.collect()
-        missed: Missed | None = None
-        while self._ahead:
-            run, start = self._ahead[0]
-            first = min(run.end, self.timeline.first(run.log))
-            if first <= start:
-                break
-            missed = joined(missed, self._advance(first - start, DELETED if run.log.deleted else RETENTION))
-        return missed
-
-    def forget_gone(self) -> None:
-        """Move on, without a word, over all that is no longer there."""
-        self.collect()
-        ahead, self._ahead = self._ahead, deque()
-        self._count = self._bytes = 0
-        for run, start in ahead:
-            if (first := max(start, self.timeline.first(run.log))) < run.end:
-                self._ahead.append((run, first))
-                self._count += run.end - first
-                self._bytes += run.size
-
-    def pending(self) -> int:
-        """How many records lie ahead."""
-        self.collect()
-        return self._count
-
-    def pending_bytes(self) -> int:
-        """How many bytes of values lie ahead."""
-        self.collect()
-        return sum(_bytes_of(run, start) for run, start in self._ahead)
-
-    def take(self, limit: int) -> Taken | None:
-        """Up to `limit` records from here, and move behind them; None at the end."""
-        missed = self.pass_gone()
-        slices: list[Slice] = []
-        room = min(limit, SLICE)
-        while self._ahead and room:
-            run, start = self._ahead[0]
-            if start < self.timeline.first(run.log):
-                break  # a gap is told before what follows it
-            stop = min(run.end, start + room)
-            slices.append(self.timeline.slice(run.log, start, stop))
-            room -= stop - start
-            self._advance(stop - start, "")
-        return Taken(slices, missed) if slices or missed else None
-
-    def skip(self, count: int, reason: str) -> Missed | None:
-        """Move over `count` records without reading them."""
-        self.collect()
-        missed: Missed | None = None
-        while count > 0 and self._ahead:
-            run, start = self._ahead[0]
-            step = min(count, run.end - start)
-            missed = joined(missed, self._advance(step, reason))
-            count -= step
-        return missed
-
-    def next_bytes(self) -> int:
-        """The size of the next record; 0 at the end."""
-        self.collect()
-        for run, start in self._ahead:
-            at = max(start, run.log.base)
-            if at < run.end:
-                return len(run.log.values[at - run.log.base])
-        return 0
-
-    def excess_bytes(self, limit: int) -> int:
-        """How many records have to go so that at most `limit` bytes (or one record) lie ahead."""
-        self.collect()
-        if self._bytes <= limit:
-            return 0
-        over = self.pending_bytes() - limit
-        gone = 0
-        for run, start in self._ahead:
-            if over <= 0:
-                break
-            size = _bytes_of(run, start)
-            if size <= over:
-                gone += run.end - start
-            else:
-                first = max(start, run.log.base)
-                gone += first - start
-                for value in run.log.values[first - run.log.base : run.end - run.log.base]:
-                    if over <= 0:
-                        break
-                    over -= len(value)
-                    gone += 1
-                break
-            over -= size
-        return min(gone, max(0, self._count - 1))
-
-    def _advance(self, count: int, reason: str) -> Missed:
-        """Move `count` records on within the run at the head."""
-        run, start = self._ahead[0]
-        first = run.sequence + start - run.offset
-        self.position = first + count
-        self._count -= count
-        if start + count == run.end:
-            self._ahead.popleft()
-            self._bytes -= run.size
-        else:
-            self._ahead[0] = (run, start + count)
-        return Missed(first, first + count, count, reason)
-
-
-def _bytes_of(run: Run, start: int) -> int:
-    """The bytes of what is left of a closed run from `start` on."""
-    first = max(start, run.log.base)
-    return 0 if first >= run.end else run.log.bytes_before(run.end) - run.log.bytes_before(first)
+def nobody() -> None:
+    """Whom to wake, before there is anybody."""
 
 
 def joined(one: Missed | None, two: Missed | None) -> Missed | None:

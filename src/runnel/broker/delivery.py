@@ -51,10 +51,15 @@ class Delivery(Generic[T]):
 
     # -- settling -----------------------------------------------------------------------------------------------
 
-    def ack(self) -> Awaitable[None]:
-        """The work is done. Accepted when it returns."""
+    def ack(self, *, durable: bool = False) -> Awaitable[None]:
+        """The work is done. Accepted when it returns, and on disk a few milliseconds later.
+
+        With `durable`, awaiting it takes until it is on disk.
+        """
+        if durable:
+            self._reader.check_durable()
         self._reader.ack(self._lease, self._place)
-        return ACCEPTED
+        return self._reader.flushed() if durable else ACCEPTED
 
     def nack(self, delay: float | None = None, reason: str = "nacked") -> Awaitable[None]:
         """The work failed: try again after `delay` seconds, or after the group's backoff."""
@@ -205,8 +210,13 @@ class DeliveryBatch(Generic[T]):
                 found.extend(self._reader.values(part.lease, part.first, part.end))
         return tuple(found)
 
-    def ack(self) -> Awaitable[None]:
-        """All of them are done, except those already settled. `LeaseEnded`, after the rest, if some came too late."""
+    def ack(self, *, durable: bool = False) -> Awaitable[None]:
+        """All of them are done, except those already settled. `LeaseEnded`, after the rest, if some came too late.
+
+        With `durable`, awaiting it takes until that is on disk.
+        """
+        if durable:
+            self._reader.check_durable()
         lapsed: Part | None = None
         for part in self._parts:
             if part.lease.ended:
@@ -215,7 +225,7 @@ class DeliveryBatch(Generic[T]):
                 self._reader.ack_range(part.lease, part.first, part.end)
         if lapsed is not None:
             raise LeaseEnded(self._reader.name, lapsed.first, lapsed.lease.attempt)
-        return ACCEPTED
+        return self._reader.flushed() if durable else ACCEPTED
 
     def nack(self, delay: float | None = None, reason: str = "nacked") -> Awaitable[None]:
         """Try again what is not settled."""

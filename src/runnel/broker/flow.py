@@ -44,6 +44,9 @@ class Owner(Protocol):
     def made_room(self) -> None:
         """Publishers that wait, or that passed this subscriber by, may ask again."""
 
+    def wake(self) -> None:
+        """Look again: there may be something to read."""
+
 
 class Flow:
     """Drop the oldest: the default, and what the others build on.
@@ -73,6 +76,7 @@ class Flow:
         self, cursor: Cursor, policy: Policy, buffer: int, buffer_bytes: int, owner: Owner, *, eager: bool = False
     ) -> None:
         self.cursor, self.policy, self.owner, self.eager = cursor, policy, owner, eager
+        cursor.wake = owner.wake
         self.buffer, self.buffer_bytes = buffer, buffer_bytes
         self.limited = eager or self.asked
         self.held = self.held_bytes = 0  # out of the cursor and not done with; only strict flows count it
@@ -160,8 +164,8 @@ class Flow:
         count, size = self._bounds()
         return min(count - self.lag(), (size - self.cursor.pending_bytes() - self.held_bytes) // SMALL)
 
-    def fits(self, count: int, size: int) -> bool:
-        """Whether publishers may go on with `count` records of `size` bytes."""
+    def fits(self, count: int, size: int, coming: int = 0, coming_bytes: int = 0) -> bool:
+        """Whether publishers may go on with `count` records of `size` bytes, behind those that are on their way."""
         return True
 
     def appended(self) -> None:
@@ -191,6 +195,15 @@ class Flow:
                 self.owner.dropped(taken.slices)
             else:
                 return
+
+
+class Lag(Flow):
+    """Lose nothing and hold nobody up: what a durable topic has, it has on disk for whoever is behind."""
+
+    __slots__ = ()
+
+    def _excess(self) -> int:
+        return 0
 
 
 class DropNewest(Flow):
@@ -317,13 +330,13 @@ class Block(Flow):
         super().done(size)
         self.owner.made_room()
 
-    def fits(self, count: int, size: int) -> bool:
+    def fits(self, count: int, size: int, coming: int = 0, coming_bytes: int = 0) -> bool:
         """Whether so much may be published; one record always may when nothing waits."""
-        lag = self.lag()
+        lag = self.lag() + coming
         max_count, max_size = self._bounds()
         if lag + count > max_count:
             return False
-        return lag == 0 or self.cursor.pending_bytes() + self.held_bytes + size <= max_size
+        return lag == 0 or self.cursor.pending_bytes() + self.held_bytes + coming_bytes + size <= max_size
 
     def appended(self) -> None:
         """Nothing: it fitted, or the publisher would still wait."""

@@ -70,6 +70,10 @@ class GateReader(Protocol):
     def members(self) -> int:
         """How many tasks read through it."""
 
+    @property
+    def is_pattern(self) -> bool:
+        """Whether it reads in the order of sequences."""
+
     def wake(self) -> None:
         """Something is about to be appended."""
 
@@ -158,20 +162,21 @@ class Gate:
         """How many bytes of the newest records some reader may still want."""
         return max((flow.buffer_bytes + flow.history_bytes for flow in self.demanding), default=0)
 
-    def refusing(self, count: int, size: int) -> Flow | None:
-        """A reader that has no room for `count` records of `size` bytes; None: go ahead."""
-        return next((flow for flow in self.limited if not flow.fits(count, size)), None)
+    def refusing(self, log: Log, entry: Entry) -> Flow | None:
+        """A reader that has no room for `entry`, and what is on its way to `log` before it; None: go ahead."""
+        count, size, coming, coming_bytes = len(entry.values), entry.size, log.coming, log.coming_bytes
+        return next((flow for flow in self.limited if not flow.fits(count, size, coming, coming_bytes)), None)
 
     def appended(self) -> None:
         """Let every bounded reader deal with what was appended."""
         for flow in self.limited:
             flow.appended()
 
-    def release(self, append: Callable[[Entry], int]) -> None:
+    def release(self, log: Log, append: Callable[[Entry], int]) -> None:
         """Room was made: publish what waited, first come first served, while it fits."""
         while self.blocked:
             entry, first = self.blocked[0]
-            if not first.done() and self.refusing(len(entry.values), entry.size) is not None:
+            if not first.done() and self.refusing(log, entry) is not None:
                 return
             self.blocked.popleft()
             if first.done():  # it was cancelled or ran out of time, and has written nothing

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from runnel.broker import dead_letter
 from runnel.broker.attachment import Attachment
-from runnel.broker.cursor import Cursor, Taken
-from runnel.broker.flow import Block
+from runnel.broker.cursor import Taken
 from runnel.broker.gate import Watch
 from runnel.broker.group.lease import Lease
 from runnel.broker.group.machine import DeadLetter, Group
 from runnel.broker.group.options import GroupOptions
-from runnel.broker.group.ready import is_special
+from runnel.broker.group_bringing import Stock, bring, bring_again, pass_settled
+from runnel.broker.group_flow import GroupFlow
+from runnel.broker.group_keeper import GroupKeeper
 from runnel.broker.start import check_start
 from runnel.broker.statistics import GroupStatistics, MemberStatistics
 from runnel.core.batch import Slice
@@ -28,8 +29,8 @@ from runnel.core.clock import Clock, Timer
 from runnel.core.errors import InvalidOption, NotSupported, RunnelError
 from runnel.core.options import positive
 from runnel.core.pattern import check_name
-from runnel.core.policy import Policy
 from runnel.core.record import Record
+from runnel.journal.group_state import GroupState
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus
@@ -42,67 +43,6 @@ log = logging.getLogger("runnel")
 BUFFER = 10_000_000  # records, and bytes, that may wait in a group before publishers do
 BUFFER_BYTES = 1024 * 1024 * 1024
 WATCH = 30.0  # seconds without a member, or without anything settled, before that is warned about
-
-
-class Stock:
-    """A slice of a log at the group's places: offsets, or sequences of a pattern."""
-
-    __slots__ = ("first", "slice")
-
-    def __init__(self, first: int, slice_: Slice) -> None:
-        self.first, self.slice = first, slice_
-
-    def size(self, place: int) -> int:
-        """How many bytes lie at `place`."""
-        return len(self.slice.values[place - self.first])
-
-    def weight(self, first: int, end: int) -> int:
-        """How many bytes lie at [first, end)."""
-        return sum(map(len, self.values(first, end)))
-
-    def only(self, place: int) -> Stock:
-        """The one record at `place`, which holds on to no other."""
-        if len(self.slice) == 1:
-            return self
-        offset = self.slice.start + place - self.first
-        return Stock(place, self.slice.cut(offset, offset + 1))
-
-    def records(self, first: int, end: int) -> tuple[Record[bytes], ...]:
-        """The records at [first, end)."""
-        return self.slice.records[first - self.first : end - self.first]
-
-    def values(self, first: int, end: int) -> tuple[bytes, ...]:
-        """The values at [first, end)."""
-        return self.slice.values[first - self.first : end - self.first]
-
-
-class GroupFlow(Block):
-    """Lose nothing: publishers wait while the group holds its bound."""
-
-    __slots__ = ("group",)
-
-    def __init__(self, cursor: Cursor, buffer: int, buffer_bytes: int, owner: GroupReader, group: Group) -> None:
-        super().__init__(cursor, Policy.block(), buffer, buffer_bytes, owner)
-        self.group = group
-        self.history = self.history_bytes = 0  # a group owes everything it has not settled, whenever it was published
-
-    def take(self, limit: int) -> Taken | None:
-        """The next records; the group counts them until they are settled."""
-        return self.cursor.take(limit)
-
-    def room(self) -> int:
-        """How many small records may come before the group must be asked again."""
-        self.held_bytes = self.group.unsettled_bytes
-        return super().room()
-
-    def fits(self, count: int, size: int) -> bool:
-        """Whether so much may be published; one record always may when nothing waits."""
-        self.held_bytes = self.group.unsettled_bytes
-        return super().fits(count, size)
-
-    def lag(self) -> int:
-        """Records published for the group and not settled."""
-        return self.cursor.pending() + self.group.unsettled
 
 
 class GroupReader:
@@ -130,9 +70,11 @@ class GroupReader:
         # A pattern may cover the group's own dead letters; to work on those again would never end.
         self.attachment.logs = {log for log in self.attachment.logs if log.name != self.dead_letter}
         cursor, _ = self.attachment.cursor("earliest" if start is None else start)
+        lags = buffer is buffer_bytes is None and bus.store is not None and self._is_kept()
         buffer = BUFFER if buffer is None else positive("buffer", buffer)
         buffer_bytes = BUFFER_BYTES if buffer_bytes is None else positive("buffer_bytes", buffer_bytes)
-        self.flow = GroupFlow(cursor, buffer, buffer_bytes, self, self.group)
+        self.flow = GroupFlow(cursor, buffer, buffer_bytes, self, self.group, lags=lags)
+        self.keeper: GroupKeeper | None = None  # where the group outlives its process
         self.subscriptions: dict[str, GroupSubscription[Any]] = {}
         self.missed = 0
         self._bus = bus
@@ -147,6 +89,36 @@ class GroupReader:
 
     def __repr__(self) -> str:
         return f"<GroupReader {self.label!r}, {self.group!r}>"
+
+    # -- outliving the process ----------------------------------------------------------------------------------
+
+    def _is_kept(self) -> bool:
+        """Whether what it reads is durable, as far as anybody has said."""
+        return self.attachment.is_pattern or any(log.options.durable is not False for log in self.attachment.logs)
+
+    def keep(self, known: GroupState | None) -> None:
+        """Have what the group does remembered, where that is possible; go on where it was."""
+        if self._bus.store is None or not self._is_kept():
+            return
+        if known is not None:
+            end = self.flow.cursor.position + self.flow.cursor.pending()
+            if known.floor <= end or self.attachment.is_pattern:
+                self.flow.cursor.go_to(known.floor)
+            self.flow.revived = known
+        self.keeper = self.group.notes = self._bus.store.keeper.keep_group(self, known)
+
+    def agree(self, options: GroupOptions) -> None:
+        """The first member after a restart says what the group is now."""
+        self.options = self.group.options = options
+
+    def check_durable(self) -> None:
+        """Raise unless an ack can be made durable."""
+        if self.keeper is None:
+            raise NotSupported("a durable ack", f"group {self.label!r} lives in memory only")
+
+    async def flushed(self) -> None:
+        """Return when what was settled so far is on disk."""
+        await self._bus.flushed()
 
     # -- members ------------------------------------------------------------------------------------------------
 
@@ -200,11 +172,19 @@ class GroupReader:
         now = self._bus.clock.time()
         self._bury(self.group.expire(now))
         while (wanted := self.group.wants()) > 0:
+            if self.flow.revived is not None and pass_settled(self.flow.cursor, self.flow.revived):
+                self.flow.revived = None
             taken = self.flow.take(wanted)
             if taken is None:
                 self.attachment.park(self)
                 break
             self._bring(taken, now)
+        if self.keeper is not None and self.keeper.must_wait:
+            # A failed attempt is stored before the next one; the keeper wakes us when it is.
+            assert self._bus.store is not None
+            self._bus.store.commits.flush_soon()
+            self._look_after(now)
+            return
         for lease in self.group.grant(now):
             self.subscriptions[lease.member.name].receive(lease)
         self._unfed = any(member.room > 0 for member in self.group.members.values())
@@ -216,29 +196,11 @@ class GroupReader:
             log.warning("group %r missed %d records: %s", self.label, taken.missed.count, taken.missed.reason)
             self._bus.publisher.release()  # what is gone takes no room
         for part in taken.slices:
-            first = part.sequence if self.attachment.is_pattern else part.start
-            stock = Stock(first, part)
-            if not part.metas:
-                self.group.bring(first, first + len(part), stock)
+            stock = Stock(part.sequence if self.attachment.is_pattern else part.start, part)
+            if self.flow.revived is not None and stock.first < self.flow.revived.end:
+                bring_again(self.group, stock, self.flow.revived, now)
             else:
-                self._bring_each(stock, now)
-
-    def _bring_each(self, stock: Stock, now: float) -> None:
-        """Bring records of which some have traits: the plain ones between them as stretches."""
-        part = stock.slice
-        plain = stock.first
-        shift = stock.first - part.start
-        for offset in sorted(part.metas):
-            meta = part.metas[offset]
-            if not part.start <= offset < part.end or not is_special(meta):
-                continue
-            place = offset + shift
-            if plain < place:
-                self.group.bring(plain, place, stock)
-            self.group.bring_one(place, meta, stock.size(place), stock, now)
-            plain = place + 1
-        if plain < stock.first + len(part):
-            self.group.bring(plain, stock.first + len(part), stock)
+                bring(self.group, stock, now)
 
     def records(self, lease: Lease, first: int, end: int) -> tuple[Record[bytes], ...]:
         """The records at places [first, end) of a lease."""
@@ -390,14 +352,23 @@ class GroupReader:
     def reset(self, start: Start) -> None:
         """Go on from `start`, whatever was settled. What is out is void: settling it raises LeaseEnded."""
         check_start(start, self.pattern, is_pattern=self.attachment.is_pattern)
-        self.flow.cursor, _ = self.attachment.cursor(start)  # may raise: before anything is forgotten
+        cursor, _ = self.attachment.cursor(start)  # may raise: before anything is forgotten
+        cursor.wake = self.wake
+        self.flow.cursor, self.flow.revived = cursor, None
         self.group.clear()
+        if self.keeper is not None and self._bus.store is not None:
+            self._bus.store.keeper.place_group(self, self.keeper)
         for subscription in self.subscriptions.values():
             subscription.forget()
         self._moved, self._warned = self._bus.clock.time(), False
         self._after_settling()
 
     # -- as a reader of logs ------------------------------------------------------------------------------------
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether it reads in the order of sequences."""
+        return self.attachment.is_pattern
 
     def join(self, found: Log) -> None:
         """A topic was made that the pattern covers."""
@@ -420,9 +391,11 @@ class GroupReader:
         self.wake()
 
     def end(self, error: RunnelError | None = None) -> None:
-        """The broker closes, or the topic is gone: so is the group."""
+        """The broker closes, or the topic is gone: so is the group. A closed broker's journal remembers it."""
         members, self.subscriptions = self.subscriptions, {}  # nobody is left to give back to
         self.group.clear()
+        if error is not None and self.keeper is not None and self._bus.store is not None:
+            self._bus.store.keeper.forget_group(self.keeper)
         for subscription in members.values():
             subscription.end(error)
         self.attachment.detach(self)

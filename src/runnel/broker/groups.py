@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from runnel.broker.group.options import GroupOptions
 from runnel.broker.group_reader import GroupReader
 from runnel.broker.start import Start
 from runnel.core.errors import InvalidOption, UnknownGroup
+from runnel.journal.group_state import GroupState
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus
@@ -50,12 +53,24 @@ class Groups:
             given = {} if topic is None else topic.options.given()
             options = GroupOptions(**{option: given[option] for option in _OF_TOPICS if option in given} | said)
             found = GroupReader(self._bus, name, pattern, options, start, buffer, buffer_bytes)
-            found.attachment.attach(found)
-            self._readers[name, pattern] = found
+            found.keep(None)
+            self._add(found)
+        elif not found.members and found.keeper is not None:
+            found.agree(GroupOptions(**msgspec.structs.asdict(found.options) | said))
         for option, value in said.items():
             if (has := getattr(found.options, option)) != value:
                 raise InvalidOption(option, value, f"group {name!r} on {pattern!r} has {has!r}; members must agree")
         return found
+
+    def revive(self, known: GroupState, options: GroupOptions) -> None:
+        """Bring a group back from an earlier life of the broker, to where it was."""
+        found = GroupReader(self._bus, known.name, known.pattern, options, "earliest", None, None)
+        found.keep(GroupState.decode(known.encode()))  # a copy: the journal's goes on changing
+        self._add(found)
+
+    def _add(self, reader: GroupReader) -> None:
+        reader.attachment.attach(reader)
+        self._readers[reader.name, reader.pattern] = reader
 
     def forget(self, reader: GroupReader) -> None:
         """The group is over."""

@@ -29,7 +29,14 @@ _homes: weakref.WeakSet[Home] = weakref.WeakSet()
 class Home:
     """Where a broker runs, and whether it still does."""
 
-    def __init__(self, moved_in: Callable[[asyncio.AbstractEventLoop], None], forked: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        moved_in: Callable[[asyncio.AbstractEventLoop], None],
+        forked: Callable[[], None],
+        *,
+        entered: bool = True,
+    ) -> None:
+        self.entered = entered  # a broker with a folder has none before its block is entered
         self.loop: asyncio.AbstractEventLoop | None = None
         self.closed = self.forked = False
         self._moved_in, self._on_fork = moved_in, forked
@@ -66,6 +73,8 @@ class Home:
             raise Forked
         if self.closed:
             raise BrokerClosed(doing)
+        if not self.entered:
+            raise NotSupported(f"{doing} before the folder is open", "use `async with runnel.open(...) as broker`")
 
     def is_here(self) -> bool:
         """Whether the caller is on the broker's own thread (or the broker has none yet)."""

@@ -22,7 +22,8 @@ from runnel.core.record import Meta
 
 if TYPE_CHECKING:
     from runnel.broker.gate import Gate
-    from runnel.core.codec import Codec
+    from runnel.broker.gathering import Stored
+    from runnel.core.codec import Codec, Schema
     from runnel.core.window import MessageIds
 
 CHUNK = 1024  # records between two looks at the bounds
@@ -64,6 +65,8 @@ class Log:
         "base",
         "bytes_out",
         "codec",
+        "coming",
+        "coming_bytes",
         "deleted",
         "epoch",
         "gate",
@@ -72,6 +75,8 @@ class Log:
         "name",
         "options",
         "runs",
+        "schema",
+        "stored",
         "total_bytes",
         "trip",
         "values",
@@ -95,6 +100,9 @@ class Log:
         self.ids: MessageIds | None = None
         self.gate: Gate | None = None  # made when somebody subscribes
         self.deleted = False
+        self.stored: Stored | None = None  # of a durable topic: what is here is only the tail of what is on disk
+        self.coming = self.coming_bytes = 0  # records on their way to disk, which nobody sees yet
+        self.schema: Schema | None = None  # of a typed topic from an earlier life, whose type nobody has given yet
 
     def __repr__(self) -> str:
         return f"<Log {self.name!r} [{self.first}, {self.end})>"
@@ -167,7 +175,7 @@ class Log:
         )
 
     def offset_at(self, time: datetime) -> int:
-        """The offset of the first record that is not older than `time`."""
+        """The offset of the first record in memory that is not older than `time`."""
         at = bisect_left(self.runs, time, key=_run_time)
         return max(self.runs[at].offset, self.first) if at < len(self.runs) else self.end
 
@@ -208,6 +216,9 @@ class Log:
         may be half as much again: finding out what readers want, and cutting a list, have their price.
         """
         options, end, gate = self.options, self.end, self.gate
+        if self.stored is not None:
+            self._trim_stored(now)
+            return 0
         floor, live = self.first, self.count_bytes() - self._bytes_below
         if options.retention_count is None and end - floor > self._look_at:
             kept = max(KEEP_COUNT, gate.needed() if gate is not None else 0)
@@ -227,16 +238,40 @@ class Log:
             self._floor, self._bytes_below = floor, self.bytes_before(floor)
         dead = floor - self.base
         if dead * 4 >= end - self.base and (dead >= CHUNK or self._bytes_below - self.bytes_out >= 64 * SMALL):
-            return self._cut(floor)
+            return self.cut(floor)
         return 0
+
+    def _trim_stored(self, now: datetime) -> None:
+        """Move the first offset of a durable topic, as far as what is in memory tells. The rest is the store's."""
+        options, floor = self.options, self.first
+        if options.retention_bytes is not None and self.count_bytes() - self._bytes_below > options.retention_bytes:
+            floor = self.offset_leaving(options.retention_bytes, floor)
+        if options.retention_age is not None and self.runs:
+            oldest = now - timedelta(seconds=options.retention_age)
+            if self.runs[0].time < oldest:
+                floor = max(floor, self.offset_at(oldest))
+        self.begin_at(floor)
+
+    def begin_at(self, first: int) -> None:
+        """Nothing before `first` can be read any more."""
+        if first > self._floor:
+            self._floor = first
+            if first >= self.base:
+                self._bytes_below = self.bytes_before(first)
+
+    def revive(self, first: int, end: int, size: int) -> None:
+        """Be the tail, still empty, of a topic that has the records [first, end) of `size` bytes on disk."""
+        self._floor, self.base, self._counted = first, end, end
+        self.total_bytes = self.bytes_out = size
 
     def clear(self) -> None:
         """Let go of everything: the topic was deleted."""
         self.deleted, self.trip = True, 0
         self._floor, self._bytes_below = self.end, self.count_bytes()
-        self._cut(self.end)
+        self.cut(self.end)
 
-    def _cut(self, first: int) -> int:
+    def cut(self, first: int) -> int:
+        """Let go of the values before `first`; how many runs went with them."""
         gone = first - self.base
         if gone <= 0:
             return 0

@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Any
 from runnel.broker.flow import Flow
 from runnel.broker.gate import Blocked, Entry
 from runnel.core.codec import Codec
-from runnel.core.errors import Full, InvalidOption, InvalidValue, PublishTimeout, TooLarge, WouldDeadlock
+from runnel.core.errors import (
+    Full,
+    InvalidOption,
+    InvalidValue,
+    PublishTimeout,
+    TooLarge,
+    TopicDeleted,
+    WouldDeadlock,
+)
 from runnel.core.payload import frozen_headers, key_bytes, value_bytes
 from runnel.core.policy import PolicyKind
 from runnel.core.record import NO_HEADERS, Meta
@@ -153,14 +161,18 @@ class Publisher:
     # -- appending ----------------------------------------------------------------------------------------------
 
     def append(self, log: Log, entry: Entry) -> int:
-        """Append `entry`, or find it already there; its first offset."""
+        """Append `entry`, or find it already there; its first offset. To a durable topic: hand it over."""
         bus = self._bus
         if entry.message_id is not None:
             if log.ids is None:
                 log.ids = MessageIds()
             if (found := log.ids.find(entry.message_id, bus.clock.time())) is not None:
                 return found.offset
-        first = bus.timeline.append(log, entry.values, entry.metas, entry.size)
+        if log.stored is not None:
+            assert bus.store is not None, "only a store makes logs durable"
+            first = bus.store.commits.hand_over(log, entry)
+        else:
+            first = bus.timeline.append(log, entry.values, entry.metas, entry.size)
         if entry.message_id is not None and log.ids is not None:
             log.ids.remember(entry.message_id, log.position(first), bus.clock.time())
         return first
@@ -168,10 +180,19 @@ class Publisher:
     def append_now(self, log: Log, entry: Entry) -> int | None:
         """Append `entry` if nobody has to be waited for; None otherwise."""
         self._check_type(log, entry)
-        gate = log.gate
-        if gate is not None and gate.limited and (gate.blocked or gate.refusing(len(entry.values), entry.size)):
+        if log.stored is not None and not self._journal_has_room():
             return None
-        return self.append(log, entry)
+        return None if self._must_wait(log, entry) else self.append(log, entry)
+
+    def _journal_has_room(self) -> bool:
+        store = self._bus.store
+        return store is None or store.commits.has_room()
+
+    @staticmethod
+    def _must_wait(log: Log, entry: Entry) -> bool:
+        """Whether a reader of `log` has no room for `entry`, or others wait for that already."""
+        gate = log.gate
+        return gate is not None and bool(gate.limited) and bool(gate.blocked or gate.refusing(log, entry))
 
     @staticmethod
     def _check_type(log: Log, entry: Entry) -> None:
@@ -183,15 +204,27 @@ class Publisher:
     def take_over(self, log: Log, entry: Entry) -> None:
         """Append what another thread published, as soon as there is room."""
         if self.append_now(log, entry) is None:
+            if log.stored is not None and not self._journal_has_room():
+                raise self.full(log, entry)  # nobody waits who could be told later
             self.queue(log, entry, None).add_done_callback(_report)
 
     def full(self, log: Log, entry: Entry) -> Full:
         """Why `append_now` did not."""
+        store = self._bus.store
+        if log.stored is not None and store is not None and not store.commits.has_room():
+            return Full(log.name, "the journal", store.journal.options.max_pending_bytes)
         flow = self._in_the_way(log, entry)
         return Full(log.name, flow.owner.label, flow.buffer)
 
     async def append_later(self, log: Log, entry: Entry) -> int:
         """Append `entry` as soon as there is room; its first offset."""
+        if log.stored is not None and not self._journal_has_room():
+            assert self._bus.store is not None
+            await self._bus.store.commits.room()
+            if log.deleted:
+                raise TopicDeleted(log.name, log.epoch)
+            if not self._must_wait(log, entry):
+                return self.append(log, entry)
         return await self.queue(log, entry, asyncio.current_task())
 
     def queue(self, log: Log, entry: Entry, task: asyncio.Task[Any] | None) -> asyncio.Future[int]:
@@ -236,7 +269,7 @@ class Publisher:
         self._bus.timeline.cool()
         for log in list(self.blocked):
             if log.gate is not None:
-                log.gate.release(partial(self._append_late, log))
+                log.gate.release(log, partial(self._append_late, log))
             if log.gate is None or not log.gate.blocked:
                 self.blocked.discard(log)
 
@@ -256,7 +289,7 @@ class Publisher:
     def _in_the_way(self, log: Log, entry: Entry) -> Flow:
         gate = log.gate
         assert gate is not None, "only a reader can be in the way"
-        return gate.refusing(len(entry.values), entry.size) or next(flow for flow in gate.limited if flow.strict)
+        return gate.refusing(log, entry) or next(flow for flow in gate.limited if flow.strict)
 
 
 def _seconds(option: str, value: Seconds) -> float:

@@ -14,7 +14,7 @@ import msgspec
 from runnel.broker import dead_letter
 from runnel.broker.attachment import Attachment
 from runnel.broker.cursor import Cursor, Missed
-from runnel.broker.flow import FLOWS, Flow
+from runnel.broker.flow import FLOWS, Flow, Lag
 from runnel.broker.gate import Watch
 from runnel.broker.log import KEEP_BYTES, KEEP_COUNT
 from runnel.broker.start import Start
@@ -46,6 +46,7 @@ class SubscribeOptions(msgspec.Struct, frozen=True):
     on_gap: Callable[[Gap], object] | None = None
     on_drop: Callable[[Record[bytes]], object] | None = None
     dead_letter: str | None = None
+    lags: bool = False  # nothing was said about bounds: where records are on disk, it may be as slow as it likes
 
 
 class Reader:
@@ -95,9 +96,8 @@ class Reader:
         cursor, missed = self._starting()
         options = self.options
         eager = options.on_drop is not None or options.dead_letter is not None
-        flow = FLOWS[options.policy.kind](
-            cursor, options.policy, options.buffer, options.buffer_bytes, subscription, eager=eager
-        )
+        kind = Lag if options.lags and self._on_disk() else FLOWS[options.policy.kind]
+        flow = kind(cursor, options.policy, options.buffer, options.buffer_bytes, subscription, eager=eager)
         flow.missed = missed
         return flow
 
@@ -113,7 +113,7 @@ class Reader:
         if not self.attachment.detach(subscription):
             return  # it was never entered
         if self.name is not None:
-            bus.positions[self.name] = self._stored(subscription)
+            bus.keep_position(self.name, *self.place_of(subscription))
             del bus.named[self.name]
         for watch in self.watches:
             watch.tell()
@@ -132,7 +132,19 @@ class Reader:
             start = "latest" if self.name is None else "earliest"
         return self.attachment.cursor(start)
 
-    def _stored(self, subscription: Subscription[Any]) -> tuple[str, Position | int]:
+    def _on_disk(self) -> bool:
+        """Whether what it reads is on disk, or will be as far as anybody has said."""
+        if self._bus.store is None:
+            return False
+        return self.is_pattern or any(log.options.durable is not False for log in self.attachment.logs)
+
+    def moves(self) -> Callable[[Subscription[Any]], None] | None:
+        """Whom to tell that it moved; None: nobody keeps its position while it reads."""
+        if self.name is None or self._bus.store is None:
+            return None
+        return self._bus.store.keeper.moved
+
+    def place_of(self, subscription: Subscription[Any]) -> tuple[str, Position | int]:
         """What a name keeps: its pattern, and a position or a sequence."""
         if self.is_pattern:
             return self.pattern, subscription.position

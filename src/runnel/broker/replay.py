@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from runnel.broker.catalog import UNSAID
+from runnel.broker.cursor import Cursor, Taken
 from runnel.broker.dead_letter import TOPIC, is_dead_letter, original
 from runnel.broker.start import open_cursor
 from runnel.broker.topic import Topic
@@ -27,18 +29,30 @@ async def replay(bus: Bus, topic: str, limit: int | None, where: Callable[[Recor
         positive("limit", limit)
     if name in bus.replaying:
         raise NameInUse(name)
-    cursor, _ = open_cursor(bus.timeline, {log}, bus.positions.get(name, (topic, "earliest"))[1], is_pattern=False)
+    start = bus.positions.get(name, (topic, "earliest"))[1]
+    cursor, _ = open_cursor(bus.timeline, {log}, start, is_pattern=False, store=bus.store)
     end, count = log.end, 0  # what comes while replaying may be one that we put back
     bus.replaying.add(name)
     try:
         while cursor.position < end and (limit is None or count < limit):
-            taken = cursor.take(1)
+            taken = await _take(cursor)
             for record in taken.slices[0].records if taken is not None and taken.slices else ():
                 count += await _put_back(bus, record, where)
-            bus.positions[name] = (topic, log.position(cursor.position))
+            bus.keep_position(name, topic, log.position(cursor.position))
     finally:
         bus.replaying.discard(name)
     return count
+
+
+async def _take(cursor: Cursor) -> Taken | None:
+    """The next record, from memory or from disk."""
+    taken = cursor.take(1)
+    while taken is None and cursor.pending():
+        came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        cursor.wake = lambda came=came: None if came.done() else came.set_result(None)  # type: ignore[misc]
+        await came
+        taken = cursor.take(1)
+    return taken
 
 
 async def _put_back(bus: Bus, record: Record[bytes], where: Callable[[Record[bytes]], bool] | None) -> bool:

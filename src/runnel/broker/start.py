@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from runnel.broker.cursor import Cursor, LogCursor, Missed, PatternCursor
+from runnel.broker.cursor import Cursor, LogCursor, Missed
 from runnel.broker.log import Log
+from runnel.broker.pattern_cursor import PatternCursor
 from runnel.broker.timeline import Timeline
 from runnel.core.errors import InvalidOption, OffsetOutOfRange
 from runnel.core.position import Position
+
+if TYPE_CHECKING:
+    from runnel.broker.store import Store
 
 Start = str | int | datetime | Position | None
 
@@ -26,14 +31,19 @@ def check_start(start: Start, pattern: str, *, is_pattern: bool) -> None:
         raise InvalidOption("start", start, "give the time a zone, such as datetime.now(UTC)")
 
 
-def open_cursor(timeline: Timeline, logs: set[Log], start: Start, *, is_pattern: bool) -> tuple[Cursor, Missed | None]:
+def open_cursor(
+    timeline: Timeline, logs: set[Log], start: Start, *, is_pattern: bool, store: Store | None = None
+) -> tuple[Cursor, Missed | None]:
     """A cursor at `start`, and what it has already missed. Of a pattern, a number is a sequence."""
     if is_pattern:
         if isinstance(start, datetime):
-            sequence = timeline.sequence_at(start.astimezone(UTC))
+            time = start.astimezone(UTC)
+            sequence = timeline.sequence_at(time)
+            if store is not None and (on_disk := store.sequence_at(time)) is not None:
+                sequence = min(sequence, on_disk)
         else:
             sequence = start if isinstance(start, int) else timeline.sequence if start == "latest" else 0
-        cursor = PatternCursor(timeline, logs, sequence)
+        cursor = PatternCursor(timeline, logs, sequence, store)
         if start != sequence:  # not a place that it had come to: what is gone was never its own
             cursor.forget_gone()
         return cursor, None
@@ -48,8 +58,9 @@ def open_cursor(timeline: Timeline, logs: set[Log], start: Start, *, is_pattern:
             missed = Missed(oldest, oldest, 0, reason)
             start = "earliest"
     if isinstance(start, datetime):
-        start = log.offset_at(start.astimezone(UTC))
+        time = start.astimezone(UTC)
+        start = log.offset_at(time) if store is None or log.stored is None else store.offset_at(log, time)
     offset = start if isinstance(start, int) else log.end if start == "latest" else oldest
     if offset > log.end:
         raise OffsetOutOfRange(log.name, offset, oldest, log.end)
-    return LogCursor(timeline, log, offset), missed
+    return LogCursor(timeline, log, offset, store), missed

@@ -81,6 +81,7 @@ def open_subscription(
         on_gap,
         on_drop,
         dead_letter,
+        lags=all(option is None for option in (policy, buffer, buffer_bytes, on_drop, dead_letter)),
     )
     return Subscription(Reader(bus, pattern, chosen), codec)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -22,6 +22,7 @@ from runnel.core.batch import Batch, Slice
 from runnel.core.codec import Codec
 from runnel.core.errors import Disconnected, RecordsMissed, RunnelError, ValidationFailed
 from runnel.core.options import not_negative, positive
+from runnel.core.position import Position
 from runnel.core.record import Gap, Record
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Subscription(Reading, Generic[T]):
         self._missed: Missed | None = None  # counted, and to be told with the next item
         self._warned = False
         self._flow: Flow | None = None  # since the block was entered
+        self._moved: Callable[[Subscription[T]], None] | None = None  # whom to tell when its place changes
         self.delivered = 0
         self.dropped_count = 0
         self.expired = 0
@@ -87,6 +89,7 @@ class Subscription(Reading, Generic[T]):
     async def __aenter__(self) -> Subscription[T]:
         self._check_not_entered()
         self._flow = self._reader.start(self)
+        self._moved = self._reader.moves()
         self._entered = True
         self._reader.attach(self)
         return self
@@ -128,8 +131,15 @@ class Subscription(Reading, Generic[T]):
                     self._current = record
                     yield record
                     flow.done(next(sizes))
+                    if self._moved is not None:
+                        self._moved(self)
                 for size in sizes:  # of those that were not handed out: expired, or not to be decoded
                     flow.done(size)
+            elif self._moved is not None:
+                for record in records:
+                    self._current = record
+                    yield record
+                    self._moved(self)
             else:
                 for record in records:
                     self._current = record
@@ -168,6 +178,8 @@ class Subscription(Reading, Generic[T]):
     def _advanced(self) -> None:
         """The user asked beyond all that was taken."""
         self._current = self._holding = None
+        if self._moved is not None:
+            self._moved(self)
         if self._reader.watches:
             self._reader.advanced(self)
 
@@ -280,6 +292,15 @@ class Subscription(Reading, Generic[T]):
         if held is not None:
             return held.sequence if self._reader.is_pattern else held.start
         return self.flow.cursor.position
+
+    def place(self) -> tuple[str, Position | int] | None:
+        """What its name keeps now; None once it has ended, and left that behind."""
+        return None if self._ended else self._reader.place_of(self)
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether it reads in the order of sequences."""
+        return self._reader.is_pattern
 
     @property
     def members(self) -> int:

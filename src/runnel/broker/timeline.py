@@ -10,7 +10,8 @@ Below: log. Above: broker, which appends; cursor, which reads patterns in this o
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
+from bisect import bisect_right, insort
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
@@ -20,6 +21,7 @@ from runnel.core.batch import Slice
 from runnel.core.clock import Clock
 from runnel.core.record import Meta
 
+RECORD_COST = 64  # bytes that a record in memory costs besides its value
 CACHED_SLICES = 16  # readers side by side ask for the same ranges; more would only hold memory
 
 
@@ -38,6 +40,10 @@ class Timeline:
         self._now: datetime | None = None
         self._latest = datetime.min.replace(tzinfo=UTC)
         self._dead = 0
+        self._held: deque[int] = deque()  # sequences given to records that are not visible yet, in order
+        self._tail: deque[Run] = deque()  # the runs of durable topics, which may be cut: they are on disk
+        self._tail_cost = 0
+        self.tail_bytes = 0  # how much of those to keep; set by the store
         self._slices: dict[tuple[Log, int, int], Slice] = {}
 
     def move_in(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -48,9 +54,19 @@ class Timeline:
 
     @property
     def sequence(self) -> int:
-        """The sequence that the next record gets."""
+        """The end of what is visible: all records before it are, and none from it on is seen in this order."""
         self.cool()
-        return self._next
+        return self._held[0] if self._held else self._next
+
+    @property
+    def in_memory_from(self) -> int:
+        """The sequence from which on every visible record of a durable topic is in memory."""
+        return self._tail[0].sequence if self._tail else self.sequence
+
+    def go_on_from(self, sequence: int, time: datetime) -> None:
+        """Sequences and times begin behind those of an earlier life."""
+        self._next = self._tick_began = sequence
+        self._latest = max(self._latest, time)
 
     def now(self) -> datetime:
         """The time of this turn of the loop; it never goes back."""
@@ -108,10 +124,63 @@ class Timeline:
         if log.gate is not None:
             log.gate.wake()
 
+    # -- records that become durable first ----------------------------------------------------------------------
+
+    def hold(self, count: int) -> int:
+        """Give `count` sequences to records that become visible later; nobody reads past them before."""
+        self.cool()
+        first = self._next
+        if count:
+            self._held.append(first)
+            self._next += count
+        return first
+
+    def release(self, first: int) -> bool:
+        """The records of a `hold` are visible, or will never be; whether others, given later, were quicker."""
+        self._held.remove(first)
+        self.cool()
+        return bool(self.runs) and self.runs[-1].sequence > first
+
+    def land(
+        self,
+        log: Log,
+        sequence: int,
+        time: datetime,
+        values: Sequence[bytes],
+        metas: Sequence[Meta | None] | None,
+        size: int,
+    ) -> None:
+        """Records are durable: append them to `log` with the sequence they were given, and wake its readers."""
+        run = Run(log, log.end, sequence, time, log.count_bytes())
+        log.runs.append(run)
+        if self.runs and self.runs[-1].sequence > sequence:
+            insort(self.runs, run, key=_sequence)  # others, which are not durable, were quicker
+        else:
+            self.runs.append(run)
+        gate = log.gate
+        if gate is not None:
+            gate.wake()
+        log.append(values, metas, size)
+        run.close()
+        if gate is not None:
+            gate.appended()
+        self._tail.append(run)
+        self._tail_cost += size + RECORD_COST * len(values)
+        if self._tail_cost > self.tail_bytes + self.tail_bytes // 4:
+            self._cut_tail()
+
+    def _cut_tail(self) -> None:
+        """Let go of the oldest durable records in memory; those who still want them read them from disk."""
+        ends: dict[Log, int] = {}
+        while self._tail and self._tail_cost > self.tail_bytes:
+            run = self._tail.popleft()
+            self._tail_cost -= run.size + RECORD_COST * (run.end - run.offset)
+            ends[run.log] = run.end
+        self._bury(sum(log.cut(end) for log, end in ends.items() if not log.deleted))
+
     def first(self, log: Log) -> int:
         """The oldest offset of `log` that can be read: retention is looked at now, not only at every `CHUNK`."""
-        options = log.options
-        if not (options.retention_count is options.retention_bytes is options.retention_age is None):
+        if log.options.retains:
             self._bury(log.trim(self.now()))
         return log.first
 
@@ -142,6 +211,9 @@ class Timeline:
         self._slices = {key: found for key, found in self._slices.items() if key[0] is not log}
         dead = len(log.runs)
         log.clear()
+        if log.stored is not None:
+            self._tail = deque(run for run in self._tail if run.log is not log)
+            self._tail_cost = sum(run.size + RECORD_COST * (run.end - run.offset) for run in self._tail)
         self._bury(dead)
 
     def _bury(self, dead: int) -> None:

@@ -51,11 +51,13 @@ class Topic(Generic[T]):
     async def declare(self) -> None:
         """Make the topic now, or check that it is there with these options and this type."""
         self._resolve(declared=True)
+        await self._bus.flushed()
 
     async def delete(self) -> None:
         """Delete the topic and its records; its subscribers are told."""
         self._bus.home.check_usable("deleting a topic")
         self._bus.catalog.delete(self.name)
+        await self._bus.flushed()
 
     def publish_nowait(
         self,
@@ -70,6 +72,7 @@ class Topic(Generic[T]):
     ) -> None:
         """Publish without waiting; raises `Full` where `publish` would wait. From any thread.
 
+        To a durable topic it is handed over, and not yet on disk: `publish` waits until it is.
         From a thread other than the loop's, the record is handed over and appended at the loop's next turn.
         """
         log = self._log
@@ -109,7 +112,11 @@ class Topic(Generic[T]):
         priority: int = 0,
         message_id: str | None = None,
     ) -> Position:
-        """Publish, and wait for room where a subscriber's policy is `block`; the record's position."""
+        """Publish; the record's position. Where the topic is durable, the record is on disk when this returns.
+
+        Waits for room where a subscriber's policy is `block`. Cancelled while it waits for the disk, the
+        record may still be stored.
+        """
         log = self._log
         values = log.values
         if (  # the same short way as in publish_nowait
@@ -144,8 +151,10 @@ class Topic(Generic[T]):
         first = bus.publisher.append_now(log, entry)
         if first is None:
             first = await bus.publisher.append_later(log, entry)
-        elif bus.is_turn_over(log):
+        elif log.stored is None and bus.is_turn_over(log):
             await asyncio.sleep(0)
+        if log.stored is not None:
+            await bus.until_durable(log, first)
         return log.position(first)
 
     async def publish_many(
@@ -172,8 +181,10 @@ class Topic(Generic[T]):
         first = bus.publisher.append_now(log, entry)
         if first is None:
             first = await bus.publisher.append_later(log, entry)
-        elif bus.is_turn_over(log):
+        elif log.stored is None and bus.is_turn_over(log):
             await asyncio.sleep(0)
+        if log.stored is not None:
+            await bus.until_durable(log, first)
         return Span(log.position(first), log.position(first + len(entry.values) - 1))
 
     async def publish_and_wait(
@@ -192,7 +203,7 @@ class Topic(Generic[T]):
         if not bus.home.is_here():
             return await bus.home.visit(self.publish_and_wait(value, timeout=timeout, key=key, headers=headers))
         position = await self.publish(value, key=key, headers=headers)
-        watched = bus.watch(self._resolve(), position)
+        watched = {} if bus.home.closed else bus.watch(self._resolve(), position)
         await all_done(watched, timeout, bus.clock)
         if stalled := [label for passed, label in watched.items() if not passed.done()]:
             raise Stalled(self.name, position.offset, stalled, timeout or 0.0)

@@ -14,7 +14,11 @@ EXAMPLES = """\
 examples:
   runnel tour              see the event bus at work, a page of it
   runnel tour --quick      the same without pauses
+  runnel info data/        what a folder is, and who has it open
+  runnel log cat orders    the records of a topic, from the folder data/
   python -m runnel tour    when the `runnel` script is not on the path
+
+`runnel COMMAND --help` teaches a command with examples.
 """
 
 
@@ -40,11 +44,32 @@ def _run(arguments: Sequence[str] | None) -> int:
         from runnel.cli.tour import tour
 
         return tour(pause=0.0 if chosen.quick else 0.4, colour=sys.stdout.isatty())
+    if chosen.command is not None:
+        return _do(chosen)
     parser.print_help()
     return 0
 
 
+def _do(chosen: argparse.Namespace) -> int:
+    """Run a command that works on a folder; what goes wrong is one line."""
+    from runnel.cli.problem import INTERRUPTED, Refused, complain
+    from runnel.core.errors import RunnelError
+
+    try:
+        status: int = chosen.run(chosen)
+        sys.stdout.flush()  # so that a reader who has gone is noticed here
+        return status
+    except BrokenPipeError:
+        raise
+    except (RunnelError, Refused, OSError) as error:
+        return complain(error)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
 def _parser() -> argparse.ArgumentParser:
+    from runnel.cli import group, info, log, topic
+
     parser = argparse.ArgumentParser(
         prog="runnel",
         description="Durable, real-time pub/sub for Python, without a cluster.",
@@ -59,4 +84,6 @@ def _parser() -> argparse.ArgumentParser:
         description="Publishes, subscribes, falls behind on purpose, asks and answers: the bus in a page.",
     )
     tour.add_argument("--quick", action="store_true", help="without the pauses for reading")
+    for command in (info, topic, group, log):
+        command.add_to(commands)
     return parser

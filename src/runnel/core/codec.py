@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,6 +17,13 @@ T = TypeVar("T")
 
 _AT = re.compile(r" - at `(?P<path>[^`]+)`$")
 _MISSING = re.compile(r"(?:missing required|contains unknown) field `(?P<field>[^`]+)`")
+
+
+class Schema(NamedTuple):
+    """What is known of a topic's type where the type itself is not at hand."""
+
+    encoding: str
+    schema: dict[str, Any]
 
 
 class Codec(Generic[T]):
@@ -75,7 +82,7 @@ class Codec(Generic[T]):
             self._other = Codec(self.type, encoding)
         return self._other
 
-    def succeed(self, topic: str, earlier: Codec[Any]) -> None:
+    def succeed(self, topic: str, earlier: Codec[Any] | Schema) -> None:
         """Raise SchemaConflict unless this type may follow `earlier` on `topic`."""
         if self.encoding != earlier.encoding:
             raise SchemaConflict(topic, f"it is encoded as {earlier.encoding}, not {self.encoding}")

@@ -5,6 +5,7 @@ The branch says whose turn it is to act:
 - `UsageError`: the call was wrong; change the program.
 - `NotNow`: the call was right, the moment was not; retry or wait longer.
 - `Ended`: what was used is over; open or subscribe again.
+- `Damaged`: bytes that are not what was written; nothing of them is served.
 - `RecordsMissed`: raised instead of a told gap when `strict=True`.
 
 `code` is the same in logs, metrics, documents and on every wire.
@@ -368,6 +369,25 @@ class Disconnected(Ended):
             f"subscriber {subscriber!r} was disconnected: {drops:,} records in a row dropped, the limit is {after:,}; "
             "read faster, give it a larger buffer, or subscribe again from a position"
         )
+
+
+# -- damaged ----------------------------------------------------------------------------------------------------
+
+
+class Damaged(RunnelError):
+    """Bytes that are not what was written: nothing of them is served."""
+
+    code = "damaged"
+
+
+class BadBatch(Damaged):
+    """Bytes that are not a record batch, or are one that lies about itself."""
+
+    code = "bad_batch"
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(f"a record batch is damaged: {why}; nothing of it is served: read or send it again")
 
 
 # -- missed -----------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from runnel.core.compression import check_compression
 from runnel.core.errors import InvalidOption
 
 
@@ -60,12 +61,19 @@ class TopicOptions(msgspec.Struct, frozen=True, gc=False):
         age = given.get("retention_age")
         if age is not None and (isinstance(age, bool) or not isinstance(age, int | float) or not age > 0):
             raise InvalidOption("retention_age", age, "expected a number of seconds above 0")
+        if given.get("compression") is not None:
+            check_compression(given["compression"])
         if (backoff := given.get("backoff")) is not None:
             pauses = tuple(backoff) if isinstance(backoff, list | tuple) else ()
             if not pauses or not all(isinstance(pause, int | float) and pause >= 0 for pause in pauses):
                 raise InvalidOption("backoff", backoff, "expected pauses in seconds, such as (1, 5, 30)")
             given = given | {"backoff": pauses}
         return cls(**given)
+
+    @property
+    def retains(self) -> bool:
+        """Whether it says anything about what is kept."""
+        return not (self.retention_age is self.retention_bytes is self.retention_count is None)
 
     def given(self) -> dict[str, Any]:
         """The options that were said, without the defaults."""

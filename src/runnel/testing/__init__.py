@@ -6,6 +6,9 @@ judge            holds each reader against what the others say: places (which id
                  judge_subscribers (order, holes, gaps), judge_groups (leases and acks)
 verdict          what was found, each violation a value and a sentence (`Verdict`)
 clock            time that a test moves (`JumpingClock`)
+power            a folder in memory that loses power (`MemoryStorage`, `PowerLost`)
+fates            what a disk may hold after that
+faults           a storage whose calls fail (`FaultyStorage`)
 plugin           pytest fixtures: `runnel_broker`, `runnel_clock`
 
 Nothing is imported before it is asked for.
@@ -18,15 +21,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from runnel.testing.clock import JumpingClock as JumpingClock
+    from runnel.testing.faults import FaultyStorage as FaultyStorage
     from runnel.testing.history import History as History
+    from runnel.testing.power import MemoryStorage as MemoryStorage
+    from runnel.testing.power import PowerLost as PowerLost
     from runnel.testing.verdict import HistoryViolated as HistoryViolated
     from runnel.testing.verdict import Verdict as Verdict
     from runnel.testing.verdict import Violation as Violation
 
 _HOME = {
+    "FaultyStorage": "runnel.testing.faults",
     "History": "runnel.testing.history",
     "HistoryViolated": "runnel.testing.verdict",
     "JumpingClock": "runnel.testing.clock",
+    "MemoryStorage": "runnel.testing.power",
+    "PowerLost": "runnel.testing.power",
     "Verdict": "runnel.testing.verdict",
     "Violation": "runnel.testing.verdict",
 }

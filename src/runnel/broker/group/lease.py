@@ -84,6 +84,17 @@ class Lease:
             return sum(self.stock.size(place) for place in range(first, end) if self.is_open(place))
         return self.stock.weight(first, end) if first < end else 0
 
+    def open_ranges(self, first: int, end: int) -> Iterator[tuple[int, int]]:
+        """The places still to be settled in [first, end), as ranges."""
+        first = max(first, self.low)
+        if not self._settled:
+            if first < end:
+                yield first, end
+            return
+        for place in range(first, end):
+            if self.is_open(place):
+                yield place, place + 1
+
     def settle(self, place: int) -> None:
         """`place`, which is open, is done with."""
         if place != self.low:

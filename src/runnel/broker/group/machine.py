@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import chain, islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from runnel.broker.group.lease import Lease, Stock
 from runnel.broker.group.options import GroupOptions
@@ -31,6 +31,19 @@ class DeadLetter(NamedTuple):
     stock: Stock
     attempts: int
     reason: str
+
+
+class Notes(Protocol):
+    """Somebody who writes down what is settled, and what failed and is to be tried again."""
+
+    def settled(self, place: int) -> None:
+        """One place is done with."""
+
+    def settled_range(self, first: int, end: int) -> None:
+        """Places [first, end) are done with."""
+
+    def failed(self, place: int, attempts: int, due: float, reason: str) -> None:
+        """An attempt failed; the next one is not before `due`."""
 
 
 class Member:
@@ -65,6 +78,7 @@ class Group:
         self.acked = self.redelivered = self.dead_lettered = self.expired = 0
         self.outstanding = 0  # places at members
         self.unsettled_bytes = 0  # of what was brought and is not settled
+        self.notes: Notes | None = None  # where the group outlives its process
         self._chance = chance
         self._ready = Ready()
         self._ring: deque[Member] = deque()
@@ -148,6 +162,15 @@ class Group:
         self.unsettled_bytes += size
         self._ready.add(Item(place, meta, size, stock), now)
 
+    def bring_again(
+        self, place: int, meta: Meta, stock: Stock, attempts: int, reason: str, due: float, now: float
+    ) -> None:
+        """One record that was tried in an earlier life of the group, and is not to be tried before `due`."""
+        item = Item(place, meta, stock.size(place), stock, attempts)
+        item.reason = reason
+        self.unsettled_bytes += item.size
+        self._ready.add(item, now, due)
+
     def grant(self, now: float) -> list[Lease]:
         """Hand out what is ready to members with room, in turn; the leases made."""
         leases: list[Lease] = []
@@ -189,6 +212,8 @@ class Group:
                     self.expired += 1
                     self.unsettled_bytes -= picked.size
                     self._ready.settled(picked, now)
+                    if self.notes is not None:
+                        self.notes.settled(picked.place)
                     continue
                 picked.attempts += 1
                 lease = self._lease(member, picked.place, picked.place + 1, picked.attempts, picked.stock, picked, now)
@@ -216,6 +241,8 @@ class Group:
             self.expired += 1
             self.unsettled_bytes -= item.size
             self._settled(lease, 1, now)
+            if self.notes is not None:
+                self.notes.settled(item.place)
             return False
         if item is not None and lease.handed == lease.first:
             self.redelivered += lease.attempt > 1
@@ -233,6 +260,8 @@ class Group:
         self.acked += 1
         lease.member.acked += 1
         self._settled(lease, 1, now)
+        if self.notes is not None:
+            self.notes.settled(place)
 
     def ack_range(self, lease: Lease, first: int, end: int, now: float) -> int:
         """All that is open in [first, end) of the lease is done; how many that was."""
@@ -241,6 +270,9 @@ class Group:
         if lease.member.group is not self:
             raise UnknownMember(self.name, lease.member.name)
         self.unsettled_bytes -= lease.open_bytes(first, end)
+        if self.notes is not None:
+            for one, other in lease.open_ranges(first, end):
+                self.notes.settled_range(one, other)
         count = lease.settle_range(first, end)
         self.acked += count
         lease.member.acked += count
@@ -267,6 +299,8 @@ class Group:
         dead = DeadLetter(place, lease.stock, lease.attempt, reason)
         self.dead_lettered += 1
         self._settled(lease, 1, now)
+        if self.notes is not None:
+            self.notes.settled(place)
         return [dead]
 
     def extend(self, lease: Lease, place: int, seconds: float, now: float) -> None:
@@ -380,7 +414,11 @@ class Group:
             self.dead_lettered += 1
             self.unsettled_bytes -= item.size
             self._ready.settled(item, now)
+            if self.notes is not None:
+                self.notes.settled(item.place)
             return [DeadLetter(item.place, item.stock, item.attempts, item.reason)]
+        if self.notes is not None:
+            self.notes.failed(item.place, item.attempts, now + delay, item.reason)
         if delay > 0:
             self._ready.delay(item, now + delay)
         else:

@@ -72,8 +72,8 @@ class Ready:
         self._plain.append(stretch)
         self.count += stretch.end - stretch.first
 
-    def add(self, item: Item, now: float) -> None:
-        """A new item, later than all before."""
+    def add(self, item: Item, now: float, again_at: float = 0.0) -> None:
+        """A new item, later than all before. One that was tried in an earlier life waits until `again_at`."""
         key = item.meta.key
         if key is not None:
             if key in self._keys:
@@ -84,8 +84,8 @@ class Ready:
                 self.waiting += 1
                 return
             self._keys[key] = None
-        due = item.meta.due
-        if due is not None and due > now:
+        due = max(item.meta.due or 0.0, again_at)
+        if due > now:
             self.delay(item, due)
             return
         priority = item.meta.priority

@@ -1,0 +1,355 @@
+"""Commits: what was handed over becomes entries, and what landed becomes visible.
+
+All of it on the broker's loop. Durable before visible: records are appended to their log in
+memory only once their commit landed. At most two commits are under way, one being written and one
+ready behind it; what is published meanwhile gathers for the next.
+Below: committer, gathering, journal. Above: store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from runnel.broker.committer import Committer
+from runnel.broker.gate import Entry
+from runnel.broker.gathering import Commit, Gathering
+from runnel.broker.log import Log
+from runnel.core.errors import BrokerClosed, TopicDeleted
+from runnel.core.journal_errors import DiskFull, NotWritten, OutcomeUnknown
+from runnel.core.packing import BYTES, JSON, MSGPACK, pack
+from runnel.journal.entry import Kind, Part, state
+from runnel.journal.journal import RESERVED_SEQUENCES, Draft, Journal, WriteFailed
+
+if TYPE_CHECKING:
+    from runnel.broker.bus import Bus
+    from runnel.broker.state_keeper import StateKeeper
+
+UNDER_WAY = 2
+RETRY = 0.2  # seconds until state that found no room on the disk is tried again
+
+_CONTENT = {"json": JSON, "msgpack": MSGPACK}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+logger = logging.getLogger("runnel")
+
+
+def micros(time: datetime) -> int:
+    """A time as the journal writes it: microseconds since 1970."""
+    return (time - _EPOCH) // timedelta(microseconds=1)
+
+
+def from_micros(time: int) -> datetime:
+    """A time as the journal writes it."""
+    return _EPOCH + timedelta(microseconds=time)
+
+
+class Commits:
+    """What is on its way to the journal of one broker."""
+
+    def __init__(self, bus: Bus, journal: Journal, keeper: StateKeeper) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.stopped = False
+        self.pending_bytes = 0
+        self._bus, self._journal, self._keeper = bus, journal, keeper
+        self._max_pending = journal.options.max_pending_bytes
+        self._committer = Committer(journal, self.loop, self._landed)
+        self._gathered: list[Gathering] = []
+        self._made: list[Part] = []  # topics and groups: before the batches of the same commit
+        self._ended: list[Part] = []  # deletions: behind them
+        self._under_way: deque[Commit] = deque()
+        self._round = 0  # how often commits failed; offsets given before the last time are void
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._flushes: list[asyncio.Future[None]] = []  # to be told with the next commit
+        self._flushing = False
+
+    def __repr__(self) -> str:
+        return f"<Commits, {len(self._under_way)} under way, {self.pending_bytes:,} bytes pending>"
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._committer.start()
+
+    def drain(self) -> None:
+        """Write what was handed over and make it visible; the last to be. Blocks until that is done."""
+        self._flush(last=True)
+        self.stopped = True
+        self._committer.stop()
+        self._landed()
+        self._fail_gathered(BrokerClosed("publishing"))
+
+    # -- handing over -------------------------------------------------------------------------------------------
+
+    def has_room(self) -> bool:
+        """Whether more may be handed over."""
+        return self.pending_bytes < self._max_pending and not self._room
+
+    async def room(self) -> None:
+        """Return when more may be handed over, first come first served."""
+        waiter = self.loop.create_future()
+        self._room.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in self._room:
+                self._room.remove(waiter)
+            # Whoever was woken hands over before the next one looks, so that the bound holds.
+            self.loop.call_soon(self._make_room)
+
+    def _make_room(self) -> None:
+        while self._room and (self.pending_bytes < self._max_pending or self._room[0].done() or self.stopped):
+            waiter = self._room.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def hand_over(self, log: Log, entry: Entry) -> int:
+        """Take `entry` for the next commit; its first offset."""
+        journal, size = self._journal, entry.size
+        if journal.failed is not None:
+            raise journal.failed
+        if self.stopped:
+            raise BrokerClosed("publishing")
+        if not journal.has_room(self.pending_bytes + size):
+            raise DiskFull(journal.storage.free(), journal.options.segment_bytes)
+        stored = log.stored
+        assert stored is not None, "only durable logs are handed over"
+        gathering = stored.gathering
+        if gathering is None or gathering.is_full:
+            gathering = stored.gathering = Gathering(log, stored.next)
+            self._gathered.append(gathering)
+        first, count = stored.next, len(entry.values)
+        gathering.add(entry)
+        stored.next = first + count
+        log.coming += count
+        log.coming_bytes += size
+        self.pending_bytes += size
+        if not self._flushing:
+            self._flushing = True
+            self.loop.call_soon(self._flush)
+        return first
+
+    def waiter(self, log: Log, offset: int) -> asyncio.Future[None] | None:
+        """Done when the record at `offset` is durable and visible; None: it is."""
+        if offset < log.end:
+            return None
+        future: asyncio.Future[None] = self.loop.create_future()
+        stored = log.stored
+        if stored is not None and (current := stored.gathering) is not None and current.first <= offset:
+            current.waiters.append(future)
+            return future
+        under_way = [one for commit in self._under_way for one in commit.gatherings]
+        for gathering in under_way + self._gathered:
+            if gathering.log is log and gathering.first <= offset < gathering.first + len(gathering.values):
+                gathering.waiters.append(future)
+                return future
+        if log.deleted:
+            future.set_exception(TopicDeleted(log.name, log.epoch))
+        else:  # it was handed over and failed before anybody waited
+            future.set_exception(NotWritten(str(self._journal.failed or "the disk is full")))
+        return future
+
+    def forget(self, log: Log, why: TopicDeleted) -> None:
+        """A topic is deleted: what waits to be written of it goes with it."""
+        gone = [one for one in self._gathered if one.log is log]
+        self._gathered = [one for one in self._gathered if one.log is not log]
+        for gathering in gone:
+            self.pending_bytes -= gathering.size
+            gathering.tell(why)
+        if log.stored is not None:
+            self._ended.append(state(Kind.TOPIC_DELETED, topic=log.stored.id))
+            log.stored.gathering = None
+        self.flush_soon()
+
+    def tell(self, part: Part) -> None:
+        """Have a piece of state written with the next commit, before its batches."""
+        self._made.append(part)
+        self.flush_soon()
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def flush_soon(self) -> None:
+        """Have what is new written at the end of this turn of the loop."""
+        if not self._flushing and not self.stopped:
+            self._flushing = True
+            self.loop.call_soon(self._flush)
+
+    async def flushed(self) -> None:
+        """Return when everything said so far is durable."""
+        waiter = self.loop.create_future()
+        self._flushes.append(waiter)
+        self.flush_soon()
+        await waiter
+
+    def take_state(self) -> list[Part]:
+        """All state that is not written yet; for the last entry."""
+        kept, _, _ = self._keeper.take()
+        parts = self._made + self._ended + kept
+        self._made, self._ended = [], []
+        return parts
+
+    def _flush(self, *, last: bool = False) -> None:
+        """Make one commit of all that was handed over, unless enough are under way already."""
+        self._flushing = False
+        if self.stopped or (len(self._under_way) >= UNDER_WAY and not last):
+            return  # the next landing comes back here
+        gatherings, self._gathered = self._gathered, []
+        said, self._made = self._made, []
+        ended, self._ended = self._ended, []
+        kept, landed, undo = self._keeper.take()
+        if not (gatherings or said or ended or kept):
+            self._tell_flushed()
+            return
+        timeline = self._bus.timeline
+        at = micros(timeline.now())
+        first = sequence = timeline.hold(sum(len(one.values) for one in gatherings))
+        if sequence > self._journal.ledger.reserved - RESERVED_SEQUENCES // 2:
+            said.append(state(Kind.SEQUENCE, base=sequence + RESERVED_SEQUENCES))
+        batches: list[Part] = []
+        for one in gatherings:
+            batches.append(_batch(one, sequence, at))
+            sequence += len(one.values)
+        commit = Commit(Draft(said + batches + ended + kept, at), gatherings, first, self._round)
+        commit.landed += landed
+        commit.undo += undo
+        if said or ended:
+            commit.undo.append(lambda: self._say_again(said, ended))
+        if self._flushes:
+            commit.flushes, self._flushes = self._flushes, []
+        self._under_way.append(commit)
+        self._committer.put(commit)
+
+    def _say_again(self, said: list[Part], ended: list[Part]) -> None:
+        """State that was not written, because the batches beside it could not be."""
+        self._made, self._ended = said + self._made, ended + self._ended
+
+    def _tell_flushed(self) -> None:
+        """Nothing is new: those who wait for that, wait for what is under way."""
+        if self._flushes:
+            flushes, self._flushes = self._flushes, []
+            if self._under_way:
+                self._under_way[-1].flushes += flushes
+            else:
+                _tell_all(flushes, self._journal.failed)
+
+    # -- landing ------------------------------------------------------------------------------------------------
+
+    def _landed(self) -> None:
+        """The commit thread is done with some commits."""
+        results = self._committer.results
+        failed: WriteFailed | None = None
+        while results:
+            commits, failed = results.popleft()
+            for at, commit in enumerate(commits):
+                self._under_way.remove(commit)
+                if failed is None or at < failed.done:
+                    self._land(commit)
+                else:
+                    self._fail(commit, failed, written=at < failed.begun)
+            if failed is not None:
+                self._round += 1
+                self._fail_gathered(_error(failed, written=False))  # their offsets lie behind those that failed
+                if self._journal.failed is not None:
+                    logger.error("%s", self._journal.failed)
+        if self._room:
+            self._make_room()
+        if self._gathered or self._made or self._ended or self._flushes or self._keeper.is_urgent:
+            if failed is None:
+                self._flush()
+            elif not self.stopped:
+                self.loop.call_later(RETRY, self.flush_soon)
+
+    def _land(self, commit: Commit) -> None:
+        """Make a commit visible, and tell those who wait for it."""
+        bus, timeline = self._bus, self._bus.timeline
+        if commit.gatherings:
+            overtaken = timeline.release(commit.sequence)
+            when = from_micros(commit.draft.time)
+            for one in commit.gatherings:
+                log = one.log
+                self.pending_bytes -= one.size
+                log.coming -= len(one.values)
+                log.coming_bytes -= one.size
+                if not log.deleted:
+                    timeline.land(log, one.sequence, when, one.values, one.metas, one.size)
+                one.tell()
+            if overtaken:
+                bus.wake_patterns()  # what they could not see before this was visible
+            if bus.publisher.blocked:
+                bus.publisher.release()
+        for tell in commit.landed:
+            tell()
+        _tell_all(commit.flushes, None)
+
+    def _fail(self, commit: Commit, failed: WriteFailed, *, written: bool) -> None:
+        """A commit failed. What it said of state is said again, unless the journal takes nothing more."""
+        if commit.gatherings and self._bus.timeline.release(commit.sequence):
+            self._bus.wake_patterns()
+        error = _error(failed, written=written)
+        for one in commit.gatherings:
+            self._void(one, error)
+        if self._journal.failed is None:
+            for undo in commit.undo:
+                undo()
+            self._flushes += commit.flushes
+        else:
+            for tell in commit.landed:
+                tell()
+            _tell_all(commit.flushes, error)
+
+    def _void(self, one: Gathering, error: Exception) -> None:
+        """Records that will not come: their offsets were never seen, and are given again."""
+        self.pending_bytes -= one.size
+        log = one.log
+        log.coming -= len(one.values)
+        log.coming_bytes -= one.size
+        if log.stored is not None:
+            log.stored.next = min(log.stored.next, one.first)
+            log.stored.gathering = None
+        if not one.waiters:
+            logger.error(
+                "%d records for %r, which nobody waits for, were not stored: %s", len(one.values), log.name, error
+            )
+        one.tell(error)
+
+    def _fail_gathered(self, error: Exception) -> None:
+        gathered, self._gathered = self._gathered, []
+        for one in gathered:
+            self._void(one, error)
+
+
+def _batch(one: Gathering, sequence: int, at: int) -> Part:
+    """The part of a batch; from now on it takes nothing more."""
+    log = one.log
+    stored = log.stored
+    assert stored is not None
+    if stored.gathering is one:
+        stored.gathering = None
+    one.sequence = sequence
+    codec, values = log.codec or log.schema, one.values
+    body = pack(
+        values,
+        one.metas,
+        compression=log.options.compression,
+        content_type=BYTES if codec is None else _CONTENT[codec.encoding],
+    )
+    last = one.first + len(values) - 1
+    return Part(Kind.BATCH, body, int.from_bytes(body[:4], "little"), stored.id, one.first, last, sequence, at)
+
+
+def _error(failed: WriteFailed, *, written: bool) -> Exception:
+    if isinstance(failed.cause, DiskFull):
+        return failed.cause
+    return OutcomeUnknown(str(failed.cause)) if written else NotWritten(str(failed.cause))
+
+
+def _tell_all(waiters: list[asyncio.Future[None]], error: Exception | None) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)

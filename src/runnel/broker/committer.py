@@ -1,0 +1,113 @@
+"""The commit thread: takes what the loop hands over, writes it, and says so once per commit.
+
+While one commit is being synced the next ones gather, so that many publishes share one sync.
+Nothing here is done per record.
+Below: journal. Above: store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from threading import Thread
+from time import monotonic
+from typing import Any, Protocol
+
+from runnel.core.journal_errors import DiskFull, JournalFailed
+from runnel.journal.journal import Draft, Journal, WriteFailed
+
+log = logging.getLogger("runnel")
+
+
+class Commit(Protocol):
+    """What the loop hands over. `round` says after how many failures its offsets were given."""
+
+    draft: Draft
+    round: int
+    holds_records: bool
+
+
+class Committer:
+    """One thread, one journal. `landed` is called on the loop when there is something in `results`."""
+
+    def __init__(self, journal: Journal, loop: asyncio.AbstractEventLoop, landed: Callable[[], None]) -> None:
+        self._journal, self._loop, self._landed = journal, loop, landed
+        self.results: deque[tuple[list[Any], WriteFailed | None]] = deque()  # commits, and how they failed
+        self._queue: SimpleQueue[Commit | None] = SimpleQueue()
+        self._thread = Thread(target=self._run, name="runnel-commit", daemon=True)
+        self._round = 0  # commits with records that were handed over before the last failure are refused
+        self._full: DiskFull | None = None
+        self._interval = journal.options.fsync_interval if journal.options.fsync == "interval" else None
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def put(self, commit: Commit) -> None:
+        """Have `commit` written. From the loop's thread."""
+        self._queue.put(commit)
+
+    def stop(self) -> None:
+        """Write what was put, and end. Blocks until then; `results` may hold what the loop was not told of yet."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        stopping = False
+        due: float | None = None
+        while not stopping:
+            try:
+                first = self._queue.get() if due is None else self._queue.get(timeout=max(0.0, due - monotonic()))
+            except Empty:
+                due = None
+                self._sync()
+                continue
+            commits: list[Commit] = []
+            while True:
+                if first is None:
+                    stopping = True
+                else:
+                    commits.append(first)
+                try:
+                    first = self._queue.get_nowait()
+                except Empty:
+                    break
+            if commits:
+                self._write(commits)
+                if self._interval is not None and due is None:
+                    due = monotonic() + self._interval
+
+    def _write(self, commits: list[Commit]) -> None:
+        """Write, and tell. Those whose offsets were given before a failure go back unwritten."""
+        good = [commit for commit in commits if commit.round == self._round or not commit.holds_records]
+        refused = [commit for commit in commits if commit.round != self._round and commit.holds_records]
+        failed: WriteFailed | None = None
+        try:
+            if good:
+                self._journal.write([commit.draft for commit in good])
+        except WriteFailed as error:
+            failed = error
+        except Exception as error:  # a bug: what was written is unknown, and nothing more may be
+            log.exception("the journal failed")
+            self._journal.failed = JournalFailed(str(error))
+            failed = WriteFailed(0, len(good), error)
+        if failed is not None and any(commit.holds_records for commit in good[failed.done :]):
+            self._round += 1
+            self._full = failed.cause if isinstance(failed.cause, DiskFull) else None
+        if good:
+            self.results.append((good, failed))
+        if refused:
+            self.results.append((refused, WriteFailed(0, 0, self._journal.failed or self._full or DiskFull(0, 0))))
+        try:
+            self._loop.call_soon_threadsafe(self._landed)
+        except RuntimeError:
+            pass  # the loop is closed: whoever stops this looks at the results
+
+    def _sync(self) -> None:
+        try:
+            self._journal.sync()
+        except OSError:
+            log.error("syncing the journal failed; it takes no more writes until it is reopened")

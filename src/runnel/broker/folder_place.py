@@ -1,0 +1,89 @@
+"""A broker's folder: opened when the broker's block is entered, in a thread, since recovery may take a while.
+
+Below: store, journal. Above: broker, place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runnel.broker.store import Store
+from runnel.core.journal_errors import FolderUnusable
+from runnel.journal.folder import FolderLock
+from runnel.journal.journal import Journal
+from runnel.journal.options import JournalOptions
+from runnel.journal.os_storage import OsStorage
+from runnel.journal.storage import Storage
+
+if TYPE_CHECKING:
+    from runnel.broker.bus import Bus
+
+SLOW_SYNC = 0.02
+
+log = logging.getLogger("runnel")
+
+
+class FolderPlace:
+    """Where a durable broker keeps its journal, and how."""
+
+    def __init__(self, path: Path, options: JournalOptions, storage: Storage | None = None) -> None:
+        self.path, self.options = path, options
+        self._storage = storage or OsStorage(path)
+
+    async def open(self, bus: Bus) -> None:
+        """Own the folder, recover its journal, and give `bus` a store."""
+        lock = FolderLock(self.path)
+        opening = asyncio.ensure_future(asyncio.to_thread(self._recover, lock, int(bus.clock.time() * 1e6)))
+        try:
+            journal = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # The thread cannot be stopped: whatever it opens is closed, and the folder let go, before this returns.
+            await asyncio.wait([opening])
+            if opening.exception() is None:
+                opening.result().close()
+            lock.release()
+            raise
+        except BaseException:
+            lock.release()
+            raise
+        self._say(journal)
+        bus.home.entered = True
+        bus.home.check_usable("opening the folder")
+        bus.store = Store(bus, journal, lock)
+        bus.store.begin()
+
+    def _recover(self, lock: FolderLock, now: int) -> Journal:
+        lock.take()
+        began = time.perf_counter()
+        try:
+            journal = Journal.open(self._storage, self.options, now)
+        except OSError as error:
+            raise FolderUnusable(str(self.path), str(error)) from error
+        journal.may_remove = lambda: not lock.has_readers()
+        if (seconds := time.perf_counter() - began) > 1:
+            log.info("opening %s took %.1f s", self.path, seconds)
+        return journal
+
+    def _say(self, journal: Journal) -> None:
+        """What whoever operates this should know."""
+        report = journal.report
+        if not report.clean:
+            log.warning(
+                "%s was not closed: read %d entries again, wrote %d of them anew, cut a torn tail of %d bytes",
+                self.path,
+                report.entries,
+                report.copied,
+                report.cut_bytes,
+            )
+        for note in report.notes:
+            log.warning("%s: %s", self.path, note)
+        if journal.sync_seconds > SLOW_SYNC:
+            log.warning(
+                "%s: a sync took %.0f ms, so every commit will; a local SSD takes less than one",
+                self.path,
+                1000 * journal.sync_seconds,
+            )

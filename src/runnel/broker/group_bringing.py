@@ -1,0 +1,90 @@
+"""From slices of a log to what a group can hand out, and what it had done with them in an earlier life.
+
+Below: group, journal.group_state. Above: group_reader.
+"""
+
+from __future__ import annotations
+
+from runnel.broker.cursor import Cursor
+from runnel.broker.group.machine import Group
+from runnel.broker.group.ready import PLAIN, is_special
+from runnel.core.batch import Slice
+from runnel.core.record import Record
+from runnel.journal.group_state import GroupState
+
+
+class Stock:
+    """A slice of a log at the group's places: offsets, or sequences of a pattern."""
+
+    __slots__ = ("first", "slice")
+
+    def __init__(self, first: int, slice_: Slice) -> None:
+        self.first, self.slice = first, slice_
+
+    def size(self, place: int) -> int:
+        """How many bytes lie at `place`."""
+        return len(self.slice.values[place - self.first])
+
+    def weight(self, first: int, end: int) -> int:
+        """How many bytes lie at [first, end)."""
+        return sum(map(len, self.values(first, end)))
+
+    def only(self, place: int) -> Stock:
+        """The one record at `place`, which holds on to no other."""
+        if len(self.slice) == 1:
+            return self
+        offset = self.slice.start + place - self.first
+        return Stock(place, self.slice.cut(offset, offset + 1))
+
+    def records(self, first: int, end: int) -> tuple[Record[bytes], ...]:
+        """The records at [first, end)."""
+        return self.slice.records[first - self.first : end - self.first]
+
+    def values(self, first: int, end: int) -> tuple[bytes, ...]:
+        """The values at [first, end)."""
+        return self.slice.values[first - self.first : end - self.first]
+
+
+def bring(group: Group, stock: Stock, now: float) -> None:
+    """Bring records to the group: the plain ones as stretches, those with traits one by one."""
+    part = stock.slice
+    end = stock.first + len(part)
+    if not part.metas:
+        group.bring(stock.first, end, stock)
+        return
+    plain = stock.first
+    shift = stock.first - part.start
+    for offset in sorted(part.metas):
+        meta = part.metas[offset]
+        if not part.start <= offset < part.end or not is_special(meta):
+            continue
+        place = offset + shift
+        if plain < place:
+            group.bring(plain, place, stock)
+        group.bring_one(place, meta, stock.size(place), stock, now)
+        plain = place + 1
+    if plain < end:
+        group.bring(plain, end, stock)
+
+
+def pass_settled(cursor: Cursor, known: GroupState) -> bool:
+    """Move over what was settled in an earlier life, without reading it; whether all of that life is passed."""
+    if (end := known.settled.end_of(cursor.position)) is not None:
+        cursor.go_to(end)
+    return cursor.position >= known.end
+
+
+def bring_again(group: Group, stock: Stock, known: GroupState, now: float) -> None:
+    """Bring what was not settled in an earlier life; what failed then is not as good as new."""
+    part, shift = stock.slice, stock.first - stock.slice.start
+    for place in range(stock.first, stock.first + len(part)):
+        if place in known.settled:
+            continue
+        meta = part.metas.get(place - shift)
+        failure = known.failed.get(place)
+        if failure is not None:
+            group.bring_again(place, meta or PLAIN, stock, failure.attempts, failure.reason, failure.due, now)
+        elif meta is not None and is_special(meta):
+            group.bring_one(place, meta, stock.size(place), stock, now)
+        else:
+            group.bring(place, place + 1, stock)

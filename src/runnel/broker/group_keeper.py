@@ -1,0 +1,76 @@
+"""What a group wants remembered: what it settled, and what it failed at. Goes out with the next commit.
+
+Below: journal. Above: group_reader, store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from runnel.journal.entry import Part
+from runnel.journal.ledger import progress_part
+from runnel.journal.ranges import joined
+
+
+class GroupKeeper:
+    """The unsaid progress of one group."""
+
+    __slots__ = ("_failed", "_failing", "_places", "_ranges", "_touch", "id", "wake")
+
+    def __init__(self, id: int, touch: Callable[[], None], wake: Callable[[], None]) -> None:
+        self.id, self._touch, self.wake = id, touch, wake
+        self._places: list[int] = []
+        self._ranges: list[int] = []
+        self._failed: dict[int, tuple[int, float, str]] = {}
+        self._failing = 0  # commits under way that say what failed
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether an attempt failed that is not stored yet. Until it is, nothing is delivered again."""
+        return bool(self._failed or self._failing)
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether a failed attempt waits to be written."""
+        return bool(self._failed)
+
+    def forget(self) -> None:
+        """Nothing that is not written yet counts any more."""
+        self._places, self._ranges, self._failed = [], [], {}
+
+    def settled(self, place: int) -> None:
+        """One place is done with."""
+        self._places.append(place)
+        self._touch()
+
+    def settled_range(self, first: int, end: int) -> None:
+        """Places [first, end) are done with."""
+        self._ranges += (first, end)
+        self._touch()
+
+    def failed(self, place: int, attempts: int, due: float, reason: str) -> None:
+        """An attempt failed."""
+        self._failed[place] = (attempts, due, reason)
+        self._touch()
+
+    def take(self) -> tuple[Part, Callable[[], None], Callable[[], None]] | None:
+        """What is to be written; what to call when it is, and when it is not. None: nothing is new."""
+        if not (self._places or self._ranges or self._failed):
+            return None
+        flat = joined(self._places) + self._ranges
+        failed = self._failed
+        self._places, self._ranges, self._failed = [], [], {}
+        self._failing += bool(failed)
+
+        def landed() -> None:
+            if failed:
+                self._failing -= 1
+                self.wake()
+
+        def undo() -> None:
+            self._failing -= bool(failed)
+            self._ranges += flat
+            self._failed = failed | self._failed
+
+        part = progress_part(self.id, flat, [(place, *facts) for place, facts in failed.items()])
+        return part, landed, undo

@@ -1,0 +1,253 @@
+"""A position on the timeline, by sequence: how the topics of a pattern are read in one order.
+
+Below: cursor, timeline, catch_up. Above: flow.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from runnel.broker.catch_up import END, CatchUp
+from runnel.broker.cursor import DELETED, RETENTION, SLICE, Missed, Taken, joined, nobody
+from runnel.broker.log import Log, Run
+from runnel.broker.timeline import Timeline
+from runnel.core.batch import Slice
+from runnel.journal.history import Lost
+
+if TYPE_CHECKING:
+    from runnel.broker.store import Store
+
+
+class PatternCursor:
+    """A position on the timeline, by sequence, over the logs that a pattern covers."""
+
+    __slots__ = (
+        "_ahead",
+        "_behind",
+        "_behind_until",
+        "_bytes",
+        "_collected",
+        "_count",
+        "_store",
+        "logs",
+        "position",
+        "timeline",
+        "wake",
+    )
+
+    def __init__(self, timeline: Timeline, logs: set[Log], position: int, store: Store | None = None) -> None:
+        self.timeline, self.logs, self.position = timeline, logs, position
+        self.wake: Callable[[], None] = nobody
+        self._store = store
+        self._behind: CatchUp | None = None
+        self._behind_until = 0  # durable records before this sequence are read from disk
+        if store is not None and position < timeline.in_memory_from:
+            self._behind_until = timeline.in_memory_from
+        self._ahead: deque[tuple[Run, int]] = deque()  # runs of our logs, and the offset to read them from
+        self._count = 0
+        self._bytes = 0  # of the runs ahead, each counted whole until it is passed: never too little
+        self._collected = position  # runs before this sequence were looked at
+
+    def collect(self) -> None:
+        """Note the runs of our logs that came since the last time."""
+        if self._collected == (end := self.timeline.sequence):
+            return
+        for run in self.timeline.runs_from(self._collected):
+            if run.sequence >= end:
+                break  # not visible in this order yet
+            if run.log in self.logs and (run.log.stored is None or run.sequence >= self._behind_until):
+                start = run.offset + max(0, self._collected - run.sequence)
+                if start < run.end:
+                    self._ahead.append((run, start))
+                    self._count += run.end - start
+                    self._bytes += run.size
+        self._collected = end
+
+    def pass_gone(self) -> Missed | None:
+        """Move over what lies right ahead and is no longer there."""
+        self.collect()
+        missed: Missed | None = None
+        while self._ahead:
+            run, start = self._ahead[0]
+            first = min(run.end, self.timeline.first(run.log))
+            if first <= start:
+                break
+            missed = joined(missed, self._advance(first - start, DELETED if run.log.deleted else RETENTION))
+        return missed
+
+    def forget_gone(self) -> None:
+        """Move on, without a word, over all that is no longer there."""
+        self.collect()
+        ahead, self._ahead = self._ahead, deque()
+        self._count = self._bytes = 0
+        for run, start in ahead:
+            if (first := max(start, self.timeline.first(run.log))) < run.end:
+                self._ahead.append((run, first))
+                self._count += run.end - first
+                self._bytes += run.size
+
+    def go_to(self, place: int) -> None:
+        """Stand somewhere further on."""
+        self.position = self._collected = place
+        self._ahead.clear()
+        self._count = self._bytes = 0
+        self._behind = None
+        self._behind_until = max(self._behind_until, self.timeline.in_memory_from) if self._store is not None else 0
+
+    def pending(self) -> int:
+        """How many records lie ahead; while some are on disk only, at most how many."""
+        self.collect()
+        return self._count + max(0, self._behind_until - self.position)
+
+    def pending_bytes(self) -> int:
+        """How many bytes of values lie ahead in memory."""
+        self.collect()
+        return sum(_bytes_of(run, start) for run, start in self._ahead)
+
+    def take(self, limit: int) -> Taken | None:
+        """Up to `limit` records from here, and move behind them; None at the end."""
+        self.collect()
+        if self.position < self._behind_until or self._is_behind():
+            return self._take_behind(limit)
+        missed = self.pass_gone()
+        slices: list[Slice] = []
+        room = min(limit, SLICE)
+        while self._ahead and room:
+            run, start = self._ahead[0]
+            if start < max(run.log.base, self.timeline.first(run.log)):
+                break  # a gap is told before what follows it, and what is on disk is read from there
+            stop = min(run.end, start + room)
+            slices.append(self.timeline.slice(run.log, start, stop))
+            room -= stop - start
+            self._advance(stop - start, "")
+        return Taken(slices, missed) if slices or missed else None
+
+    def _is_behind(self) -> bool:
+        """Whether what comes next was in memory and is not any more. Then it is read from disk."""
+        if not self._ahead:
+            return False
+        run, start = self._ahead[0]
+        if run.log.stored is None or run.log.deleted or start >= run.log.base:
+            return False
+        self.position = run.sequence + start - run.offset
+        self._behind, self._behind_until = None, self.timeline.in_memory_from
+        kept = [one for one in self._ahead if one[0].log.stored is None or one[0].sequence >= self._behind_until]
+        self._ahead = deque(kept)
+        self._count = sum(run.end - start for run, start in kept)
+        self._bytes = sum(run.size for run, _ in kept)
+        return True
+
+    def _take_behind(self, limit: int) -> Taken | None:
+        """The next records, of which those of durable topics are on disk only."""
+        assert self._store is not None, "only a durable broker has records that are not in memory"
+        if self._behind is None:
+            self._behind = CatchUp(self._store, self._stored_logs, self._woken, sequence=True)
+        found = self._behind.take(self.position, min(limit, SLICE)) if self._stored_logs() else END
+        if found is None:
+            return None
+        place = self._behind_until
+        if found is not END:
+            place = found.first if isinstance(found, Lost) else found.sequence
+        if self._ahead and self._ahead[0][0].sequence + self._ahead[0][1] - self._ahead[0][0].offset < place:
+            if found is not END:
+                self._behind.put_back(found)
+            return self._take_one(limit)  # of a topic that lives in memory only, published before
+        if found is END or place >= self._behind_until:
+            self.position, self._behind = max(self.position, self._behind_until), None
+            return self.take(limit)
+        if isinstance(found, Lost):
+            end = min(found.end, self._behind_until)
+            missed = Missed(self.position, end, end - self.position, found.reason)
+            self.position = end
+            return Taken([], missed)
+        self.position = found.sequence + len(found)
+        log = next((log for log in self.logs if log.name == found.topic), None)
+        if log is None or log.epoch != found.epoch:
+            return self._take_behind(limit)  # deleted meanwhile
+        if (first := self.timeline.first(log)) > found.start:
+            if first >= found.end:
+                return self._take_behind(limit)  # retention took it, before this cursor came there
+            found = found.cut(first, found.end)
+        return Taken([found], None)
+
+    def _take_one(self, limit: int) -> Taken | None:
+        """Records of the run at the head, which is in memory."""
+        if (missed := self.pass_gone()) is not None:
+            return Taken([], missed)
+        run, start = self._ahead[0]
+        stop = min(run.end, start + min(limit, SLICE))
+        part = self.timeline.slice(run.log, start, stop)
+        self._advance(stop - start, "")
+        return Taken([part], None)
+
+    def _stored_logs(self) -> dict[int, Log]:
+        return {log.stored.id: log for log in self.logs if log.stored is not None}
+
+    def _woken(self) -> None:
+        self.wake()
+
+    def skip(self, count: int, reason: str) -> Missed | None:
+        """Move over `count` records without reading them."""
+        self.collect()
+        missed: Missed | None = None
+        while count > 0 and self._ahead:
+            run, start = self._ahead[0]
+            step = min(count, run.end - start)
+            missed = joined(missed, self._advance(step, reason))
+            count -= step
+        return missed
+
+    def next_bytes(self) -> int:
+        """The size of the next record; 0 at the end."""
+        self.collect()
+        for run, start in self._ahead:
+            at = max(start, run.log.base)
+            if at < run.end:
+                return len(run.log.values[at - run.log.base])
+        return 0
+
+    def excess_bytes(self, limit: int) -> int:
+        """How many records have to go so that at most `limit` bytes (or one record) lie ahead."""
+        self.collect()
+        if self._bytes <= limit:
+            return 0
+        over = self.pending_bytes() - limit
+        gone = 0
+        for run, start in self._ahead:
+            if over <= 0:
+                break
+            size = _bytes_of(run, start)
+            if size <= over:
+                gone += run.end - start
+            else:
+                first = max(start, run.log.base)
+                gone += first - start
+                for value in run.log.values[first - run.log.base : run.end - run.log.base]:
+                    if over <= 0:
+                        break
+                    over -= len(value)
+                    gone += 1
+                break
+            over -= size
+        return min(gone, max(0, self._count - 1))
+
+    def _advance(self, count: int, reason: str) -> Missed:
+        """Move `count` records on within the run at the head."""
+        run, start = self._ahead[0]
+        first = run.sequence + start - run.offset
+        self.position = first + count
+        self._count -= count
+        if start + count == run.end:
+            self._ahead.popleft()
+            self._bytes -= run.size
+        else:
+            self._ahead[0] = (run, start + count)
+        return Missed(first, first + count, count, reason)
+
+
+def _bytes_of(run: Run, start: int) -> int:
+    """The bytes of what is left of a closed run from `start` on."""
+    first = max(start, run.log.base)
+    return 0 if first >= run.end else run.log.bytes_before(run.end) - run.log.bytes_before(first)

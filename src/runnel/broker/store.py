@@ -1,0 +1,160 @@
+"""The broker's side of the journal: brings it to life, hands over to it, reads from it, and closes it.
+
+Below: commits, state_keeper, journal. Above: bus, publisher, catalog, cursor, group_reader.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from runnel.broker.commits import Commits, from_micros, micros
+from runnel.broker.gathering import Stored
+from runnel.broker.log import Log
+from runnel.broker.state_keeper import StateKeeper
+from runnel.core.codec import Schema
+from runnel.core.errors import TopicDeleted
+from runnel.core.options import TopicOptions
+from runnel.journal import retention
+from runnel.journal.folder import FolderLock
+from runnel.journal.history import Plan
+from runnel.journal.journal import Draft, Journal, WriteFailed
+from runnel.journal.ledger import TopicState, topic_part, trim_part
+
+if TYPE_CHECKING:
+    from runnel.broker.bus import Bus
+
+READERS = 2  # threads that read for those who are behind
+
+logger = logging.getLogger("runnel")
+
+
+class Store:
+    """What is durable in one broker."""
+
+    def __init__(self, bus: Bus, journal: Journal, lock: FolderLock) -> None:
+        self.journal = journal
+        self.keeper = StateKeeper(bus)
+        self.commits = Commits(bus, journal, self.keeper)
+        self.keeper.commits = self.commits
+        self._bus, self._lock = bus, lock
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="runnel-read")
+        self._next_topic = journal.ledger.next_topic
+
+    def __repr__(self) -> str:
+        return f"<Store of {self.journal!r}, {self.commits!r}>"
+
+    def begin(self) -> None:
+        """Bring the topics, positions and groups of the journal to life, and start writing."""
+        bus, ledger = self._bus, self.journal.ledger
+        bus.timeline.tail_bytes = self.journal.options.tail_bytes
+        bus.timeline.go_on_from(ledger.sequence, from_micros(ledger.time))
+        bus.catalog.epoch = max(bus.catalog.epoch, ledger.epoch)
+        for topic in ledger.topics.values():
+            revived = Log(topic.name, topic.epoch, TopicOptions.of(dict(topic.options)))
+            revived.revive(topic.first, topic.end, topic.bytes)
+            revived.stored = Stored(topic.id, topic.end)
+            if topic.schema is not None:
+                revived.schema = Schema(topic.schema["encoding"], topic.schema["schema"])
+            bus.catalog.logs[topic.name] = revived
+        self.keeper.restore(ledger)
+        self.commits.start()
+        self.journal.rolled = self._rolled
+        self._retain()
+
+    def close(self) -> None:
+        """Write the last positions, seal the journal, and let the folder go. Blocks until that is done."""
+        parts = self.commits.take_state()
+        if parts and self.journal.failed is None:
+            try:
+                self.journal.write([Draft(parts, self.journal.ledger.time)])
+            except WriteFailed as error:
+                logger.error("the last positions and acks were not stored: %s", error)
+        self._readers.shutdown(wait=True, cancel_futures=True)
+        try:
+            self.journal.close()
+        except OSError as error:  # what was acknowledged is safe; the next open finds its way without a seal
+            logger.error("the journal could not be sealed: %s", error)
+        finally:
+            self._lock.release()
+
+    def abandon(self) -> None:
+        """Be the copy in the child of a fork: touch nothing, own nothing."""
+        self._lock.release()
+
+    # -- topics -------------------------------------------------------------------------------------------------
+
+    def adopt(self, log: Log) -> None:
+        """Make `log` a durable topic."""
+        log.stored = Stored(self._next_topic, log.end)
+        self._next_topic += 1
+        self.describe(log)
+
+    def describe(self, log: Log) -> None:
+        """Have what is known of a topic written: it is new, or got a type."""
+        assert log.stored is not None
+        known = log.codec or log.schema
+        schema = None if known is None else {"encoding": known.encoding, "schema": known.schema}
+        told = TopicState(log.stored.id, log.name, log.epoch, log.options.given(), schema, log.first, log.stored.next)
+        self.commits.tell(topic_part(told))
+
+    def delete(self, log: Log, why: TopicDeleted) -> None:
+        """Have a topic deleted."""
+        self.commits.forget(log, why)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def read(self, plan: Plan, came: Callable[[Plan, bytes | OSError], None]) -> None:
+        """Read a chunk in a thread; `came` is called on the loop."""
+
+        def reading() -> None:
+            found: bytes | OSError
+            try:
+                found = self.journal.history.fetch(plan)
+            except OSError as error:
+                found = error
+            try:
+                self.commits.loop.call_soon_threadsafe(came, plan, found)
+            except RuntimeError:
+                pass  # the loop is closed: nobody wants it any more
+
+        try:
+            self._readers.submit(reading)
+        except RuntimeError:
+            pass  # the store is closed, and so are its readers
+
+    def offset_at(self, log: Log, time: datetime) -> int:
+        """The offset of the first record of `log` that is not older than `time`."""
+        if log.runs and log.runs[0].time < time:
+            return log.offset_at(time)
+        assert log.stored is not None
+        found = self.journal.history.offset_at(log.stored.id, micros(time))
+        return max(log.first, log.base if found is None else found)
+
+    def sequence_at(self, time: datetime) -> int | None:
+        """The sequence of the first stored record that is not older than `time`; None: there is none on disk."""
+        return self.journal.history.sequence_at(micros(time), self.journal.ledger.topics)
+
+    # -- retention ----------------------------------------------------------------------------------------------
+
+    def _rolled(self) -> None:
+        """A segment was sealed, says the commit thread."""
+        try:
+            self.commits.loop.call_soon_threadsafe(self._retain)
+        except RuntimeError:
+            pass  # the loop is closed: the next life will see to it
+
+    def _retain(self) -> None:
+        """Move the first offsets of topics whose retention no longer wants the oldest segments."""
+        now, timeline = int(self._bus.clock.time() * 1e6), self._bus.timeline
+        for found in self._bus.catalog.logs.values():
+            if found.stored is None or not found.options.retains:
+                continue
+            topic = self.journal.ledger.topics.get(found.stored.id)
+            if topic is not None:
+                found.begin_at(retention.first_kept(self.journal.history, topic, found.options, now))
+                if (first := timeline.first(found)) > topic.first:
+                    self.commits.tell(trim_part(topic.id, first, 0))

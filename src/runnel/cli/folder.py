@@ -1,0 +1,93 @@
+"""Which folder a command means, and opening it: to look, or to change it.
+
+`--data DIR` names it everywhere, and so does a bare DIR where a command takes nothing else; then comes
+RUNNEL_DATA, then `data`.
+Below: journal. Above: the commands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from runnel.cli.problem import Refused
+from runnel.core.journal_errors import FolderInUse
+from runnel.journal import manifest
+from runnel.journal.entry import Part
+from runnel.journal.folder import FolderLock
+from runnel.journal.inspection import Inspection, check_folder
+from runnel.journal.journal import Draft, Journal, WriteFailed
+from runnel.journal.options import JournalOptions
+from runnel.journal.os_storage import OsStorage
+
+ENVIRONMENT = "RUNNEL_DATA"
+DEFAULT = "data"
+SMALL_SEGMENT = 256 * 1024  # for a few bytes of state; the next owner begins its own
+
+
+def add_data(parser: argparse.ArgumentParser, *, bare: bool = True) -> None:
+    """`--data DIR`, and where `bare` DIR alone."""
+    parser.add_argument(
+        "--data", metavar="DIR", help=f"the folder of the journal (default: ${ENVIRONMENT}, else {DEFAULT!r})"
+    )
+    if bare:
+        parser.add_argument("folder", nargs="?", metavar="DIR", help="the same, shorter")
+
+
+def add_json(parser: argparse.ArgumentParser, what: str = "one JSON document") -> None:
+    """`--json`."""
+    parser.add_argument("--json", action="store_true", help=f"print {what}, for programs")
+
+
+def folder_of(chosen: argparse.Namespace) -> Path:
+    """The folder that the command line means."""
+    bare = getattr(chosen, "folder", None)
+    if bare and chosen.data and Path(bare) != Path(chosen.data):
+        raise Refused("usage_error", f"two folders were named: {bare!r} and --data {chosen.data!r}", 2)
+    return Path(bare or chosen.data or os.environ.get(ENVIRONMENT) or DEFAULT)
+
+
+def looking(chosen: argparse.Namespace) -> Inspection:
+    """The folder, to look at; any process may, at any time."""
+    return Inspection(folder_of(chosen))
+
+
+@contextmanager
+def owning(folder: Path, *, create: bool = False) -> Iterator[Journal]:
+    """The journal, to change it. Somebody else's cannot be changed from here."""
+    if not create:
+        check_folder(folder)
+    lock = FolderLock(folder)
+    try:
+        lock.take()
+    except FolderInUse as error:
+        who = "another process" if error.pid is None else f"process {error.pid}"
+        raise Refused(
+            error.code, f"{str(folder)!r} is in use by {who}, and only its owner may change it: stop that one first"
+        ) from None
+    try:
+        storage = OsStorage(folder)
+        found = manifest.load(storage)
+        fsync = "commit" if found is None else found.fsync
+        journal = Journal.open(storage, JournalOptions(fsync=fsync, segment_bytes=SMALL_SEGMENT))
+        journal.may_remove = lambda: not lock.has_readers()
+        try:
+            yield journal
+        finally:
+            journal.close()
+    finally:
+        lock.release()
+
+
+def write(journal: Journal, *parts: Part) -> None:
+    """Write one change; durable when it returns."""
+    now = max(time.time_ns() // 1000, journal.ledger.time)
+    try:
+        journal.write([Draft(parts, now)])
+        journal.sync()
+    except WriteFailed as failed:
+        raise failed.cause from None

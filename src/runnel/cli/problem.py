@@ -1,0 +1,40 @@
+"""What went wrong, as a command tells it: one line on the error stream, and an exit code. Never a traceback.
+
+0 is fine, 1 is a problem that was found, 2 is a command line that makes no sense.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from runnel.core.errors import InvalidName, InvalidOption, InvalidPattern, RunnelError
+
+FINE, FOUND, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+_USAGE = (InvalidName, InvalidOption, InvalidPattern)
+
+
+class Refused(Exception):
+    """A command that cannot be done, with the code of the error that a program would get."""
+
+    def __init__(self, code: str, message: str, status: int = FOUND) -> None:
+        self.code, self.message, self.status = code, message, status
+        super().__init__(message)
+
+
+def complain(error: RunnelError | Refused | OSError) -> int:
+    """Print the error; the exit code."""
+    if isinstance(error, Refused):
+        code, message, status = error.code, error.message, error.status
+    elif isinstance(error, RunnelError):
+        code, message, status = error.code, str(error), USAGE if isinstance(error, _USAGE) else FOUND
+    else:
+        code, status = "os_error", FOUND
+        message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    print(f"runnel: {' '.join(message.split())} ({code})", file=sys.stderr)
+    return status
+
+
+def unknown_topic(name: str, folder: object) -> Refused:
+    """There is no such topic."""
+    return Refused("unknown_topic", f"there is no topic {name!r} in {str(folder)!r}; see `runnel topic list`")

@@ -1,0 +1,44 @@
+"""A bar for work that takes long: on the error stream, and only where a person sees it."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import TextIO
+
+from runnel.cli.table import human_size
+
+WIDTH = 30
+
+
+class Bar:
+    """Call it with what is done, and of how much: `with Bar("reading") as bar: bar(512, 1024)`. Gone when it ends."""
+
+    def __init__(self, label: str, stream: TextIO | None = None) -> None:
+        self._label = label
+        self._stream = sys.stderr if stream is None else stream
+        self._shown = ""
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __call__(self, done: int, total: int) -> None:
+        """Show how far it is; nothing where the stream is no terminal."""
+        if not self._stream.isatty():
+            return
+        share = min(1.0, done / total) if total else 1.0
+        filled = int(share * WIDTH)
+        bar = "#" * filled + "." * (WIDTH - filled)
+        self._show(f"{self._label} [{bar}] {share:4.0%} of {human_size(total)}")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._shown:
+            self._show("")
+
+    def _show(self, line: str) -> None:
+        if line != self._shown:
+            self._stream.write("\r" + line.ljust(len(self._shown)) + ("" if line else "\r"))
+            self._stream.flush()
+            self._shown = line

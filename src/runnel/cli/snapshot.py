@@ -1,0 +1,55 @@
+"""`runnel log snapshot`: a copy that opens by itself, made while a broker runs."""
+
+from __future__ import annotations
+
+import argparse
+
+import msgspec
+
+from runnel.cli.command import Commands, add_command
+from runnel.cli.document import print_document
+from runnel.cli.folder import add_data, add_json, folder_of
+from runnel.cli.problem import Refused
+from runnel.cli.progress import Bar
+from runnel.cli.table import Size, many
+from runnel.journal.snapshot import snapshot
+
+EXAMPLE = """\
+examples:
+  runnel log snapshot data/ backups/monday/
+  runnel log snapshot --data data/ backups/monday/ --json
+
+To restore: stop the broker, put the snapshot in the place of the folder, open it.
+"""
+
+
+def add_to(commands: Commands) -> None:
+    """Make `runnel log snapshot` known."""
+    parser = add_command(
+        commands,
+        "snapshot",
+        "a consistent copy, while a broker runs",
+        EXAMPLE,
+        run,
+        "Makes a folder TARGET that holds the journal as it is durable at this moment, and that opens.\n"
+        "Files that no longer change are hard links, on the same file system; the rest is copied.",
+    )
+    parser.add_argument("what", nargs="+", metavar="[DIR] TARGET", help="the folder, and the new one")
+    add_data(parser, bare=False)
+    add_json(parser)
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Make a snapshot."""
+    *folder, target = chosen.what
+    if len(folder) > 1 or (folder and chosen.data):
+        raise Refused("usage_error", f"one folder and one target, not {' '.join(chosen.what)!r}", 2)
+    chosen.folder = folder[0] if folder else None
+    with Bar("copying") as bar:
+        made = snapshot(folder_of(chosen), target, bar)
+    if chosen.json:
+        print_document(msgspec.structs.asdict(made))
+    else:
+        print(f"{made.target}: {Size(made.bytes)} in {many(made.segments, 'segment')} of journal {made.journal}")
+        print(f"{many(made.linked, 'file')} linked, {made.copied:,} copied ({Size(made.copied_bytes)})")
+    return 0

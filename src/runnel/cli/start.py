@@ -1,0 +1,54 @@
+"""Where to begin, as it is said on a command line: `earliest`, `latest`, an offset, or a time.
+
+A time without a zone is in UTC, as all times that the commands print.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from runnel.core.errors import InvalidOption
+from runnel.core.pattern import is_pattern
+from runnel.journal.extract import microseconds_of
+from runnel.journal.inspection import Inspection
+
+_WORDS = ("earliest", "latest")
+
+
+class Start(NamedTuple):
+    """One of the three: a word, an offset, or microseconds since 1970."""
+
+    word: str | None = None
+    offset: int | None = None
+    time: int | None = None
+
+
+def parse_start(option: str, given: str) -> Start:
+    """What was said, or an error that names what can be said."""
+    if given in _WORDS:
+        return Start(word=given)
+    if given.isascii() and given.isdigit():
+        return Start(offset=int(given))
+    try:
+        time = datetime.fromisoformat(given)
+    except ValueError:
+        raise InvalidOption(
+            option, given, "expected 'earliest', 'latest', an offset, or a time such as 2026-05-01T12:00"
+        ) from None
+    return Start(time=microseconds_of(time if time.tzinfo else time.replace(tzinfo=UTC)))
+
+
+def place_of(start: Start, pattern: str, seen: Inspection, option: str) -> int:
+    """The offset of a topic, or the sequence of a pattern, that is meant."""
+    topic = seen.topic(pattern)
+    whole = is_pattern(pattern)
+    if start.offset is not None:
+        if whole:
+            raise InvalidOption(option, start.offset, f"offsets differ between the topics of {pattern!r}; give a time")
+        return start.offset
+    first, end = (0, seen.ledger.sequence if whole else 0) if topic is None else (topic.first, topic.end)
+    if start.time is not None:
+        found = seen.place_at(pattern, start.time)
+        return end if found is None else found
+    return end if start.word == "latest" else first

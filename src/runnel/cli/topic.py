@@ -1,0 +1,275 @@
+"""`runnel topic`: the durable topics of a folder. What changes it needs a folder that nobody has open."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import Any
+
+import msgspec
+
+from runnel.cli.command import Commands, add_command, add_family
+from runnel.cli.document import print_document
+from runnel.cli.folder import add_data, add_json, folder_of, looking, owning, write
+from runnel.cli.problem import FOUND, unknown_topic
+from runnel.cli.table import Size, human_age, pairs, table
+from runnel.core.errors import InvalidOption, TopicConflict
+from runnel.core.options import TopicOptions
+from runnel.core.pattern import check_name, check_pattern, matches
+from runnel.journal.entry import Kind, state
+from runnel.journal.inspection import Inspection
+from runnel.journal.journal import Journal
+from runnel.journal.ledger import TopicState, topic_part
+
+EXAMPLE = """\
+examples:
+  runnel topic list --data data/
+  runnel topic create orders --option retention_age=604800 --option compression=zstd
+  runnel topic config orders --set retention_bytes=1000000000
+  runnel topic delete orders
+"""
+LIST = """\
+examples:
+  runnel topic list data/
+  runnel topic list --match 'sensors.>' --json
+"""
+CREATE = """\
+examples:
+  runnel topic create orders
+  runnel topic create orders --option retention_age=604800 --option backoff=1,5,30
+
+Making a topic that is there already with the same options does nothing.
+"""
+CONFIG = """\
+examples:
+  runnel topic config orders                              its options
+  runnel topic config orders --set retention_age=86400    change one
+  runnel topic config orders --unset retention_age        back to the default
+"""
+DELETE = """\
+examples:
+  runnel topic delete orders          asks, on a terminal
+  runnel topic delete orders --yes
+"""
+
+
+def add_to(commands: Commands) -> None:
+    """Make `runnel topic` and its commands known."""
+    inner = add_family(
+        commands,
+        "topic",
+        "list, create, configure and delete topics",
+        EXAMPLE,
+        "The durable topics of a folder. `list` works while a broker has it open; the others change it,\n"
+        "so nobody else may have it open.",
+    )
+
+    listing = add_command(inner, "list", "the topics, and what they hold", LIST, run_list)
+    add_data(listing)
+    listing.add_argument("--match", default=">", metavar="PATTERN", help="only topics that a pattern covers")
+    add_json(listing)
+
+    create = add_command(inner, "create", "make a topic", CREATE, run_create)
+    create.add_argument("name", metavar="NAME")
+    add_data(create, bare=False)
+    _add_options(create)
+    add_json(create)
+
+    config = add_command(inner, "config", "show or change the options of a topic", CONFIG, run_config)
+    config.add_argument("name", metavar="NAME")
+    add_data(config, bare=False)
+    _add_options(config)
+    config.add_argument("--unset", action="append", default=[], metavar="NAME", help="go back to the default")
+    add_json(config)
+
+    delete = add_command(inner, "delete", "delete a topic, its records and the groups on it", DELETE, run_delete)
+    delete.add_argument("name", metavar="NAME")
+    add_data(delete, bare=False)
+    delete.add_argument("--yes", action="store_true", help="do not ask")
+    add_json(delete)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--option",
+        "--set",
+        dest="options",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help=f"one of {', '.join(TopicOptions.__struct_fields__)}",
+    )
+
+
+# -- commands ---------------------------------------------------------------------------------------------------
+
+
+def run_list(chosen: argparse.Namespace) -> int:
+    """Print the topics."""
+    pattern = check_pattern(chosen.match)
+    with looking(chosen) as seen:
+        found = [_facts(topic, seen) for topic in seen.topics if matches(pattern, topic.name)]
+        now = time.time()
+    if chosen.json:
+        print_document(found)
+        return 0
+    print(
+        table(
+            ("TOPIC", "FIRST", "END", "RECORDS", "SIZE", "LAST RECORD", "OPTIONS"),
+            (
+                (
+                    one["topic"],
+                    one["first"],
+                    one["end"],
+                    one["records"],
+                    Size(one["bytes"]),
+                    f"{human_age(now - one['last_time'] / 1e6)} ago" if one["last_time"] else None,
+                    " ".join(f"{name}={shown(value)}" for name, value in one["options"].items()) or None,
+                )
+                for one in found
+            ),
+        )
+    )
+    return 0
+
+
+def run_create(chosen: argparse.Namespace) -> int:
+    """Make a topic."""
+    name = check_name(chosen.name)
+    options = checked(parsed(chosen.options))
+    with owning(folder_of(chosen), create=True) as journal:
+        topic = _find(journal, name)
+        made = topic is None
+        if topic is None:
+            ledger = journal.ledger
+            # Above every epoch there ever was, as the broker gives them: milliseconds and a counter.
+            epoch = max(ledger.epoch + 1, time.time_ns() // 1_000_000 << 11)
+            topic = TopicState(ledger.next_topic, name, epoch, options)
+            write(journal, topic_part(topic))
+        else:
+            for option in sorted({*options, *topic.options}):
+                has, asked = topic.options.get(option), options.get(option)
+                if _plain(has) != _plain(asked):
+                    raise TopicConflict(name, option, has, asked)
+    if chosen.json:
+        print_document({"topic": name, "epoch": topic.epoch, "options": topic.options, "made": made})
+    else:
+        print(f"topic {name!r} {'made' if made else 'was there already'}, epoch {topic.epoch}")
+    return 0
+
+
+def run_config(chosen: argparse.Namespace) -> int:
+    """Show the options of a topic, or change them."""
+    folder = folder_of(chosen)
+    if not chosen.options and not chosen.unset:
+        with looking(chosen) as seen:
+            topic = seen.topic(chosen.name)
+        if topic is None:
+            raise unknown_topic(chosen.name, folder)
+    else:
+        given = parsed(chosen.options)
+        for name in chosen.unset:
+            checked({name: None})
+            given[name] = None
+        with owning(folder) as journal:
+            topic = _find(journal, chosen.name)
+            if topic is None:
+                raise unknown_topic(chosen.name, folder)
+            merged = {name: value for name, value in (topic.options | given).items() if value is not None}
+            topic = msgspec.structs.replace(topic, options=checked(merged))
+            write(journal, topic_part(topic))
+    if chosen.json:
+        print_document({"topic": topic.name, "epoch": topic.epoch, "options": topic.options})
+    elif topic.options:
+        print(pairs((name, shown(value)) for name, value in topic.options.items()))
+    else:
+        print("every option has its default")
+    return 0
+
+
+def run_delete(chosen: argparse.Namespace) -> int:
+    """Delete a topic."""
+    folder = folder_of(chosen)
+    with owning(folder) as journal:
+        topic = _find(journal, chosen.name)
+        if topic is None:
+            raise unknown_topic(chosen.name, folder)
+        if not chosen.yes and sys.stdin.isatty():
+            print(f"Delete {topic.name!r} with offsets [{topic.first:,}, {topic.end:,})? [y/N] ", end="", flush=True)
+            if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+                print("nothing was done")
+                return FOUND
+        groups = [group.name for group in journal.ledger.groups.values() if group.pattern == topic.name]
+        write(journal, state(Kind.TOPIC_DELETED, topic=topic.id))
+    if chosen.json:
+        print_document(
+            {"topic": topic.name, "epoch": topic.epoch, "first": topic.first, "end": topic.end, "groups": groups}
+        )
+    else:
+        with_it = f", and with it the groups {', '.join(groups)}" if groups else ""
+        print(f"topic {topic.name!r} deleted{with_it}; its bytes come back when their segments are dropped")
+    return 0
+
+
+# -- options ----------------------------------------------------------------------------------------------------
+
+
+def parsed(given: list[str]) -> dict[str, Any]:
+    """NAME=VALUE, as often as it was said. Values are JSON, or lists of numbers with commas, or text."""
+    found: dict[str, Any] = {}
+    for one in given:
+        name, equals, text = one.partition("=")
+        if not equals:
+            raise InvalidOption("option", one, "expected NAME=VALUE")
+        found[name] = _value(text)
+    return found
+
+
+def _value(text: str) -> Any:
+    for attempt in (text, f"[{text}]" if "," in text else text):
+        try:
+            return msgspec.json.decode(attempt)
+        except msgspec.DecodeError:
+            continue
+    return text
+
+
+def checked(options: dict[str, Any]) -> dict[str, Any]:
+    """The options, when a topic on disk can have them."""
+    if options.get("backoff") is not None and not isinstance(options["backoff"], list | tuple):
+        options = options | {"backoff": [options["backoff"]]}
+    found = TopicOptions.of(options).given()
+    if found.get("durable") is False:
+        raise InvalidOption("durable", False, "a topic that is not durable lives in a running broker only")
+    return found
+
+
+def shown(value: object) -> str:
+    """The value of an option, as it would be said."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _find(journal: Journal, name: str) -> TopicState | None:
+    return next((topic for topic in journal.ledger.topics.values() if topic.name == name), None)
+
+
+def _facts(topic: TopicState, seen: Inspection) -> dict[str, Any]:
+    held = [found for _, found in seen.history.ranges(topic.id) if found.end > topic.first]
+    return {
+        "topic": topic.name,
+        "epoch": topic.epoch,
+        "first": topic.first,
+        "end": topic.end,
+        "records": seen.records_in(topic),
+        "bytes": sum(found.bytes for found in held),
+        "last_time": topic.last_time,
+        "options": topic.options,
+        "schema": topic.schema,
+    }

@@ -1,0 +1,16 @@
+"""The crc that everything on disk and on the wire is checked with: CRC-32C, in hardware where there is one.
+
+Its library knows no types, and takes `bytes` only; both are said here, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import google_crc32c
+
+crc_of: Callable[[bytes], int] = google_crc32c.value
+"""The crc of some bytes."""
+
+crc_extended: Callable[[int, bytes], int] = google_crc32c.extend
+"""The crc of bytes that had one so far, and some more."""

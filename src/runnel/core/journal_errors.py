@@ -1,0 +1,106 @@
+"""What can go wrong with a journal: the folder, the disk, the bytes on it.
+
+They hang in the same tree as all others: see `runnel.core.errors`.
+"""
+
+from __future__ import annotations
+
+from runnel.core.errors import Damaged, Ended, NotNow, UsageError
+
+
+class FolderInUse(NotNow):
+    """Another process, or another broker in this one, owns the folder."""
+
+    code = "folder_in_use"
+
+    def __init__(self, folder: str, pid: int | None) -> None:
+        self.folder, self.pid = folder, pid
+        who = "another broker in this process or another" if pid is None else f"process {pid}"
+        super().__init__(
+            f"{folder!r} is open in {who}; one broker owns a folder: close that one, or share it "
+            "inside the program. `runnel log`, `topic list` and `group list` work meanwhile"
+        )
+
+
+class FolderUnusable(UsageError):
+    """A folder that cannot hold a journal."""
+
+    code = "folder_unusable"
+
+    def __init__(self, folder: str, why: str) -> None:
+        self.folder, self.why = folder, why
+        super().__init__(f"{folder!r} cannot hold a journal: {why}")
+
+
+class FormatUnknown(UsageError):
+    """Files written in a format that this version does not know."""
+
+    code = "format_unknown"
+
+    def __init__(self, file: str, version: int, known: int) -> None:
+        self.file, self.version, self.known = file, version, known
+        super().__init__(
+            f"{file} is written in format {version}, and this version of runnel knows up to {known}; "
+            "open it with the version that wrote it, or a later one"
+        )
+
+
+class JournalDamaged(Damaged):
+    """Bytes on disk that were durable and have changed. Nothing of them is served."""
+
+    code = "journal_damaged"
+
+    def __init__(self, file: str, position: int, why: str) -> None:
+        self.file, self.position, self.why = file, position, why
+        super().__init__(
+            f"{file} is damaged at {position}: {why}; look with `runnel log verify`, restore the file from a "
+            "snapshot, or let `runnel log repair` give up what cannot be read and say what that was"
+        )
+
+
+class JournalFailed(Ended):
+    """Writing failed, so the journal takes nothing more until it is reopened. Reading goes on."""
+
+    code = "journal_failed"
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(
+            f"the journal failed and takes no more writes: {why}; see to the disk, then close and open the broker again"
+        )
+
+
+class DiskFull(NotNow):
+    """There is no room for more records; nothing was written. Reading, acks and deletes go on."""
+
+    code = "disk_full"
+
+    def __init__(self, free: int, needed: int) -> None:
+        self.free, self.needed = free, needed
+        super().__init__(
+            f"the disk has {free:,} bytes free and the journal needs {needed:,} to go on; "
+            "make room, delete topics or shorten their retention, and publish again"
+        )
+
+
+class NotWritten(NotNow):
+    """A publish that was not written when the journal failed. It is safe to publish again."""
+
+    code = "not_written"
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(f"nothing was written: {why}; reopen the broker and publish again")
+
+
+class OutcomeUnknown(NotNow):
+    """A publish that was being written when the journal failed: it may be there after reopening, or not."""
+
+    code = "outcome_unknown"
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(
+            f"it was being written when the journal failed, and may or may not be there after reopening: {why}; "
+            "publish it again with the same message_id"
+        )

@@ -1,0 +1,96 @@
+"""Who may use a folder: one owner, and any number of readers who hold a lease while they look.
+
+Below: nothing. Above: broker.place, inspection.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import sys
+from pathlib import Path
+
+from runnel.core.journal_errors import FolderInUse, FolderUnusable
+
+LOCK, READERS = "LOCK", "READERS"
+NOT_DATA = frozenset((LOCK, READERS))
+
+_NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs")
+
+log = logging.getLogger("runnel")
+
+
+class FolderLock:
+    """The ownership of a folder. It ends with `release`, or with the process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._fd = -1
+        self._readers = -1
+
+    def take(self) -> None:
+        """Make the folder if need be, and own it; FolderInUse names who does."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError as error:
+            raise FolderUnusable(str(self.folder), error.strerror or str(error)) from None
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            pid = os.pread(self._fd, 32, 0).decode(errors="replace").strip()
+            self.release()
+            raise FolderInUse(str(self.folder), int(pid) if pid.isdigit() else None) from None
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        self._readers = os.open(self.folder / READERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        if (kind := file_system(self.folder)).startswith(_NETWORK):
+            log.warning("%s lies on a network file system (%s): locks and syncs may not hold there", self.folder, kind)
+
+    def has_readers(self) -> bool:
+        """Whether another process is looking at the folder now, so that files must stay."""
+        try:
+            fcntl.flock(self._readers, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        fcntl.flock(self._readers, fcntl.LOCK_UN)
+        return False
+
+    def release(self) -> None:
+        """Own it no more. In the child of a fork this lets go of the copy, and the parent keeps the folder."""
+        for fd in (self._fd, self._readers):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._readers = -1
+
+
+class ReadersLease:
+    """While it is held, no file that the manifest named is removed."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            self._fd = os.open(folder / READERS, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._fd = -1  # a copy or a snapshot, that nobody owns
+            return
+        fcntl.flock(self._fd, fcntl.LOCK_SH)
+
+    def release(self) -> None:
+        """Let go."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def file_system(folder: Path) -> str:
+    """The kind of file system that a folder lies on; '' where the system does not say."""
+    if sys.platform != "linux":
+        return ""
+    path, best, kind = str(folder.resolve()), "", ""
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, mount, fs, *_ = line.split(" ")
+        mount = mount.encode().decode("unicode_escape")
+        if (path == mount or path.startswith(mount.rstrip("/") + "/")) and len(mount) >= len(best):
+            best, kind = mount, fs
+    return kind

@@ -1,0 +1,145 @@
+"""The way back: checkpoint, then the tail of the journal.
+
+Torn tail against damage: each entry says up to where its segment was synced when it was written,
+and so does the durable mark. Bad bytes below the highest of these were durable once: damage, and
+the journal does not open by itself. Above it they are a torn tail, which is cut and reported.
+Below: segment, checkpoint, manifest. Above: journal (goes on), inspection (looks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from runnel.core.journal_errors import JournalDamaged
+from runnel.journal import checkpoint, manifest, mark, segment
+from runnel.journal.entry import Entry
+from runnel.journal.history import add_to
+from runnel.journal.index import IndexBuilder
+from runnel.journal.ledger import Ledger
+from runnel.journal.manifest import Manifest
+from runnel.journal.segment import START, SegmentInfo
+from runnel.journal.storage import Storage
+from runnel.journal.swap import read_whole
+
+
+class RecoveryReport(msgspec.Struct, frozen=True):
+    """What opening found and did."""
+
+    clean: bool  # whether the journal had been closed
+    entries: int = 0  # read behind the checkpoint
+    copied: int = 0  # entries not proven durable, and so written again
+    cut_bytes: int = 0  # of a torn tail
+    notes: tuple[str, ...] = ()  # anything else that somebody should know
+
+
+class Tail(msgspec.Struct):
+    """What the last segment, which was never sealed, turned out to hold."""
+
+    info: SegmentInfo
+    builder: IndexBuilder
+    end: int = START  # of the entries that are proven durable
+    unproven: list[Entry] = []  # whole entries behind them
+    cut_bytes: int = 0
+    entries: int = 0
+
+
+class Recovered(msgspec.Struct):
+    """The state of a journal up to its proven end, and what lies behind that."""
+
+    manifest: Manifest
+    ledger: Ledger
+    tail: Tail | None
+    notes: list[str]
+
+    def report(self) -> RecoveryReport:
+        """What to tell about it."""
+        tail, notes = self.tail, tuple(self.notes)
+        if tail is None:
+            return RecoveryReport(clean=True, notes=notes)
+        return RecoveryReport(False, tail.entries, len(tail.unproven), tail.cut_bytes, notes)
+
+
+def recover(storage: Storage, new_journal: Callable[[], str], *, up_to_mark: bool = False) -> Recovered:
+    """Read the state of a journal; changes nothing.
+
+    With `up_to_mark` (for other processes) the tail ends at the durable mark.
+    """
+    found = manifest.load(storage)
+    if found is None:
+        if any(name.endswith((".seg", ".ckpt")) for name in storage.names()):
+            raise JournalDamaged(manifest.NAME, 0, "it is missing, though there are segments")
+        return Recovered(Manifest(new_journal(), [], []), Ledger(), None, [])
+    there = set(storage.names())
+    for info in found.segments:
+        if info.name not in there:
+            raise JournalDamaged(info.name, 0, "it is missing")
+    notes: list[str] = []
+    ledger, replay_from = _load_checkpoints(storage, found, notes)
+    for info in found.segments:
+        if info.sealed and info.number >= replay_from:
+            _replay(storage, info, ledger)
+    ledger_tail = None
+    if not found.clean:
+        ledger_tail = _scan_tail(storage, found.segments[-1], ledger, mark.read(storage), up_to_mark=up_to_mark)
+    return Recovered(found, ledger, ledger_tail, notes)
+
+
+def _load_checkpoints(storage: Storage, found: Manifest, notes: list[str]) -> tuple[Ledger, int]:
+    """The newest state that a checkpoint gives, and the segment to go on from."""
+    ledger, before = Ledger(), 0
+    for number in found.checkpoints:
+        try:
+            checkpoint.load(storage, number, before, ledger)
+        except JournalDamaged as error:
+            # Entries say it all again, if all that were written since are still there.
+            needed = range(before or 1, found.next_number)
+            if [info.number for info in found.segments if info.number >= (before or 1)] != list(needed):
+                raise
+            notes.append(f"{error.file} is damaged ({error.why}); its state was read from the segments instead")
+            found.checkpoints = []  # the next one stands for itself
+            return ledger, before or 1
+        before = number
+    return ledger, before
+
+
+def _replay(storage: Storage, info: SegmentInfo, ledger: Ledger) -> None:
+    """Take a whole sealed segment into the ledger."""
+    data = read_whole(storage, info.name)[: info.end]
+    segment.check_header(data, info)
+    end = START
+    for found in segment.entries(data, START, info, START):
+        ledger.apply(found.parts, found.time)
+        end = found.end
+    if end != info.end:
+        raise JournalDamaged(info.name, end, f"the segment was sealed with {info.end} bytes")
+
+
+def _scan_tail(
+    storage: Storage, info: SegmentInfo, ledger: Ledger, published: mark.Mark | None, *, up_to_mark: bool
+) -> Tail:
+    data = read_whole(storage, info.name)
+    segment.check_header(data, info)
+    proven = published.position if published is not None and published.id == info.id else START
+    if up_to_mark:
+        data = data[:proven]
+    end = START
+    for found in segment.entries(data, START, info, START):
+        proven, end = max(proven, found.synced), found.end
+    later = segment.next_whole(data, end, info)
+    while later is not None:  # whole entries behind a bad one: what they say about syncs counts
+        proven = max(proven, later.synced)
+        later = segment.next_whole(data, later.end, info)
+    if end < proven:
+        raise JournalDamaged(info.name, end, f"the journal was synced up to {proven}")
+    tail = Tail(info, IndexBuilder(), unproven=[], cut_bytes=max(0, len(data.rstrip(b"\0")) - end))
+    for found in segment.entries(data, START, info, START):
+        tail.entries += 1
+        if found.end <= proven:
+            ledger.apply(found.parts, found.time)
+            add_to(tail.builder, found)
+            tail.end = found.end
+        else:
+            tail.unproven.append(found)
+    return tail

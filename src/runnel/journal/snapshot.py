@@ -1,0 +1,163 @@
+"""A copy of a folder as it is at this moment, while its owner goes on writing. The copy opens by itself.
+
+Files that no longer change are linked, not copied, where the file system can; so a snapshot costs next to
+nothing until the owner drops what it holds. The segment that still grows is copied up to the durable
+mark. The manifest comes last, and the folder gets its name when everything in it is durable.
+Below: manifest, mark, folder. Above: cli.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from runnel.core.journal_errors import FolderUnusable, JournalDamaged
+from runnel.journal import manifest, mark
+from runnel.journal.folder import ReadersLease
+from runnel.journal.inspection import NoJournal, check_folder
+from runnel.journal.manifest import Manifest
+from runnel.journal.os_storage import OsStorage
+from runnel.journal.segment import START, SegmentInfo
+from runnel.journal.survey import Progress
+
+PATIENCE = 100  # times that the owner may swap the manifest while we look
+PIECE = 1024 * 1024
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """What a snapshot holds."""
+
+    target: str
+    journal: str
+    segments: int
+    linked: int  # files
+    copied: int
+    bytes: int  # of all files
+    copied_bytes: int
+
+
+class _Counts:
+    def __init__(self) -> None:
+        self.linked = self.copied = self.bytes = self.copied_bytes = 0
+
+
+def snapshot(folder: str | Path, target: str | Path, progress: Progress | None = None) -> Snapshot:
+    """Make a snapshot in `target`, which must not exist or be empty."""
+    source, place = Path(folder), Path(target)
+    check_folder(source)
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise FolderUnusable(str(place), "there is something in it already")
+    lease = ReadersLease(source)
+    try:
+        for _ in range(PATIENCE):
+            found, position = _now(source)
+            try:
+                return _make(source, place, found, position, progress)
+            except FileNotFoundError as error:
+                # The owner has just closed, and with it went a segment that held nothing but state.
+                if manifest.load(OsStorage(source)) == found:
+                    raise JournalDamaged(Path(error.filename or "a file").name, 0, "it is missing") from None
+    finally:
+        lease.release()
+    raise FolderUnusable(str(source), "its owner swapped the manifest whenever it was read")
+
+
+def _now(folder: Path) -> tuple[Manifest, int]:
+    """The manifest, and up to where its last segment is durable, of one moment."""
+    storage = OsStorage(folder)
+    while True:
+        found = manifest.load(storage)
+        if found is None:
+            raise NoJournal(str(folder))
+        published = mark.read(storage)
+        if found.clean:
+            return found, 0
+        last = found.segments[-1]
+        if published is not None and published.id == last.id:
+            return found, published.position
+        # The mark may have moved on to another segment; if not, this one holds nothing that is durable yet.
+        if manifest.load(storage) == found:
+            return found, START
+
+
+def _make(source: Path, place: Path, found: Manifest, position: int, progress: Progress | None) -> Snapshot:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    making = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
+    counts = _Counts()
+    try:
+        making.chmod(0o750)
+        names = sorted(found.files() - {manifest.NAME})
+        total = sum((source / name).stat().st_size for name in names)
+        active = None if found.clean else found.segments[-1]
+        for name in names:
+            if active is not None and name == active.name:
+                _copy(source / name, making / name, position, counts)
+                _mark(making, active, position)
+            else:
+                _link(source / name, making / name, counts)
+            if progress is not None:
+                progress(min(counts.bytes, total), total)
+        manifest.write(OsStorage(making), found)
+        counts.bytes += (making / manifest.NAME).stat().st_size
+        os.rename(making, place)  # over an empty folder, too
+        OsStorage(place.parent).sync_names()
+    except BaseException:
+        shutil.rmtree(making, ignore_errors=True)
+        raise
+    if progress is not None:
+        progress(total, total)
+    return Snapshot(
+        str(place),
+        found.journal,
+        len(found.segments),
+        counts.linked,
+        counts.copied,
+        counts.bytes,
+        counts.copied_bytes,
+    )
+
+
+def _link(source: Path, target: Path, counts: _Counts) -> None:
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:  # another file system, or one without links
+        _copy(source, target, source.stat().st_size, counts)
+        return
+    counts.linked += 1
+    counts.bytes += target.stat().st_size
+
+
+def _copy(source: Path, target: Path, size: int, counts: _Counts) -> None:
+    """The first `size` bytes, durable but for the name."""
+    reading = OsStorage(source.parent).open(source.name)
+    try:
+        writing = OsStorage(target.parent).create(target.name)
+        try:
+            at = 0
+            while at < size and (data := reading.read(at, min(PIECE, size - at))):
+                writing.write(at, [data])
+                at += len(data)
+            writing.sync()
+        finally:
+            writing.close()
+    finally:
+        reading.close()
+    counts.copied += 1
+    counts.bytes += at
+    counts.copied_bytes += at
+
+
+def _mark(folder: Path, info: SegmentInfo, position: int) -> None:
+    """All of the copied segment was durable, and so it is here."""
+    file = OsStorage(folder).create(mark.NAME)
+    try:
+        mark.write(file, info.number, info.id, position)
+        file.sync()
+    finally:
+        file.close()

@@ -1,0 +1,356 @@
+"""Reading all of a journal, entry by entry: what is damaged, what is lost with it, what is still known.
+
+Changes nothing. Below: salvage, checkpoint, ledger. Above: verify (tells), repair (acts on it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from runnel.core import packing
+from runnel.core.errors import BadBatch, NotSupported
+from runnel.core.journal_errors import FormatUnknown, JournalDamaged
+from runnel.journal import checkpoint, manifest, mark, segment
+from runnel.journal.entry import Entry, Kind, Part
+from runnel.journal.history import add_to
+from runnel.journal.index import IndexBuilder
+from runnel.journal.journal import SKIPPED
+from runnel.journal.ledger import Ledger
+from runnel.journal.manifest import Manifest
+from runnel.journal.ranges import Ranges
+from runnel.journal.salvage import Spot, is_newer_format, load_index, manifest_from_files, walk
+from runnel.journal.segment import START, SegmentInfo
+from runnel.journal.storage import Storage
+from runnel.journal.swap import read_whole
+
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
+
+MISSING = "it is missing"
+STEP = 1024 * 1024  # bytes between two calls of a Progress
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """Bytes of a file that are not what was written."""
+
+    file: str
+    position: int
+    why: str
+
+
+class LostRange(msgspec.Struct, frozen=True):
+    """Offsets [first, end) of a topic that cannot be read any more."""
+
+    topic: str
+    epoch: int
+    first: int
+    end: int
+
+
+class TornTail(msgspec.Struct, frozen=True):
+    """Bytes behind the last commit, of a write that was cut off: no damage, the next opening cuts them."""
+
+    file: str
+    position: int
+    bytes: int
+
+
+class Survey:
+    """All that reading a journal from end to end tells. `run` reads."""
+
+    def __init__(self, storage: Storage, *, up_to_mark: bool = False, progress: Progress | None = None) -> None:
+        self.storage = storage
+        self.damages: list[Damage] = []
+        self.torn: TornTail | None = None
+        self.notes: list[str] = []
+        self.manifest = Manifest("", [], [])
+        self.ledger = Ledger()
+        self.entries = self.records = 0
+        self.manifest_lost = False
+        self.bad_checkpoints: list[int] = []
+        self.bad_indexes: list[SegmentInfo] = []  # of segments that are whole
+        self.bad_segments: list[SegmentInfo] = []
+        self.guessed = False  # whether the ledger had to do without entries that nobody can read
+        self._up_to_mark, self._progress = up_to_mark, progress
+        self._done = self._total = self._told = 0
+        self._expected: dict[int, int] = {}  # the next offset of a topic
+        self._breaks = 0  # damages of segments so far
+        self._looked: dict[int, int] = {}  # how many of them when a topic was last met
+        self._lost: dict[int, Ranges] = {}
+        self._orphans: dict[int, list[int]] = {}  # first and end of batches, by topic
+        self._deleted: set[int] = set()
+        self._skipped: set[str] = set()  # compressions that cannot be looked into here
+
+    def run(self) -> Survey:
+        """Read everything."""
+        self._load_manifest()
+        found = self.manifest
+        sizes = {name: self._size(name) for name in found.files()}
+        self._total = sum(sizes.values())
+        good = self._check_checkpoints()
+        waiting = [number for number in found.checkpoints if number in good]
+        if found.checkpoints and found.checkpoints[0] not in good:
+            self.guessed = self.guessed or not self._has_all_segments()
+        for info in found.segments:
+            while waiting and waiting[0] <= info.number:
+                self._restore(waiting.pop(0))
+            self._check_segment(info, covered=bool(waiting))
+        while waiting:
+            self._restore(waiting.pop(0))
+        self._compare()
+        self._tell(self._total)
+        return self
+
+    @property
+    def size(self) -> int:
+        """How many there were to read."""
+        return self._total
+
+    @property
+    def lost(self) -> list[LostRange]:
+        """What is lost of topics that are still there, by topic and offset."""
+        found = []
+        for topic, ranges in self._lost.items():
+            known = self.ledger.topics.get(topic)
+            if known is None and topic not in self.orphans:
+                continue  # deleted since
+            name, epoch, low = (known.name, known.epoch, known.first) if known else (f"topic {topic}", 0, 0)
+            low = max(low, self.orphans.get(topic, (0, 0))[0])
+            found += [LostRange(name, epoch, max(first, low), end) for first, end in ranges if end > low]
+        return sorted(found, key=lambda one: (one.topic, one.first))
+
+    @property
+    def orphans(self) -> dict[int, tuple[int, int]]:
+        """Topics whose records are there and whose names are not: first offset and end, by id."""
+        return {
+            topic: (first, end)
+            for topic, (first, end) in self._orphans.items()
+            if topic not in self.ledger.topics and topic not in self._deleted
+        }
+
+    # -- manifest and checkpoints -------------------------------------------------------------------------------
+
+    def _load_manifest(self) -> None:
+        try:
+            found = manifest.load(self.storage)
+            if found is not None:
+                self.manifest = found
+                return
+            raise JournalDamaged(manifest.NAME, 0, "it is missing")
+        except (JournalDamaged, FormatUnknown, msgspec.MsgspecError) as error:
+            if isinstance(error, FormatUnknown) and is_newer_format(error):
+                raise
+            position, why = (error.position, error.why) if isinstance(error, JournalDamaged) else (0, str(error))
+            self._damaged(manifest.NAME, position, why)
+        self.manifest_lost = self.guessed = True
+        self.manifest, hopeless = manifest_from_files(self.storage, "")
+        for damage in hopeless:
+            self._damaged(damage.file, damage.position, damage.why)
+
+    def _check_checkpoints(self) -> set[int]:
+        good: set[int] = set()
+        before = 0
+        for number in self.manifest.checkpoints:
+            try:
+                checkpoint.load(self.storage, number, before, Ledger())
+                good.add(number)
+            except (JournalDamaged, FormatUnknown) as error:
+                self.bad_checkpoints.append(number)
+                position, why = (error.position, error.why) if isinstance(error, JournalDamaged) else (8, str(error))
+                self._damaged(checkpoint.name_of(number), position, why)
+            self._advance(self._size(checkpoint.name_of(number)))
+            before = number
+        return good
+
+    def _restore(self, number: int) -> None:
+        chain = self.manifest.checkpoints
+        at = chain.index(number)
+        if at == 0:
+            self.ledger = Ledger()  # a full one holds everything that counts
+        checkpoint.load(self.storage, number, chain[at - 1] if at else 0, self.ledger)
+        for topic in self.ledger.topics.values():
+            # What lies below was let go of, so nothing is missing there.
+            self._expected.setdefault(topic.id, topic.first)
+
+    def _has_all_segments(self) -> bool:
+        numbers = sorted(info.number for info in self.manifest.segments)
+        return numbers == list(range(1, self.manifest.next_number))
+
+    # -- segments -----------------------------------------------------------------------------------------------
+
+    def _check_segment(self, info: SegmentInfo, *, covered: bool) -> None:
+        """Read one; `covered` says that a later checkpoint holds the state that its entries lead to."""
+        before = len(self.damages)
+        try:
+            data = read_whole(self.storage, info.name)
+        except FileNotFoundError:
+            self._damaged(info.name, 0, MISSING)
+            data = b""
+        if data:
+            self._check_header(data, info)
+            data, torn_from = self._bounds(data, info)
+            if info.sealed and len(data) < info.end:
+                self._damaged(info.name, len(data), f"the segment was sealed with {info.end} bytes")
+            builder = self._walk(data, info, torn_from, covered=covered)
+        else:
+            builder = None
+            self.guessed = self.guessed or not covered
+        if len(self.damages) > before:
+            self.bad_segments.append(info)
+        if info.sealed:
+            self._check_index(info, builder, whole=len(self.damages) == before)
+        self._advance(self._size(info.index_name) if info.sealed else 0)
+
+    def _check_header(self, data: bytes, info: SegmentInfo) -> None:
+        try:
+            segment.check_header(data, info)
+        except JournalDamaged as error:
+            self._damaged(info.name, error.position, error.why)
+
+    def _bounds(self, data: bytes, info: SegmentInfo) -> tuple[bytes, int]:
+        """The bytes of a segment that count, and from where on bad ones are a torn tail and no damage."""
+        if info.sealed:
+            return data[: info.end], info.end
+        published = mark.read(self.storage)
+        proven = published.position if published is not None and published.id == info.id else START
+        if self._up_to_mark:
+            return data[:proven], proven
+        for found in walk(data, info):
+            if isinstance(found, Entry):
+                proven = max(proven, found.synced)
+        return data, proven
+
+    def _walk(self, data: bytes, info: SegmentInfo, torn_from: int, *, covered: bool) -> IndexBuilder:
+        builder = IndexBuilder()
+        position = START
+        for found in walk(data, info):
+            if isinstance(found, Entry):
+                self.entries += 1
+                self._take(found.parts, found.time, info, found.position)
+                add_to(builder, found)
+            elif found.position >= torn_from and found.end >= len(data.rstrip(b"\0")):
+                self.torn = TornTail(info.name, found.position, len(data.rstrip(b"\0")) - found.position)
+            else:
+                self._damaged(info.name, found.position, found.why)
+                self._take_around(found, info, covered=covered)
+            self._advance(found.end - position)
+            position = found.end
+        if not info.sealed and position < torn_from and self.torn is None:
+            self._damaged(info.name, position, f"the journal was synced up to {torn_from}")
+            self.guessed = self.guessed or not covered
+        if info.sealed and position < info.end and (not self.damages or self.damages[-1].file != info.name):
+            self._damaged(info.name, position, f"the segment was sealed with {info.end} bytes")
+            self.guessed = self.guessed or not covered
+        self._advance(max(0, self._size(info.name) - position))
+        return builder
+
+    def _take_around(self, spot: Spot, info: SegmentInfo, *, covered: bool) -> None:
+        for part in spot.lost:
+            if part.kind == Kind.BATCH:
+                self._lost.setdefault(part.topic, Ranges()).add(part.base, part.last + 1)
+                self._expected[part.topic] = max(self._expected.get(part.topic, 0), part.last + 1)
+                self.ledger.sequence = max(self.ledger.sequence, part.sequence + part.count)
+                if (topic := self.ledger.topics.get(part.topic)) is not None:
+                    topic.end = max(topic.end, part.last + 1)
+            elif not covered:
+                what = "a change of state was lost; cursors and groups may stand further back"
+                self.notes.append(f"{info.name} at {spot.position}: {what}")
+        self._take(spot.kept, spot.time, info, spot.position)
+        if spot.headless and not covered:
+            self.guessed = True
+
+    def _take(self, parts: Sequence[Part], time: int, info: SegmentInfo, position: int) -> None:
+        for part in parts:
+            if part.kind == Kind.BATCH:
+                self._take_batch(part, info, position)
+            elif part.kind == Kind.TRIM:
+                self._meet(part.topic, part.last)
+            elif part.kind == Kind.TOPIC_DELETED:
+                self._deleted.add(part.topic)
+        self.ledger.apply(parts, time)
+
+    def _take_batch(self, part: Part, info: SegmentInfo, position: int) -> None:
+        self.records += part.count
+        self._meet(part.topic, part.base)
+        self._expected[part.topic] = max(self._expected.get(part.topic, 0), part.last + 1)
+        if part.topic not in self.ledger.topics:
+            bounds = self._orphans.setdefault(part.topic, [part.base, part.last + 1])
+            bounds[1] = max(bounds[1], part.last + 1)
+        try:
+            packing.check(part.body)
+            if packing.last_delta(part.body) != part.last - part.base:
+                raise BadBatch(f"it spans {packing.last_delta(part.body) + 1} offsets, not {part.count}")
+        except BadBatch as error:
+            self._damaged(info.name, position, f"a batch of topic {part.topic} at offset {part.base}: {error.why}")
+            self._lost.setdefault(part.topic, Ranges()).add(part.base, part.last + 1)
+        except NotSupported as error:
+            if (what := error.what) not in self._skipped:
+                self._skipped.add(what)
+                self.notes.append(f"batches with {what} were checked by crc only: {error.why}")
+
+    def _meet(self, topic: int, base: int) -> None:
+        """A topic goes on at `base`. What is missing before it was lost, if there was damage since it was last met."""
+        expected = self._expected.get(topic, 0)
+        if expected < base < expected + SKIPPED and self._looked.get(topic, 0) < self._breaks:
+            self._lost.setdefault(topic, Ranges()).add(expected, base)
+        self._expected[topic] = max(expected, base)
+        self._looked[topic] = self._breaks
+
+    def _check_index(self, info: SegmentInfo, builder: IndexBuilder | None, *, whole: bool) -> None:
+        try:
+            known = load_index(self.storage, info)
+        except (JournalDamaged, FormatUnknown) as error:
+            position, why = (error.position, error.why) if isinstance(error, JournalDamaged) else (8, str(error))
+            self._damaged(info.index_name, position, why)
+            if whole:
+                self.bad_indexes.append(info)
+            return
+        if whole and builder is not None:
+            if builder.encode(info) != read_whole(self.storage, info.index_name):
+                self._damaged(info.index_name, 0, "it does not say what the segment holds")
+                self.bad_indexes.append(info)
+        else:
+            # The segment is damaged, and its index knows what it held.
+            for topic, found in known.topics():
+                self._expected.setdefault(topic, found.first)
+                self._meet(topic, found.end)
+
+    def _compare(self) -> None:
+        """Hold the ledger against what the segments were seen to hold."""
+        for topic in self.ledger.topics.values():
+            expected = self._expected.get(topic.id, topic.first)
+            if expected > topic.end:
+                self._damaged(
+                    manifest.NAME,
+                    0,
+                    f"topic {topic.name!r} ends at {topic.end}, and the segments hold up to {expected}",
+                )
+                topic.end = expected
+            self._meet(topic.id, topic.end)
+
+    # -- telling ------------------------------------------------------------------------------------------------
+
+    def _damaged(self, file: str, position: int, why: str) -> None:
+        self.damages.append(Damage(file, position, why))
+        self._breaks += file.endswith(".seg")
+
+    def _size(self, name: str) -> int:
+        try:
+            file = self.storage.open(name)
+        except FileNotFoundError:
+            return 0
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    def _advance(self, size: int) -> None:
+        self._done += size
+        if self._done - self._told >= STEP:
+            self._tell(self._done)
+
+    def _tell(self, done: int) -> None:
+        self._told = done
+        if self._progress is not None:
+            self._progress(min(done, self._total), self._total)

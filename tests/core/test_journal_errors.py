@@ -1,0 +1,64 @@
+"""Every error of the journal names its facts, is on the right branch, and shows a way out."""
+
+from __future__ import annotations
+
+import pytest
+
+from runnel.core import journal_errors
+from runnel.core.errors import Damaged, Ended, NotNow, RunnelError, UsageError
+from runnel.core.journal_errors import (
+    DiskFull,
+    FolderInUse,
+    FolderUnusable,
+    FormatUnknown,
+    JournalDamaged,
+    JournalFailed,
+    NotWritten,
+    OutcomeUnknown,
+)
+
+# error, its branch, the facts as fields, what the message must name, the way out
+CASES: list[tuple[RunnelError, type[RunnelError], dict[str, object], list[str], str]] = [
+    (FolderInUse("data", 17), NotNow, {"folder": "data", "pid": 17}, ["'data'", "process 17"], "close that one"),
+    (FolderUnusable("data", "no"), UsageError, {"folder": "data", "why": "no"}, ["'data'", "no"], "cannot hold"),
+    (
+        FormatUnknown("MANIFEST", 3, 1),
+        UsageError,
+        {"file": "MANIFEST", "version": 3, "known": 1},
+        ["MANIFEST", "format 3", "up to 1"],
+        "open it with the version that wrote it",
+    ),
+    (
+        JournalDamaged("1.seg", 64, "a crc"),
+        Damaged,
+        {"file": "1.seg", "position": 64, "why": "a crc"},
+        ["1.seg", "at 64", "a crc"],
+        "`runnel log repair`",
+    ),
+    (JournalFailed("bad disk"), Ended, {"why": "bad disk"}, ["bad disk"], "open the broker again"),
+    (DiskFull(1000, 2000), NotNow, {"free": 1000, "needed": 2000}, ["1,000", "2,000"], "make room"),
+    (NotWritten("bad disk"), NotNow, {"why": "bad disk"}, ["nothing was written", "bad disk"], "publish again"),
+    (OutcomeUnknown("bad disk"), NotNow, {"why": "bad disk"}, ["may or may not"], "same message_id"),
+]
+
+
+@pytest.mark.parametrize(("error", "branch", "facts", "named", "way_out"), CASES, ids=[case[0].code for case in CASES])
+def test_an_error_carries_its_facts_and_a_way_out(
+    error: RunnelError, branch: type[RunnelError], facts: dict[str, object], named: list[str], way_out: str
+) -> None:
+    assert isinstance(error, branch)
+    assert {name: getattr(error, name) for name in facts} == facts
+    assert [text for text in [*named, way_out] if text not in str(error)] == []
+
+
+def test_every_error_has_its_case_here() -> None:
+    own = {
+        one
+        for one in vars(journal_errors).values()
+        if isinstance(one, type) and issubclass(one, RunnelError) and one.__module__ == journal_errors.__name__
+    }
+    assert own == {type(case[0]) for case in CASES}
+
+
+def test_a_folder_in_use_by_nobody_who_says_so_is_told_too() -> None:
+    assert "another broker in this process or another" in str(FolderInUse("data", None))

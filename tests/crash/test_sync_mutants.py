@@ -1,0 +1,123 @@
+"""What if one sync were forgotten, or came too late? Every such journal must be found out.
+
+A *site* is a way through the journal that ends in a sync: the functions on it, outermost first. The list below is
+complete, which is tested as well: a new sync has to be put here, and so has to prove that it is needed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import FrameType
+
+import pytest
+
+from tests.crash.sweep import Failure, Sweep
+from tests.crash.workload import World
+
+WRITING = "write > _make_room > _roll"
+SITES = {
+    # The entries themselves.
+    "write > _sync > sync": 1,
+    "sync": 1,
+    "close > sync": 1,
+    "retain > sync": 1,
+    f"{WRITING} > sync": 1,
+    "open > _go_on > sync": 1,
+    # The new segment of a roll.
+    WRITING: 8,
+    # Indexes, checkpoints and manifests, under their temporary names.
+    "open > _go_on > _seal > write_new": 16,
+    f"{WRITING} > _seal > write_new": 16,
+    "close > _close_segment > _seal > write_new": 16,
+    "open > _go_on > _begin > _write_checkpoint > write > write_new": 16,
+    f"{WRITING} > _begin > _write_checkpoint > write > write_new": 16,
+    "close > _close_segment > _write_checkpoint > write > write_new": 16,
+    "open > _go_on > write > write_new": 1,
+    "open > _go_on > _swap > write > write_new": 1,
+    f"{WRITING} > _swap > write > write_new": 1,
+    "close > _close_segment > _swap > write > write_new": 1,
+    "retain > write > write_new": 1,
+    f"{WRITING} > retain > write > write_new": 1,
+    # Names that the manifest is about to mention.
+    "open > _go_on > _swap > names": 8,
+    f"{WRITING} > _swap > names": 8,
+    "close > _close_segment > _swap > names": 8,
+    # The manifest's own name, before anything depends on it.
+    "open > _go_on > write > names": 2,
+    "open > _go_on > _swap > write > names": 16,
+    f"{WRITING} > _swap > write > names": 8,
+    "close > _close_segment > _swap > write > names": 16,
+    "retain > write > names": 2,
+    f"{WRITING} > retain > write > names": 2,
+    # What a killed process renamed, before files go that only the manifest before it names.
+    "open > _clear_up > names": 2,
+}
+"""Each site, and by how many calls its sync has to be late to do harm: `rename, sync` is as good as `sync, rename`
+as long as no manifest speaks of the file."""
+
+SEEDS: dict[str, range] = {}
+
+
+def functions(frame: FrameType | None) -> Iterator[str]:
+    """The functions of the journal that led here, innermost first."""
+    while frame is not None and "tests" not in frame.f_code.co_filename.split("/"):
+        if "journal" in frame.f_code.co_filename.split("/"):
+            yield frame.f_code.co_name
+        frame = frame.f_back
+
+
+def site(operation: str) -> str:
+    """Where in the journal we are."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    while frame is not None and "journal" not in frame.f_code.co_filename.split("/"):
+        frame = frame.f_back
+    path = list(functions(frame))[::-1]
+    if operation == "sync_names":
+        return " > ".join([*path, "names"])
+    return " > ".join(path[:-1] if path[-2:] == ["sync", "sync"] or path[-2:] == ["_roll", "sync"] else path)
+
+
+def test_the_list_of_syncs_is_complete() -> None:
+    seen: set[str] = set()
+
+    def note(operation: str, name: str, count: int) -> bool:
+        seen.add(site(operation))
+        return False
+
+    for seed in range(12):
+        world = World(seed)
+        world.storage.skip_sync = note
+        world.open()
+        for _ in range(60):
+            world.step()
+    assert seen == SITES.keys()
+
+
+def caught(of: str, delay: int | None) -> str | None:
+    """What a journal without this sync, or with a late one, is found out by."""
+    for seed in SEEDS.get(of, range(20)):
+        sweep = Sweep(seed, again=0.3)
+        storage = sweep.world.storage
+        if delay is None:
+            storage.skip_sync = lambda operation, name, count: site(operation) == of
+        else:
+            storage.delay_sync = lambda operation, name, count: site(operation) == of
+            storage.delay = delay
+        try:
+            sweep.run()
+        except Failure as failure:
+            return str(failure)
+    return None
+
+
+@pytest.mark.parametrize("of", SITES)
+def test_a_journal_that_forgets_a_sync_is_found_out(of: str) -> None:
+    assert caught(of, None)
+
+
+@pytest.mark.parametrize("of", SITES)
+def test_a_journal_that_syncs_too_late_is_found_out(of: str) -> None:
+    assert caught(of, SITES[of])

@@ -1,0 +1,396 @@
+"""A life of a journal, made up from a seed: what a broker would ask of it, in an order that no broker would dare.
+
+A `World` drives one journal on one storage that can lose its power, and keeps what it was promised: `states[0]` is
+what was acknowledged as durable, the later ones are what it may hold besides, one entry more each. `judge` opens
+what a crash left behind and compares. Everything depends on the seed alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from runnel.core.packing import pack
+from runnel.journal.entry import Kind, Part, state
+from runnel.journal.group_state import GroupState
+from runnel.journal.journal import Draft, Journal, WriteFailed
+from runnel.journal.ledger import (
+    CursorState,
+    TopicState,
+    cursor_part,
+    group_part,
+    progress_part,
+    topic_part,
+    trim_part,
+)
+from runnel.journal.options import JournalOptions
+from runnel.journal.storage import Storage
+from runnel.testing.power import MemoryStorage, PowerLost
+from tests.crash.model import State, Stored, Violation, observe
+
+SECOND = 1_000_000
+PAGES = ((4096, 512), (512, 512), (64, 64))  # bytes of a page, and of a sector
+NAMES = ("a", "b.c", "d", "e")
+
+
+class Watched(MemoryStorage):
+    """A storage in memory that lets somebody look before each call that changes something."""
+
+    watch: Callable[[], None] | None = None
+    delay = 1  # how many calls late a late sync is
+
+    def _step(self, operation: str, name: str) -> None:
+        if self.watch is not None and not self._lost:
+            self.watch()
+        super()._step(operation, name)
+
+    def _sync(self, operation: str, name: str, settle: Callable[[], None]) -> None:
+        late = len(self._late)
+        super()._sync(operation, name, settle)
+        if len(self._late) > late:
+            self._late[-1] = (self.calls + self.delay, settle)
+
+
+def watched(found: MemoryStorage, before: Watched) -> Watched:
+    """What is found where `before` was, with the same syncs forgotten or late."""
+    made = Watched(found.page, sector=found.sector, capacity=found.capacity)
+    made.skip_sync, made.delay_sync, made.delay = before.skip_sync, before.delay_sync, before.delay
+    made._names, made._durable, made._pending = found._names, found._durable, found._pending
+    return made
+
+
+class Promises:
+    """What a world was promised so far, and so what it must find after a crash."""
+
+    def __init__(self) -> None:
+        self.states: list[State] = [State()]
+        self.returned = 0  # how many entries behind states[0] were reported as written
+        self.positions: dict[tuple[int, int], Stored] = {}  # by epoch and offset: all that was ever handed out
+        self.sequences: dict[int, tuple[int, int]] = {}
+        self.sequence = 0  # the first that was not handed out
+
+    def hand_out(self, epoch: int, record: Stored) -> None:
+        """Somebody was told, or could read, that this position names this record."""
+        place = (epoch, record.offset)
+        if self.positions.setdefault(place, record) != record:
+            raise Violation(f"{place} names {record} and {self.positions[place]}")
+        if self.sequences.setdefault(record.sequence, place) != place:
+            raise Violation(f"sequence {record.sequence} names {place} and {self.sequences[record.sequence]}")
+        self.sequence = max(self.sequence, record.sequence + 1)
+
+    def hand_out_all(self, of: State, before: State | None = None) -> None:
+        """Everything in a state can be read."""
+        for number, topic in of.topics.items():
+            known = len(before.topics[number].records) if before is not None and number in before.topics else 0
+            if known and before is not None and topic.first != before.topics[number].first:
+                known = 0
+            for record in topic.records[known:]:
+                self.hand_out(topic.epoch, record)
+
+    def match(self, found: State, *, killed: bool, exact: bool) -> int:
+        """Which of the states it is."""
+        why: list[str] = []
+        for at in range(self.returned if killed else 0, len(self.states)):
+            difference = self.states[at].differs(found, exact=exact)
+            if difference is None:
+                return at
+            why.append(difference)
+        raise Violation(f"none of {len(why)} states that may be found: {why[0]}; {why[-1]}")
+
+    def check(self, journal: Journal, *, killed: bool, exact: bool) -> tuple[int, State]:
+        """Everything promised is there, and nothing that was handed out can be handed out again."""
+        found = observe(journal)
+        at = self.match(found, killed=killed, exact=exact)
+        if journal.ledger.sequence < self.sequence:
+            raise Violation(f"sequence {journal.ledger.sequence} is next, and {self.sequence - 1} was given")
+        highest: dict[int, int] = {}
+        for epoch, offset in self.positions:
+            highest[epoch] = max(highest.get(epoch, -1), offset)
+        for topic in found.topics.values():
+            if topic.end <= highest.get(topic.epoch, -1):
+                raise Violation(f"{topic.name} goes on at {topic.end}, and {highest[topic.epoch]} was given")
+        if journal.ledger.epoch < max(highest, default=0):
+            raise Violation(f"epoch {journal.ledger.epoch} was the last, and {max(highest)} was given")
+        if journal.report.notes:
+            raise Violation(f"opening found something: {journal.report.notes}")
+        return at, found
+
+    def copy(self) -> Promises:
+        """For somebody who goes on differently."""
+        other = Promises()
+        other.states, other.returned = list(self.states), self.returned
+        other.positions, other.sequences = dict(self.positions), dict(self.sequences)
+        other.sequence = self.sequence
+        return other
+
+
+class World:
+    """One journal and those who use it."""
+
+    def __init__(self, seed: int, storage: Watched | None = None) -> None:
+        self.random = random = Random(seed)
+        page, sector = random.choice(PAGES)
+        self.storage = storage if storage is not None else Watched(page, sector=sector)
+        self.promises = Promises()
+        self.now = 1_000 * SECOND
+        self.fsync = random.choice(("commit", "commit", "interval", "os"))
+        self.exact = True  # whether the last life ended, or will end, without a need to skip offsets
+        self.intact = True  # whether all that was written can still be found: no power was lost on the way
+        self.segment_bytes = random.choice((4096, 4096, 8192))
+        self.disk: Callable[[Watched], Storage] = lambda storage: storage  # what the journal gets to see of it
+        self.journal: Journal
+        self.made = 0  # values, so that no two are the same
+
+    # -- opening ------------------------------------------------------------------------------------------------
+
+    def options(self) -> JournalOptions:
+        return JournalOptions(
+            fsync=self.fsync, segment_bytes=self.segment_bytes, segment_age=60.0, min_free=0, tail_bytes=1
+        )
+
+    def open(self) -> None:
+        """Open the journal, compare it with what was promised, and go on from there."""
+        self.journal = Journal.open(self.disk(self.storage), self.options(), now=self.now)
+        at, found = self.promises.check(self.journal, killed=self.intact, exact=self.exact)
+        promises = self.promises
+        promises.hand_out_all(found)
+        promises.states, promises.returned = [found], 0
+        self.exact, self.intact = self.fsync == "commit", True
+
+    # -- steps --------------------------------------------------------------------------------------------------
+
+    def write(self, drafts: list[Draft]) -> None:
+        """Write, and remember what was promised."""
+        if not drafts:
+            return
+        promises = self.promises
+        before = promises.states[-1]
+        for draft in drafts:
+            promises.states.append(promises.states[-1].after(draft))
+        try:
+            self.journal.write(drafts)
+        except WriteFailed as failed:
+            self.stopped(failed, len(drafts))
+            raise
+        promises.hand_out_all(promises.states[-1], before)
+        promises.returned = len(promises.states) - 1
+        if self.fsync == "commit":
+            self.is_durable()
+
+    def stopped(self, failed: WriteFailed, drafts: int) -> None:
+        """Entries before `done` were written, those before `begun` perhaps, and the others were not."""
+        promises = self.promises
+        states = promises.states
+        before = len(states) - 1 - drafts
+        promises.hand_out_all(states[before + failed.done], states[before])
+        del states[before + failed.begun + 1 :]
+        promises.returned = before + failed.done
+        if self.fsync == "commit":
+            del states[: promises.returned]
+            promises.returned = 0
+
+    def is_durable(self) -> None:
+        promises = self.promises
+        promises.states, promises.returned = promises.states[-1:], 0
+
+    def step(self) -> None:
+        """Do something."""
+        self.now += self.random.choice((1, 10, 1000, SECOND))
+        kinds, weights = zip(*STEPS, strict=True)
+        self.random.choices(kinds, weights)[0](self)
+
+    def batch(self, topic: int, ends: dict[int, int], records: int, size: int) -> Part:
+        values = []
+        for _ in range(records):
+            self.made += 1
+            values.append(b"%d:" % self.made + self.random.randbytes(size))
+        body = pack(values)
+        base = ends[topic]
+        ends[topic] = base + records
+        sequence, ends[0] = ends[0], ends[0] + records
+        crc = int.from_bytes(body[:4], "little")
+        return Part(Kind.BATCH, body, crc, topic, base, base + records - 1, sequence, self.now)
+
+    def some_topic(self) -> TopicState | None:
+        topics = self.journal.ledger.topics
+        return topics[self.random.choice(sorted(topics))] if topics else None
+
+    def ends(self) -> dict[int, int]:
+        """Where each topic goes on, and under 0 the next sequence."""
+        ends = {number: topic.end for number, topic in self.journal.ledger.topics.items()}
+        ends[0] = max(self.journal.ledger.sequence, self.promises.sequence)
+        return ends
+
+    def publish(self) -> None:
+        """One to four entries with batches for several topics, and some state with them."""
+        random, ends = self.random, self.ends()
+        topics = sorted(self.journal.ledger.topics)
+        if not topics:
+            return self.create_topic()
+        drafts: list[Draft] = []
+        for _ in range(random.choice((1, 1, 1, 2, 4))):
+            size = random.choices((8, 60, 700, 2500, 9000), (50, 50, 8, 2, 0.4))[0]
+            parts = [
+                self.batch(random.choice(topics), ends, random.choice((1, 1, 2, 5)), size)
+                for _ in range(random.choice((1, 1, 1, 2, 3)))
+            ]
+            if random.random() < 0.2:
+                parts.append(self.moved(topics, ends))
+            drafts.append(Draft(parts, self.now))
+        self.write(drafts)
+        return None
+
+    def create_topic(self) -> None:
+        ledger = self.journal.ledger
+        names = {topic.name for topic in ledger.topics.values()}
+        free = [name for name in NAMES if name not in names]
+        if free:
+            options: dict[str, Any] = self.random.choice(({}, {"retention_count": 9}))
+            made = TopicState(ledger.next_topic, self.random.choice(free), ledger.epoch + 1, options)
+            drafts = [Draft([topic_part(made)], self.now)]
+            if self.random.random() < 0.5:  # with its first records, in one entry or in two
+                ends = {made.id: 0, 0: max(ledger.sequence, self.promises.sequence)}
+                parts = [self.batch(made.id, ends, 2, 20)]
+                if self.random.random() < 0.5:
+                    drafts = [Draft([*drafts[0].parts, *parts], self.now)]
+                else:
+                    drafts.append(Draft(parts, self.now))
+            self.write(drafts)
+
+    def change_topic(self) -> None:
+        if known := self.some_topic():
+            options = {"retention_count": self.random.randrange(100)}
+            self.write([Draft([topic_part(TopicState(known.id, known.name, known.epoch, options))], self.now)])
+
+    def delete_topic(self) -> None:
+        if known := self.some_topic():
+            self.write([Draft([state(Kind.TOPIC_DELETED, topic=known.id)], self.now)])
+
+    def trim(self) -> None:
+        if known := self.some_topic():
+            records = self.promises.states[-1].topics[known.id].records
+            newest = records[-1].offset + 1 if records else known.first
+            first = self.random.choice((known.first, newest, self.random.choice(records).offset if records else 0))
+            self.write([Draft([trim_part(known.id, first, known.end)], self.now)])
+            if self.random.random() < 0.5:
+                self.journal.retain(self.now)
+
+    def retain(self) -> None:
+        self.journal.retain(self.now)
+
+    def move_cursor(self) -> None:
+        topics = sorted(self.journal.ledger.topics)
+        if topics:
+            self.write([Draft([self.moved(topics, self.ends())], self.now)])
+
+    def moved(self, topics: list[int], ends: dict[int, int]) -> Part:
+        known = self.journal.ledger.topics[self.random.choice(topics)]
+        name = self.random.choice(("x", "y", "z"))
+        if self.random.random() < 0.3:
+            return cursor_part(CursorState(name, ">", 0, ends[0]))
+        place = self.random.randint(max(known.first, ends[known.id] - 20), ends[known.id])
+        return cursor_part(CursorState(name, known.name, known.epoch, place))
+
+    def create_group(self) -> None:
+        ledger = self.journal.ledger
+        if len(ledger.groups) < 3 and (known := self.some_topic()):
+            number = ledger.next_group
+            floor = self.random.choice((known.first, known.end))
+            group = GroupState(number, f"g{number}", known.name, {}, floor)
+            if self.random.random() < 0.3:
+                group = GroupState(number, f"g{number}", ">", {}, ledger.sequence)
+            self.write([Draft([group_part(group)], self.now)])
+
+    def delete_group(self) -> None:
+        if groups := sorted(self.journal.ledger.groups):
+            self.write([Draft([state(Kind.GROUP_DELETED, topic=self.random.choice(groups))], self.now)])
+
+    def progress(self) -> None:
+        """A group settles some, and fails at some."""
+        groups = sorted(self.promises.states[-1].groups)
+        if not groups:
+            return self.create_group()
+        number = self.random.choice(groups)
+        group = self.promises.states[-1].groups[number]
+        ends = {topic.name: topic.end for topic in self.journal.ledger.topics.values()}
+        end = min(ends.get(group.pattern, self.journal.ledger.sequence), group.floor + 30)
+        places = [place for place in range(group.floor, end) if place not in group.settled]
+        if not places:
+            return None
+        settled: list[int] = []
+        for _ in range(self.random.randint(0, 3)):
+            place = self.random.choice(places)
+            settled += (place, min(end, place + self.random.choice((1, 1, 4))))
+        open_places = [place for place in places if not any(a <= place < b for a, b in zip(*[iter(settled)] * 2, strict=True))]
+        failed = [(self.random.choice(open_places), 2, 5.5, "no")] if open_places and self.random.random() < 0.5 else []
+        self.write([Draft([progress_part(number, settled, failed)], self.now)])
+        return None
+
+    def sync(self) -> None:
+        self.journal.sync()
+        self.is_durable()
+
+    def publish_in_memory(self) -> None:
+        """Records that are not stored take sequences as well."""
+        self.promises.sequence = max(self.promises.sequence, self.journal.ledger.sequence) + self.random.randint(1, 50)
+
+    def grow_old(self) -> None:
+        self.now += 61 * SECOND
+
+    def close(self) -> None:
+        """Leave in order, and come back, perhaps with another way to sync."""
+        ledger = self.journal.ledger
+        ledger.sequence = max(ledger.sequence, self.promises.sequence)
+        self.journal.close()
+        self.is_durable()
+        self.fsync = self.random.choice((self.fsync, "commit", "interval", "os"))
+        self.exact = True
+        self.open()
+
+    def crash(self) -> None:
+        """Be killed or lose the power, now or in the middle of the next steps, and come back."""
+        self.storage.crash_at = self.storage.calls + self.random.randint(1, 12)
+        try:
+            for _ in range(12):
+                self.random.choice((World.publish, World.publish, World.progress, World.grow_old, World.close))(self)
+        except PowerLost:
+            pass
+        self.come_back()
+
+    def come_back(self) -> None:
+        """What was left, opened until that is not cut off as well."""
+        killed = True  # as long as nothing but processes was lost
+        for tries in range(4):
+            now_killed = self.random.random() < 0.4
+            killed = killed and now_killed
+            found = self.storage.after_kill() if now_killed else self.storage.after_power_loss(self.random)
+            watch, self.storage = self.storage.watch, watched(found, self.storage)
+            self.storage.watch = watch
+            self.storage.crash_at = self.random.randint(1, 30) if tries < 3 and self.random.random() < 0.5 else None
+            self.intact, self.exact = killed, self.exact and self.fsync == "commit"
+            try:
+                self.open()
+            except PowerLost:
+                continue
+            self.storage.crash_at = None
+            return
+
+
+STEPS: list[tuple[Callable[[World], Any], float]] = [
+    (World.publish, 45),
+    (World.create_topic, 5),
+    (World.change_topic, 3),
+    (World.delete_topic, 2),
+    (World.trim, 5),
+    (World.retain, 2),
+    (World.move_cursor, 8),
+    (World.create_group, 3),
+    (World.delete_group, 1),
+    (World.progress, 10),
+    (World.sync, 5),
+    (World.publish_in_memory, 3),
+    (World.grow_old, 2),
+    (World.close, 4),
+    (World.crash, 3),
+]

@@ -1,0 +1,148 @@
+"""The index of a segment: its file answers exactly as what it was made from, and begins early enough."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runnel.core.journal_errors import FormatUnknown, JournalDamaged
+from runnel.journal.index import Index, IndexBuilder, IndexFile, TopicRange
+from runnel.journal.segment import SegmentInfo
+from tests.journal.rig import small_windows
+
+INFO = SegmentInfo(3, 77, end=123456)
+WINDOW = 100
+
+
+class Added(tuple[int, int, int, int, int, int, int]):
+    """What was added: position, topic, base, last, sequence, time, size."""
+
+    position = property(lambda self: self[0])
+    topic = property(lambda self: self[1])
+    base = property(lambda self: self[2])
+    last = property(lambda self: self[3])
+    sequence = property(lambda self: self[4])
+    time = property(lambda self: self[5])
+
+
+@st.composite
+def batches(draw: st.DrawFn, min_size: int = 0) -> list[Added]:
+    """Batches as a journal writes them: positions, sequences and times never fall; several may share an entry."""
+    position, sequence, time, ends, added = 64, 10, 1000, dict[int, int](), []
+    for _ in range(draw(st.integers(min_size, 30))):
+        position += draw(st.sampled_from([0, 30, 99, 100, 101, 350]))
+        time += draw(st.integers(0, 3))
+        topic, count = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+        base = ends.get(topic, 5 * topic) + draw(st.sampled_from([0, 0, 0, 7]))
+        added.append(Added((position, topic, base, base + count - 1, sequence, time, 50 + count)))
+        ends[topic] = base + count
+        sequence += count
+    return added
+
+
+def built(added: list[Added]) -> IndexBuilder:
+    builder = IndexBuilder()
+    with small_windows(WINDOW):
+        for one in added:
+            builder.add(*one)
+    return builder
+
+
+def answers(index: Index, topics: list[int], added: list[Added]) -> list[object]:
+    """All that an index can be asked, around all that is in it."""
+    found: list[object] = [list(index.topics()), [index.range_of(topic) for topic in range(6)]]
+    for topic in topics:
+        found += [index.window(topic, offset) for offset in range(60)]
+        found += [index.window_at_time(topic, time) for time in range(998, 1100)]
+    if added:
+        found += [index.sequence_window(sequence) for sequence in range(100)]
+        found += [index.time_window(time) for time in range(998, 1100)]
+    return found
+
+
+@given(batches())
+def test_the_file_answers_exactly_as_what_it_was_made_from(added: list[Added]) -> None:
+    builder = built(added)
+    topics = sorted({one.topic for one in added})
+    file = IndexFile(memoryview(builder.encode(INFO)), INFO)
+    assert answers(file, topics, added) == answers(builder, topics, added)
+
+
+@given(batches(min_size=1))
+def test_a_window_begins_at_or_before_what_is_asked_for_and_not_far_before(added: list[Added]) -> None:
+    builder = built(added)
+    for one in added:
+        same = [other for other in added if other.topic == one.topic]
+        at, following = builder.window(one.topic, one.base)
+        assert at <= one.position < at + WINDOW
+        assert at in {other.position for other in same}
+        assert following is None or (following >= at + WINDOW and following > one.position)
+        assert builder.window_at_time(one.topic, one.time) <= min(o.position for o in same if o.time >= one.time)
+        assert builder.sequence_window(one.sequence) <= one.position < builder.sequence_window(one.sequence) + WINDOW
+        assert builder.time_window(one.time) <= min(other.position for other in added if other.time >= one.time)
+
+
+@given(batches(min_size=1))
+def test_time_windows_skip_what_is_surely_too_old(added: list[Added]) -> None:
+    builder, last = built(added), added[-1].time
+    late = builder.time_window(last + 1)
+    assert late == max(builder.sequence_window(sequence) for sequence in range(200))
+    assert builder.window_at_time(added[-1].topic, last + 1) == builder.window(added[-1].topic, 10**6)[0]
+
+
+@given(batches())
+def test_it_sums_up_what_a_segment_holds_of_each_topic(added: list[Added]) -> None:
+    expected = {}
+    for topic in sorted({one.topic for one in added}):
+        mine = [one for one in added if one.topic == topic]
+        records = sum(one.last - one.base + 1 for one in mine)
+        expected[topic] = TopicRange(mine[0].base, mine[-1].last + 1, records, sum(one[6] for one in mine))
+    builder = built(added)
+    assert dict(builder.topics()) == expected
+    assert len(builder) == len(expected)
+    assert dict(IndexFile(memoryview(builder.encode(INFO)), INFO).topics()) == expected
+
+
+def test_a_topic_that_is_not_there_has_no_range_and_no_windows() -> None:
+    builder = built([Added((64, 1, 0, 0, 0, 5, 9))])
+    for index in (builder, IndexFile(memoryview(builder.encode(INFO)), INFO)):
+        assert index.range_of(2) is None
+        with pytest.raises(KeyError):
+            index.window(2, 0)
+
+
+EXAMPLE = built([Added((64, 2, 0, 3, 0, 5, 9)), Added((300, 1, 0, 0, 4, 6, 9)), Added((300, 2, 4, 4, 5, 6, 9))])
+EXAMPLE_BYTES = EXAMPLE.encode(INFO)
+
+
+@pytest.mark.parametrize("at", range(len(EXAMPLE_BYTES)))
+def test_one_changed_bit_anywhere_is_noticed(at: int) -> None:
+    for bit in range(8):
+        data = bytearray(EXAMPLE_BYTES)
+        data[at] ^= 1 << bit
+        with pytest.raises((JournalDamaged, FormatUnknown)) as raised:
+            IndexFile(memoryview(bytes(data)), INFO)
+        assert (raised.type is FormatUnknown) == (8 <= at < 12)
+
+
+@pytest.mark.parametrize("kept", range(len(EXAMPLE_BYTES)))
+def test_an_index_cut_anywhere_is_damage(kept: int) -> None:
+    with pytest.raises(JournalDamaged):
+        IndexFile(memoryview(EXAMPLE_BYTES[:kept]), INFO)
+
+
+def test_bytes_behind_the_end_are_damage() -> None:
+    with pytest.raises(JournalDamaged):
+        IndexFile(memoryview(EXAMPLE_BYTES + b"\0"), INFO)
+
+
+@pytest.mark.parametrize("other", [SegmentInfo(4, 77, 123456), SegmentInfo(3, 78, 123456), SegmentInfo(3, 77, 123457)])
+def test_the_index_of_another_segment_or_of_another_length_is_damage(other: SegmentInfo) -> None:
+    with pytest.raises(JournalDamaged, match="another segment"):
+        IndexFile(memoryview(EXAMPLE_BYTES), other)
+
+
+def test_its_sizes_are_these() -> None:
+    assert len(IndexBuilder().encode(INFO)) == 52
+    assert len(EXAMPLE_BYTES) == 52 + 24 * 2 + 48 * 2 + 24 * 3

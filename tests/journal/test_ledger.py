@@ -1,0 +1,247 @@
+"""The ledger: what entries add up to is the same however one comes to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runnel.core.journal_errors import FormatUnknown
+from runnel.journal.entry import Kind, Part, state
+from runnel.journal.group_state import Failure, GroupState
+from runnel.journal.ledger import (
+    CursorState,
+    Ledger,
+    TopicState,
+    cursor_part,
+    group_part,
+    progress_part,
+    topic_part,
+    trim_part,
+)
+from tests.journal.rig import batch
+
+TOPIC, GROUP, OFFSET = st.integers(1, 4), st.integers(1, 3), st.integers(0, 30)
+
+
+def made_topic(topic: int, epoch: int, kept: int) -> Part:
+    return topic_part(TopicState(topic, f"topic.{topic}", epoch, {"retention_count": kept}, {"encoding": "json"}))
+
+
+def made_group(group: int, topic: int, floor: int) -> Part:
+    pattern = f"topic.{topic}" if topic < 4 else "topic.>"
+    return group_part(GroupState(group, f"group.{group}", pattern, {"ack_wait": 30.0}, floor))
+
+
+def published(topic: int, base: int, count: int, sequence: int, time: int) -> Part:
+    return batch(topic, base, sequence, time, [b"x"] * count)
+
+
+def progressed(group: int, first: int, count: int, failed: int) -> Part:
+    return progress_part(group, [first, first + count], [(failed, 2, 7.5, "ValueError: no")])
+
+
+def cursor(name: str, place: int) -> Part:
+    return cursor_part(CursorState(name, "topic.>", 0, place))
+
+
+PARTS = st.one_of(
+    st.builds(made_topic, TOPIC, st.integers(1, 9), st.integers(1, 9)),
+    st.builds(published, TOPIC, OFFSET, st.integers(1, 3), st.integers(0, 99), st.integers(0, 99)),
+    st.builds(lambda topic: state(Kind.TOPIC_DELETED, topic=topic), TOPIC),
+    st.builds(trim_part, TOPIC, OFFSET, OFFSET),
+    st.builds(cursor, st.sampled_from("abc"), OFFSET),
+    st.builds(made_group, GROUP, TOPIC, OFFSET),
+    st.builds(progressed, GROUP, OFFSET, st.integers(0, 4), OFFSET),
+    st.builds(lambda group: state(Kind.GROUP_DELETED, topic=group), GROUP),
+    st.builds(lambda base: state(Kind.SEQUENCE, base=base), st.integers(0, 999)),
+    st.builds(lambda kind, body: state(kind, body), st.integers(128, 255), st.binary(max_size=5)),
+)
+ENTRIES = st.lists(st.tuples(st.lists(PARTS, max_size=4), st.integers(0, 99)), max_size=25)
+Entries = list[tuple[list[Part], int]]
+
+
+def seen(ledger: Ledger) -> dict[str, Any]:
+    """All of it, to compare."""
+    return {
+        "topics": ledger.topics,
+        "cursors": ledger.cursors,
+        "groups": {group: found.encode() for group, found in ledger.groups.items()},
+        "scalars": [
+            ledger.next_topic,
+            ledger.next_group,
+            ledger.epoch,
+            ledger.sequence,
+            ledger.reserved,
+            ledger.time,
+        ],
+    }
+
+
+def replayed(entries: Entries) -> Ledger:
+    ledger = Ledger()
+    for parts, time in entries:
+        ledger.apply(parts, time)
+    return ledger
+
+
+def through_bytes(pieces: list[list[Any]]) -> list[list[Any]]:
+    return [msgspec.msgpack.decode(msgspec.msgpack.encode(piece)) for piece in pieces]
+
+
+@given(ENTRIES, st.sets(st.integers(0, 25)))
+def test_a_chain_of_checkpoints_is_what_replaying_everything_gives(entries: Entries, checkpoints: set[int]) -> None:
+    ledger, chain = Ledger(), list[list[list[Any]]]()
+    for at, (parts, time) in enumerate(entries):
+        if at in checkpoints:
+            chain.append(through_bytes(ledger.changes(everything=not chain)))
+            ledger.checked()
+        ledger.apply(parts, time)
+    chain.append(through_bytes(ledger.changes(everything=not chain)))
+    again = Ledger()
+    for pieces in chain:
+        again.restore(pieces)
+    assert seen(again) == seen(ledger) == seen(replayed(entries))
+
+
+@given(ENTRIES, st.integers(0, 25))
+def test_a_checkpoint_and_the_entries_behind_it_are_what_replaying_everything_gives(
+    entries: Entries, taken: int
+) -> None:
+    again = Ledger()
+    again.restore(through_bytes(replayed(entries[:taken]).changes(everything=True)))
+    for parts, time in entries[taken:]:
+        again.apply(parts, time)
+    assert seen(again) == seen(replayed(entries))
+
+
+@given(ENTRIES)
+def test_a_checkpoint_that_was_not_kept_costs_nothing(entries: Entries) -> None:
+    ledger = Ledger()
+    for parts, time in entries:
+        ledger.apply(parts, time)
+        ledger.changes(everything=False)  # written, and then the roll failed
+    again = Ledger()
+    again.restore(through_bytes(ledger.changes(everything=False)))
+    assert seen(again) == seen(ledger)
+
+
+@given(ENTRIES)
+def test_numbers_once_given_are_never_given_again(entries: Entries) -> None:
+    ledger = Ledger()
+    before = seen(ledger)["scalars"]
+    for parts, time in entries:
+        ledger.apply(parts, time)
+        after = seen(ledger)["scalars"]
+        assert all(new >= old for new, old in zip(after, before, strict=True))
+        assert all(ledger.next_topic > topic for topic in ledger.topics)
+        assert all(ledger.next_group > group for group in ledger.groups)
+        assert all(ledger.epoch >= topic.epoch for topic in ledger.topics.values())
+        before = after
+
+
+def of(*parts: Part) -> Ledger:
+    return replayed([(list(parts), 5)])
+
+
+def test_a_batch_moves_the_end_of_its_topic_and_of_the_journal() -> None:
+    part = batch(1, 10, 100, 77, [b"a", b"b"])
+    ledger = of(made_topic(1, 3, 9), part)
+    topic = ledger.topics[1]
+    assert (topic.first, topic.end, topic.bytes, topic.last_time) == (0, 12, len(part.body), 77)
+    assert ledger.sequence == 102
+
+
+def test_a_batch_of_a_topic_that_is_gone_moves_the_sequence_alone() -> None:
+    ledger = of(batch(1, 10, 100, 77, [b"a", b"b"]))
+    assert (ledger.topics, ledger.sequence) == ({}, 102)
+
+
+def test_new_options_of_a_topic_leave_its_records_alone() -> None:
+    ledger = of(made_topic(1, 3, 9), batch(1, 0, 0, 7, [b"a"]), trim_part(1, 1, 1), made_topic(1, 3, 2))
+    topic = ledger.topics[1]
+    assert (topic.options, topic.first, topic.end, topic.last_time) == ({"retention_count": 2}, 1, 1, 7)
+    assert topic.bytes > 0
+
+
+def test_a_trim_never_moves_backwards() -> None:
+    ledger = of(made_topic(1, 3, 9), trim_part(1, 5, 8), trim_part(1, 3, 4))
+    assert (ledger.topics[1].first, ledger.topics[1].end) == (5, 8)
+
+
+def test_a_deleted_topic_takes_the_groups_on_it_along_and_no_others() -> None:
+    ledger = of(made_topic(1, 1, 9), made_topic(2, 2, 9), made_group(1, 1, 0), made_group(2, 2, 0), made_group(3, 4, 0))
+    ledger.checked()
+    ledger.apply([state(Kind.TOPIC_DELETED, topic=1)], 6)
+    assert (list(ledger.topics), list(ledger.groups)) == ([2], [2, 3])
+    assert (ledger.changed_topics, ledger.changed_groups) == ({1}, {1})
+
+
+def test_progress_of_a_group_is_kept_with_its_failures() -> None:
+    ledger = of(made_group(1, 1, 2), progress_part(1, [2, 4, 6, 7], [(5, 3, 12.5, "no")]))
+    group = ledger.groups[1]
+    assert (group.floor, group.settled.flat()) == (4, [6, 7])
+    assert group.failed == {5: Failure(3, 12.5, "no")}
+
+
+def test_a_group_made_again_is_set_back() -> None:
+    ledger = of(made_group(1, 1, 2), progress_part(1, [2, 9], []), made_group(1, 1, 0))
+    assert ledger.groups[1].floor == 0
+
+
+def test_the_places_of_a_group_on_a_pattern_are_sequences() -> None:
+    ledger = of(made_group(1, 1, 0), made_group(2, 4, 0))
+    assert not ledger.is_pattern_group(1)
+    assert ledger.is_pattern_group(2)
+
+
+@pytest.mark.parametrize("kind", [0, 10, 16, 17, 18, 19, 127])
+def test_state_of_a_kind_that_is_not_known_is_refused(kind: int) -> None:
+    with pytest.raises(FormatUnknown):
+        of(state(kind, b"later"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [128, 200, 255])
+def test_state_that_says_it_may_be_skipped_is_skipped(kind: int) -> None:
+    assert seen(of(state(kind, b"later"))) == seen(of())  # type: ignore[arg-type]
+
+
+def test_thousands_of_topics_and_cursors_are_checkpointed_in_pieces() -> None:
+    ledger = Ledger()
+    ledger.apply([topic_part(TopicState(topic, f"t{topic}", 1, {})) for topic in range(1, 2501)], 1)
+    ledger.apply([cursor(f"c{number}", number) for number in range(1001)], 2)
+    pieces = ledger.changes(everything=True)
+    assert [(kind, len(items)) for kind, items in pieces[1:]] == [
+        ("topics", 1000),
+        ("topics", 1000),
+        ("topics", 500),
+        ("cursors", 1000),
+        ("cursors", 1),
+    ]
+    again = Ledger()
+    again.restore(through_bytes(pieces))
+    assert seen(again) == seen(ledger)
+
+
+@pytest.mark.parametrize(
+    ("part", "body"),
+    [
+        (
+            lambda: topic_part(TopicState(1, "a", 2, {"k": 1}, None, 3, 4, 5, 6)),
+            [1, "a", 2, {"k": 1}, None, 3, 4, 5, 6],
+        ),
+        (lambda: cursor_part(CursorState("n", "a.>", 0, 7)), ["n", "a.>", 0, 7]),
+        (lambda: group_part(GroupState(1, "g", "a", {}, 5)), [1, "g", "a", {}, 5, [], []]),
+        (lambda: progress_part(3, [1, 2], [(9, 1, 0.5, "no")]), [[1, 2], [[9, 1, 0.5, "no"]]]),
+    ],
+)
+def test_the_bodies_of_state_are_these(part: Callable[[], Part], body: list[object]) -> None:
+    assert msgspec.msgpack.decode(part().body) == body
+
+
+def test_it_shows_itself() -> None:
+    assert repr(of(made_topic(1, 1, 1), cursor("a", 1))) == "<Ledger, 1 topics, 1 cursors, 0 groups>"

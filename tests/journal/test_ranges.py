@@ -1,0 +1,79 @@
+"""Ranges against a plain set of numbers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runnel.journal.ranges import Ranges, joined
+
+RANGE = st.tuples(st.integers(0, 40), st.integers(0, 8)).map(lambda pair: (pair[0], pair[0] + pair[1]))
+
+
+def numbers(ranges: Ranges) -> set[int]:
+    return {number for first, end in ranges for number in range(first, end)}
+
+
+def check(ranges: Ranges, model: set[int]) -> None:
+    assert numbers(ranges) == model
+    assert ranges.flat() == joined(model)
+    assert list(zip(*[iter(ranges.flat())] * 2, strict=True)) == list(ranges)
+    assert len(ranges) == len(ranges.flat()) // 2
+    for number in range(-1, 60):
+        assert (number in ranges) == (number in model)
+        end = next(end for end in range(number, 61) if end not in model)
+        assert ranges.end_of(number) == (end if number in model else None)
+        firsts = [one for one in sorted(model) if one >= number and one - 1 not in model]
+        assert ranges.next_from(number) == (firsts[0] if firsts else None)
+
+
+@given(st.lists(RANGE | st.integers(0, 50), max_size=25))
+def test_they_hold_what_a_set_would(steps: list[tuple[int, int] | int]) -> None:
+    ranges, model, floor = Ranges(), set[int](), 0
+    for step in steps:
+        if isinstance(step, int):
+            floor = max(floor, step)
+            raised = floor
+            while raised in model:
+                raised += 1
+            assert ranges.cut_below(floor) == raised
+            floor = raised
+            model = {number for number in model if number >= floor}
+        else:
+            ranges.add(*step)
+            model |= set(range(*step))
+        check(ranges, model)
+
+
+@given(st.lists(st.integers(0, 60)))
+def test_single_places_in_any_order_become_ranges(places: list[int]) -> None:
+    assert numbers(Ranges(joined(places))) == set(places)
+
+
+@given(st.lists(RANGE, max_size=10))
+def test_flat_ranges_come_back(added: list[tuple[int, int]]) -> None:
+    ranges = Ranges(number for pair in added for number in pair)
+    assert list(Ranges(ranges.flat())) == list(ranges)
+
+
+def test_neighbours_are_joined() -> None:
+    ranges = Ranges([0, 2, 4, 6])
+    ranges.add(2, 4)
+    assert list(ranges) == [(0, 6)]
+
+
+def test_an_empty_range_adds_nothing() -> None:
+    ranges = Ranges()
+    ranges.add(3, 3)
+    ranges.add(5, 2)
+    assert not len(ranges)
+
+
+def test_half_a_range_is_refused() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        Ranges([1, 2, 3])
+
+
+def test_they_show_themselves() -> None:
+    assert repr(Ranges([1, 3, 7, 8])) == "<Ranges [1, 3) [7, 8)>"
