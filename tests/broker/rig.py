@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from runnel.broker.cursor import Cursor, LogCursor, PatternCursor
+from runnel.broker.cursor import Cursor, LogCursor
 from runnel.broker.flow import FLOWS, Flow
 from runnel.broker.gate import Gate
 from runnel.broker.log import Log
+from runnel.broker.pattern_cursor import PatternCursor
 from runnel.broker.timeline import Timeline
 from runnel.core.batch import Slice
 from runnel.core.options import TopicOptions
@@ -40,6 +41,7 @@ class Notes:
         self.disconnected: list[int] = []
         self.room_made = self.woken = 0
         self.members = 1
+        self.is_pattern = False
         self.flow: Flow
 
     def dropped(self, slices: list[Slice]) -> None:

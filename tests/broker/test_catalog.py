@@ -1,5 +1,7 @@
 """The topics of a broker: made, agreed upon, deleted."""
 
+from typing import Any, cast
+
 import pytest
 
 import runnel
@@ -88,7 +90,7 @@ async def test_whether_anybody_listens() -> None:
 
 @pytest.mark.parametrize("option", ["durable", "compact"])
 def test_what_needs_a_disk_is_refused_unless_it_is_declined(option: str) -> None:
-    broker = runnel.open()
+    broker, yes, no = runnel.open(), cast(Any, {option: True}), cast(Any, {option: False})
     with pytest.raises(NotSupported, match=option):
-        broker.topic("t", **{option: True})
-    broker.topic("t", **{option: False})
+        broker.topic("t", **yes)
+    broker.topic("t", **no)

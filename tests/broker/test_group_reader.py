@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from runnel import Broker, Delivery, GroupSubscription
-from runnel.broker.group_reader import WATCH, GroupReader, Stock
+from runnel.broker.group_bringing import Stock
+from runnel.broker.group_reader import WATCH, GroupReader
 from runnel.core.batch import Slice, Stretch
 from runnel.core.errors import InvalidOption, OffsetOutOfRange
 from runnel.testing.clock import JumpingClock

@@ -4,8 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from runnel.broker.cursor import LogCursor, PatternCursor
+from runnel.broker.cursor import LogCursor
 from runnel.broker.log import Log
+from runnel.broker.pattern_cursor import PatternCursor
 from runnel.broker.start import Start, check_start, open_cursor
 from runnel.broker.timeline import Timeline
 from runnel.core.errors import InvalidOption, OffsetOutOfRange

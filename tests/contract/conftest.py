@@ -10,13 +10,22 @@ import pytest
 import runnel
 from runnel import Broker
 from runnel.testing.clock import JumpingClock
+from tests.contract.reading import at_rest, opened
 
-Opens = Callable[..., AbstractAsyncContextManager[Broker]]
+Opens = Callable[..., Broker]
 
 PLACES: dict[str, Opens] = {
     "memory": lambda folder, **options: runnel.open(**options),
     "folder": lambda folder, **options: runnel.open(folder / "data", **options),
 }
+
+
+class PatientClock(JumpingClock):
+    """Between two timers all that is on its way to a disk lands, too."""
+
+    @staticmethod
+    async def _rest() -> None:
+        await at_rest()
 
 
 class Place:
@@ -29,12 +38,14 @@ class Place:
     def open(self, **options: Any) -> AbstractAsyncContextManager[Broker]:
         """A broker of its own, closed when the block is left."""
         self._opened += 1
-        return PLACES[self.name](self._folder / str(self._opened), clock=self.clock, **options)
+        broker = PLACES[self.name](self._folder / str(self._opened), clock=self.clock, **options)
+        opened.add(broker)
+        return broker
 
 
 @pytest.fixture
 def clock() -> JumpingClock:
-    return JumpingClock()
+    return PatientClock()
 
 
 @pytest.fixture(params=sorted(PLACES))

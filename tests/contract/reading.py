@@ -4,12 +4,16 @@ import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
+from weakref import WeakSet
 
-from runnel import Record, Subscription
+from runnel import Broker, Record, Subscription
 
 T = TypeVar("T")
 
 TURNS = 50  # of the loop: enough for every task that can go on to come to rest
+ROUNDS = 3  # of commits, where there is a disk: what one sets off may need another
+
+opened: WeakSet[Broker] = WeakSet()  # those that `at_rest` waits for
 
 
 async def read(subscription: AsyncIterator[T], count: int) -> list[T]:
@@ -28,8 +32,29 @@ async def rest(subscription: AsyncIterable[T]) -> list[T]:
 
 
 async def at_rest() -> None:
-    """Let every task run that can."""
+    """Let every task run that can, and every commit land."""
+    await _turns()
+    for broker in list(opened):
+        bus = broker._bus
+        if bus.store is not None and bus.home.loop is asyncio.get_running_loop():
+            for _ in range(ROUNDS):
+                if bus.home.closed:
+                    break
+                await bus.flushed()
+                await _turns()
+
+
+async def _turns() -> None:
     for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
+async def visible(broker: Broker, topic: str, end: int) -> None:
+    """Wait until `topic` reaches to offset `end`: where there is a disk, what was handed over has to land first.
+
+    Where it is visible at once nobody else gets to run.
+    """
+    while broker.statistics().topics[topic].end < end:
         await asyncio.sleep(0)
 
 

@@ -8,7 +8,7 @@ import pytest
 import runnel
 from runnel import Broker, Gap
 from runnel.testing.clock import JumpingClock
-from tests.contract.reading import read, rest
+from tests.contract.reading import read, rest, visible
 
 SLOW = "the subscriber was too slow"
 
@@ -160,9 +160,9 @@ async def test_a_gap_whose_records_all_expired_is_still_told(broker: Broker, clo
         await broker.topic("t").publish_many([b"x"] * 5, expires=1)
         await clock.advance(2)
         later = broker.topic("t")
-        broker_reads = read(subscription, 1)
         later.publish_nowait(b"y")
-        (record,) = await broker_reads
+        await visible(broker, "t", 6)
+        (record,) = await read(subscription, 1)
     assert record.offset == 5
     assert record.gap is not None
     assert (record.gap.first, record.gap.end, record.gap.count) == (0, 4, 4)

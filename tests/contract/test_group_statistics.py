@@ -127,7 +127,7 @@ async def test_a_group_that_stops_moving_is_warned_about_once_per_episode(
 async def test_a_group_that_moves_or_has_nothing_to_do_is_not_warned_about(
     broker: Broker, clock: JumpingClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with member(broker) as deliveries:
+    async with member(broker, ack_wait=10_000) as deliveries:
         await clock.advance(300)
         await fill(broker, 30)
         for delivery in await take(deliveries, 30):

@@ -8,7 +8,7 @@ import pytest
 import runnel
 from runnel import Broker, Gap, Policy, Record, Subscription
 from runnel.testing.clock import JumpingClock
-from tests.contract.reading import at_rest, read, rest, running, values
+from tests.contract.reading import at_rest, read, rest, running, values, visible
 
 POLICIES = ["drop_oldest", "drop_newest", "block", "disconnect"]
 
@@ -19,9 +19,10 @@ def span(gap: Gap | None) -> tuple[int, int, int | None] | None:
 
 
 async def flood(broker: Broker, count: int, topic: str = "t", start: int = 0) -> None:
-    """Publish without letting anybody read in between."""
+    """Publish without letting anybody read in between, so that `topic` reaches to `start + count`."""
     for number in range(start, start + count):
         broker.topic(topic).publish_nowait(b"%d" % number)
+    await visible(broker, topic, start + count)
 
 
 async def unread(subscription: Subscription[bytes], broker: Broker) -> list[tuple[bytes, Any]]:
@@ -93,6 +94,7 @@ async def test_one_record_always_fits_however_large(broker: Broker, policy: str)
 
 
 async def test_by_default_a_subscriber_lags_by_at_most_1024_records(broker: Broker) -> None:
+    await broker.topic("t", durable=False).declare()  # what is on disk may be read at any pace
     async with broker.subscribe("t") as subscription:
         await flood(broker, 1025)
         record = await anext(subscription)
@@ -433,6 +435,7 @@ async def test_a_dead_letter_keeps_the_trace_of_its_record(broker: Broker) -> No
 async def test_a_dead_letter_that_is_dropped_again_stays_dropped(broker: Broker) -> None:
     async with broker.subscribe("a", buffer=1, dead_letter="b"), broker.subscribe("b", buffer=1, dead_letter="a"):
         await flood(broker, 50, topic="a")
+        await at_rest()
     statistics = broker.statistics()
     assert (statistics.topics["a"].published, statistics.topics["b"].published) == (50, 49)
 

@@ -4,7 +4,7 @@ import pytest
 
 from runnel import Broker
 from runnel.testing.clock import JumpingClock
-from tests.contract.reading import read, running
+from tests.contract.reading import read, running, visible
 
 
 async def test_a_new_broker_did_nothing(broker: Broker) -> None:
@@ -24,6 +24,7 @@ async def test_a_snapshot_does_not_change(broker: Broker) -> None:
 async def test_topics_count_records_and_bytes(broker: Broker) -> None:
     position = await broker.publish("t", b"abc")
     broker.topic("t").publish_nowait(b"de")
+    await visible(broker, "t", 2)
     async with broker.subscribe("t"), broker.subscribe("*"):
         statistics = broker.statistics()
     topic = statistics.topics["t"]

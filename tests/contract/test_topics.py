@@ -9,7 +9,7 @@ import runnel
 from runnel import Broker
 from runnel.testing.clock import JumpingClock
 from tests.contract.conftest import Place
-from tests.contract.reading import at_rest, read, rest, running, soon, values
+from tests.contract.reading import at_rest, read, rest, running, soon, values, visible
 
 
 async def test_topics_are_made_on_first_use_and_listed_by_name(broker: Broker) -> None:
@@ -172,6 +172,7 @@ async def publish_one_by_one(broker: Broker, count: int, how: str, value: bytes 
             await topic.publish(value)
             if how == "turns":
                 await asyncio.sleep(0)
+    await visible(broker, "t", count)
 
 
 @pytest.mark.parametrize("how", ["await", "nowait", "many", "turns"])
@@ -227,7 +228,7 @@ async def test_reading_an_aging_topic_does_not_stop_the_clock_of_what_follows(
 
 
 async def test_by_default_at_least_the_newest_1024_are_kept_and_memory_is_bounded(broker: Broker) -> None:
-    topic = broker.topic("t")
+    topic = broker.topic("t", durable=False)  # on disk all is kept
     for _ in range(20):
         await topic.publish_many([b"x"] * 1000)
     statistics = broker.statistics().topics["t"]
@@ -235,7 +236,7 @@ async def test_by_default_at_least_the_newest_1024_are_kept_and_memory_is_bounde
 
 
 async def test_a_subscriber_with_a_large_buffer_keeps_what_it_has_not_read(broker: Broker) -> None:
-    topic = broker.topic("t")
+    topic = broker.topic("t", durable=False)
     async with topic.subscribe(buffer=50_000) as subscription:
         for _ in range(20):
             await topic.publish_many([b"x"] * 1000)

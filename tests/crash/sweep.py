@@ -34,7 +34,6 @@ class Sweep:
         self.points = 0
         self.openings = 0
         self.operations: Counter[str] = Counter()
-        self.busy = False
 
     def __repr__(self) -> str:
         return f"<Sweep {self.seed}, {self.points} points, {self.openings} openings>"
@@ -56,6 +55,8 @@ class Sweep:
         """The power goes now: try what may be found."""
         self.points += 1
         storage = self.world.storage
+        if storage.trace:
+            self.operations[storage.trace[-1][0]] += 1
         for name, found, killed in self.ways(storage):
             self.openings += 1
             try:
@@ -76,7 +77,11 @@ class Sweep:
             else:
                 call = storage.calls - random.randint(0, 12)
                 one = fates.only_after(call) if choice < 0.75 else fates.only_until(call)
-                yield f"{'only_after' if choice < 0.75 else 'only_until'}({call - storage.calls})", storage.after_power_loss(one), False
+                yield (
+                    f"{'only_after' if choice < 0.75 else 'only_until'}({call - storage.calls})",
+                    storage.after_power_loss(one),
+                    False,
+                )
 
     def judge(self, found: MemoryStorage, *, killed: bool) -> None:
         """Open what is there, crash again or not, and compare."""

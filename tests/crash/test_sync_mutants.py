@@ -17,41 +17,42 @@ from tests.crash.workload import World
 
 WRITING = "write > _make_room > _roll"
 SITES = {
-    # The entries themselves.
-    "write > _sync > sync": 1,
-    "sync": 1,
-    "close > sync": 1,
-    "retain > sync": 1,
-    f"{WRITING} > sync": 1,
-    "open > _go_on > sync": 1,
-    # The new segment of a roll.
-    WRITING: 8,
-    # Indexes, checkpoints and manifests, under their temporary names.
-    "open > _go_on > _seal > write_new": 16,
-    f"{WRITING} > _seal > write_new": 16,
-    "close > _close_segment > _seal > write_new": 16,
-    "open > _go_on > _begin > _write_checkpoint > write > write_new": 16,
-    f"{WRITING} > _begin > _write_checkpoint > write > write_new": 16,
-    "close > _close_segment > _write_checkpoint > write > write_new": 16,
-    "open > _go_on > write > write_new": 1,
-    "open > _go_on > _swap > write > write_new": 1,
-    f"{WRITING} > _swap > write > write_new": 1,
-    "close > _close_segment > _swap > write > write_new": 1,
-    "retain > write > write_new": 1,
-    f"{WRITING} > retain > write > write_new": 1,
+    # The entries themselves: before they are acknowledged, sealed, or dropped for what they say.
+    "write > _sync > sync": 2,
+    "sync": 2,
+    "close > sync": 16,
+    "retain > sync": 16,
+    f"{WRITING} > sync": 16,
+    "open > _go_on > sync": 16,
+    # The new segment of a roll, before the manifest names it.
+    WRITING: 16,
+    # Indexes and checkpoints, before the manifest names them.
+    "open > _go_on > _seal > write_new": 28,
+    f"{WRITING} > _seal > write_new": 28,
+    "close > _close_segment > _seal > write_new": 28,
+    "open > _go_on > _begin > _write_checkpoint > write > write_new": 28,
+    f"{WRITING} > _begin > _write_checkpoint > write > write_new": 28,
+    "close > _close_segment > _write_checkpoint > write > write_new": 28,
+    # The manifest, before it takes the place of the old one.
+    "open > _go_on > write > write_new": 2,
+    "open > _go_on > _swap > write > write_new": 2,
+    f"{WRITING} > _swap > write > write_new": 2,
+    "close > _close_segment > _swap > write > write_new": 2,
+    "retain > write > write_new": 2,
+    f"{WRITING} > retain > write > write_new": 2,
     # Names that the manifest is about to mention.
     "open > _go_on > _swap > names": 8,
     f"{WRITING} > _swap > names": 8,
     "close > _close_segment > _swap > names": 8,
-    # The manifest's own name, before anything depends on it.
-    "open > _go_on > write > names": 2,
-    "open > _go_on > _swap > write > names": 16,
+    # The manifest's own name, before something is acknowledged or removed because of it.
+    "open > _go_on > write > names": 8,
+    "open > _go_on > _swap > write > names": 8,
     f"{WRITING} > _swap > write > names": 8,
-    "close > _close_segment > _swap > write > names": 16,
-    "retain > write > names": 2,
-    f"{WRITING} > retain > write > names": 2,
+    "close > _close_segment > _swap > write > names": 8,
+    "retain > write > names": 8,
+    f"{WRITING} > retain > write > names": 8,
     # What a killed process renamed, before files go that only the manifest before it names.
-    "open > _clear_up > names": 2,
+    "open > _clear_up > names": 8,
 }
 """Each site, and by how many calls its sync has to be late to do harm: `rename, sync` is as good as `sync, rename`
 as long as no manifest speaks of the file."""

@@ -322,7 +322,9 @@ class World:
         for _ in range(self.random.randint(0, 3)):
             place = self.random.choice(places)
             settled += (place, min(end, place + self.random.choice((1, 1, 4))))
-        open_places = [place for place in places if not any(a <= place < b for a, b in zip(*[iter(settled)] * 2, strict=True))]
+        open_places = [
+            place for place in places if not any(a <= place < b for a, b in zip(*[iter(settled)] * 2, strict=True))
+        ]
         failed = [(self.random.choice(open_places), 2, 5.5, "no")] if open_places and self.random.random() < 0.5 else []
         self.write([Draft([progress_part(number, settled, failed)], self.now)])
         return None

@@ -20,6 +20,8 @@ from runnel.journal.ledger import CursorState, TopicState, cursor_part, group_pa
 from runnel.journal.options import JournalOptions
 from runnel.journal.os_storage import OsStorage
 from runnel.journal.storage import Storage
+from runnel.journal.swap import read_whole
+from runnel.testing.power import MemoryStorage
 
 SECOND = 1_000_000
 BEGAN = 1_700_000_000 * SECOND  # microseconds: the first record's time; each later one is a second younger
@@ -111,8 +113,18 @@ class Owner(Writer):
 
 def fill(folder: Path, batches: int = 60, topics: Sequence[str] = ("orders", "jobs"), **options: object) -> None:
     """A closed journal of several segments: `batches` batches of three records, to the topics in turn."""
-    with Owner(folder, **options) as owner:
-        publish_numbered(owner, 0, batches, topics)
+    storage = in_memory(batches, topics, **options)
+    folder.mkdir(exist_ok=True)
+    for name in storage.names():
+        (folder / name).write_bytes(read_whole(storage, name))
+
+
+def in_memory(batches: int, topics: Sequence[str] = ("orders", "jobs"), **options: object) -> MemoryStorage:
+    """The same in memory, which needs no disk to sync."""
+    storage = MemoryStorage()
+    with Writer(storage, **options) as writer:
+        publish_numbered(writer, 0, batches, topics)
+    return storage
 
 
 def publish_numbered(owner: Writer, first: int, end: int, topics: Sequence[str] = ("orders", "jobs")) -> None:

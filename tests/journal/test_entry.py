@@ -6,7 +6,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from runnel.core.checksum import crc_of
+from runnel.core.checksum import crc_extended, crc_of
+from runnel.core.journal_errors import FormatUnknown
 from runnel.core.packing import pack
 from runnel.journal.entry import (
     HEADER,
@@ -139,10 +140,16 @@ def test_bodies_that_do_not_fill_their_entry_are_not_believed() -> None:
     assert read_entry(data, 0, 7, 64) is None
 
 
+@pytest.mark.parametrize(("flags", "reserved"), [(1, 0), (0x80, 0), (0, 1), (0, 0x8000)])
+def test_reserved_bits_of_a_later_version_are_refused_not_taken_for_damage(flags: int, reserved: int) -> None:
+    table = PART.pack(Kind.CURSOR, flags, reserved, 0, 0, 0, 0, 0, 0, 0)
+    covered = HEADER.pack(MAGIC, 0, HEADER.size + PART.size, 1, 0, 0)[8:] + table
+    with pytest.raises(FormatUnknown, match="flags"):
+        read_entry(MAGIC + encode_crc(covered) + covered, 0, 7, 64)
+
+
 def encode_crc(covered: bytes) -> bytes:
     """The crc for segment 7 at 64, as docs/reference/disk.md describes it."""
-    from runnel.core.checksum import crc_extended
-
     seed = crc_of((7).to_bytes(8, "little") + (64).to_bytes(8, "little"))
     return crc_extended(seed, covered).to_bytes(4, "little")
 

@@ -166,7 +166,7 @@ def test_an_owner_that_rolls_while_we_open_hides_nothing(
             publish_numbered(owner, 3, 4)
         return found
 
-    monkeypatch.setattr(module.manifest, "load", load)
+    monkeypatch.setattr(manifest, "load", load)
     with Inspection(tmp_path) as seen:
         assert len(records(seen)) in ((9, 12) if moment == 3 else (12,))
     owner.crash()
@@ -182,7 +182,7 @@ def test_an_owner_that_never_stops_swapping_is_told(tmp_path: Path, monkeypatch:
         return found
 
     monkeypatch.setattr(module, "PATIENCE", 3)
-    monkeypatch.setattr(module.manifest, "load", load)
+    monkeypatch.setattr(manifest, "load", load)
     with pytest.raises(FolderUnusable, match="swapped the manifest"), Inspection(tmp_path):
         pass
     owner.crash()

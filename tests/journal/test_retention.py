@@ -70,7 +70,23 @@ def test_what_is_too_old_goes_once_its_whole_segment_is() -> None:
     assert kept(writer, now=0, retention_age=age) == 0
 
 
-def test_the_newest_segment_stays_however_old_it_is() -> None:
+def test_a_topic_that_nobody_publishes_to_any_more_is_emptied_once_all_of_it_is_too_old() -> None:
+    writer = filled()
+    journal, options = writer.journal, TopicOptions(retention_age=10.0)
+    (source, found), *more = journal.history.ranges(2)
+    late = source.info.last_time + 10_000_000
+    assert (more, found.end) == ([], 1)
+    assert retention.first_kept(journal.history, journal.ledger.topics[2], options, late) == 0
+    assert retention.first_kept(journal.history, journal.ledger.topics[2], options, late + 1) == 1
+
+
+def test_one_that_is_full_is_never_emptied_by_count_or_bytes() -> None:
+    writer = filled()
+    journal, options = writer.journal, TopicOptions(retention_count=1, retention_bytes=1)
+    assert retention.first_kept(journal.history, journal.ledger.topics[2], options, 0) == 0
+
+
+def test_the_segment_that_is_being_written_stays_however_old_it_is() -> None:
     writer = filled()
     assert kept(writer, now=10**15, retention_age=1.0, retention_count=1, retention_bytes=1) == starts(writer)[-2]
 

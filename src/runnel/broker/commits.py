@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from runnel.broker.committer import Committer
 from runnel.broker.gate import Entry
-from runnel.broker.gathering import Commit, Gathering
+from runnel.broker.gathering import Commit, Gathering, Pending
 from runnel.broker.log import Log
 from runnel.core.errors import BrokerClosed, TopicDeleted
 from runnel.core.journal_errors import DiskFull, NotWritten, OutcomeUnknown
@@ -53,9 +53,8 @@ class Commits:
     def __init__(self, bus: Bus, journal: Journal, keeper: StateKeeper) -> None:
         self.loop = asyncio.get_running_loop()
         self.stopped = False
-        self.pending_bytes = 0
+        self.pending = Pending(journal.options.max_pending_bytes, self.loop)
         self._bus, self._journal, self._keeper = bus, journal, keeper
-        self._max_pending = journal.options.max_pending_bytes
         self._committer = Committer(journal, self.loop, self._landed)
         self._gathered: list[Gathering] = []
         self._made: list[Part] = []  # topics and groups: before the batches of the same commit
@@ -67,7 +66,7 @@ class Commits:
         self._flushing = False
 
     def __repr__(self) -> str:
-        return f"<Commits, {len(self._under_way)} under way, {self.pending_bytes:,} bytes pending>"
+        return f"<Commits, {len(self._under_way)} under way, {self.pending.bytes:,} bytes pending>"
 
     def start(self) -> None:
         """Begin to write."""
@@ -85,7 +84,7 @@ class Commits:
 
     def has_room(self) -> bool:
         """Whether more may be handed over."""
-        return self.pending_bytes < self._max_pending and not self._room
+        return self.pending.bytes < self.pending.limit and not self._room
 
     async def room(self) -> None:
         """Return when more may be handed over, first come first served."""
@@ -100,7 +99,7 @@ class Commits:
             self.loop.call_soon(self._make_room)
 
     def _make_room(self) -> None:
-        while self._room and (self.pending_bytes < self._max_pending or self._room[0].done() or self.stopped):
+        while self._room and (self.pending.bytes < self.pending.limit or self._room[0].done() or self.stopped):
             waiter = self._room.popleft()
             if not waiter.done():
                 waiter.set_result(None)
@@ -113,20 +112,16 @@ class Commits:
             raise journal.failed
         if self.stopped:
             raise BrokerClosed("publishing")
-        if not journal.has_room(self.pending_bytes + size):
+        if not journal.has_room(self.pending.bytes + size):
             raise DiskFull(journal.storage.free(), journal.options.segment_bytes)
         stored = log.stored
         assert stored is not None, "only durable logs are handed over"
         gathering = stored.gathering
         if gathering is None or gathering.is_full:
-            gathering = stored.gathering = Gathering(log, stored.next)
+            gathering = stored.gathering = Gathering(log, stored.next, self.pending)
             self._gathered.append(gathering)
-        first, count = stored.next, len(entry.values)
+        first = gathering.end
         gathering.add(entry)
-        stored.next = first + count
-        log.coming += count
-        log.coming_bytes += size
-        self.pending_bytes += size
         if not self._flushing:
             self._flushing = True
             self.loop.call_soon(self._flush)
@@ -143,7 +138,7 @@ class Commits:
             return future
         under_way = [one for commit in self._under_way for one in commit.gatherings]
         for gathering in under_way + self._gathered:
-            if gathering.log is log and gathering.first <= offset < gathering.first + len(gathering.values):
+            if gathering.log is log and gathering.first <= offset < gathering.end:
                 gathering.waiters.append(future)
                 return future
         if log.deleted:
@@ -157,11 +152,11 @@ class Commits:
         gone = [one for one in self._gathered if one.log is log]
         self._gathered = [one for one in self._gathered if one.log is not log]
         for gathering in gone:
-            self.pending_bytes -= gathering.size
+            self.pending.bytes -= gathering.size
             gathering.tell(why)
         if log.stored is not None:
             self._ended.append(state(Kind.TOPIC_DELETED, topic=log.stored.id))
-            log.stored.gathering = None
+            log.stored.take_back(log.stored.next)
         self.flush_soon()
 
     def tell(self, part: Part) -> None:
@@ -270,9 +265,7 @@ class Commits:
             when = from_micros(commit.draft.time)
             for one in commit.gatherings:
                 log = one.log
-                self.pending_bytes -= one.size
-                log.coming -= len(one.values)
-                log.coming_bytes -= one.size
+                self._take_off(one)
                 if not log.deleted:
                     timeline.land(log, one.sequence, when, one.values, one.metas, one.size)
                 one.tell()
@@ -290,7 +283,7 @@ class Commits:
             self._bus.wake_patterns()
         error = _error(failed, written=written)
         for one in commit.gatherings:
-            self._void(one, error)
+            self._void(one, error, flushed=True)
         if self._journal.failed is None:
             for undo in commit.undo:
                 undo()
@@ -300,15 +293,21 @@ class Commits:
                 tell()
             _tell_all(commit.flushes, error)
 
-    def _void(self, one: Gathering, error: Exception) -> None:
+    def _take_off(self, one: Gathering) -> None:
+        """It is not under way any more."""
+        self.pending.bytes -= one.size
+        one.log.coming -= len(one.values)
+        one.log.coming_bytes -= one.size
+
+    def _void(self, one: Gathering, error: Exception, *, flushed: bool) -> None:
         """Records that will not come: their offsets were never seen, and are given again."""
-        self.pending_bytes -= one.size
         log = one.log
-        log.coming -= len(one.values)
-        log.coming_bytes -= one.size
+        if flushed:
+            self._take_off(one)
+        else:
+            self.pending.bytes -= one.size
         if log.stored is not None:
-            log.stored.next = min(log.stored.next, one.first)
-            log.stored.gathering = None
+            log.stored.take_back(one.first)
         if not one.waiters:
             logger.error(
                 "%d records for %r, which nobody waits for, were not stored: %s", len(one.values), log.name, error
@@ -318,7 +317,7 @@ class Commits:
     def _fail_gathered(self, error: Exception) -> None:
         gathered, self._gathered = self._gathered, []
         for one in gathered:
-            self._void(one, error)
+            self._void(one, error, flushed=False)
 
 
 def _batch(one: Gathering, sequence: int, at: int) -> Part:
@@ -326,10 +325,11 @@ def _batch(one: Gathering, sequence: int, at: int) -> Part:
     log = one.log
     stored = log.stored
     assert stored is not None
-    if stored.gathering is one:
-        stored.gathering = None
+    stored.close(one)
     one.sequence = sequence
     codec, values = log.codec or log.schema, one.values
+    log.coming += len(values)
+    log.coming_bytes += one.size
     body = pack(
         values,
         one.metas,

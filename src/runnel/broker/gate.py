@@ -164,8 +164,8 @@ class Gate:
 
     def refusing(self, log: Log, entry: Entry) -> Flow | None:
         """A reader that has no room for `entry`, and what is on its way to `log` before it; None: go ahead."""
-        count, size, coming, coming_bytes = len(entry.values), entry.size, log.coming, log.coming_bytes
-        return next((flow for flow in self.limited if not flow.fits(count, size, coming, coming_bytes)), None)
+        count, size, way = len(entry.values), entry.size, log.on_the_way()
+        return next((flow for flow in self.limited if not flow.fits(count, size, *way)), None)
 
     def appended(self) -> None:
         """Let every bounded reader deal with what was appended."""

@@ -1,4 +1,7 @@
-"""What is on its way to the journal: records gathered into batches, batches and state into commits."""
+"""What is on its way to the journal: records gathered into batches, batches and state into commits.
+
+Below: log. Above: commits; topic, whose short way adds to a batch that is gathering already.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,23 @@ from runnel.journal.journal import Draft
 BATCH_BYTES = 4 * 1024 * 1024  # a batch that has this much takes no more publishes
 
 
+class Pending:
+    """How much is on its way, and how much may be; where those who wait for it get their futures from."""
+
+    __slots__ = ("bytes", "create_future", "limit")
+
+    def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.bytes, self.limit = 0, limit
+        self.create_future: Callable[[], asyncio.Future[None]] = loop.create_future
+
+
 class Gathering:
     """Records of one topic that become one batch: published in one go, or while the journal was busy."""
 
-    __slots__ = ("first", "log", "metas", "sequence", "size", "values", "waiters")
+    __slots__ = ("first", "log", "metas", "pending", "sequence", "size", "values", "waiters")
 
-    def __init__(self, log: Log, first: int) -> None:
-        self.log, self.first = log, first
+    def __init__(self, log: Log, first: int, pending: Pending) -> None:
+        self.log, self.first, self.pending = log, first, pending
         self.values: list[bytes] = []
         self.metas: list[Meta | None] | None = None
         self.size = 0
@@ -36,6 +49,12 @@ class Gathering:
             self.metas.extend([None] * len(entry.values))
         self.values.extend(entry.values)
         self.size += entry.size
+        self.pending.bytes += entry.size
+
+    @property
+    def end(self) -> int:
+        """The offset that the next record gets."""
+        return self.first + len(self.values)
 
     @property
     def is_full(self) -> bool:
@@ -68,9 +87,22 @@ class Commit:
 class Stored:
     """What a log in memory knows about its topic on disk."""
 
-    __slots__ = ("gathering", "id", "next")
+    __slots__ = ("_next", "gathering", "id")
 
     def __init__(self, id: int, next: int) -> None:
-        self.id = id
-        self.next = next  # the offset that the next record gets; `log.end` is what is visible
+        self.id, self._next = id, next
         self.gathering: Gathering | None = None  # takes the next publish
+
+    @property
+    def next(self) -> int:
+        """The offset that the next record gets; `log.end` is what is visible."""
+        return self._next if self.gathering is None else self.gathering.end
+
+    def close(self, gathering: Gathering) -> None:
+        """The next publish does not go into `gathering` any more."""
+        if self.gathering is gathering:
+            self._next, self.gathering = gathering.end, None
+
+    def take_back(self, offset: int) -> None:
+        """The records from `offset` on were never seen, and will not come."""
+        self._next, self.gathering = min(self.next, offset), None

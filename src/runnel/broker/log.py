@@ -101,7 +101,7 @@ class Log:
         self.gate: Gate | None = None  # made when somebody subscribes
         self.deleted = False
         self.stored: Stored | None = None  # of a durable topic: what is here is only the tail of what is on disk
-        self.coming = self.coming_bytes = 0  # records on their way to disk, which nobody sees yet
+        self.coming = self.coming_bytes = 0  # records being written to disk, which nobody sees yet
         self.schema: Schema | None = None  # of a typed topic from an earlier life, whose type nobody has given yet
 
     def __repr__(self) -> str:
@@ -124,6 +124,12 @@ class Log:
     def live_bytes(self) -> int:
         """The bytes of the values that can be read."""
         return self.count_bytes() - self._bytes_below
+
+    def on_the_way(self) -> tuple[int, int]:
+        """How many records, and bytes, were handed over that nobody sees yet."""
+        if self.stored is None or (gathering := self.stored.gathering) is None:
+            return self.coming, self.coming_bytes
+        return self.coming + len(gathering.values), self.coming_bytes + gathering.size
 
     def count_bytes(self) -> int:
         """All bytes ever appended; the sum grows by what came since the last call."""

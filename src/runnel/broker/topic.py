@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+from runnel.broker.gathering import BATCH_BYTES, Gathering
 from runnel.broker.log import SMALL, Log
 from runnel.broker.publisher import Seconds
 from runnel.broker.subscribing import open_subscription
@@ -91,6 +92,17 @@ class Topic(Generic[T]):
         ):
             values.append(value)
             return
+        if (
+            log.stored is not None
+            and key is None
+            and headers is None
+            and delay is None
+            and expires is None
+            and message_id is None
+            and not priority
+            and self._joined(log, value) is not None
+        ):
+            return
         entry = self._bus.publisher.one(
             self.name, self._codec, value, key, headers, delay, expires, priority, message_id
         )
@@ -134,6 +146,21 @@ class Topic(Generic[T]):
             values.append(value)
             return Position(log.epoch, log.base + len(values) - 1)
         bus = self._bus
+        if (
+            log.stored is not None
+            and key is None
+            and headers is None
+            and delay is None
+            and expires is None
+            and message_id is None
+            and not priority
+            and (gathering := self._joined(log, value)) is not None
+        ):
+            position = Position(log.epoch, gathering.end - 1)
+            landed = gathering.pending.create_future()
+            gathering.waiters.append(landed)
+            await landed
+            return position
         if not bus.home.is_here():
             return await bus.home.visit(
                 self.publish(
@@ -219,6 +246,29 @@ class Topic(Generic[T]):
             self._bus, self.name, group=group, codec=self._codec, **options
         )
         return found
+
+    def _joined(self, log: Log, value: Any) -> Gathering | None:
+        """The short way of a durable topic: the batch that is gathering, with `value` in it; None: go the long way.
+
+        Since a batch is gathering, all that could stand in the way was looked at when it began.
+        """
+        gathering = log.stored.gathering if log.stored is not None else None
+        if (
+            gathering is None
+            or value.__class__ is not bytes
+            or (size := len(value)) >= SMALL
+            or gathering.metas is not None
+            or gathering.size >= BATCH_BYTES
+            or gathering.pending.bytes >= gathering.pending.limit
+            or (log.gate is not None and log.gate.limited)
+            or log.codec is not None
+            or get_ident() != self._thread
+        ):
+            return None
+        gathering.values.append(value)
+        gathering.size += size
+        gathering.pending.bytes += size
+        return gathering
 
     def _resolve(self, *, declared: bool = False) -> Log:
         """The topic's log, made if need be. Remembers it for the short way, if that may be taken at all."""

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from runnel.core.checksum import crc_extended, crc_of
+from runnel.core.journal_errors import FormatUnknown
 
 MAGIC = b"rnle"
 HEADER = Struct("<4sIIIQQ")  # magic, crc, length, parts, synced, time
@@ -124,6 +125,9 @@ def read_head(data: bytes | memoryview, at: int, segment_id: int, position: int)
     if crc_extended(_seed(segment_id, position), covered) != crc:
         return None
     table = list(PART.iter_unpack(data[at + HEADER.size : table_end]))
+    for _, flags, reserved, *_ in table:
+        if flags or reserved:  # whole, and of a later version: not damage, and nothing to guess about
+            raise FormatUnknown(f"an entry part with flags {flags:#x} {reserved:#x}", flags or reserved, 0)
     return Head(position, position + length, synced, time, table, table_end - at)
 
 

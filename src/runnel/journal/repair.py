@@ -186,6 +186,7 @@ def _rebuild(survey: Survey) -> None:
     _go_on_safely(survey, ledger)
     size = checkpoint.write(storage, number, 0, ledger)
     journal = old.journal or secrets.token_hex(8)
+    storage.sync_names()  # whatever the manifest names must be there before it is
     manifest.write(storage, Manifest(journal, segments, [number], number, old.fsync, 0, size))
 
 

@@ -41,7 +41,7 @@ def first_kept(history: History, topic: TopicState, options: TopicOptions, now: 
     ranges = [(source, found) for source, found in history.ranges(topic.id) if found.end > topic.first]
     records, held = sum(found.records for _, found in ranges), sum(found.bytes for _, found in ranges)
     first = topic.first
-    for source, found in ranges[:-1]:
+    for source, found in ranges:
         records, held = records - found.records, held - found.bytes
         too_many = count is not None and records >= count
         too_large = size is not None and held >= size

@@ -101,6 +101,7 @@ def _make(source: Path, place: Path, found: Manifest, position: int, progress: P
                 _link(source / name, making / name, counts)
             if progress is not None:
                 progress(min(counts.bytes, total), total)
+        OsStorage(making).sync_names()  # whatever the manifest names must be there before it is
         manifest.write(OsStorage(making), found)
         counts.bytes += (making / manifest.NAME).stat().st_size
         os.rename(making, place)  # over an empty folder, too

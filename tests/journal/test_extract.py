@@ -1,0 +1,80 @@
+"""Records out of segments: decoded, in order, and nothing left out in silence."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from runnel.core.checksum import crc_of
+from runnel.core.packing import pack, unpack
+from runnel.core.record import Gap, Record
+from runnel.journal.entry import Kind, Part
+from runnel.journal.extract import Extract, decoded, microseconds_of, moment
+from runnel.journal.history import Found
+from runnel.journal.ledger import TopicState
+from runnel.testing.power import MemoryStorage
+from tests.journal.folders import Writer, publish_numbered
+
+TOPIC = TopicState(1, "t", 7, {}, None, 0, 100)
+
+
+def test_offsets_and_sequences_follow_the_deltas_of_a_batch() -> None:
+    body = pack([b"a", b"b", b"c"], deltas=[0, 2, 5])
+    found = Found(1, 10, 15, 40, 1_000_000, body)
+    records = list(decoded(found, unpack(body), TOPIC))
+    assert [(record.offset, record.sequence) for record in records] == [(10, 40), (12, 42), (15, 45)]
+    assert {record.time for record in records} == {datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)}
+
+
+def test_a_record_s_own_time_comes_before_the_batch_s() -> None:
+    body = pack([b"a", b"b"], times=[5, None])
+    first, second = decoded(Found(1, 0, 1, 0, 9, body), unpack(body), TOPIC)
+    assert (microseconds_of(first.time), microseconds_of(second.time)) == (5, 9)
+
+
+@pytest.mark.parametrize("microseconds", [0, 1, 1_700_000_000_123_456, 253_402_300_799_999_999])
+def test_times_go_both_ways(microseconds: int) -> None:
+    assert microseconds_of(moment(microseconds)) == microseconds
+    assert moment(microseconds).utcoffset() == timedelta(0)
+
+
+@pytest.mark.parametrize("by_sequence", [True, False])
+def test_a_batch_that_does_not_decode_is_a_gap(by_sequence: bool) -> None:
+    with Writer(MemoryStorage()) as writer:
+        publish_numbered(writer, 0, 1, ["t"])
+        body = bytes(44) + b"not a batch at all"
+        body = crc_of(body).to_bytes(4, "little") + body  # its crc is right, for all that helps
+        writer.write(writer.batch("t", body, 2))
+        publish_numbered(writer, 1, 2, ["t"])
+        history, topic = writer.journal.history, writer.topic("t")
+        found = list(Extract(history, [topic], "t", by_sequence=by_sequence).read())
+    assert [one.offset if isinstance(one, Record) else (one.first, one.end) for one in found] == [
+        0,
+        1,
+        2,
+        (3, 5),
+        5,
+        6,
+        7,
+    ]
+    (gap,) = (one for one in found if isinstance(one, Gap))
+    assert "version" in gap.reason
+
+
+def test_state_between_records_and_other_topics_are_passed_over() -> None:
+    with Writer(MemoryStorage()) as writer:
+        for number in range(4):
+            publish_numbered(writer, number, number + 1, ["a", "b"])
+            writer.write(Part(Kind.OPTIONAL + 1, b"of a later version", crc_of(b"of a later version")))
+        one = Extract(writer.journal.history, [writer.topic("b")], "b", by_sequence=False)
+        assert [record.offset for record in one.read() if isinstance(record, Record)] == list(range(6))
+    assert repr(one) == "<Extract of 'b', 1 topics>"
+
+
+def test_without_topics_there_is_nothing() -> None:
+    with Writer(MemoryStorage()) as writer:
+        publish_numbered(writer, 0, 1)
+        for by_sequence in (True, False):
+            for time in (None, 0):
+                assert list(Extract(writer.journal.history, [], ">", by_sequence=by_sequence).read(time=time)) == []

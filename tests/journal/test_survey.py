@@ -1,0 +1,204 @@
+"""Reading everything: each damage is found where it is, and no more is called lost than is."""
+
+from __future__ import annotations
+
+import pytest
+
+from runnel.core.checksum import crc_of
+from runnel.core.packing import pack
+from runnel.journal import checkpoint, manifest
+from runnel.journal.journal import SKIPPED
+from runnel.journal.ledger import trim_part
+from runnel.journal.survey import Damage, LostRange, Survey, TornTail
+from runnel.journal.swap import read_whole
+from runnel.testing.power import MemoryStorage
+from tests.journal.folders import Writer, in_memory, publish_numbered
+from tests.journal.test_salvage import load, overwrite
+
+
+def hurt(storage: MemoryStorage, name: str, position: int) -> None:
+    data = bytearray(read_whole(storage, name))
+    data[position] ^= 0xFF
+    overwrite(storage, name, bytes(data))
+
+
+def test_a_whole_journal_has_no_damage_and_the_same_ledger() -> None:
+    storage = MemoryStorage()
+    with Writer(storage) as writer:
+        publish_numbered(writer, 0, 60)
+        writer.settle(writer.group("g", "orders"), 0, 7)
+        writer.cursor("ada", "jobs", 3)
+        wanted = writer.journal.ledger.changes(everything=True)
+    survey = Survey(storage).run()
+    assert survey.damages == []
+    assert survey.lost == []
+    assert survey.records == 180
+    assert not survey.guessed
+    assert survey.ledger.changes(everything=True) == wanted
+
+
+def test_progress_rises_to_the_end() -> None:
+    told: list[tuple[int, int]] = []
+    storage = MemoryStorage()
+    with Writer(storage, segment_bytes=1 << 20) as writer:
+        for _ in range(8):
+            writer.publish("t", [bytes(500_000)])
+    survey = Survey(storage, progress=lambda done, total: told.append((done, total))).run()
+    assert len(told) > 2
+    assert told == sorted(told)
+    assert told[-1] == (survey.size, survey.size)
+
+
+def test_holes_and_skipped_offsets_are_not_called_lost() -> None:
+    storage = MemoryStorage()
+    with Writer(storage) as writer:
+        publish_numbered(writer, 0, 2, ["t"])
+        topic = writer.topic("t")
+        writer.write(trim_part(topic.id, 0, topic.end + SKIPPED))
+        publish_numbered(writer, 2, 4, ["t"])
+        part = writer.batch("t", pack([b"after a hole"]), 1)
+        part.base = part.last = part.base + 10
+        writer.write(part)
+    survey = Survey(storage).run()
+    assert (survey.damages, survey.lost) == ([], [])
+
+
+@pytest.mark.parametrize("link", [0, -1])
+def test_state_behind_a_damaged_checkpoint_comes_from_the_segments_and_the_other_links(link: int) -> None:
+    storage = MemoryStorage()
+    with Writer(storage) as writer:
+        publish_numbered(writer, 0, 60)
+        writer.settle(writer.group("g", "orders"), 0, 7)
+        wanted = writer.journal.ledger.changes(everything=True)
+    chain = load(storage).checkpoints
+    assert len(chain) > 1
+    hurt(storage, checkpoint.name_of(chain[link]), 60)
+    survey = Survey(storage).run()
+    assert survey.bad_checkpoints == [chain[link]]
+    assert not survey.guessed
+    assert survey.ledger.changes(everything=True) == wanted
+
+
+def test_records_whose_topic_nobody_knows_any_more_are_orphans() -> None:
+    storage = MemoryStorage()
+    with Writer(storage) as writer:
+        publish_numbered(writer, 0, 60)
+    # The first segment, which says what the topics are called, and the full checkpoint.
+    known = load(storage)
+    storage.remove(known.segments[0].name)
+    for number in known.checkpoints:
+        storage.remove(checkpoint.name_of(number))
+    survey = Survey(storage).run()
+    assert survey.guessed
+    assert sorted(survey.orphans) == [1, 2]
+    assert all(end == 90 for _, end in survey.orphans.values())
+
+
+def test_deleted_topics_are_no_orphans_and_lose_nothing() -> None:
+    from runnel.journal.entry import Kind, state
+
+    storage = MemoryStorage()
+    with Writer(storage) as writer:
+        publish_numbered(writer, 0, 60)
+        writer.write(state(Kind.TOPIC_DELETED, topic=writer.topic("jobs").id))
+    hurt(storage, load(storage).segments[0].name, 300)
+    survey = Survey(storage).run()
+    assert survey.orphans == {}
+    assert {one.topic for one in survey.lost} <= {"orders"}
+
+
+def test_a_torn_tail_is_no_damage() -> None:
+    storage = MemoryStorage()
+    writer = Writer(storage)
+    publish_numbered(writer, 0, 3)
+    end = writer.journal.history.sources[-1].written
+    name = load(storage).segments[-1].name
+    data = read_whole(storage, name)
+    overwrite(storage, name, data[:end] + b"rnle half an entry" + bytes(50))
+    survey = Survey(storage).run()
+    assert survey.damages == []
+    assert survey.torn == TornTail(name, end, 18)
+
+
+def test_bad_bytes_below_the_mark_are_damage() -> None:
+    storage = MemoryStorage()
+    writer = Writer(storage)
+    publish_numbered(writer, 0, 3)
+    name = load(storage).segments[-1].name
+    end = writer.journal.history.sources[-1].written
+    overwrite(storage, name, read_whole(storage, name)[: end - 10] + bytes(10))
+    survey = Survey(storage).run()
+    assert survey.torn is None
+    (damage,) = survey.damages
+    assert damage.file == name
+    assert survey.guessed or survey.lost
+
+
+def test_a_segment_cut_short_is_damage_even_at_an_entry_s_end() -> None:
+    storage = in_memory(60)
+    info = load(storage).segments[1]
+    data = read_whole(storage, info.name)
+    last = data.rindex(b"rnle")
+    overwrite(storage, info.name, data[:last])
+    survey = Survey(storage).run()
+    assert survey.damages == [Damage(info.name, last, f"the segment was sealed with {info.end} bytes")]
+    (lost,) = survey.lost
+    assert lost.end - lost.first == 3
+
+
+def test_a_batch_that_is_whole_and_makes_no_sense_is_damage() -> None:
+    storage = MemoryStorage()
+    with Writer(storage) as writer:
+        body = bytes(44) + b"not a batch at all"
+        writer.write(writer.batch("t", crc_of(body).to_bytes(4, "little") + body, 2))
+        writer.write(writer.batch("t", pack([b"one"]), 2))  # says two, holds one
+        epoch = writer.topic("t").epoch
+    survey = Survey(storage).run()
+    assert [damage.why.partition(": ")[2] for damage in survey.damages] == [
+        "its version is 0, and this runnel reads version 1",
+        "it spans 1 offsets, not 2",
+    ]
+    assert survey.lost == [LostRange("t", epoch, 0, 4)]
+
+
+def test_compressed_batches_are_checked_by_crc_where_the_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from runnel.core import compression
+
+    storage = MemoryStorage()
+    with Writer(storage) as writer:
+        for _ in range(2):
+            writer.publish("t", [b"x" * 1000], compression="zstd")
+
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    compression._library.cache_clear()
+    monkeypatch.setattr(compression, "import_module", missing)
+    try:
+        survey = Survey(storage).run()
+    finally:
+        compression._library.cache_clear()
+    assert survey.damages == []
+    assert len(survey.notes) == 1
+    assert "checked by crc only" in survey.notes[0]
+
+
+def test_an_index_that_lies_is_damage() -> None:
+    storage = in_memory(60)
+    first, second, *_ = load(storage).segments
+    from runnel.journal.history import rebuilt
+
+    overwrite(storage, first.index_name, rebuilt(storage, second).encode(first))
+    survey = Survey(storage).run()
+    assert survey.damages == [Damage(first.index_name, 0, "it does not say what the segment holds")]
+    assert survey.bad_indexes == [first]
+    assert survey.bad_segments == []
+
+
+def test_without_a_manifest_the_files_are_read_all_the_same() -> None:
+    storage = in_memory(60)
+    storage.remove(manifest.NAME)
+    survey = Survey(storage).run()
+    assert survey.manifest_lost
+    assert survey.records == 180
+    assert [damage.file for damage in survey.damages] == [manifest.NAME]
