@@ -10,6 +10,7 @@ import pytest
 import runnel
 from runnel import Broker
 from runnel.testing.clock import JumpingClock
+from tests.contract.lives import Folder
 from tests.contract.reading import at_rest, opened
 
 Opens = Callable[..., Broker]
@@ -57,3 +58,15 @@ def place(request: pytest.FixtureRequest, clock: JumpingClock, tmp_path: Path) -
 async def broker(place: Place) -> AsyncIterator[Broker]:
     async with place.open() as opened:
         yield opened
+
+
+@pytest.fixture(params=["closed", "killed"])
+def folder(request: pytest.FixtureRequest, clock: JumpingClock, tmp_path: Path) -> Folder:
+    """A folder that brokers live in one after the other; each is closed, or each is killed."""
+    return Folder(tmp_path / "life-1", clock, killed=request.param == "killed")
+
+
+@pytest.fixture
+def data(clock: JumpingClock, tmp_path: Path) -> Folder:
+    """A folder whose brokers are closed."""
+    return Folder(tmp_path / "life-1", clock, killed=False)

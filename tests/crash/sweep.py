@@ -7,7 +7,8 @@ finds depends on what the disk kept. An *opening* is one of them, opened and com
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from random import Random
 
 from runnel.core.errors import RunnelError
@@ -15,7 +16,7 @@ from runnel.journal.journal import Journal
 from runnel.testing import fates
 from runnel.testing.power import MemoryStorage, PowerLost
 from tests.crash.model import State, Violation
-from tests.crash.workload import Watched, World, watched
+from tests.crash.workload import Watched, World, in_small, watched
 
 FIXED = (fates.nothing, fates.everything, fates.names_only, fates.names_and_lengths, fates.data_only)
 
@@ -25,12 +26,20 @@ class Failure(Exception):
 
 
 class Sweep:
-    """One workload, crashed at every call. `run` returns when nothing was found, and raises `Failure` otherwise."""
+    """One workload, crashed at every call. `run` returns when nothing was found, and raises `Failure` otherwise.
 
-    def __init__(self, seed: int, *, steps: int = 40, ends: int = 3, again: float = 0.15) -> None:
-        self.seed, self.steps, self.ends, self.again = seed, steps, ends, again
+    steps     how long the workload is
+    ends      how many ends are tried at each point, besides all the worst ones when `thorough`
+    again     how often what is found is crashed again while it recovers, or goes on and is crashed later
+    """
+
+    def __init__(
+        self, seed: int, *, steps: int = 40, ends: int = 3, again: float = 0.15, thorough: bool = False
+    ) -> None:
+        self.seed, self.steps, self.ends, self.again, self.thorough = seed, steps, ends, again, thorough
         self.random = Random(seed + 1)  # apart from the world's: looking changes nothing
         self.world = World(seed)
+        self.worth_it: Callable[[], bool] = lambda: True
         self.points = 0
         self.openings = 0
         self.operations: Counter[str] = Counter()
@@ -39,7 +48,12 @@ class Sweep:
         return f"<Sweep {self.seed}, {self.points} points, {self.openings} openings>"
 
     def run(self) -> Sweep:
-        """Live the whole workload, looking before each call."""
+        """Live the whole workload, looking before each call; every other one in small."""
+        with in_small() if self.seed % 2 else nullcontext():
+            self._run()
+        return self
+
+    def _run(self) -> None:
         world = self.world
         world.storage.watch = self.look
         try:
@@ -49,11 +63,12 @@ class Sweep:
             self.look()
         except (Violation, RunnelError, OSError, LookupError, ValueError) as error:
             raise Failure(f"seed {self.seed}, point {self.points}, while working: {error!r}") from error
-        return self
 
     def look(self) -> None:
         """The power goes now: try what may be found."""
         self.points += 1
+        if not self.worth_it():
+            return
         storage = self.world.storage
         if storage.trace:
             self.operations[storage.trace[-1][0]] += 1
@@ -66,22 +81,18 @@ class Sweep:
                 raise Failure(f"seed {self.seed}, point {self.points} after {last}, {name}: {error!r}") from error
 
     def ways(self, storage: MemoryStorage) -> Iterator[tuple[str, MemoryStorage, bool]]:
-        random = self.random
+        """What may be found now, what to call it, and whether nothing was lost but the process."""
         yield "killed", storage.after_kill(), self.world.intact
-        fixed = FIXED[self.points % len(FIXED)]
-        yield fixed.__name__, storage.after_power_loss(fixed), False
+        for fixed in FIXED if self.thorough else FIXED[self.points % len(FIXED) :][:1]:
+            yield fixed.__name__, storage.after_power_loss(fixed), False
         for _ in range(self.ends - 2):
-            choice = random.random()
+            choice, back = self.random.random(), self.random.randint(0, 12)
             if choice < 0.5:
-                yield "random", storage.after_power_loss(random), False
+                yield "random", storage.after_power_loss(self.random), False
+            elif choice < 0.75:
+                yield f"only_after(-{back})", storage.after_power_loss(fates.only_after(storage.calls - back)), False
             else:
-                call = storage.calls - random.randint(0, 12)
-                one = fates.only_after(call) if choice < 0.75 else fates.only_until(call)
-                yield (
-                    f"{'only_after' if choice < 0.75 else 'only_until'}({call - storage.calls})",
-                    storage.after_power_loss(one),
-                    False,
-                )
+                yield f"only_until(-{back})", storage.after_power_loss(fates.only_until(storage.calls - back)), False
 
     def judge(self, found: MemoryStorage, *, killed: bool) -> None:
         """Open what is there, crash again or not, and compare."""

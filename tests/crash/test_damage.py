@@ -6,7 +6,8 @@ every length.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from random import Random
 
 import pytest
@@ -24,6 +25,7 @@ from runnel.journal.options import JournalOptions
 from runnel.journal.segment import START
 from runnel.testing.power import MemoryStorage
 from tests.crash.model import State, observe, read_sequence, read_topic
+from tests.crash.workload import in_small
 
 OPTIONS = JournalOptions(segment_bytes=4096, min_free=0)
 FIRST, SECOND = "000000000001.seg", "000000000002.seg"
@@ -161,6 +163,13 @@ def state_of(journal: Journal) -> tuple[object, ...]:
     ledger = journal.ledger
     groups = [(group.encode(), group.floor) for group in ledger.groups.values()]
     return [*ledger.topics.values()], [*ledger.cursors.values()], groups, ledger.sequence
+
+
+@pytest.fixture(params=["in full", "in small"], autouse=True)
+def size(request: pytest.FixtureRequest) -> Iterator[None]:
+    """How much is read at a time: a small segment at once, or its entries one by one."""
+    with in_small() if request.param == "in small" else nullcontext():
+        yield
 
 
 def test_damage_in_a_sealed_segment_is_told_and_never_served() -> None:

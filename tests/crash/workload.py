@@ -7,11 +7,14 @@ what a crash left behind and compares. Everything depends on the seed alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from random import Random
 from typing import Any
+from unittest import mock
 
 from runnel.core.packing import pack
+from runnel.journal import history, index, segment
 from runnel.journal.entry import Kind, Part, state
 from runnel.journal.group_state import GroupState
 from runnel.journal.journal import Draft, Journal, WriteFailed
@@ -32,6 +35,22 @@ from tests.crash.model import State, Stored, Violation, observe
 SECOND = 1_000_000
 PAGES = ((4096, 512), (512, 512), (64, 64))  # bytes of a page, and of a sector
 NAMES = ("a", "b.c", "d", "e")
+
+
+@contextmanager
+def in_small() -> Iterator[None]:
+    """Chunks, windows and zeroed stretches as small in proportion as the segments are here, so that all have edges."""
+    with ExitStack() as stack:
+        for module, name, value in (
+            (segment, "ZERO_STEP", 1024),
+            (segment, "_ZEROS", bytes(1024)),
+            (segment, "SMALL_COMMIT", 600),
+            (index, "WINDOW", 300),
+            (history, "WINDOW", 300),
+            (history, "CHUNK", 900),
+        ):
+            stack.enter_context(mock.patch.object(module, name, value))
+        yield
 
 
 class Watched(MemoryStorage):
@@ -152,7 +171,7 @@ class World:
     def open(self) -> None:
         """Open the journal, compare it with what was promised, and go on from there."""
         self.journal = Journal.open(self.disk(self.storage), self.options(), now=self.now)
-        at, found = self.promises.check(self.journal, killed=self.intact, exact=self.exact)
+        _, found = self.promises.check(self.journal, killed=self.intact, exact=self.exact)
         promises = self.promises
         promises.hand_out_all(found)
         promises.states, promises.returned = [found], 0
@@ -322,10 +341,9 @@ class World:
         for _ in range(self.random.randint(0, 3)):
             place = self.random.choice(places)
             settled += (place, min(end, place + self.random.choice((1, 1, 4))))
-        open_places = [
-            place for place in places if not any(a <= place < b for a, b in zip(*[iter(settled)] * 2, strict=True))
-        ]
-        failed = [(self.random.choice(open_places), 2, 5.5, "no")] if open_places and self.random.random() < 0.5 else []
+        ranges = [range(*pair) for pair in zip(settled[::2], settled[1::2], strict=True)]
+        left = [place for place in places if not any(place in one for one in ranges)]
+        failed = [(self.random.choice(left), 2, 5.5, "no")] if left and self.random.random() < 0.5 else []
         self.write([Draft([progress_part(number, settled, failed)], self.now)])
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,20 @@ import pytest
 from runnel.core.journal_errors import FolderInUse, FolderUnusable
 from runnel.journal import folder
 from runnel.journal.folder import FolderLock, ReadersLease, file_system
+
+
+@pytest.fixture(autouse=True)
+def _impatient() -> Iterator[None]:
+    """Waiting for a lock has no end of its own."""
+
+    def give_up(number: int, frame: object) -> None:
+        raise TimeoutError("a lock was waited for, for ever")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture
@@ -77,6 +92,14 @@ def test_the_folder_of_a_dead_process_can_be_taken(tmp_path: Path) -> None:
     assert python(TAKE, str(tmp_path)).stdout == "taken\n"
     lock = FolderLock(tmp_path)
     lock.take()
+    lock.release()
+
+
+def test_nothing_is_left_of_the_pid_that_was_there_before(tmp_path: Path) -> None:
+    (tmp_path / "LOCK").write_text("123456789012345\n")
+    lock = FolderLock(tmp_path)
+    lock.take()
+    assert (tmp_path / "LOCK").read_text() == f"{os.getpid()}\n"
     lock.release()
 
 

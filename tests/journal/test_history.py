@@ -178,6 +178,28 @@ def test_what_is_written_and_not_yet_synced_is_not_read() -> None:
     assert len(read_topic(journal.history, 1)) == 2
 
 
+def test_a_start_behind_what_is_synced_waits_there_and_misses_nothing() -> None:
+    writer = ran([[(1, 1, 1)]])
+    journal, read = writer.journal, writer.journal.history
+    parts = [batch(1, 1 + at, 1 + at, 100 + at, [b"x" * 500]) for at in range(4)]
+    journal._append([Draft([part], part.time) for part in parts])
+    plans = [(read.plan_at_time(1, 102), 1), (read.plan_sequence_at_time(102), None), (read.plan_sequence(3), None)]
+    ends = []
+    for plan, topic in plans:
+        assert plan is not None
+        parsed = read.parse(plan, read.fetch(plan), {1}, by_sequence=topic is None)
+        assert (parsed.items, parsed.position) == ([], read.sources[-1].written)
+        ends.append((plan, parsed, topic))
+    journal.sync()
+    for plan, parsed, topic in ends:
+        args = (parsed.place, plan, parsed.position)
+        following = read.plan_sequence(*args) if topic is None else read.plan(topic, *args)
+        found = read_from(read, {1}, following, topic)
+        assert [one for one in found if isinstance(one, Found) and one.time >= 102] == [
+            Found(part.topic, part.base, part.last, part.sequence, part.time, part.body) for part in parts[2:]
+        ]
+
+
 # -- damage -----------------------------------------------------------------------------------------------------
 
 

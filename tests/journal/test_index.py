@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,6 +113,32 @@ def test_a_topic_that_is_not_there_has_no_range_and_no_windows() -> None:
         assert index.range_of(2) is None
         with pytest.raises(KeyError):
             index.window(2, 0)
+
+
+def test_others_may_look_at_any_moment_while_it_grows() -> None:
+    builder, looks = IndexBuilder(), 0
+
+    def look(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal looks
+        if frame.f_code is IndexBuilder.add.__code__:  # before and after each append in it
+            looks += 1
+            for topic, found in list(builder.topics()):
+                assert builder.window(topic, 10**6)[0] >= 64
+                assert builder.window_at_time(topic, 10**6) >= 64
+                assert found.first < 100
+            if len(builder):
+                assert builder.sequence_window(10**6) >= 64
+                assert builder.time_window(10**6) >= 64
+
+    with small_windows(WINDOW):
+        for number in range(6):
+            before = sys.getprofile()
+            sys.setprofile(look)
+            try:
+                builder.add(64 + 120 * number, 1 + number % 2, number, number, number, number, 9)
+            finally:
+                sys.setprofile(before)
+    assert looks > 6 * 6
 
 
 EXAMPLE = built([Added((64, 2, 0, 3, 0, 5, 9)), Added((300, 1, 0, 0, 4, 6, 9)), Added((300, 2, 4, 4, 5, 6, 9))])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -23,9 +23,9 @@ class _Settling:
     def __repr__(self) -> str:
         return f"<Blocking {self._inner!r}>"
 
-    def ack(self) -> None:
-        """The work is done. Accepted when it returns."""
-        self._settle(self._inner.ack)
+    def ack(self, *, durable: bool = False) -> None:
+        """The work is done. Accepted when it returns; with `durable`, on disk."""
+        self._settle(lambda: self._inner.ack(durable=durable))
 
     def nack(self, delay: float | None = None, reason: str = "nacked") -> None:
         """The work failed: try again after `delay` seconds, or after the group's backoff."""
@@ -35,9 +35,9 @@ class _Settling:
         """The work can never succeed: to the dead-letter topic, with the reason."""
         self._settle(lambda: self._inner.reject(reason))
 
-    def _settle(self, say: Callable[[], object]) -> None:
+    def _settle(self, say: Callable[[], Awaitable[None]]) -> None:
         async def saying() -> None:
-            say()
+            await say()
 
         self._portal.run(saying())
 

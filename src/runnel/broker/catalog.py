@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from runnel.broker.gate import Gate, GateReader
 from runnel.broker.log import Log
 from runnel.core.codec import Codec
+from runnel.core.compression import compress
 from runnel.core.errors import NotSupported, TopicConflict, TopicDeleted, UnknownTopic
 from runnel.core.options import TopicOptions
 from runnel.core.pattern import PatternTable, check_name
@@ -44,6 +45,8 @@ class Catalog:
             if value := getattr(options, option):
                 why = "this broker lives in memory only" if in_memory else "this version does not clean by key"
                 raise NotSupported(f"{option}={value!r}", why)
+        if options.compression:
+            compress(options.compression, b"")  # raises now, and not when the first record is written
         if options.durable is False and options.compression:
             raise NotSupported("compression", "a topic with durable=False is kept in memory, as it is")
         return options

@@ -18,7 +18,7 @@ from runnel.broker.committer import Committer
 from runnel.broker.gate import Entry
 from runnel.broker.gathering import Commit, Gathering, Pending
 from runnel.broker.log import Log
-from runnel.core.errors import BrokerClosed, TopicDeleted
+from runnel.core.errors import BrokerClosed, RunnelError, TopicDeleted
 from runnel.core.journal_errors import DiskFull, NotWritten, OutcomeUnknown
 from runnel.core.packing import BYTES, JSON, MSGPACK, pack
 from runnel.journal.entry import Kind, Part, state
@@ -60,7 +60,7 @@ class Commits:
         self._made: list[Part] = []  # topics and groups: before the batches of the same commit
         self._ended: list[Part] = []  # deletions: behind them
         self._under_way: deque[Commit] = deque()
-        self._round = 0  # how often commits failed; offsets given before the last time are void
+        self._round = 0  # how often records failed to be written; offsets given before the last time are void
         self._room: deque[asyncio.Future[None]] = deque()
         self._flushes: list[asyncio.Future[None]] = []  # to be told with the next commit
         self._flushing = False
@@ -79,6 +79,8 @@ class Commits:
         self._committer.stop()
         self._landed()
         self._fail_gathered(BrokerClosed("publishing"))
+        flushes, self._flushes = self._flushes, []
+        _tell_all(flushes, BrokerClosed("waiting for the disk"))
 
     # -- handing over -------------------------------------------------------------------------------------------
 
@@ -174,6 +176,8 @@ class Commits:
 
     async def flushed(self) -> None:
         """Return when everything said so far is durable."""
+        if self.stopped:
+            raise BrokerClosed("waiting for the disk")
         waiter = self.loop.create_future()
         self._flushes.append(waiter)
         self.flush_soon()
@@ -204,10 +208,24 @@ class Commits:
         if sequence > self._journal.ledger.reserved - RESERVED_SEQUENCES // 2:
             said.append(state(Kind.SEQUENCE, base=sequence + RESERVED_SEQUENCES))
         batches: list[Part] = []
+        refused: dict[Log, Exception] = {}
         for one in gatherings:
-            batches.append(_batch(one, sequence, at))
+            one.sequence = sequence
             sequence += len(one.values)
-        commit = Commit(Draft(said + batches + ended + kept, at), gatherings, first, self._round)
+            try:
+                batches.append(_batch(one, at))
+            except RunnelError as error:  # too large with its headers, say: and what follows it, has offsets behind it
+                refused.setdefault(one.log, error)
+        for one in [one for one in gatherings if one.log in refused]:
+            self._void(one, refused[one.log], flushed=True)
+        if refused:
+            bad = {log.stored.id for log in refused if log.stored is not None}
+            gatherings = [one for one in gatherings if one.log not in refused]
+            batches = [part for part in batches if part.topic not in bad]
+        if not gatherings and sequence > first:
+            timeline.release(first)  # nothing of it comes
+        parts = said + batches + ended + kept
+        commit = Commit(Draft(parts, at), gatherings, first, self._round)
         commit.landed += landed
         commit.undo += undo
         if said or ended:
@@ -237,7 +255,7 @@ class Commits:
         results = self._committer.results
         failed: WriteFailed | None = None
         while results:
-            commits, failed = results.popleft()
+            commits, failed, self._round = results.popleft()
             for at, commit in enumerate(commits):
                 self._under_way.remove(commit)
                 if failed is None or at < failed.done:
@@ -245,8 +263,8 @@ class Commits:
                 else:
                     self._fail(commit, failed, written=at < failed.begun)
             if failed is not None:
-                self._round += 1
-                self._fail_gathered(_error(failed, written=False))  # their offsets lie behind those that failed
+                if any(commit.holds_records for commit in commits[failed.done :]):
+                    self._fail_gathered(_error(failed, written=False))  # their offsets lie behind those that failed
                 if self._journal.failed is not None:
                     logger.error("%s", self._journal.failed)
         if self._room:
@@ -308,6 +326,8 @@ class Commits:
             self.pending.bytes -= one.size
         if log.stored is not None:
             log.stored.take_back(one.first)
+        if log.ids is not None:
+            log.ids.forget_from(one.first)  # or a retry would be told that it is there
         if not one.waiters:
             logger.error(
                 "%d records for %r, which nobody waits for, were not stored: %s", len(one.values), log.name, error
@@ -320,13 +340,12 @@ class Commits:
             self._void(one, error, flushed=False)
 
 
-def _batch(one: Gathering, sequence: int, at: int) -> Part:
+def _batch(one: Gathering, at: int) -> Part:
     """The part of a batch; from now on it takes nothing more."""
     log = one.log
     stored = log.stored
     assert stored is not None
     stored.close(one)
-    one.sequence = sequence
     codec, values = log.codec or log.schema, one.values
     log.coming += len(values)
     log.coming_bytes += one.size
@@ -337,7 +356,7 @@ def _batch(one: Gathering, sequence: int, at: int) -> Part:
         content_type=BYTES if codec is None else _CONTENT[codec.encoding],
     )
     last = one.first + len(values) - 1
-    return Part(Kind.BATCH, body, int.from_bytes(body[:4], "little"), stored.id, one.first, last, sequence, at)
+    return Part(Kind.BATCH, body, int.from_bytes(body[:4], "little"), stored.id, one.first, last, one.sequence, at)
 
 
 def _error(failed: WriteFailed, *, written: bool) -> Exception:

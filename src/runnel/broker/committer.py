@@ -14,7 +14,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from threading import Thread
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from runnel.core.journal_errors import DiskFull, JournalFailed
 from runnel.journal.journal import Draft, Journal, WriteFailed
@@ -30,12 +30,20 @@ class Commit(Protocol):
     holds_records: bool
 
 
+class Result(NamedTuple):
+    """Commits that the thread is done with, how they failed, and the round that the next ones belong to."""
+
+    commits: list[Any]
+    failed: WriteFailed | None
+    round: int
+
+
 class Committer:
     """One thread, one journal. `landed` is called on the loop when there is something in `results`."""
 
     def __init__(self, journal: Journal, loop: asyncio.AbstractEventLoop, landed: Callable[[], None]) -> None:
         self._journal, self._loop, self._landed = journal, loop, landed
-        self.results: deque[tuple[list[Any], WriteFailed | None]] = deque()  # commits, and how they failed
+        self.results: deque[Result] = deque()
         self._queue: SimpleQueue[Commit | None] = SimpleQueue()
         self._thread = Thread(target=self._run, name="runnel-commit", daemon=True)
         self._round = 0  # commits with records that were handed over before the last failure are refused
@@ -98,9 +106,10 @@ class Committer:
             self._round += 1
             self._full = failed.cause if isinstance(failed.cause, DiskFull) else None
         if good:
-            self.results.append((good, failed))
+            self.results.append(Result(good, failed, self._round))
         if refused:
-            self.results.append((refused, WriteFailed(0, 0, self._journal.failed or self._full or DiskFull(0, 0))))
+            why = WriteFailed(0, 0, self._journal.failed or self._full or DiskFull(0, 0))
+            self.results.append(Result(refused, why, self._round))
         try:
             self._loop.call_soon_threadsafe(self._landed)
         except RuntimeError:

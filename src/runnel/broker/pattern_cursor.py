@@ -52,6 +52,8 @@ class PatternCursor:
 
     def collect(self) -> None:
         """Note the runs of our logs that came since the last time."""
+        if self._store is not None:
+            self._fall_behind()
         if self._collected == (end := self.timeline.sequence):
             return
         for run in self.timeline.runs_from(self._collected):
@@ -109,7 +111,7 @@ class PatternCursor:
     def take(self, limit: int) -> Taken | None:
         """Up to `limit` records from here, and move behind them; None at the end."""
         self.collect()
-        if self.position < self._behind_until or self._is_behind():
+        if self.position < self._behind_until:
             return self._take_behind(limit)
         missed = self.pass_gone()
         slices: list[Slice] = []
@@ -124,20 +126,19 @@ class PatternCursor:
             self._advance(stop - start, "")
         return Taken(slices, missed) if slices or missed else None
 
-    def _is_behind(self) -> bool:
-        """Whether what comes next was in memory and is not any more. Then it is read from disk."""
-        if not self._ahead:
-            return False
-        run, start = self._ahead[0]
-        if run.log.stored is None or run.log.deleted or start >= run.log.base:
-            return False
-        self.position = run.sequence + start - run.offset
-        self._behind, self._behind_until = None, self.timeline.in_memory_from
-        kept = [one for one in self._ahead if one[0].log.stored is None or one[0].sequence >= self._behind_until]
+    def _fall_behind(self) -> None:
+        """Forget what was noted and is not in memory any more: it is read from disk. So a slow reader holds little."""
+        until = self.timeline.in_memory_from
+        if until <= self._behind_until:
+            return
+        first = next((run for run, _ in self._ahead if run.log.stored is not None), None)
+        if first is None or first.sequence >= until:
+            return
+        self._behind_until = until
+        kept = [one for one in self._ahead if one[0].log.stored is None or one[0].sequence >= until]
         self._ahead = deque(kept)
         self._count = sum(run.end - start for run, start in kept)
         self._bytes = sum(run.size for run, _ in kept)
-        return True
 
     def _take_behind(self, limit: int) -> Taken | None:
         """The next records, of which those of durable topics are on disk only."""
@@ -192,6 +193,10 @@ class PatternCursor:
         """Move over `count` records without reading them."""
         self.collect()
         missed: Missed | None = None
+        if (behind := min(count, self._behind_until - self.position)) > 0:
+            missed = Missed(self.position, self.position + behind, behind, reason)
+            self.position += behind
+            count -= behind
         while count > 0 and self._ahead:
             run, start = self._ahead[0]
             step = min(count, run.end - start)

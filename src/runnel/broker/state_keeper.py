@@ -7,6 +7,7 @@ Below: group_keeper, journal.ledger. Above: store.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import msgspec
 
 from runnel.broker.group.options import GroupOptions
 from runnel.broker.group_keeper import GroupKeeper
+from runnel.core.errors import UnknownTopic
 from runnel.core.position import Position
 from runnel.journal.entry import Kind, Part, state
 from runnel.journal.group_state import GroupState
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from runnel.broker.subscription import Subscription
 
 SOON = 0.005
+
+logger = logging.getLogger("runnel")
 
 Place = tuple[str, Position | int]
 
@@ -56,7 +60,10 @@ class StateKeeper:
             place = Position(cursor.epoch, cursor.place) if cursor.epoch else cursor.place
             self._bus.positions[cursor.name] = self._written[cursor.name] = (cursor.pattern, place)
         for group in ledger.groups.values():
-            self._bus.groups.revive(group, msgspec.convert(group.options, GroupOptions))
+            try:
+                self._bus.groups.revive(group, msgspec.convert(group.options, GroupOptions))
+            except UnknownTopic:  # with auto_create off; it is still there when the topic is declared and joined
+                logger.warning("group %r waits for its topic %r, which is not there", group.name, group.pattern)
 
     def touch(self) -> None:
         """Something is new: it goes out with the next commit, or soon."""

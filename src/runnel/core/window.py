@@ -34,6 +34,10 @@ class MessageIds:
         self._seen[message_id] = (now, position)
         self._forget(now)
 
+    def forget_from(self, offset: int) -> None:
+        """What was to be stored at `offset` and behind it was not."""
+        self._seen = {name: found for name, found in self._seen.items() if found[1].offset < offset}
+
     def _forget(self, now: float) -> None:
         while self._seen:
             oldest = next(iter(self._seen))

@@ -155,7 +155,7 @@ class History:
                 continue
             found = source.index.range_of(topic)
             if found is not None:
-                begin = source.index.window_at_time(topic, time)
+                begin = min(source.index.window_at_time(topic, time), source.written)  # the index may be ahead
                 return Plan(source, begin, min(CHUNK, source.written - begin), found.first)
         return None
 
@@ -178,7 +178,7 @@ class History:
             start = bisect_left(sources, sequence + 1, key=_end_sequence)
         for source in sources[start:]:
             if source.written > START and source.holds_records():
-                begin = source.index.sequence_window(sequence)
+                begin = min(source.index.sequence_window(sequence), source.written)
                 return Plan(
                     source, begin, min(CHUNK, source.written - begin), max(sequence, source.info.first_sequence)
                 )
@@ -190,7 +190,7 @@ class History:
             if source.written > START and (source.info.last_time >= time or not source.info.sealed):
                 if not source.holds_records():
                     continue
-                begin = source.index.time_window(time)
+                begin = min(source.index.time_window(time), source.written)
                 return Plan(source, begin, min(CHUNK, source.written - begin), source.info.first_sequence)
         return None
 
@@ -236,7 +236,7 @@ class History:
         info, place = plan.source.info, plan.place
         items: list[Found | Lost] = []
         at, position = 0, plan.position
-        if not data:  # the file ends before its time
+        if not data and plan.size:  # the file ends before its time
             return _skip_damage(plan, items, position, place, topics, by_sequence=by_sequence)
         while at < len(data):
             head = entry.read_head(data, at, info.id, position)

@@ -1,0 +1,115 @@
+"""Durable brokers on a disk in memory, whose calls a test can hold, fail or fill up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from runnel.broker.broker import Broker
+from runnel.broker.commits import Commits
+from runnel.broker.folder_place import FolderPlace
+from runnel.broker.log import Log
+from runnel.core.clock import Clock
+from runnel.journal import entry, segment
+from runnel.journal.entry import Entry
+from runnel.journal.journal import Journal
+from runnel.journal.options import JournalOptions
+from runnel.journal.swap import read_whole
+from runnel.testing.faults import CHANGING, READING, FaultyStorage
+from runnel.testing.power import MemoryStorage
+
+PATIENCE = 20.0  # seconds that a held thread waits before it gives up on its test
+
+
+class Disk(FaultyStorage):
+    """A disk in memory. `hold("sync")` makes the next such call wait for `go_on()`; `reached` says that one does."""
+
+    def __init__(self, capacity: int | None = None, inner: MemoryStorage | None = None) -> None:
+        super().__init__(inner or MemoryStorage(capacity=capacity), kinds=(*CHANGING, *READING))
+        self._held: tuple[str, str] | None = None
+        self._reached = threading.Event()
+        self._go = threading.Event()
+        self.on_read: Callable[[str], None] = lambda name: None
+
+    def hold(self, operation: str, name: str = ".seg") -> None:
+        """The next `operation` on a file of that ending waits, and so does all behind it in its thread."""
+        self._reached.clear()
+        self._go.clear()
+        self._held = operation, name
+
+    async def reached(self) -> None:
+        """Return when a held call has come."""
+        assert await asyncio.to_thread(self._reached.wait, PATIENCE), "nobody made the call that is held"
+
+    def go_on(self) -> None:
+        """Let the held call be carried out."""
+        self._held = None
+        self._go.set()
+
+    def fail_next(self, operation: str, name: str = ".seg", error: int = 5) -> None:
+        """The next `operation` on a file of that ending fails."""
+        self._failing = (operation, name, error)
+
+    _failing: tuple[str, str, int] | None = None
+
+    def _step(self, operation: str, name: str, before_failing: Callable[[], None] | None = None) -> None:
+        if self._held is not None and operation == self._held[0] and name.endswith(self._held[1]):
+            self._reached.set()
+            assert self._go.wait(PATIENCE), "the test never let this call go on"
+        if operation == "read":
+            self.on_read(name)
+        if self._failing is not None and operation == self._failing[0] and name.endswith(self._failing[1]):
+            self.fail_at, self.error, self._failing = self.calls + 1, self._failing[2], None
+        super()._step(operation, name, before_failing)
+
+
+def open_on(disk: Disk, folder: Path, clock: Clock | None = None, **options: Any) -> Broker:
+    """A broker whose journal lies on `disk`; `folder` only holds the lock."""
+    given = {"min_free": 0, "segment_bytes": 1 << 16} | options
+    return Broker(clock=clock, folder=FolderPlace(folder, JournalOptions(**given), disk))
+
+
+def commits_of(broker: Broker) -> Commits:
+    assert broker._bus.store is not None
+    return broker._bus.store.commits
+
+
+def journal_of(broker: Broker) -> Journal:
+    assert broker._bus.store is not None
+    return broker._bus.store.journal
+
+
+def log_of(broker: Broker, topic: str) -> Log:
+    return broker._bus.catalog.logs[topic]
+
+
+def entries(journal: Journal) -> list[Entry]:
+    """All that the journal holds, entry by entry, oldest first."""
+    found: list[Entry] = []
+    for source in journal.history.sources:
+        data, position = read_whole(source.storage, source.info.name)[: source.written], segment.START
+        while position < len(data):
+            one = entry.read_entry(data, position, source.info.id, position)
+            assert one is not None, "the journal is damaged"
+            found.append(one)
+            position = one.end
+    return found
+
+
+def kinds(found: Sequence[Entry]) -> list[list[int]]:
+    return [[part.kind for part in one.parts] for one in found]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop turn until `condition` holds."""
+    while not condition():
+        await asyncio.sleep(0)
+
+
+async def turns(count: int = 20) -> None:
+    """Let everything happen that can happen without the disk."""
+    for _ in range(count):
+        await asyncio.sleep(0)

@@ -1,0 +1,50 @@
+"""Every command teaches: a summary in the list, and examples of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Command
+
+COMMANDS = [
+    "info",
+    "log",
+    "log info",
+    "log cat",
+    "log verify",
+    "log repair",
+    "log export",
+    "log snapshot",
+    "topic",
+    "topic list",
+    "topic create",
+    "topic config",
+    "topic delete",
+    "group",
+    "group list",
+    "group reset",
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_teaches_with_examples(runnel: Command, command: str) -> None:
+    done = runnel(*command.split(), "--help")
+    assert done.status == 0
+    assert f"usage: runnel {command}" in done.out
+    examples = done.out.split("examples:\n")[1]
+    assert f"runnel {command}" in examples
+    assert [line for line in done.out.splitlines() if len(line) > 120] == []
+
+
+@pytest.mark.parametrize("family", ["log", "topic", "group"])
+def test_a_family_without_a_command_helps(runnel: Command, family: str) -> None:
+    done = runnel(family)
+    assert (done.status, done.err) == (0, "")
+    assert done.out.startswith(f"usage: runnel {family}")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_option_that_it_does_not_know_is_named_and_exits_with_2(runnel: Command, command: str) -> None:
+    done = runnel(*command.split(), "--loud")
+    assert (done.status, done.out) == (2, "")
+    assert "usage: runnel" in done.err

@@ -1,0 +1,86 @@
+"""`runnel group`: how far groups have come, and setting one back or forth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runnel.journal.inspection import Inspection
+from runnel.journal.ledger import progress_part
+from tests.cli.conftest import Command
+from tests.journal.folders import Owner, publish_numbered
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path) -> Path:
+    with Owner(tmp_path / "data") as owner:
+        publish_numbered(owner, 0, 20)
+        billing = owner.group("billing", "orders")
+        owner.settle(billing, 0, 5, 8, 10)
+        owner.write(progress_part(billing.id, [], [(6, 2, 1_700_000_000.0, "it burned")]))
+        owner.group("audit", ">", 3)
+        owner.group("billing", "jobs")
+    return tmp_path / "data"
+
+
+def floors(folder: Path) -> dict[tuple[str, str], int]:
+    with Inspection(folder) as seen:
+        return {(group.name, group.pattern): group.floor for group in seen.groups}
+
+
+def test_groups_are_listed_with_their_lag(runnel: Command) -> None:
+    heads, audit, jobs, orders = (line.split() for line in runnel("group", "list").out.splitlines())
+    assert heads[:5] == ["GROUP", "READS", "FLOOR", "END", "LAG"]
+    assert audit == ["audit", ">", "3", "60", "-", "0", "0"]
+    assert jobs == ["billing", "jobs", "0", "30", "30", "0", "0"]
+    assert orders == ["billing", "orders", "5", "30", "23", "2", "1"]
+    found = runnel("group", "list", "data", "--json").json()
+    assert found[2]["lag"] == 23
+    assert found[2]["failed"] == [{"place": 6, "attempts": 2, "due": 1_700_000_000.0, "reason": "it burned"}]
+    assert found[0]["lag"] is None
+
+
+@pytest.mark.parametrize(
+    ("to", "floor"),
+    [("earliest", 0), ("latest", 30), ("12", 12), ("30", 30), ("2023-11-14T22:13:26Z", 9), ("2030-01-01", 30)],
+)
+def test_a_group_is_set_to_a_place(runnel: Command, folder: Path, to: str, floor: int) -> None:
+    done = runnel("group", "reset", "billing", "--topic", "orders", "--to", to)
+    assert (done.status, done.err) == (0, "")
+    assert f"goes on at offset {floor}; it stood at 5" in done.out
+    assert floors(folder) == {("billing", "orders"): floor, ("billing", "jobs"): 0, ("audit", ">"): 3}
+    found = runnel("group", "list", "--json").json()[2]
+    assert (found["settled_ahead"], found["failed"]) == (0, [])  # a new beginning
+
+
+def test_a_group_on_a_pattern_is_set_to_a_sequence(runnel: Command, folder: Path) -> None:
+    done = runnel("group", "reset", "audit", "--to", "2023-11-14T22:13:22", "--json")
+    assert done.json() == {"group": "audit", "pattern": ">", "before": 3, "floor": 6}
+    assert floors(folder)[("audit", ">")] == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "code"),
+    [
+        (("nobody", "--to", "earliest"), 1, "unknown_group"),
+        (("billing", "--topic", "none", "--to", "earliest"), 1, "unknown_group"),
+        (("billing", "--to", "earliest"), 2, "usage_error"),
+        (("billing", "--topic", "orders", "--to", "31"), 1, "offset_out_of_range"),
+        (("billing", "--topic", "orders", "--to", "noon"), 2, "invalid_option"),
+        (("audit", "--to", "5"), 2, "invalid_option"),
+        (("billing", "--topic", "a..b", "--to", "earliest"), 2, "invalid_pattern"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line_and_changes_nothing(
+    runnel: Command, folder: Path, arguments: tuple[str, ...], status: int, code: str
+) -> None:
+    before = floors(folder)
+    done = runnel("group", "reset", *arguments)
+    assert (done.status, done.out) == (status, "")
+    assert done.err.endswith(f"({code})\n")
+    assert floors(folder) == before
+
+
+def test_a_place_must_be_named(runnel: Command) -> None:
+    assert runnel("group", "reset", "billing").status == 2

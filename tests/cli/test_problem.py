@@ -1,0 +1,33 @@
+"""What goes wrong is one line with a code, on the error stream, and an exit code."""
+
+import pytest
+
+from runnel.cli.problem import Refused, complain, unknown_topic
+from runnel.core.errors import InvalidOption, RunnelError
+from runnel.core.journal_errors import JournalDamaged
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (InvalidOption("count", -1, "expected 0 or more"), 2, "runnel: count=-1: expected 0 or more (invalid_option)"),
+        (Refused("usage_error", "two\nlines", 2), 2, "runnel: two lines (usage_error)"),
+        (
+            unknown_topic("t", "data"),
+            1,
+            "runnel: there is no topic 't' in 'data'; see `runnel topic list` (unknown_topic)",
+        ),
+        (PermissionError(13, "Permission denied", "data"), 1, "runnel: data: Permission denied (os_error)"),
+        (OSError("odd"), 1, "runnel: odd (os_error)"),
+    ],
+)
+def test_an_error_is_one_line(
+    error: RunnelError | Refused | OSError, status: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert complain(error) == status
+    assert capsys.readouterr() == ("", f"{line}\n")
+
+
+def test_damage_is_a_problem_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert complain(JournalDamaged("f.seg", 3, "torn")) == 1
+    assert capsys.readouterr().err.endswith("(journal_damaged)\n")

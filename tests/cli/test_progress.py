@@ -1,0 +1,37 @@
+"""A bar on a terminal, and nothing anywhere else."""
+
+import io
+
+import pytest
+
+from runnel.cli.progress import Bar
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_bar_grows_and_is_gone_when_the_work_ends() -> None:
+    terminal = Terminal()
+    with Bar("reading", terminal) as bar:
+        bar(0, 2048)
+        bar(1024, 2048)
+        bar(1024, 2048)  # nothing new: nothing written
+    _, empty, half, gone, end = terminal.getvalue().split("\r")
+    assert empty == f"reading [{'.' * 30}]   0% of 2.0 KiB"
+    assert half == f"reading [{'#' * 15}{'.' * 15}]  50% of 2.0 KiB"
+    assert gone.strip() == end == ""
+
+
+def test_nothing_to_do_is_done() -> None:
+    terminal = Terminal()
+    with Bar("reading", terminal) as bar:
+        bar(0, 0)
+    assert "100%" in terminal.getvalue()
+
+
+def test_a_pipe_gets_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with Bar("reading") as bar:
+        bar(1, 2)
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,327 @@
+"""History that is on disk only: starts, order, those who lag, and what retention takes. Memory holds next to nothing."""
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import runnel
+from runnel import Broker, Position
+from runnel.testing.clock import JumpingClock
+from tests.contract.lives import ON_DISK, Folder
+from tests.contract.reading import at_rest, coordinates, read, rest, running, values
+
+COUNT = 600
+
+
+def at(number: int) -> bytes:
+    """A value that says where it is, and takes a little room."""
+    return b"%d " % number + bytes(100)
+
+
+def numbers(records: list[runnel.Record[bytes]]) -> list[int]:
+    return [int(record.value.split()[0]) for record in records]
+
+
+async def fill(broker: Broker, topic: str = "t", count: int = COUNT, first: int = 0, **options: Any) -> None:
+    """Publish the numbers from `first` on, in small batches."""
+    handle = broker.topic(topic, **options)
+    for start in range(first, first + count, 20):
+        await handle.publish_many([at(number) for number in range(start, min(start + 20, first + count))])
+
+
+# -- where to start ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", [0, 1, 19, 20, 21, 333, COUNT - 1, COUNT])
+async def test_a_start_by_offset_or_position(folder: Folder, start: int) -> None:
+    async with folder.life(**ON_DISK) as broker:
+        await fill(broker)
+        epoch = broker.statistics().topics["t"].epoch
+    assert len(folder.segments()) > 3
+    async with folder.life(**ON_DISK) as broker:
+        await broker.publish("t", at(COUNT))
+        for place in (start, Position(epoch, start)):
+            async with broker.subscribe("t", start=place) as subscription:
+                assert numbers(await read(subscription, COUNT + 1 - start)) == list(range(start, COUNT + 1))
+
+
+async def test_a_start_beyond_the_end_is_refused(folder: Folder) -> None:
+    async with folder.life(**ON_DISK) as broker:
+        await fill(broker, count=100)
+    async with folder.life(**ON_DISK) as broker:
+        with pytest.raises(runnel.OffsetOutOfRange):
+            await broker.subscribe("t", start=101).__aenter__()
+
+
+@pytest.mark.parametrize("pattern", ["t", "*"])
+async def test_a_start_by_time(folder: Folder, clock: JumpingClock, pattern: str) -> None:
+    began = clock.time()
+    async with folder.life(**ON_DISK) as broker:
+        for number in range(60):
+            await broker.topic("t").publish_many([at(number)] * 5)
+            await clock.advance(10)
+    async with folder.life(**ON_DISK) as broker:
+        await broker.publish("t", at(60))
+        for seconds in (-5, 0, 5, 10, 295, 300, 585, 590, 595, 600):
+            start = datetime.fromtimestamp(began + seconds, UTC)
+            expected = [number for number in range(60) for _ in range(5) if number * 10 >= seconds] + [60]
+            async with broker.subscribe(pattern, start=start) as subscription:
+                assert numbers(await read(subscription, len(expected))) == expected
+
+
+async def test_a_time_in_the_future_is_the_end(folder: Folder, clock: JumpingClock) -> None:
+    async with folder.life(**ON_DISK) as broker:
+        await fill(broker, count=100)
+    async with folder.life(**ON_DISK) as broker:
+        for pattern in ("t", "*"):
+            start = datetime.fromtimestamp(clock.time() + 1000, UTC)
+            async with broker.subscribe(pattern, start=start) as subscription:
+                position = await broker.publish("t", b"new")
+                assert (await anext(subscription)).position == position
+
+
+# -- one order --------------------------------------------------------------------------------------------------
+
+
+async def test_a_pattern_and_its_topics_agree_on_what_is_on_disk(folder: Folder) -> None:
+    random = Random(7)
+    async with folder.life(**ON_DISK) as broker:
+        for number in range(300):
+            await broker.topic(random.choice("abc")).publish_many([at(number)] * random.randint(1, 4))
+    async with folder.life(**ON_DISK) as broker:
+        topics = broker.statistics().topics
+        total = sum(topic.end for topic in topics.values())
+        async with broker.subscribe("*", start="earliest") as subscription:
+            records = await read(subscription, total)
+        assert [record.sequence for record in records] == sorted({record.sequence for record in records})
+        for name, topic in topics.items():
+            async with broker.subscribe(name, start="earliest") as one:
+                assert await read(one, topic.end) == [record for record in records if record.topic == name]
+
+
+@pytest.mark.parametrize("limit", [1, 7, 5000])
+async def test_batches_of_what_is_on_disk_are_bounded(data: Folder, limit: int) -> None:
+    async with data.life(**ON_DISK) as broker:
+        await fill(broker)
+        for pattern in ("t", "*"):
+            async with broker.subscribe(pattern, start="earliest") as subscription:
+                seen: list[int] = []
+                async for batch in subscription.batches(max_records=limit):
+                    assert 0 < len(batch) <= limit
+                    seen += numbers(list(batch))
+                    if len(seen) == COUNT:
+                        break
+            assert seen == list(range(COUNT))
+
+
+@pytest.mark.parametrize("pattern", ["t", "*"])
+async def test_live_and_late_subscribers_see_the_same_while_publishing_goes_on(data: Folder, pattern: str) -> None:
+    async with data.life(**ON_DISK) as broker:
+        await fill(broker)
+        async with broker.subscribe(pattern) as live, broker.subscribe(pattern, start="earliest") as late:
+            async with running(read(live, COUNT)) as living, running(read(late, 2 * COUNT)) as catching_up:
+                await fill(broker, first=COUNT)
+                assert numbers(await living) == list(range(COUNT, 2 * COUNT))
+                assert numbers(await catching_up) == list(range(2 * COUNT))
+            assert broker.statistics().dropped == 0
+
+
+@pytest.mark.parametrize("pattern", ["t", "*"])
+async def test_whoever_lags_on_a_durable_topic_loses_nothing(data: Folder, pattern: str) -> None:
+    async with data.life(**ON_DISK) as broker:
+        async with broker.subscribe(pattern, strict=True) as subscription:
+            await fill(broker, count=3000)
+            assert subscription.lag == 3000
+            records = await read(subscription, 3000)
+        assert numbers(records) == list(range(3000))
+
+
+@pytest.mark.parametrize("pattern", ["t", "*"])
+async def test_a_lagging_reader_reads_to_the_end_when_the_broker_closes(data: Folder, pattern: str) -> None:
+    async with data.life(**ON_DISK) as broker:
+        async with broker.subscribe(pattern) as subscription:
+            await fill(broker, count=1000)
+            broker.close()
+            async with asyncio.timeout(10):
+                assert numbers(await rest(subscription)) == list(range(1000))
+
+
+@pytest.mark.parametrize("pattern", ["t", "*"])
+async def test_a_reader_that_waits_for_the_disk_ends_when_the_broker_closes(data: Folder, pattern: str) -> None:
+    async with data.life(**ON_DISK) as broker:
+        await fill(broker, count=1000)
+        async with broker.subscribe(pattern, start="earliest") as subscription:
+            reading = asyncio.ensure_future(rest(subscription))
+            await asyncio.sleep(0)  # it has asked for the first chunk
+            broker.close()
+            async with asyncio.timeout(10):
+                assert numbers(await reading) == list(range(1000))
+
+
+@pytest.mark.parametrize("pattern", ["t", "*"])
+async def test_a_name_resumes_in_the_middle_of_what_is_on_disk(folder: Folder, pattern: str) -> None:
+    async with folder.life(**ON_DISK) as broker:
+        await fill(broker)
+    seen: list[int] = []
+    for count in (1, 50, 301, 250):
+        async with folder.life(**ON_DISK) as broker, broker.subscribe(pattern, name="n") as subscription:
+            found = numbers(await read(subscription, count))
+        assert not seen or found[0] == seen[-1], "what was in hand comes again"
+        seen += found if not seen else found[1:]
+    assert seen == list(range(len(seen)))
+
+
+async def test_a_group_works_through_what_is_on_disk(folder: Folder) -> None:
+    async with folder.life(**ON_DISK) as broker:
+        await fill(broker)
+    for pattern in ("t", "*"):
+        done: list[int] = []
+        for count in (100, 250, 250):
+            async with folder.life(**ON_DISK) as broker, broker.subscribe(pattern, group="g") as deliveries:
+                for _ in range(count):
+                    async with await anext(deliveries) as delivery:
+                        done.append(int(delivery.value.split()[0]))
+        assert done == list(range(COUNT))
+
+
+async def test_records_that_leave_memory_under_a_reader_are_read_from_disk(data: Folder) -> None:
+    async with data.life(**ON_DISK) as broker:
+        async with broker.subscribe("a") as one, broker.subscribe("*") as all_of_them:
+            seen: list[runnel.Record[bytes]] = []
+            for start in range(0, 1000, 100):
+                await fill(broker, "a", 100, start)
+                await fill(broker, "b", 100, start)
+                seen += await read(one, 37)
+            seen += await read(one, 1000 - len(seen))
+            assert numbers(seen) == list(range(1000))
+            together = await read(all_of_them, 2000)
+            assert [record for record in together if record.topic == "a"] == seen
+            assert [record.sequence for record in together] == list(range(2000))
+
+
+async def test_deleting_a_topic_ends_those_who_read_it_from_disk(data: Folder) -> None:
+    async with data.life(**ON_DISK) as broker:
+        await fill(broker)
+        await fill(broker, "other", 100)
+        async with broker.subscribe("t", start="earliest") as one, broker.subscribe("*", start="earliest") as several:
+            await read(one, 10)
+            await read(several, 10)
+            await broker.delete("t")
+            with pytest.raises(runnel.TopicDeleted):
+                await read(one, COUNT)
+            await broker.publish("other", at(100))
+            async with asyncio.timeout(10):
+                records = [record for record in await read(several, 101) if record.topic == "other"]
+            assert coordinates(records)[-1][:2] == ("other", 100)
+
+
+async def test_expired_records_are_skipped_in_the_next_life_too(folder: Folder, clock: JumpingClock) -> None:
+    async with folder.life(**ON_DISK) as broker:
+        await broker.publish("t", b"gone", expires=10)
+        await broker.publish("t", b"kept", expires=1000)
+    await clock.advance(11)
+    async with folder.life(**ON_DISK) as broker, broker.subscribe("t", start="earliest") as subscription:
+        assert await values(subscription, 1) == [b"kept"]
+
+
+# -- retention --------------------------------------------------------------------------------------------------
+
+
+async def first_of(broker: Broker) -> int:
+    """The offset of the oldest record that a newcomer reads."""
+    async with broker.subscribe("t", start="earliest") as subscription:
+        return (await anext(subscription)).offset
+
+
+async def kept(broker: Broker) -> list[int]:
+    """The numbers that a newcomer can read."""
+    topic = broker.statistics().topics["t"]
+    first = await first_of(broker)
+    async with broker.subscribe("t", start="earliest") as subscription:
+        return numbers(await read(subscription, topic.end - first))
+
+
+async def test_retention_by_count_moves_the_first_offset_and_gives_files_back(folder: Folder) -> None:
+    async with folder.life(**ON_DISK) as broker:
+        await fill(broker, count=2000, retention_count=100)
+        assert await kept(broker) == list(range(1900, 2000))
+        await at_rest()
+        assert 1 <= len(folder.segments()) <= 6
+    async with folder.life(**ON_DISK) as broker:
+        assert await kept(broker) == list(range(1900, 2000))
+        await fill(broker, count=10, first=2000)
+        assert await kept(broker) == list(range(1910, 2010))
+
+
+async def test_retention_by_bytes_gives_files_back_and_keeps_at_least_what_was_asked_for(folder: Folder) -> None:
+    size = len(at(1000))
+    async with folder.life(**ON_DISK) as broker:
+        await fill(broker, count=2000, retention_bytes=100 * size)
+        found = await kept(broker)
+        assert found == list(range(found[0], 2000))
+        assert 1 <= len(found) <= 100
+        await at_rest()
+        assert 1 <= len(folder.segments()) <= 6
+    async with folder.life(**ON_DISK) as broker:
+        again = await kept(broker)
+        assert again == list(range(again[0], 2000))
+        assert again[0] >= found[0], "what is gone does not come back"
+
+
+async def test_retention_by_age_gives_files_back(folder: Folder, clock: JumpingClock) -> None:
+    async with folder.life(**ON_DISK) as broker:
+        for number in range(0, 1000, 20):
+            await fill(broker, count=20, first=number, retention_age=100)
+            await clock.advance(10)
+        found = await kept(broker)
+        assert found == list(range(found[0], 1000))
+        assert found[0] >= 500, "what is on disk goes by whole segments, so a little more may be there"
+        await at_rest()
+        assert len(folder.segments()) <= 8
+    async with folder.life(**ON_DISK) as broker:
+        again = await kept(broker)
+        assert again[0] >= found[0], "what is gone does not come back"
+
+
+async def test_a_segment_stays_while_any_topic_wants_it(folder: Folder) -> None:
+    async with folder.life(**ON_DISK) as broker:
+        for number in range(0, 1000, 20):
+            await broker.publish("kept", at(number))
+            await fill(broker, count=20, first=number, retention_count=20)
+    async with folder.life(**ON_DISK) as broker, broker.subscribe("kept", start="earliest") as subscription:
+        assert numbers(await read(subscription, 50)) == list(range(0, 1000, 20))
+        assert await kept(broker) == list(range(980, 1000))
+
+
+async def test_deleting_a_topic_gives_its_files_back(folder: Folder) -> None:
+    async with folder.life(**ON_DISK) as broker:
+        await fill(broker, count=2000)
+        assert len(folder.segments()) > 10
+        await broker.delete("t")
+        await fill(broker, "other", 400)
+        await at_rest()
+        assert len(folder.segments()) <= 8
+
+
+async def test_a_reader_behind_retention_is_told_one_gap_and_goes_on(data: Folder) -> None:
+    async with data.life(**ON_DISK) as broker:
+        await broker.topic("t", retention_count=100).declare()
+        for pattern in ("t", "*"):
+            async with broker.subscribe(pattern) as subscription:
+                begin = broker.statistics().topics["t"].end
+                await fill(broker, count=1000)
+                record = await anext(subscription)
+            assert record.offset == begin + 900
+            assert record.gap is not None
+            assert record.gap.count == 900
+            assert "retention" in record.gap.reason
+
+
+def test_a_folder_is_made_with_its_parents(tmp_path: Path) -> None:
+    with runnel.blocking.open(str(tmp_path / "a" / "b" / "c")) as broker:
+        broker.publish("t", b"x")
+    assert (tmp_path / "a" / "b" / "c").is_dir()
