@@ -5,14 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
 from benchmarks.conditions import conditions
+from benchmarks.disk import Unsuitable, scratch
 from benchmarks.harness import Answer, Question, ask
 from benchmarks.report import preamble, report
 
-QUESTIONS = ("fanout", "subscribers", "topics", "latency", "groups")
+IN_MEMORY = ("fanout", "subscribers", "topics", "latency", "groups")
+ON_DISK = ("durable", "catch_up", "history")
+QUESTIONS = IN_MEMORY + ON_DISK
 
 EPILOG = """questions
   fanout       1 publisher, 10 subscribers, one process: what does a delivery cost, against the peers?
@@ -20,10 +25,14 @@ EPILOG = """questions
   topics       100,000 topics: memory, publishing round-robin, a pattern over all of them
   latency      publish to receive at 1,000/s and 100,000/s: p50, p99, max
   groups       1 group, 4 members: an acked delivery, with much waiting, with keys; the group's own memory
+  durable      a durable publish: alone, from 64 tasks, in lists, with readers, to 10,000 topics; against bare fdatasync
+  catch_up     reading a topic from its beginning, by batch and by record; a live reader beside one that catches up
+  history      opening 10 GB, closed or killed; memory with 100,000,000 records and with 100,000 topics
 
 examples
-  python -m benchmarks                      all questions, 5 rounds (some minutes)
+  python -m benchmarks                      all questions, 5 rounds (many minutes; history writes 12 GB)
   python -m benchmarks fanout --quick       a first impression in seconds; do not quote it
+  python -m benchmarks durable --folder /mnt/ssd  on that disk; everything written there is removed again
   python -m benchmarks --json figures.json  the same figures, with every round, for machines
 
 Figures compare only within one run. ✓ and ✗ show aims; a missed aim does not fail the run,
@@ -42,6 +51,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("questions", nargs="*", metavar="question", help="which to ask (default: all)")
     parser.add_argument("--repeat", type=int, metavar="N", help="rounds (default: 5, quick: 2)")
     parser.add_argument("--quick", action="store_true", help="smaller loads and fewer rounds")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        metavar="DIR",
+        help="the disk that durable, catch_up and history are measured on; a folder in memory is refused "
+        "(default: temporary files, if they lie on the working directory's file system, else that directory)",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything to FILE")
     given = parser.parse_args(arguments)
     unknown = [name for name in given.questions if name not in QUESTIONS]
@@ -53,8 +69,11 @@ def main(arguments: list[str] | None = None) -> int:
     print(preamble(stated))
     answers: list[Answer] = []
     for name in given.questions or QUESTIONS:
-        question: Question = import_module(f"benchmarks.{name}").question(quick=given.quick)
-        answer = ask(question, given.repeat or (2 if given.quick else 5), _progress)
+        try:
+            with _question(name, given.folder, quick=given.quick) as question:
+                answer = ask(question, given.repeat or (2 if given.quick else 5), _progress)
+        except Unsuitable as error:
+            parser.error(str(error))
         _progress("")
         print(report(answer), flush=True)
         answers.append(answer)
@@ -63,6 +82,17 @@ def main(arguments: list[str] | None = None) -> int:
         given.json.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         print(f"\nwritten to {given.json}")
     return 1 if any(result.error for answer in answers for result in answer.results) else 0
+
+
+@contextmanager
+def _question(name: str, folder: Path | None, *, quick: bool) -> Iterator[Question]:
+    """The question, with a folder of its own if it needs a disk: one's dirty pages and files are not the next one's."""
+    module = import_module(f"benchmarks.{name}")
+    if name not in ON_DISK:
+        yield module.question(quick=quick)
+        return
+    with scratch(folder) as made:
+        yield module.question(quick=quick, folder=made)
 
 
 def _progress(line: str) -> None:

@@ -3,6 +3,7 @@
 The map of the house, from the ground up:
 
 - `runnel.core`: records, batches, positions, patterns, policies, errors. No I/O, no clock.
+- `runnel.journal`: everything durable, on disk, one entry after another; and looking at it.
 - `runnel.broker`: topics as logs, subscribers as cursors on them, in this process.
 - `runnel.observe`: statistics for Prometheus and OpenTelemetry.
 - `runnel.blocking`: the same broker without asyncio.
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from runnel.core.batch import Batch
     from runnel.core.errors import (
         AlreadySettled,
+        BadBatch,
         BrokerClosed,
+        Damaged,
         Disconnected,
         Ended,
         Forked,
@@ -63,20 +66,36 @@ if TYPE_CHECKING:
         ValidationFailed,
         WouldDeadlock,
     )
+    from runnel.core.journal_errors import (
+        DiskFull,
+        FolderInUse,
+        FolderUnusable,
+        FormatUnknown,
+        JournalDamaged,
+        JournalFailed,
+        NotWritten,
+        OutcomeUnknown,
+    )
     from runnel.core.policy import Policy
     from runnel.core.position import Position, Span
     from runnel.core.record import Gap, Record
 
 __all__ = [
     "AlreadySettled",
+    "BadBatch",
     "Batch",
     "Broker",
     "BrokerClosed",
+    "Damaged",
     "Delivery",
     "DeliveryBatch",
     "Disconnected",
+    "DiskFull",
     "Ended",
+    "FolderInUse",
+    "FolderUnusable",
     "Forked",
+    "FormatUnknown",
     "Full",
     "Gap",
     "GroupSubscription",
@@ -84,12 +103,16 @@ __all__ = [
     "InvalidOption",
     "InvalidPattern",
     "InvalidValue",
+    "JournalDamaged",
+    "JournalFailed",
     "LeaseEnded",
     "NameInUse",
     "NoResponders",
     "NotNow",
     "NotSupported",
+    "NotWritten",
     "OffsetOutOfRange",
+    "OutcomeUnknown",
     "Policy",
     "Position",
     "PublishTimeout",
@@ -134,6 +157,14 @@ _HOME = {
     "Subscription": "runnel.broker.subscription",
     "Topic": "runnel.broker.topic",
     "open": "runnel.broker.place",
+    "DiskFull": "runnel.core.journal_errors",
+    "FolderInUse": "runnel.core.journal_errors",
+    "FolderUnusable": "runnel.core.journal_errors",
+    "FormatUnknown": "runnel.core.journal_errors",
+    "JournalDamaged": "runnel.core.journal_errors",
+    "JournalFailed": "runnel.core.journal_errors",
+    "NotWritten": "runnel.core.journal_errors",
+    "OutcomeUnknown": "runnel.core.journal_errors",
 }
 
 

@@ -14,7 +14,8 @@ from runnel.broker.folder_place import FolderPlace
 from runnel.broker.log import Log
 from runnel.core.clock import Clock
 from runnel.journal import entry, segment
-from runnel.journal.entry import Entry
+from runnel.journal.entry import Entry, Kind
+from runnel.journal.history import Source
 from runnel.journal.journal import Journal
 from runnel.journal.options import JournalOptions
 from runnel.journal.swap import read_whole
@@ -88,15 +89,31 @@ def log_of(broker: Broker, topic: str) -> Log:
 
 def entries(journal: Journal) -> list[Entry]:
     """All that the journal holds, entry by entry, oldest first."""
+    return [one for source in journal.history.sources for one in entries_of(source)]
+
+
+def entries_of(source: Source) -> list[Entry]:
+    """All that one segment holds."""
     found: list[Entry] = []
-    for source in journal.history.sources:
-        data, position = read_whole(source.storage, source.info.name)[: source.written], segment.START
-        while position < len(data):
-            one = entry.read_entry(data, position, source.info.id, position)
-            assert one is not None, "the journal is damaged"
-            found.append(one)
-            position = one.end
+    data, position = read_whole(source.storage, source.info.name)[: source.written], segment.START
+    while position < len(data):
+        one = entry.read_entry(data, position, source.info.id, position)
+        assert one is not None, "the journal is damaged"
+        found.append(one)
+        position = one.end
     return found
+
+
+def damage(broker: Broker, disk: Disk, *, sequence: int) -> None:
+    """Flip a byte in the head of the entry that holds the record of `sequence`."""
+    for source in journal_of(broker).history.sources:
+        for one in entries_of(source):
+            for part in one.parts:
+                if part.kind == Kind.BATCH and part.sequence <= sequence < part.sequence + part.count:
+                    assert isinstance(disk.inner, MemoryStorage)
+                    disk.inner._names[source.info.name].content[one.position + 10] ^= 0xFF
+                    return
+    raise AssertionError(f"no entry holds sequence {sequence}")
 
 
 def kinds(found: Sequence[Entry]) -> list[list[int]]:

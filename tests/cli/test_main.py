@@ -1,13 +1,18 @@
 """The command: help that teaches, a version, and exit codes that scripts can rely on."""
 
+import argparse
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import runnel
+from runnel.cli import info
 from runnel.cli import tour as tour_module
 from runnel.cli.main import main
+from tests.journal.folders import fill
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"]])
@@ -19,6 +24,8 @@ def test_help_lists_commands_with_examples(arguments: list[str], capsys: pytest.
     assert "a short tour of the event bus" in printed
     assert "examples:" in printed
     assert "runnel tour --quick" in printed
+    for command in ("info", "topic", "group", "log"):
+        assert f"\n    {command} " in printed
 
 
 def test_without_a_command_it_helps(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,3 +72,41 @@ def test_python_dash_m_runnel_is_the_command() -> None:
     command = [sys.executable, "-m", "runnel", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == f"runnel {runnel.__version__}\n"
+
+
+def test_a_reader_who_has_gone_ends_the_command_quietly(tmp_path: Path) -> None:
+    fill(tmp_path / "data", batches=600)
+    command = [sys.executable, "-m", "runnel", "log", "cat", str(tmp_path / "data")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        assert child.stdout.readline().startswith("orders  0 ")
+        child.stdout.close()
+        assert child.stderr.read() == ""
+    assert child.returncode == 1
+
+
+def test_an_interrupted_command_ends_quietly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_: argparse.Namespace) -> int:
+        signal.raise_signal(signal.SIGINT)
+        return 0
+
+    monkeypatch.setattr(info, "run", interrupted)
+    assert main(["info", str(tmp_path)]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_whole_way_as_a_person_goes_it(tmp_path: Path) -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "runnel", *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+    assert run("topic", "create", "orders", "--option", "retention_age=86400").returncode == 0
+    assert "1 topic, 0 groups" in run("info").stdout
+    assert run("log", "snapshot", "data", "copy").returncode == 0
+    assert run("log", "verify", "copy").returncode == 0
+    assert run("topic", "delete", "orders").returncode == 0
+    assert run("topic", "config", "orders").stderr.startswith("runnel: there is no topic 'orders'")
+    assert run("topic", "config", "orders", "--data", "copy").stdout == "retention_age  86400\n"

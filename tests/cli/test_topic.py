@@ -31,7 +31,7 @@ def test_topics_are_listed_with_what_they_hold(runnel: Command, tmp_path: Path) 
         ("jobs", 0, 90, 90),
         ("orders", 0, 90, 90),
     ]
-    assert [one["topic"] for one in runnel("topic", "list", "--match", "o*", "--json").json() or []] == []
+    assert runnel("topic", "list", "--match", "nobody.>", "--json").json() == []
     assert [one["topic"] for one in runnel("topic", "list", "--match", "orders", "--json").json()] == ["orders"]
 
 

@@ -399,7 +399,7 @@ def test_a_folder_without_asyncio(tmp_path: Path) -> None:
             record = records.receive(timeout=5)
             assert (record.value, record.key, record.position) == (b"hello", b"k", position)
         with broker.subscribe("t", group="g") as deliveries:
-            deliveries.receive(timeout=5).ack(durable=True)
+            deliveries.receive(timeout=5).ack()
     with runnel.blocking.open(tmp_path / "data") as broker, broker.subscribe("t", group="g") as deliveries:
         assert deliveries.receive(timeout=5).offset == 1
 

@@ -12,7 +12,7 @@ import runnel
 from runnel import Broker, Position
 from runnel.testing.clock import JumpingClock
 from tests.contract.lives import ON_DISK, Folder
-from tests.contract.reading import at_rest, coordinates, read, rest, running, values
+from tests.contract.reading import at_rest, read, running, values
 
 COUNT = 600
 
@@ -141,25 +141,30 @@ async def test_whoever_lags_on_a_durable_topic_loses_nothing(data: Folder, patte
 
 
 @pytest.mark.parametrize("pattern", ["t", "*"])
-async def test_a_lagging_reader_reads_to_the_end_when_the_broker_closes(data: Folder, pattern: str) -> None:
-    async with data.life(**ON_DISK) as broker:
-        async with broker.subscribe(pattern) as subscription:
-            await fill(broker, count=1000)
-            broker.close()
-            async with asyncio.timeout(10):
-                assert numbers(await rest(subscription)) == list(range(1000))
-
-
-@pytest.mark.parametrize("pattern", ["t", "*"])
-async def test_a_reader_that_waits_for_the_disk_ends_when_the_broker_closes(data: Folder, pattern: str) -> None:
+@pytest.mark.parametrize("when", ["before it reads", "while it waits for the disk", "in the middle"])
+async def test_closing_ends_a_reader_of_what_is_on_disk_only_and_its_name_resumes_there(
+    data: Folder, pattern: str, when: str
+) -> None:
     async with data.life(**ON_DISK) as broker:
         await fill(broker, count=1000)
-        async with broker.subscribe(pattern, start="earliest") as subscription:
-            reading = asyncio.ensure_future(rest(subscription))
-            await asyncio.sleep(0)  # it has asked for the first chunk
+        async with broker.subscribe(pattern, name="n") as subscription:
+            seen: list[runnel.Record[bytes]] = []
+
+            async def reading() -> None:
+                seen.extend([record async for record in subscription])
+
+            if when == "in the middle":
+                seen += await read(subscription, 300)
+            task = asyncio.ensure_future(reading())
+            if when != "before it reads":
+                await asyncio.sleep(0)
             broker.close()
             async with asyncio.timeout(10):
-                assert numbers(await reading) == list(range(1000))
+                await task
+    assert numbers(seen) == list(range(len(seen))), "what it got has no hole"
+    async with data.life(**ON_DISK) as broker, broker.subscribe(pattern, name="n") as subscription:
+        rest_of_it = numbers(await read(subscription, 1000 - max(0, len(seen) - 1)))
+    assert rest_of_it[0] <= len(seen)
 
 
 @pytest.mark.parametrize("pattern", ["t", "*"])
@@ -214,9 +219,11 @@ async def test_deleting_a_topic_ends_those_who_read_it_from_disk(data: Folder) -
             with pytest.raises(runnel.TopicDeleted):
                 await read(one, COUNT)
             await broker.publish("other", at(100))
+            records = []
             async with asyncio.timeout(10):
-                records = [record for record in await read(several, 101) if record.topic == "other"]
-            assert coordinates(records)[-1][:2] == ("other", 100)
+                while not records or records[-1].value != at(100):
+                    records += [record for record in await read(several, 1) if record.topic == "other"]
+            assert numbers(records) == list(range(101))
 
 
 async def test_expired_records_are_skipped_in_the_next_life_too(folder: Folder, clock: JumpingClock) -> None:
@@ -257,13 +264,13 @@ async def test_retention_by_count_moves_the_first_offset_and_gives_files_back(fo
         assert await kept(broker) == list(range(1910, 2010))
 
 
-async def test_retention_by_bytes_gives_files_back_and_keeps_at_least_what_was_asked_for(folder: Folder) -> None:
+async def test_retention_by_bytes_gives_files_back(folder: Folder) -> None:
     size = len(at(1000))
     async with folder.life(**ON_DISK) as broker:
         await fill(broker, count=2000, retention_bytes=100 * size)
         found = await kept(broker)
         assert found == list(range(found[0], 2000))
-        assert 1 <= len(found) <= 100
+        assert 50 <= len(found) <= 400, "on disk it goes by whole segments, of about 130 here"
         await at_rest()
         assert 1 <= len(folder.segments()) <= 6
     async with folder.life(**ON_DISK) as broker:
@@ -307,18 +314,46 @@ async def test_deleting_a_topic_gives_its_files_back(folder: Folder) -> None:
         assert len(folder.segments()) <= 8
 
 
-async def test_a_reader_behind_retention_is_told_one_gap_and_goes_on(data: Folder) -> None:
+@pytest.mark.parametrize("pattern", ["t", "*"])
+async def test_a_reader_that_retention_overtook_is_told_one_gap_and_goes_on(data: Folder, pattern: str) -> None:
     async with data.life(**ON_DISK) as broker:
         await broker.topic("t", retention_count=100).declare()
-        for pattern in ("t", "*"):
-            async with broker.subscribe(pattern) as subscription:
-                begin = broker.statistics().topics["t"].end
-                await fill(broker, count=1000)
-                record = await anext(subscription)
-            assert record.offset == begin + 900
-            assert record.gap is not None
-            assert record.gap.count == 900
-            assert "retention" in record.gap.reason
+        async with broker.subscribe(pattern) as subscription:
+            await fill(broker, count=1000)
+            record = await anext(subscription)
+        assert record.offset == 900
+        assert record.gap is not None
+        assert record.gap.count == 900
+        assert "retention" in record.gap.reason
+
+
+@pytest.mark.parametrize("pattern", ["t", "*"])
+async def test_a_reader_that_retention_overtakes_while_it_catches_up_is_told(data: Folder, pattern: str) -> None:
+    async with data.life(**ON_DISK) as broker:
+        await fill(broker, count=1000, retention_count=1000)
+        async with broker.subscribe(pattern, start="earliest") as subscription:
+            seen = await read(subscription, 100)
+            await fill(broker, count=1500, first=1000)
+            missed = 0
+            while seen[-1].value != at(2499):
+                seen += await read(subscription, 1)
+                missed += seen[-1].gap.count or 0 if seen[-1].gap is not None else 0
+        assert missed + len(seen) == 2500
+        assert missed > 0
+
+
+async def test_many_small_batches_that_are_no_longer_kept_are_passed_over(data: Folder) -> None:
+    async with data.life(tail_bytes=1) as broker:
+        for topic in "ab":
+            await broker.topic(topic, retention_count=1).declare()
+        for number in range(3000):
+            for topic in "ab":
+                broker.topic(topic).publish_nowait(b"%d" % number)
+            if number % 10 == 9:
+                await asyncio.sleep(0)
+        await at_rest()
+        async with broker.subscribe("*", start="earliest") as subscription:
+            assert await values(subscription, 2) == [b"2999", b"2999"]
 
 
 def test_a_folder_is_made_with_its_parents(tmp_path: Path) -> None:

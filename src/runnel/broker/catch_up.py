@@ -19,6 +19,7 @@ from runnel.core.errors import BadBatch
 from runnel.core.packing import unpack
 from runnel.core.record import Meta
 from runnel.journal.history import Found, Lost, Plan
+from runnel.journal.index import IndexBuilder
 
 if TYPE_CHECKING:
     from runnel.broker.store import Store
@@ -122,7 +123,11 @@ class CatchUp:
         topics = self._topics()
         self._last = plan
         if isinstance(data, bytes):
-            parsed = self._store.journal.history.parse(plan, data, topics, by_sequence=self._sequence)
+            try:
+                parsed = self._store.journal.history.parse(plan, data, topics, by_sequence=self._sequence)
+            except OSError as error:  # it looked for what follows some damage
+                self._give_up(plan, topics, error)
+                return
             self._items.extend(slices(parsed.items, topics, by_sequence=self._sequence))
             self._next, self._position = max(self._next, parsed.place), parsed.position
             if parsed.position > plan.position:
@@ -133,13 +138,19 @@ class CatchUp:
 
     def _give_up(self, plan: Plan, topics: Mapping[int, Log], error: OSError | None) -> None:
         """The rest of this segment cannot be read: say so, and go on behind it."""
-        source = plan.source
-        end = source.info.end_sequence
-        if not self._sequence:
-            ranges = [found for topic in topics if (found := source.index.range_of(topic)) is not None]
+        source, index = plan.source, plan.source.index
+        if self._sequence:
+            end = (
+                index.end_sequence
+                if isinstance(index, IndexBuilder) and not source.info.sealed
+                else source.info.end_sequence
+            )
+        else:
+            ranges = [found for topic in topics if (found := index.range_of(topic)) is not None]
             end = max((found.end for found in ranges), default=0)
-        if end > self._next:
-            self._items.append(Lost(self._next, end, f"{source.info.name} cannot be read: {error}"))
+        first = max(self._next, plan.place)
+        if end > first:
+            self._items.append(Lost(first, end, f"{source.info.name} cannot be read: {error}"))
         self._next, self._position = max(self._next, end), source.written
 
 

@@ -128,12 +128,12 @@ class LogCursor:
         found = self._behind.take(self.position, min(limit, log.base - self.position))
         if found is None:
             return None if missed is None else Taken([], missed)
-        if found is END:
+        if found is END or (isinstance(found, Lost) and found.first >= log.base):
             self.position = log.base  # a hole: nothing was ever visible there
             return self.take(limit) if missed is None else Taken([], missed)
         if isinstance(found, Lost):
             end = min(found.end, log.base)
-            lost = Missed(self.position, end, end - self.position, found.reason)
+            lost = Missed(found.first, end, end - found.first, found.reason)
             self.position = end
             return Taken([], joined(missed, lost))
         self.position = found.end

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,11 +42,10 @@ class FolderPlace:
         try:
             journal = await asyncio.shield(opening)
         except asyncio.CancelledError:
-            # The thread cannot be stopped: whatever it opens is closed, and the folder let go, before this returns.
+            # The thread cannot be stopped: whatever it opens is closed, and the folder let go, when it is done;
+            # if nobody is in a hurry, before this returns.
+            opening.add_done_callback(partial(_let_go, lock))
             await asyncio.wait([opening])
-            if opening.exception() is None:
-                opening.result().close()
-            lock.release()
             raise
         except BaseException:
             lock.release()
@@ -60,10 +60,9 @@ class FolderPlace:
         lock.take()
         began = time.perf_counter()
         try:
-            journal = Journal.open(self._storage, self.options, now)
+            journal = Journal.open(self._storage, self.options, now, lambda: not lock.has_readers())
         except OSError as error:
             raise FolderUnusable(str(self.path), str(error)) from error
-        journal.may_remove = lambda: not lock.has_readers()
         if (seconds := time.perf_counter() - began) > 1:
             log.info("opening %s took %.1f s", self.path, seconds)
         return journal
@@ -87,3 +86,10 @@ class FolderPlace:
                 self.path,
                 1000 * journal.sync_seconds,
             )
+
+
+def _let_go(lock: FolderLock, opening: asyncio.Future[Journal]) -> None:
+    """Nobody wants what was opened."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
+    lock.release()

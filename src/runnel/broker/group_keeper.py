@@ -15,7 +15,7 @@ from runnel.journal.ranges import joined
 class GroupKeeper:
     """The unsaid progress of one group."""
 
-    __slots__ = ("_failed", "_failing", "_places", "_ranges", "_touch", "id", "wake")
+    __slots__ = ("_failed", "_failing", "_lives", "_places", "_ranges", "_touch", "id", "wake")
 
     def __init__(self, id: int, touch: Callable[[], None], wake: Callable[[], None]) -> None:
         self.id, self._touch, self.wake = id, touch, wake
@@ -23,6 +23,7 @@ class GroupKeeper:
         self._ranges: list[int] = []
         self._failed: dict[int, tuple[int, float, str]] = {}
         self._failing = 0  # commits under way that say what failed
+        self._lives = 0  # how often all was forgotten; what was said before that is not said again
 
     @property
     def must_wait(self) -> bool:
@@ -37,6 +38,7 @@ class GroupKeeper:
     def forget(self) -> None:
         """Nothing that is not written yet counts any more."""
         self._places, self._ranges, self._failed = [], [], {}
+        self._lives += 1
 
     def settled(self, place: int) -> None:
         """One place is done with."""
@@ -58,7 +60,7 @@ class GroupKeeper:
         if not (self._places or self._ranges or self._failed):
             return None
         flat = joined(self._places) + self._ranges
-        failed = self._failed
+        failed, life = self._failed, self._lives
         self._places, self._ranges, self._failed = [], [], {}
         self._failing += bool(failed)
 
@@ -69,8 +71,9 @@ class GroupKeeper:
 
         def undo() -> None:
             self._failing -= bool(failed)
-            self._ranges += flat
-            self._failed = failed | self._failed
+            if life == self._lives:
+                self._ranges += flat
+                self._failed = failed | self._failed
 
         part = progress_part(self.id, flat, [(place, *facts) for place, facts in failed.items()])
         return part, landed, undo

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from runnel.broker import dead_letter
 from runnel.broker.attachment import Attachment
+from runnel.broker.catalog import UNSAID
 from runnel.broker.cursor import Taken
 from runnel.broker.gate import Watch
 from runnel.broker.group.lease import Lease
@@ -267,7 +268,7 @@ class GroupReader:
             publisher = self._bus.publisher
             entry = publisher.one(self.dead_letter, None, record.value, record.key, headers, None, None, 0, None)
             # Appended whoever is slow there: a dead letter is the last trace of a record.
-            publisher.append(self._bus.catalog.find(self.dead_letter, declared=True), entry)
+            publisher.append(self._bus.catalog.find(self.dead_letter, UNSAID, declared=True), entry)
 
     # -- time ---------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ class PatternCursor:
         "_bytes",
         "_collected",
         "_count",
+        "_named",
         "_store",
         "logs",
         "position",
@@ -49,6 +50,7 @@ class PatternCursor:
         self._count = 0
         self._bytes = 0  # of the runs ahead, each counted whole until it is passed: never too little
         self._collected = position  # runs before this sequence were looked at
+        self._named: dict[str, Log] = {}  # our logs, as far as they were asked for
 
     def collect(self) -> None:
         """Note the runs of our logs that came since the last time."""
@@ -113,6 +115,7 @@ class PatternCursor:
         self.collect()
         if self.position < self._behind_until:
             return self._take_behind(limit)
+        self._behind = None
         missed = self.pass_gone()
         slices: list[Slice] = []
         room = min(limit, SLICE)
@@ -143,35 +146,45 @@ class PatternCursor:
     def _take_behind(self, limit: int) -> Taken | None:
         """The next records, of which those of durable topics are on disk only."""
         assert self._store is not None, "only a durable broker has records that are not in memory"
-        if self._behind is None:
-            self._behind = CatchUp(self._store, self._stored_logs, self._woken, sequence=True)
-        found = self._behind.take(self.position, min(limit, SLICE)) if self._stored_logs() else END
-        if found is None:
-            return None
-        place = self._behind_until
-        if found is not END:
-            place = found.first if isinstance(found, Lost) else found.sequence
-        if self._ahead and self._ahead[0][0].sequence + self._ahead[0][1] - self._ahead[0][0].offset < place:
+        while True:
+            if self._behind is None:
+                self._behind = CatchUp(self._store, self._stored_logs, self._woken, sequence=True)
+            is_stored = any(log.stored is not None for log in self.logs)
+            found = self._behind.take(self.position, min(limit, SLICE)) if is_stored else END
+            if found is None:
+                return None
+            place = self._behind_until
             if found is not END:
-                self._behind.put_back(found)
-            return self._take_one(limit)  # of a topic that lives in memory only, published before
-        if found is END or place >= self._behind_until:
-            self.position, self._behind = max(self.position, self._behind_until), None
-            return self.take(limit)
-        if isinstance(found, Lost):
-            end = min(found.end, self._behind_until)
-            missed = Missed(self.position, end, end - self.position, found.reason)
-            self.position = end
-            return Taken([], missed)
-        self.position = found.sequence + len(found)
-        log = next((log for log in self.logs if log.name == found.topic), None)
+                place = found.first if isinstance(found, Lost) else found.sequence
+            if self._ahead and self._ahead[0][0].sequence + self._ahead[0][1] - self._ahead[0][0].offset < place:
+                if found is not END:
+                    self._behind.put_back(found)
+                return self._take_one(limit)  # of a topic that lives in memory only, published before
+            if found is END or place >= self._behind_until:
+                self.position, self._behind = max(self.position, self._behind_until), None
+                return self.take(limit)
+            if isinstance(found, Lost):
+                self.position = min(found.end, self._behind_until)
+                return Taken([], Missed(place, self.position, self.position - place, found.reason))
+            self.position = min(place + len(found), self._behind_until)
+            if (kept := self._kept(found, self.position - place)) is not None:
+                return Taken([kept], None)
+
+    def _kept(self, found: Slice, count: int) -> Slice | None:
+        """The first `count` records of `found`, less what was deleted or retention took before this cursor came there.
+
+        What follows them is in memory, and is read from there.
+        """
+        log = self._named.get(found.topic)
+        if log not in self.logs:
+            self._named = {one.name: one for one in self.logs}
+            log = self._named.get(found.topic)
         if log is None or log.epoch != found.epoch:
-            return self._take_behind(limit)  # deleted meanwhile
-        if (first := self.timeline.first(log)) > found.start:
-            if first >= found.end:
-                return self._take_behind(limit)  # retention took it, before this cursor came there
-            found = found.cut(first, found.end)
-        return Taken([found], None)
+            return None
+        start, end = max(found.start, self.timeline.first(log)), found.start + count
+        if start >= end:
+            return None
+        return found if (start, end) == (found.start, found.end) else found.cut(start, end)
 
     def _take_one(self, limit: int) -> Taken | None:
         """Records of the run at the head, which is in memory."""

@@ -13,6 +13,7 @@ import msgspec
 
 from runnel.broker import dead_letter
 from runnel.broker.attachment import Attachment
+from runnel.broker.catalog import UNSAID
 from runnel.broker.cursor import Cursor, Missed
 from runnel.broker.flow import FLOWS, Flow, Lag
 from runnel.broker.gate import Watch
@@ -194,7 +195,7 @@ class Reader:
         assert topic is not None, "only called where there is one"
         headers = dead_letter.story(record, "dropped", subscriber=self.label)
         entry = publisher.one(topic, None, record.value, record.key, headers, None, None, 0, None)
-        log = self._bus.catalog.find(topic)
+        log = self._bus.catalog.find(topic, UNSAID)
         if publisher.append_now(log, entry) is None:
             raise publisher.full(log, entry)
 

@@ -31,9 +31,11 @@ async def replay(bus: Bus, topic: str, limit: int | None, where: Callable[[Recor
         raise NameInUse(name)
     start = bus.positions.get(name, (topic, "earliest"))[1]
     cursor, _ = open_cursor(bus.timeline, {log}, start, is_pattern=False, store=bus.store)
-    end, count = log.end, 0  # what comes while replaying may be one that we put back
+    count = 0
     bus.replaying.add(name)
     try:
+        await bus.flushed()  # a dead letter may still be on its way to the disk
+        end = log.end  # what comes while replaying may be one that we put back
         while cursor.position < end and (limit is None or count < limit):
             taken = await _take(cursor)
             for record in taken.slices[0].records if taken is not None and taken.slices else ():

@@ -73,8 +73,8 @@ def owning(folder: Path, *, create: bool = False) -> Iterator[Journal]:
         storage = OsStorage(folder)
         found = manifest.load(storage)
         fsync = "commit" if found is None else found.fsync
-        journal = Journal.open(storage, JournalOptions(fsync=fsync, segment_bytes=SMALL_SEGMENT))
-        journal.may_remove = lambda: not lock.has_readers()
+        options = JournalOptions(fsync=fsync, segment_bytes=SMALL_SEGMENT)
+        journal = Journal.open(storage, options, may_remove=lambda: not lock.has_readers())
         try:
             yield journal
         finally:

@@ -18,7 +18,7 @@ from runnel.core.errors import InvalidOption, TopicConflict
 from runnel.core.options import TopicOptions
 from runnel.core.pattern import check_name, check_pattern, matches
 from runnel.journal.entry import Kind, state
-from runnel.journal.inspection import Inspection
+from runnel.journal.inspection import Held
 from runnel.journal.journal import Journal
 from runnel.journal.ledger import TopicState, topic_part
 
@@ -109,7 +109,8 @@ def run_list(chosen: argparse.Namespace) -> int:
     """Print the topics."""
     pattern = check_pattern(chosen.match)
     with looking(chosen) as seen:
-        found = [_facts(topic, seen) for topic in seen.topics if matches(pattern, topic.name)]
+        held = seen.held()
+        found = [_facts(topic, held[topic.name]) for topic in seen.topics if matches(pattern, topic.name)]
         now = time.time()
     if chosen.json:
         print_document(found)
@@ -260,15 +261,14 @@ def _find(journal: Journal, name: str) -> TopicState | None:
     return next((topic for topic in journal.ledger.topics.values() if topic.name == name), None)
 
 
-def _facts(topic: TopicState, seen: Inspection) -> dict[str, Any]:
-    held = [found for _, found in seen.history.ranges(topic.id) if found.end > topic.first]
+def _facts(topic: TopicState, held: Held) -> dict[str, Any]:
     return {
         "topic": topic.name,
         "epoch": topic.epoch,
         "first": topic.first,
         "end": topic.end,
-        "records": seen.records_in(topic),
-        "bytes": sum(found.bytes for found in held),
+        "records": held.records,
+        "bytes": held.bytes,
         "last_time": topic.last_time,
         "options": topic.options,
         "schema": topic.schema,

@@ -11,8 +11,10 @@ import asyncio
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -85,7 +87,7 @@ class Page:
 
 async def _tour(page: Page) -> None:
     page.plain("runnel: an event bus in this process. A topic is a log, a subscriber is a", "cursor on it.")
-    for stop in (_broadcast, _pattern, _drops, _block, _jobs, _types, _request, _speed):
+    for stop in (_broadcast, _pattern, _drops, _block, _jobs, _types, _request, _folder, _speed):
         async with open() as broker:
             await stop(page, broker)
     page.plain(
@@ -93,6 +95,7 @@ async def _tour(page: Page) -> None:
         "Where to go next, in the repository",
         "  README.md                         a first program, and when not to use runnel",
         "  docs/tutorial/first-steps.md      a program grown in five steps",
+        "  docs/tutorial/keep-it.md          and then kept in a folder",
         "  examples/                         small programs, each runs as it stands",
         "  docs/guarantees.md                what holds, and what does not",
     )
@@ -241,6 +244,27 @@ async def _request(page: Page, broker: Broker) -> None:
         reply = await broker.request("square", "12")
         await page.happened(f"with somebody there: {reply.value.decode()}")
     await responder
+
+
+async def _folder(page: Page, _: Broker) -> None:
+    page.title("The same bus in a folder survives its process")
+    page.code('async with runnel.open("data/") as broker:', '    await broker.publish("mails", "to ada")')
+    with tempfile.TemporaryDirectory(prefix="runnel-tour-") as place:
+        data = Path(place) / "data"
+        async with open(data) as broker:
+            for value in ("to ada", "to grace"):
+                position = await broker.publish("mails", value)
+            await page.happened(f"published up to offset {position.offset}, and on disk when publish returned")
+            async with broker.subscribe("mails", group="senders", prefetch=1) as mails:
+                await (await anext(mails)).ack()
+                held = await anext(mails)
+                await page.happened(f"acked 1; closed with {held.value.decode()!r} still in hand")
+                broker.close()
+        page.code('async with runnel.open("data/") as broker:    # another day')
+        async with open(data) as broker, broker.subscribe("mails", group="senders") as mails:
+            async with await anext(mails) as delivery:
+                await page.happened(f"the group goes on with {delivery.value.decode()!r}, offset {delivery.offset}")
+    await page.remark("Records, names and groups are there again: also after a kill or a power cut.")
 
 
 async def _speed(page: Page, broker: Broker) -> None:

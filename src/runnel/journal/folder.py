@@ -42,9 +42,13 @@ class FolderLock:
             pid = os.pread(self._fd, 32, 0).decode(errors="replace").strip()
             self.release()
             raise FolderInUse(str(self.folder), int(pid) if pid.isdigit() else None) from None
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
-        self._readers = os.open(self.folder / READERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+            self._readers = os.open(self.folder / READERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError as error:
+            self.release()
+            raise FolderUnusable(str(self.folder), error.strerror or str(error)) from None
         if (kind := file_system(self.folder)).startswith(_NETWORK):
             log.warning("%s lies on a network file system (%s): locks and syncs may not hold there", self.folder, kind)
 

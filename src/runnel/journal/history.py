@@ -49,17 +49,19 @@ class Source:
     @property
     def index(self) -> Index:
         """The index, mapped when first used; made again when it is missing or damaged."""
-        if self._index is None:
+        index = self._index  # looked at once: the writer may seal the segment meanwhile
+        if index is None:
             try:
                 file = self.storage.open(self.info.index_name)
                 try:
-                    self._index = IndexFile(file.map(), self.info)
+                    index = IndexFile(file.map(), self.info)
                 finally:
                     file.close()
             except (JournalDamaged, FormatUnknown, OSError) as error:
                 self.damage = str(error)
-                self._index = rebuilt(self.storage, self.info)
-        return self._index
+                index = rebuilt(self.storage, self.info)
+            self._index = index
+        return index
 
     def holds_records(self) -> bool:
         """Whether there is anything here but state."""

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 import msgspec
 
@@ -49,6 +50,13 @@ class Owner(msgspec.Struct, frozen=True):
     pid: int | None
 
 
+class Held(NamedTuple):
+    """What is stored of a topic: offsets that retention has not let go of, and bytes of the batches they lie in."""
+
+    records: int
+    bytes: int
+
+
 class Inspection:
     """A folder as it is now, read only: `with Inspection("data/") as seen: ...`."""
 
@@ -62,6 +70,7 @@ class Inspection:
         self.owner: Owner | None = None
         self.notes: list[str] = []
         self.torn_bytes = 0  # of the last segment, behind what is proven durable
+        self._by_name: dict[str, TopicState] = {}
         self._lease: ReadersLease | None = None
 
     def __repr__(self) -> str:
@@ -93,6 +102,7 @@ class Inspection:
 
     def _take(self, found: Recovered) -> None:
         self.manifest, self.ledger, self.notes = found.manifest, found.ledger, found.notes
+        self._by_name = {topic.name: topic for topic in found.ledger.topics.values()}
         sources = [Source(self.storage, info) for info in found.manifest.segments if info.sealed]
         if found.tail is not None:
             tail = Source(self.storage, found.tail.info, found.tail.builder)
@@ -126,7 +136,7 @@ class Inspection:
 
     def topic(self, name: str) -> TopicState | None:
         """The topic of that name."""
-        return next((topic for topic in self.ledger.topics.values() if topic.name == name), None)
+        return self._by_name.get(name)
 
     def lag_of(self, group: GroupState) -> int | None:
         """How many offsets of its topic a group has not settled; None for a pattern, whose places are sequences."""
@@ -142,13 +152,17 @@ class Inspection:
         topic = self.topic(cursor.pattern)
         return None if topic is None or topic.epoch != cursor.epoch else max(0, topic.end - cursor.place)
 
-    def records_in(self, topic: TopicState) -> int:
-        """How many offsets of a topic are stored; fewer than its bounds span where offsets were skipped."""
-        return sum(
-            min(found.end, topic.end) - max(found.first, topic.first)
-            for _, found in self.history.ranges(topic.id)
-            if found.end > topic.first
-        )
+    def held(self) -> dict[str, Held]:
+        """What is stored of every topic, by name. One look at each segment, however many topics there are."""
+        records = dict.fromkeys(self.ledger.topics, 0)
+        sizes = dict.fromkeys(self.ledger.topics, 0)
+        for source in self.history.sources:
+            for number, found in source.index.topics():
+                topic = self.ledger.topics.get(number)
+                if topic is not None and found.end > topic.first:
+                    records[number] += found.end - max(found.first, topic.first)
+                    sizes[number] += found.bytes
+        return {topic.name: Held(records[number], sizes[number]) for number, topic in self.ledger.topics.items()}
 
     def sizes(self) -> dict[str, int]:
         """The bytes of every file that counts, by name; the active segment as far as it is written."""

@@ -76,12 +76,22 @@ class Journal:
     # -- opening and closing ------------------------------------------------------------------------------------
 
     @classmethod
-    def open(cls, storage: Storage, options: JournalOptions | None = None, now: int | None = None) -> Journal:
-        """The journal in `storage`, recovered and ready to write; a new one where there is none."""
+    def open(
+        cls,
+        storage: Storage,
+        options: JournalOptions | None = None,
+        now: int | None = None,
+        may_remove: Callable[[], bool] = lambda: True,
+    ) -> Journal:
+        """The journal in `storage`, recovered and ready to write; a new one where there is none.
+
+        `may_remove` is asked before files go that a manifest has named: whether nobody is looking at them.
+        """
         options = options or JournalOptions()
         try:
             found = recover(storage, lambda: secrets.token_hex(8))
             journal = cls(storage, options, found.manifest, found.ledger)
+            journal.may_remove = may_remove
             journal._clear_up()
             journal._go_on(found, time.time_ns() // 1000 if now is None else now)
         except OSError as error:
@@ -106,7 +116,7 @@ class Journal:
                 self.history.sources.append(Source(self.storage, tail.info))
         carried = [Draft(one.parts, one.time) for one in tail.unproven] if tail is not None else []
         # Entries in the new segment are read on top of its checkpoint, so they are applied after it is taken.
-        self._begin(sum(size_of(draft.parts) for draft in carried) + START, now)
+        self._begin(sum(size_of(draft.parts) for draft in carried) + START, now, opening=True)
         ledger.checked()
         if carried:
             self._append(carried)
@@ -132,7 +142,7 @@ class Journal:
 
     def _clear_up(self) -> None:
         """Remove what a crash left behind: temporary files, and those that the manifest does not name."""
-        if unnamed := self.manifest.unnamed(self.storage.names()):
+        if (unnamed := self.manifest.unnamed(self.storage.names())) and self.may_remove():
             # A killed process may have swapped the manifest and not synced its name. If that came undone, the
             # manifest before would count again, and all that it names had better be there.
             self.storage.sync_names()
@@ -328,7 +338,7 @@ class Journal:
         write_new(self.storage, info.index_name, [builder.encode(info)])
         self.manifest.segments.append(info)
 
-    def _begin(self, size: int, now: int) -> Segment:
+    def _begin(self, size: int, now: int, *, opening: bool = False) -> Segment:
         """A checkpoint, and a new segment behind it, which is to be synced before the manifest names it."""
         number = self.manifest.next_number
         if self.manifest.checkpoints[-1:] != [number]:  # a clean close has written it already
@@ -336,7 +346,14 @@ class Journal:
         known = self.manifest
         info = SegmentInfo(number, secrets.randbits(63), 0, self.ledger.sequence, 0, max(now, self.ledger.time))
         limit = max(self.options.segment_bytes, size + self.options.reserve)
-        self._active = begun = Segment.create(self.storage, info, limit, now)
+        try:
+            begun = Segment.create(self.storage, info, limit, now)
+        except OSError as error:
+            if not opening or error.errno not in _NO_SPACE:
+                raise
+            # Nothing can be published, but what is there can be read, acked and deleted.
+            begun = Segment.create(self.storage, info, size + self.options.reserve, now)
+        self._active = begun
         self._created = now / 1e6
         self._builder = IndexBuilder()
         self.manifest = msgspec.structs.replace(

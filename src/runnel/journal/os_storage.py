@@ -76,7 +76,7 @@ class OsFile:
     def sync(self) -> None:
         """Return when everything written to this file is durable."""
         if self._fd < 0:
-            raise OSError(errno.EBADF, "the file is closed", self.name)
+            raise OSError(errno.EBADF, "bad file descriptor: the file is closed", self.name)
         if sys.platform == "darwin":
             import fcntl
 

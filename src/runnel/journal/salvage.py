@@ -55,7 +55,7 @@ def walk(data: bytes, info: SegmentInfo) -> Iterator[Entry | Spot]:
             position = head.end
             continue
         following = segment.next_whole(data, position + 1, info)
-        if following is None and not any(data[position:]):
+        if following is None and data.count(0, position) == end - position:
             return
         until = end if following is None else following.position
         yield Spot(position, until, "no whole entry begins here")

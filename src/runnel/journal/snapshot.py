@@ -2,8 +2,8 @@
 
 Files that no longer change are linked, not copied, where the file system can; so a snapshot costs next to
 nothing until the owner drops what it holds. The segment that still grows is copied up to the durable
-mark. The manifest comes last, and the folder gets its name when everything in it is durable.
-Below: manifest, mark, folder. Above: cli.
+mark, and sealed there. The manifest comes last, and the folder gets its name when everything in it is durable.
+Below: manifest, mark, folder, journal. Above: cli.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ import msgspec
 from runnel.core.journal_errors import FolderUnusable, JournalDamaged
 from runnel.journal import manifest, mark
 from runnel.journal.folder import ReadersLease
-from runnel.journal.inspection import NoJournal, check_folder
+from runnel.journal.inspection import NoJournal, check_folder, owner_of
+from runnel.journal.journal import Journal
 from runnel.journal.manifest import Manifest
+from runnel.journal.options import JournalOptions
 from runnel.journal.os_storage import OsStorage
 from runnel.journal.segment import START, SegmentInfo
 from runnel.journal.survey import Progress
@@ -79,7 +81,7 @@ def _now(folder: Path) -> tuple[Manifest, int]:
         last = found.segments[-1]
         if published is not None and published.id == last.id:
             return found, published.position
-        # The mark may have moved on to another segment; if not, this one holds nothing that is durable yet.
+        # The mark may have moved on to another segment; if not, this one holds nothing that it proves durable.
         if manifest.load(storage) == found:
             return found, START
 
@@ -93,9 +95,12 @@ def _make(source: Path, place: Path, found: Manifest, position: int, progress: P
         names = sorted(found.files() - {manifest.NAME})
         total = sum((source / name).stat().st_size for name in names)
         active = None if found.clean else found.segments[-1]
+        owned = owner_of(source) is not None
         for name in names:
             if active is not None and name == active.name:
-                _copy(source / name, making / name, position, counts)
+                # Nobody writes to a crashed journal: all of it is copied, and opening the copy sorts it out.
+                end = position if owned else (source / name).stat().st_size
+                _copy(source / name, making / name, end, counts)
                 _mark(making, active, position)
             else:
                 _link(source / name, making / name, counts)
@@ -103,6 +108,9 @@ def _make(source: Path, place: Path, found: Manifest, position: int, progress: P
                 progress(min(counts.bytes, total), total)
         OsStorage(making).sync_names()  # whatever the manifest names must be there before it is
         manifest.write(OsStorage(making), found)
+        if active is not None:
+            # As if its owner had closed it: whoever opens it finds nothing to recover, and we know that it opens.
+            Journal.open(OsStorage(making), JournalOptions(found.fsync, segment_bytes=PIECE, min_free=0)).close()
         counts.bytes += (making / manifest.NAME).stat().st_size
         os.rename(making, place)  # over an empty folder, too
         OsStorage(place.parent).sync_names()
@@ -155,7 +163,7 @@ def _copy(source: Path, target: Path, size: int, counts: _Counts) -> None:
 
 
 def _mark(folder: Path, info: SegmentInfo, position: int) -> None:
-    """All of the copied segment was durable, and so it is here."""
+    """What was durable of the copied segment is so here."""
     file = OsStorage(folder).create(mark.NAME)
     try:
         mark.write(file, info.number, info.id, position)

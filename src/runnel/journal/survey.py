@@ -86,8 +86,7 @@ class Survey:
         """Read everything."""
         self._load_manifest()
         found = self.manifest
-        sizes = {name: self._size(name) for name in found.files()}
-        self._total = sum(sizes.values())
+        self._total = sum(map(self._size, found.files()))
         good = self._check_checkpoints()
         waiting = [number for number in found.checkpoints if number in good]
         if found.checkpoints and found.checkpoints[0] not in good:
@@ -240,7 +239,10 @@ class Survey:
         if info.sealed and position < info.end and (not self.damages or self.damages[-1].file != info.name):
             self._damaged(info.name, position, f"the segment was sealed with {info.end} bytes")
             self.guessed = self.guessed or not covered
-        self._advance(max(0, self._size(info.name) - position))
+        if info.sealed:
+            self._advance(max(0, info.end - position))
+        else:  # what is only reserved does not count
+            self._total -= self._size(info.name) - len(data.rstrip(b"\0"))
         return builder
 
     def _take_around(self, spot: Spot, info: SegmentInfo, *, covered: bool) -> None:
