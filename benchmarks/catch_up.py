@@ -71,11 +71,11 @@ def question(*, quick: bool = False, folder: Path, loads: Loads | None = None) -
         aims=[Aim(BY_BATCH, RECORD, at_most=1e9 / 5e6)],
         notes=[
             where(folder),
-            f"one topic of {loads.records:,} random values of 100 B, written by publish_many of {LIST:,}, closed, and opened",
-            "anew for each measurement: nothing is in the broker's memory, all is in the page cache; crc on",
+            f"one topic of {loads.records:,} random values of 100 B, written by publish_many of {LIST:,}, then closed;",
+            "opened anew for each measurement: nothing is in the broker's memory, all is in the page cache; crc on",
             "every value is in hand, as bytes; the clock runs from subscribing to the last record",
-            f'live: the same topic, fsync="commit", {loads.seconds:g} s; from just before publish_nowait until in hand, its',
-            "fdatasync included; one loop does it all, so what a tick comes late counts too and stands beside it",
+            f'live: the same topic, fsync="commit", {loads.seconds:g} s; from just before publish_nowait until in',
+            "hand, its fdatasync included; one loop does it all: how late the publisher's ticks came is shown too",
         ],
     )
 

@@ -95,7 +95,8 @@ def bare_fsync(folder: Path, times: int) -> dict[str, float]:
 class Writes:
     """What a journal asked of its segments: the bytes of each write, and 0 for each sync.
 
-    Left out: the zeros a segment is filled with ahead of small commits. A bare file is given them before the clock runs.
+    Left out: the zeros that a segment is filled with ahead of small commits. A bare file gets them before the clock
+    runs.
     """
 
     steps: list[int] = field(default_factory=list)

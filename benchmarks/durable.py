@@ -19,12 +19,13 @@ from typing import Any
 from benchmarks.disk import PER_SECOND, PER_SYNC, Writes, bare_fsync, emptied, watching, where
 from benchmarks.harness import Aim, Contender, Figures, Question, asked
 from benchmarks.load import BATCH, PUBLISH, TIMEOUT, Lossy, Tally, payloads, reading
-from benchmarks.peers import bare_files
+from benchmarks.peers.bare_files import bare_file
 
 TASKS = 64
 LIST = 1000
 DISTINCT = 20  # lists that differ; then they come again
 SUBSCRIBERS = 10
+TURN = 50  # publishes of the lone one, then as many bare writes
 PUBLISHERS = (1, 4)
 SIZES = {"100 B": 100, "1 KiB": 1024}
 
@@ -69,9 +70,10 @@ def question(*, quick: bool = False, folder: Path, loads: Loads | None = None) -
             "records a sync: the batch that formed, counted at the disk; random values, none compressed",
             "bare: the same bytes in the same pieces and as many fdatasyncs as runnel's run just before, one after the",
             "other on one preallocated file, without loop or thread; the zeros are written before the clock runs",
+            f"alone: runnel and the bare file take turns of {TURN}, so that the disk is the same for both",
             f"with {SUBSCRIBERS} reading along: until the last of them had the last value in hand, as bytes",
             f"the best peer of {TASKS} tasks is the lone publisher, that of many topics is one topic",
-            f"topics are declared before the clock runs; task k of {TASKS} publishes to k, k + {TASKS}, and so on, around",
+            f"topics are declared before the clock runs; task k publishes to topics k, k + {TASKS}, and so on, around",
         ],
     )
 
@@ -81,12 +83,11 @@ def question(*, quick: bool = False, folder: Path, loads: Loads | None = None) -
 
 def _alone(label: str, loads: Loads, folder: Path) -> tuple[list[Contender], list[Aim]]:
     """(a) one publisher, who waits for each record."""
-    name, league, writes = f"runnel alone, {label}", f"alone, {label}", Writes()
-    one = partial(_published, folder, loads, loads.alone, partial(_one_by_one, label, loads.alone))
-    bare = partial(_bare, folder, loads, loads.alone, writes, zeroed=True)
+    name, league, bare = f"runnel alone, {label}", f"alone, {label}", Turns()
+    measure = partial(_in_turn, folder, loads, label, bare)
     return [
-        Contender(name, partial(one, writes), "await topic.publish(v)", league, needs=("runnel",)),
-        Contender(f"bare into zeros, {league}", bare, _BARE, league, peer=True),
+        Contender(name, measure, "await topic.publish(v)", league, needs=("runnel",)),
+        Contender(f"bare into zeros, {league}", bare.figures, _BARE, league, peer=True),
     ], [Aim(name, PUBLISH, times_best_peer=0.8)]
 
 
@@ -222,7 +223,41 @@ async def _bare(folder: Path, loads: Loads, count: int, writes: Writes, *, zeroe
     if not writes.syncs:
         raise ValueError("runnel wrote nothing that could be written again")
     disk = bare_fsync(folder, loads.fsyncs)
-    return _figures(count, bare_files.replayed(writes, folder, zeroed=zeroed), writes) | disk
+    with bare_file(folder, writes.bytes, zeroed=zeroed) as file:
+        return _figures(count, file.replay(writes.steps), writes) | disk
+
+
+class Turns:
+    """What the bare file came to that took turns with runnel."""
+
+    def __init__(self) -> None:
+        self.found: Figures | None = None
+
+    async def figures(self) -> Figures:
+        """Its figures of this round."""
+        if self.found is None:
+            raise ValueError("runnel wrote nothing that could be written again")
+        return self.found
+
+
+async def _in_turn(folder: Path, loads: Loads, label: str, bare: Turns) -> Figures:
+    """A few publishes, then the same writes bare, and so on: what the disk does meanwhile, it does to both."""
+    values, disk, writes = _values(label, loads.alone), bare_fsync(folder, loads.fsyncs), Writes()
+    room = loads.alone * (SIZES[label] + 4096)
+    ours = theirs = 0.0
+    bare.found = None
+    async with _opened(folder, ("t",)) as (broker, (topic,)):
+        with bare_file(folder, room, zeroed=True) as file, watching(writes):
+            for first in range(0, len(values), TURN):
+                done, some = len(writes.steps), values[first : first + TURN]
+                begun = time.perf_counter()
+                for value in some:
+                    await topic.publish(value)
+                ours += time.perf_counter() - begun
+                theirs += file.replay(writes.steps[done:])
+        _check(broker, loads.alone)
+    bare.found = _figures(loads.alone, theirs, writes) | disk
+    return _figures(loads.alone, ours, writes) | disk
 
 
 def _figures(count: int, spent: float, writes: Writes) -> dict[str, float]:

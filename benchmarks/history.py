@@ -83,12 +83,13 @@ def question(*, quick: bool = False, folder: Path, loads: Loads | None = None) -
         ],
         notes=[
             where(folder),
-            "random values of 100 B in one topic, by publish_many of 1,000, 4 at a time; each of the many topics has one",
-            f"killed: SIGKILL after {loads.tail:,} more records from 64 tasks, each synced and acknowledged; all are there again",
+            "random values of 100 B in one topic, by publish_many of 1,000, 4 at a time; the many topics have one each",
+            f"killed: SIGKILL after {loads.tail:,} more records from 64 tasks, each synced and acknowledged; the clock",
+            "runs for the opening after it, and all of them are there again",
             'opened with fsync="commit", crc on, page cache warm; each time by a process of its own',
-            "MB anonymous: RssAnon of that process, Python itself and its modules included (see: nothing); the most that",
-            f"was seen: after opening, while reading all, and while {loads.along:,} more were published and read along",
-            "by batch, every value in hand; records a batch is what formed",
+            "MB anonymous: RssAnon of that process, Python itself and its modules included (see: nothing); the most",
+            f"that was seen: after opening, while reading all, and while {loads.along:,} more, no two of them the same",
+            "object, were published and read along; by batch, every value in hand",
         ],
     )
 

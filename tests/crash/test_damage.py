@@ -165,13 +165,14 @@ def state_of(journal: Journal) -> tuple[object, ...]:
     return [*ledger.topics.values()], [*ledger.cursors.values()], groups, ledger.sequence
 
 
-@pytest.fixture(params=["in full", "in small"], autouse=True)
-def size(request: pytest.FixtureRequest) -> Iterator[None]:
+@pytest.fixture(params=["in full", "in small"])
+def chunks(request: pytest.FixtureRequest) -> Iterator[None]:
     """How much is read at a time: a small segment at once, or its entries one by one."""
     with in_small() if request.param == "in small" else nullcontext():
         yield
 
 
+@pytest.mark.usefixtures("chunks")
 def test_damage_in_a_sealed_segment_is_told_and_never_served() -> None:
     made = sealed()
     expected, state = made.states[-1], state_of(made.journal)
@@ -183,6 +184,7 @@ def test_damage_in_a_sealed_segment_is_told_and_never_served() -> None:
     assert lost > 1000  # it was not for nothing
 
 
+@pytest.mark.usefixtures("chunks")
 def test_damage_in_the_segment_being_written_is_told_by_those_who_read_it() -> None:
     made = cut_off(marked=True)
     expected, data = made.states[-1], content(made.storage, FIRST)

@@ -27,7 +27,7 @@ from tests.crash.model import Stored, read_topic, records_of
 from tests.crash.workload import Watched, World
 
 STEPS = 30
-EVERY = 3  # of the calls, beginning somewhere else for each fault: a third is enough for every day
+EVERY = 4  # of the calls one is made to fail: over all faults and seeds, that is enough for every day
 
 
 class Disk:
@@ -120,7 +120,7 @@ FAULTS: dict[str, tuple[int, float, Fate]] = {
 }
 
 
-@pytest.mark.parametrize("seed", [3, 5, 8])
+@pytest.mark.parametrize("seed", [5, 8])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_call_that_fails_loses_nothing_that_was_acknowledged(fault: str, seed: int) -> None:
     error, short, fate = FAULTS[fault]
@@ -128,7 +128,7 @@ def test_a_call_that_fails_loses_nothing_that_was_acknowledged(fault: str, seed:
     world = World(seed)
     world.disk = whole
     assert live(world, seed) is None
-    for fail_at in range(1 + seed % EVERY, whole.seen(), EVERY):
+    for fail_at in range(1 + (list(FAULTS).index(fault) + seed) % EVERY, whole.seen(), EVERY):
         disk = Disk(fail_at, error, short, fate)
         world = World(seed)
         world.disk = disk

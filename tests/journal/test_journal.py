@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.core.journal_errors import DiskFull, JournalFailed
+from runnel.core.packing import pack
 from runnel.journal import checkpoint, manifest, mark
-from runnel.journal.entry import Kind, size_of, state
+from runnel.journal.entry import Kind, Part, size_of, state
 from runnel.journal.group_state import GroupState
 from runnel.journal.history import Found
 from runnel.journal.journal import RESERVED_SEQUENCES, SKIPPED, Draft, Journal, WriteFailed
@@ -482,7 +483,27 @@ def test_publishing_stops_before_the_disk_is_full() -> None:
 
 def test_a_new_journal_on_a_full_disk_says_so() -> None:
     with pytest.raises(DiskFull):
-        Journal.open(MemoryStorage(capacity=1000), SMALL, now=1)
+        Journal.open(MemoryStorage(capacity=300), SMALL, now=1)
+
+
+def test_a_journal_on_a_full_disk_can_be_opened_and_told_but_takes_no_records() -> None:
+    storage = MemoryStorage()
+    writer = example(storage=storage)
+    writer.publish(1, b"x")
+    writer.journal.close()
+    used = sum(storage.open(name).size() for name in storage.names())
+    storage.capacity = used + 2000  # less than a segment
+    journal = Journal.open(storage, SMALL, now=9)
+    assert not journal.has_room(100)
+    journal.write([Draft([cursor_part(CursorState("me", "a", 1, 1))], 9)])
+    assert journal.ledger.cursors["me"].place == 1
+    body = pack([b"y" * 100])
+    with pytest.raises(WriteFailed) as caught:
+        journal.write([Draft([Part(Kind.BATCH, body, int.from_bytes(body[:4], "little"), 1, 1, 1, 99, 9)], 9)])
+    assert isinstance(caught.value.cause, DiskFull)
+    assert journal.failed is None
+    storage.capacity = None
+    assert journal.has_room(100)
 
 
 @pytest.mark.parametrize("name", ["000000000001.idx", "000000000002.ckpt", "000000000002.seg", "MANIFEST"])

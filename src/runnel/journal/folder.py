@@ -9,12 +9,14 @@ import fcntl
 import logging
 import os
 import sys
+import time
 from pathlib import Path
 
 from runnel.core.journal_errors import FolderInUse, FolderUnusable
 
 LOCK, READERS = "LOCK", "READERS"
 NOT_DATA = frozenset((LOCK, READERS))
+TRIES = 5
 
 _NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs")
 
@@ -36,12 +38,17 @@ class FolderLock:
             self._fd = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         except OSError as error:
             raise FolderUnusable(str(self.folder), error.strerror or str(error)) from None
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            pid = os.pread(self._fd, 32, 0).decode(errors="replace").strip()
-            self.release()
-            raise FolderInUse(str(self.folder), int(pid) if pid.isdigit() else None) from None
+        for left in range(TRIES, -1, -1):  # whoever asks only whether somebody owns it, holds it for a moment
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if left:
+                    time.sleep(0.01)
+                    continue
+                pid = os.pread(self._fd, 32, 0).decode(errors="replace").strip()
+                self.release()
+                raise FolderInUse(str(self.folder), int(pid) if pid.isdigit() else None) from None
         try:
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)

@@ -14,12 +14,12 @@ from benchmarks.disk import FSYNC, PER_SYNC, PREFIX, Unsuitable, Writes, scratch
 from benchmarks.disk import file_system as kind_of
 from benchmarks.harness import Answer, Question, ask, measured
 from benchmarks.load import BATCH, Lossy
-from benchmarks.peers import bare_files
+from benchmarks.peers.bare_files import bare_file
 from benchmarks.report import report
 
 ASKED: list[Callable[[Path], Question]] = [
-    lambda folder: durable.question(folder=folder, loads=durable.Loads(alone=5, each=2, lists=4, topics=70, fsyncs=3)),
-    lambda folder: catch_up.question(folder=folder, loads=catch_up.Loads(records=5_000, seconds=0.02, fsyncs=3)),
+    lambda folder: durable.question(folder=folder, loads=durable.Loads(alone=2, each=1, lists=4, topics=70, fsyncs=1)),
+    lambda folder: catch_up.question(folder=folder, loads=catch_up.Loads(records=5_000, seconds=0.02, fsyncs=1)),
 ]
 
 
@@ -41,7 +41,7 @@ def test_every_contender_of_a_question_about_a_disk_gives_its_figures(
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 def test_history_is_written_read_killed_and_opened_again_by_processes_of_their_own(tmp_path: Path) -> None:
-    loads = history.Loads(records=3_000, few=1_000, tail=200, along=1_000, topics=20, fsyncs=3)
+    loads = history.Loads(records=3_000, few=1_000, tail=200, along=1_000, topics=20, fsyncs=1)
     answer = asked(history.question(folder=tmp_path, loads=loads))
     figures = {result.contender.name: result.figures for result in answer.results}
     assert figures["3,000 records"][BATCH].median > 1
@@ -54,7 +54,7 @@ def test_a_folder_that_lacks_something_fails_the_measurement(tmp_path: Path) -> 
     lacking = partial(history._measured, folder, "open", history.Loads(fsyncs=1))
     assert measured(lacking)[history.SECONDS] > 0
     folder.records += 1
-    with pytest.raises(RuntimeError, match="open of .* ended with 1, not 0"):
+    with pytest.raises(RuntimeError, match=r"open of .* ended with 1, not 0"):
         measured(lacking)
 
 
@@ -80,7 +80,11 @@ async def test_what_a_journal_asks_of_its_disk_is_noted_without_the_zeros_ahead(
 def test_a_bare_file_is_asked_for_the_same(zeroed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     syncs: list[int] = []
     monkeypatch.setattr(os, "fdatasync", syncs.append)
-    assert bare_files.replayed(Writes([100, 0, 5_000, 200, 0]), tmp_path, zeroed=zeroed) > 0
+    with bare_file(tmp_path, 5_400, zeroed=zeroed) as file:
+        assert file.replay([100, 0, 5_000, 200, 0]) > 0
+        assert len(syncs) == 2
+        with pytest.raises(ValueError, match="101 bytes do not fit behind 5,300 of 5,400"):
+            file.replay([101])
     assert len(syncs) == 2
     assert list(tmp_path.iterdir()) == []
 
@@ -88,6 +92,8 @@ def test_a_bare_file_is_asked_for_the_same(zeroed: bool, tmp_path: Path, monkeyp
 async def test_a_bare_file_needs_something_to_write_again(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="runnel wrote nothing"):
         await durable._bare(tmp_path, durable.Loads(), 1, Writes(), zeroed=True)
+    with pytest.raises(ValueError, match="runnel wrote nothing"):
+        await durable.Turns().figures()
 
 
 async def test_records_that_were_not_stored_fail_the_measurement(tmp_path: Path) -> None:
