@@ -22,7 +22,7 @@ from runnel.journal.swap import read_whole
 from runnel.testing.faults import CHANGING, READING, FaultyStorage
 from runnel.testing.power import MemoryStorage
 
-PATIENCE = 20.0  # seconds that a held thread waits before it gives up on its test
+PATIENCE = 5.0  # seconds that a held thread waits before it gives up on its test
 
 
 class Disk(FaultyStorage):

@@ -16,7 +16,7 @@ from runnel.broker.broker import Broker
 from runnel.broker.cursor import DELETED, RETENTION, Missed, Taken
 from runnel.broker.pattern_cursor import PatternCursor
 from runnel.core.record import Record
-from tests.broker.durable import Disk, damage, log_of, open_on, turns, until
+from tests.broker.durable import PATIENCE, Disk, damage, log_of, open_on, turns, until
 
 DURABLE, PASSING = ("a", "b"), "m"
 
@@ -101,7 +101,7 @@ def test_every_durable_record_is_read_once_in_order_wherever_it_lies(
     steps: list[tuple[str, int, int] | int | str], tail: int, kept: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(play(steps, tail, kept, Path(folder)))
+        asyncio.run(asyncio.wait_for(play(steps, tail, kept, Path(folder)), PATIENCE))
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Ways to read that the contract's tests share."""
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Coroutine
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -49,6 +49,12 @@ async def at_rest() -> None:
 async def _turns() -> None:
     for _ in range(TURNS):
         await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what depends on more than tasks and commits: something is read from disk, say."""
+    while not condition():
+        await at_rest()
 
 
 async def visible(broker: Broker, topic: str, end: int) -> None:

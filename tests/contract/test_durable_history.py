@@ -1,6 +1,7 @@
 """History that is on disk only: starts, order, those who lag, what retention takes. Memory holds next to nothing."""
 
 import asyncio
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -12,7 +13,7 @@ import runnel
 from runnel import Broker, Position
 from runnel.testing.clock import JumpingClock
 from tests.contract.lives import ON_DISK, Folder
-from tests.contract.reading import at_rest, read, running, values
+from tests.contract.reading import at_rest, read, running, soon, values
 
 COUNT = 600
 
@@ -171,6 +172,77 @@ async def test_closing_ends_a_reader_of_what_is_on_disk_only_and_its_name_resume
     assert rest_of_it[0] <= len(seen)
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "t",
+        pytest.param("*", marks=pytest.mark.xfail(strict=True, reason="the record is looked for in memory only")),
+    ],
+)
+async def test_waiting_until_a_record_was_processed_that_left_memory_at_once(data: Folder, pattern: str) -> None:
+    async with data.life(**ON_DISK | {"tail_bytes": 1}) as broker:
+        seen: list[bytes] = []
+
+        async def work() -> None:
+            async with broker.subscribe(pattern) as subscription:
+                seen.extend([record.value async for record in subscription])
+
+        async with running(work()):
+            for number in range(10):
+                await soon(broker.topic("t").publish_and_wait(at(number), timeout=10))
+
+
+def bounded() -> list[Any]:
+    """Policies on a topic, and on a pattern."""
+    why = "after a kill, what is on disk is counted in sequences, those of nobody included"
+    broken = pytest.mark.xfail(strict=False, reason=why)
+    return [
+        pytest.param(pattern, policy, marks=broken if pattern == "*" else ())
+        for pattern in ("t", "*")
+        for policy in ("drop_oldest", "drop_newest", "block")
+    ]
+
+
+@pytest.mark.parametrize(("pattern", "policy"), bounded())
+async def test_a_bound_that_was_asked_for_holds_after_history_was_read(
+    folder: Folder, pattern: str, policy: str
+) -> None:
+    async with folder.life() as broker:
+        await fill(broker, count=20)
+    async with folder.life() as broker:
+        async with broker.subscribe(pattern, name="n", buffer=3, policy=policy) as subscription:
+            assert numbers(await read(subscription, 20)) == list(range(20))
+            async with running(read(subscription, 1)) as reader:
+                await fill(broker, count=1, first=20)
+                await reader
+            if policy == "block":
+                for number in range(21, 31):
+                    with suppress(runnel.Full):
+                        broker.topic("t").publish_nowait(at(number))
+            else:
+                await fill(broker, count=10, first=21)
+            await at_rest()
+            assert subscription.lag <= 3
+
+
+async def test_a_topic_deleted_under_its_publishers_and_made_again_holds_only_what_is_new(folder: Folder) -> None:
+    for turns in range(6):
+        async with folder.life() as broker:
+            await broker.topic("t").declare()
+            publishers = [asyncio.ensure_future(broker.publish("t", at(-1))) for _ in range(5)]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await broker.delete("t")
+            results = await soon(asyncio.gather(*publishers, return_exceptions=True))
+            assert all(isinstance(result, Position | runnel.TopicDeleted) for result in results), results
+            again = 5 if "t" in await broker.topics() else 0  # some came after the deletion, and made it anew
+            await fill(broker, count=3)
+        async with folder.life() as broker:
+            async with broker.subscribe("t", start="earliest") as subscription:
+                assert numbers(await read(subscription, again + 3)) == [-1] * again + [0, 1, 2]
+            await broker.delete("t")
+
+
 @pytest.mark.parametrize("pattern", ["t", "*"])
 async def test_a_name_resumes_in_the_middle_of_what_is_on_disk(folder: Folder, pattern: str) -> None:
     async with folder.life(**ON_DISK) as broker:
@@ -245,7 +317,9 @@ async def test_expired_records_are_skipped_in_the_next_life_too(folder: Folder, 
 async def first_of(broker: Broker) -> int:
     """The offset of the oldest record that a newcomer reads."""
     async with broker.subscribe("t", start="earliest") as subscription:
-        return (await read(subscription, 1))[0].offset
+        (record,) = await read(subscription, 1)
+        offset: int = record.offset
+        return offset
 
 
 async def kept(broker: Broker) -> list[int]:

@@ -38,7 +38,7 @@ CASES: list[tuple[RunnelError, type[RunnelError], dict[str, object], list[str], 
     (JournalFailed("bad disk"), Ended, {"why": "bad disk"}, ["bad disk"], "open the broker again"),
     (DiskFull(1000, 2000), NotNow, {"free": 1000, "needed": 2000}, ["1,000", "2,000"], "make room"),
     (NotWritten("bad disk"), NotNow, {"why": "bad disk"}, ["nothing was written", "bad disk"], "publish again"),
-    (OutcomeUnknown("bad disk"), NotNow, {"why": "bad disk"}, ["may or may not"], "same message_id"),
+    (OutcomeUnknown("bad disk"), NotNow, {"why": "bad disk"}, ["may or may not"], "if twice does no harm"),
 ]
 
 

@@ -16,7 +16,8 @@ from runnel.journal.journal import Journal
 from runnel.testing import fates
 from runnel.testing.power import MemoryStorage, PowerLost
 from tests.crash.model import State, Violation
-from tests.crash.workload import Watched, World, in_small, watched
+from tests.crash.watching import Watched, in_small, watched
+from tests.crash.workload import World
 
 FIXED = (fates.nothing, fates.everything, fates.names_only, fates.names_and_lengths, fates.data_only)
 

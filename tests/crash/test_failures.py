@@ -24,7 +24,8 @@ from runnel.testing.fates import Fate
 from runnel.testing.faults import FaultyStorage
 from runnel.testing.power import MemoryStorage
 from tests.crash.model import Stored, read_topic, records_of
-from tests.crash.workload import Watched, World
+from tests.crash.watching import Watched
+from tests.crash.workload import World
 
 STEPS = 30
 EVERY = 4  # of the calls one is made to fail: over all faults and seeds, that is enough for every day

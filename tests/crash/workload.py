@@ -7,14 +7,11 @@ what a crash left behind and compares. Everything depends on the seed alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from random import Random
 from typing import Any
-from unittest import mock
 
 from runnel.core.packing import pack
-from runnel.journal import history, index, segment
 from runnel.journal.entry import Kind, Part, state
 from runnel.journal.group_state import GroupState
 from runnel.journal.journal import Draft, Journal, WriteFailed
@@ -29,54 +26,13 @@ from runnel.journal.ledger import (
 )
 from runnel.journal.options import JournalOptions
 from runnel.journal.storage import Storage
-from runnel.testing.power import MemoryStorage, PowerLost
+from runnel.testing.power import PowerLost
 from tests.crash.model import State, Stored, Violation, observe
+from tests.crash.watching import Watched, watched
 
 SECOND = 1_000_000
 PAGES = ((4096, 512), (512, 512), (64, 64))  # bytes of a page, and of a sector
 NAMES = ("a", "b.c", "d", "e")
-
-
-@contextmanager
-def in_small() -> Iterator[None]:
-    """Chunks, windows and zeroed stretches as small in proportion as the segments are here, so that all have edges."""
-    with ExitStack() as stack:
-        for module, name, value in (
-            (segment, "ZERO_STEP", 1024),
-            (segment, "_ZEROS", bytes(1024)),
-            (segment, "SMALL_COMMIT", 600),
-            (index, "WINDOW", 300),
-            (history, "WINDOW", 300),
-            (history, "CHUNK", 900),
-        ):
-            stack.enter_context(mock.patch.object(module, name, value))
-        yield
-
-
-class Watched(MemoryStorage):
-    """A storage in memory that lets somebody look before each call that changes something."""
-
-    watch: Callable[[], None] | None = None
-    delay = 1  # how many calls late a late sync is
-
-    def _step(self, operation: str, name: str) -> None:
-        if self.watch is not None and not self._lost:
-            self.watch()
-        super()._step(operation, name)
-
-    def _sync(self, operation: str, name: str, settle: Callable[[], None]) -> None:
-        late = len(self._late)
-        super()._sync(operation, name, settle)
-        if len(self._late) > late:
-            self._late[-1] = (self.calls + self.delay, settle)
-
-
-def watched(found: MemoryStorage, before: Watched) -> Watched:
-    """What is found where `before` was, with the same syncs forgotten or late."""
-    made = Watched(found.page, sector=found.sector, capacity=found.capacity)
-    made.skip_sync, made.delay_sync, made.delay = before.skip_sync, before.delay_sync, before.delay
-    made._names, made._durable, made._pending = found._names, found._durable, found._pending
-    return made
 
 
 class Promises:

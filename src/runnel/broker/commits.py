@@ -22,7 +22,7 @@ from runnel.core.errors import BrokerClosed, RunnelError, TopicDeleted
 from runnel.core.journal_errors import DiskFull, NotWritten, OutcomeUnknown
 from runnel.core.packing import BYTES, JSON, MSGPACK, pack
 from runnel.journal.entry import Kind, Part, state
-from runnel.journal.journal import RESERVED_SEQUENCES, Draft, Journal, WriteFailed
+from runnel.journal.journal import Draft, Journal, WriteFailed
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus
@@ -63,7 +63,8 @@ class Commits:
         self._round = 0  # how often records failed to be written; offsets given before the last time are void
         self._room: deque[asyncio.Future[None]] = deque()
         self._flushes: list[asyncio.Future[None]] = []  # to be told with the next commit
-        self._flushing = False
+        self._flushing = False  # a flush comes at the end of this turn
+        self._asked = False  # one came, and too many commits were under way
 
     def __repr__(self) -> str:
         return f"<Commits, {len(self._under_way)} under way, {self.pending.bytes:,} bytes pending>"
@@ -107,6 +108,26 @@ class Commits:
                 waiter.set_result(None)
                 return
 
+    def gather(self, log: Log, size: int) -> Gathering | None:
+        """A batch that takes a plain record of `size` bytes for `log`; None: something has to be looked at first."""
+        journal, stored = self._journal, log.stored
+        if (
+            stored is None
+            or self.stopped
+            or log.deleted
+            or journal.failed is not None
+            or not self.has_room()
+            or not journal.has_room(self.pending.bytes + size)
+            or asyncio._get_running_loop() is not self.loop
+        ):
+            return None
+        gathering = stored.gathering = Gathering(log, stored.next, self.pending)
+        self._gathered.append(gathering)
+        if not self._flushing:
+            self._flushing = True
+            self.loop.call_soon(self._flush)
+        return gathering
+
     def hand_over(self, log: Log, entry: Entry) -> int:
         """Take `entry` for the next commit; its first offset."""
         journal, size = self._journal, entry.size
@@ -115,7 +136,7 @@ class Commits:
         if self.stopped:
             raise BrokerClosed("publishing")
         if not journal.has_room(self.pending.bytes + size):
-            raise DiskFull(journal.storage.free(), journal.options.segment_bytes)
+            raise DiskFull(journal.storage.free(), journal.needed(size))
         stored = log.stored
         assert stored is not None, "only durable logs are handed over"
         gathering = stored.gathering
@@ -193,8 +214,12 @@ class Commits:
     def _flush(self, *, last: bool = False) -> None:
         """Make one commit of all that was handed over, unless enough are under way already."""
         self._flushing = False
-        if self.stopped or (len(self._under_way) >= UNDER_WAY and not last):
-            return  # the next landing comes back here
+        if self.stopped:
+            return
+        if len(self._under_way) >= UNDER_WAY and not last:
+            self._asked = True  # the next landing comes back here
+            return
+        self._asked = False
         gatherings, self._gathered = self._gathered, []
         said, self._made = self._made, []
         ended, self._ended = self._ended, []
@@ -205,8 +230,6 @@ class Commits:
         timeline = self._bus.timeline
         at = micros(timeline.now())
         first = sequence = timeline.hold(sum(len(one.values) for one in gatherings))
-        if sequence > self._journal.ledger.reserved - RESERVED_SEQUENCES // 2:
-            said.append(state(Kind.SEQUENCE, base=sequence + RESERVED_SEQUENCES))
         batches: list[Part] = []
         refused: dict[Log, Exception] = {}
         for one in gatherings:
@@ -269,7 +292,7 @@ class Commits:
                     logger.error("%s", self._journal.failed)
         if self._room:
             self._make_room()
-        if self._gathered or self._made or self._ended or self._flushes or self._keeper.is_urgent:
+        if self._asked or self._gathered or self._made or self._ended or self._flushes or self._keeper.is_urgent:
             if failed is None:
                 self._flush()
             elif not self.stopped:

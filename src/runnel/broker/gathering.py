@@ -29,7 +29,7 @@ class Pending:
 class Gathering:
     """Records of one topic that become one batch: published in one go, or while the journal was busy."""
 
-    __slots__ = ("first", "log", "metas", "pending", "sequence", "size", "values", "waiters")
+    __slots__ = ("first", "listeners", "log", "metas", "pending", "sequence", "size", "values", "waiters")
 
     def __init__(self, log: Log, first: int, pending: Pending) -> None:
         self.log, self.first, self.pending = log, first, pending
@@ -38,6 +38,7 @@ class Gathering:
         self.size = 0
         self.sequence = 0
         self.waiters: list[asyncio.Future[None]] = []
+        self.listeners: list[Callable[[Exception | None], None]] = []  # told at once, not at the loop's next turn
 
     def add(self, entry: Entry) -> None:
         """Take in what one publish appends."""
@@ -63,6 +64,8 @@ class Gathering:
 
     def tell(self, error: Exception | None = None) -> None:
         """It is durable and visible, or it failed. Each waiter has a future of its own: none can cancel another."""
+        for listener in self.listeners:
+            listener(error)
         for waiter in self.waiters:
             if not waiter.done():
                 if error is None:

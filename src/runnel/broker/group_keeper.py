@@ -9,19 +9,20 @@ from collections.abc import Callable
 
 from runnel.journal.entry import Part
 from runnel.journal.ledger import progress_part
-from runnel.journal.ranges import joined
+from runnel.journal.ranges import joined, without
 
 
 class GroupKeeper:
     """The unsaid progress of one group."""
 
-    __slots__ = ("_failed", "_failing", "_lives", "_places", "_ranges", "_touch", "id", "wake")
+    __slots__ = ("_failed", "_failing", "_held", "_lives", "_places", "_ranges", "_touch", "id", "wake")
 
     def __init__(self, id: int, touch: Callable[[], None], wake: Callable[[], None]) -> None:
         self.id, self._touch, self.wake = id, touch, wake
         self._places: list[int] = []
         self._ranges: list[int] = []
         self._failed: dict[int, tuple[int, float, str]] = {}
+        self._held: set[int] = set()  # settled, but for a dead letter that is not on disk yet
         self._failing = 0  # commits under way that say what failed
         self._lives = 0  # how often all was forgotten; what was said before that is not said again
 
@@ -38,6 +39,7 @@ class GroupKeeper:
     def forget(self) -> None:
         """Nothing that is not written yet counts any more."""
         self._places, self._ranges, self._failed = [], [], {}
+        self._held.clear()
         self._lives += 1
 
     def settled(self, place: int) -> None:
@@ -55,11 +57,23 @@ class GroupKeeper:
         self._failed[place] = (attempts, due, reason)
         self._touch()
 
+    def hold(self, place: int) -> None:
+        """Do not say that `place` is settled before it is released."""
+        self._held.add(place)
+
+    def release(self, place: int) -> None:
+        """Now `place` is settled, if it was not said before."""
+        if place in self._held:
+            self._held.remove(place)
+            self.settled(place)
+
     def take(self) -> tuple[Part, Callable[[], None], Callable[[], None]] | None:
         """What is to be written; what to call when it is, and when it is not. None: nothing is new."""
         if not (self._places or self._ranges or self._failed):
             return None
         flat = joined(self._places) + self._ranges
+        if self._held:
+            flat = without(flat, self._held)
         failed, life = self._failed, self._lives
         self._places, self._ranges, self._failed = [], [], {}
         self._failing += bool(failed)

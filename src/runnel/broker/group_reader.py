@@ -12,17 +12,16 @@ import logging
 from random import random
 from typing import TYPE_CHECKING, Any
 
-from runnel.broker import dead_letter
 from runnel.broker.attachment import Attachment
-from runnel.broker.catalog import UNSAID
 from runnel.broker.cursor import Taken
 from runnel.broker.gate import Watch
 from runnel.broker.group.lease import Lease
-from runnel.broker.group.machine import DeadLetter, Group
+from runnel.broker.group.machine import Group
 from runnel.broker.group.options import GroupOptions
 from runnel.broker.group_bringing import Stock, bring, bring_again, pass_settled
 from runnel.broker.group_flow import GroupFlow
 from runnel.broker.group_keeper import GroupKeeper
+from runnel.broker.letters import Letters
 from runnel.broker.start import check_start
 from runnel.broker.statistics import GroupStatistics, MemberStatistics
 from runnel.core.batch import Slice
@@ -65,6 +64,7 @@ class GroupReader:
         self.dead_letter = check_name(options.dead_letter or f"dead-letters.{name}")
         if pattern == self.dead_letter:
             raise InvalidOption("dead_letter", self.dead_letter, f"the group itself reads {pattern!r}")
+        self.letters = Letters(bus, name, self.dead_letter)
         self.group = Group(name, options, random)
         self.options = options
         self.attachment.cover()
@@ -76,6 +76,7 @@ class GroupReader:
         buffer_bytes = BUFFER_BYTES if buffer_bytes is None else positive("buffer_bytes", buffer_bytes)
         self.flow = GroupFlow(cursor, buffer, buffer_bytes, self, self.group, lags=lags)
         self.keeper: GroupKeeper | None = None  # where the group outlives its process
+        self.is_revived = False  # came back from an earlier life, and nobody has joined since
         self.subscriptions: dict[str, GroupSubscription[Any]] = {}
         self.missed = 0
         self._bus = bus
@@ -106,11 +107,17 @@ class GroupReader:
             if known.floor <= end or self.attachment.is_pattern:
                 self.flow.cursor.go_to(known.floor)
             self.flow.revived = known
-        self.keeper = self.group.notes = self._bus.store.keeper.keep_group(self, known)
+        self.keeper = self.group.notes = self.letters.keeper = self._bus.store.keeper.keep_group(self, known)
 
-    def agree(self, options: GroupOptions) -> None:
+    def agree(self, options: GroupOptions, buffer: int | None, buffer_bytes: int | None) -> None:
         """The first member after a restart says what the group is now."""
         self.options = self.group.options = options
+        self.dead_letter = self.letters.topic = check_name(options.dead_letter or f"dead-letters.{self.name}")
+        if not (buffer is buffer_bytes is None):
+            self.flow.lags = False
+            self.flow.buffer = BUFFER if buffer is None else positive("buffer", buffer)
+            self.flow.buffer_bytes = BUFFER_BYTES if buffer_bytes is None else positive("buffer_bytes", buffer_bytes)
+        self.is_revived = False
 
     def check_durable(self) -> None:
         """Raise unless an ack can be made durable."""
@@ -154,7 +161,7 @@ class GroupReader:
     def dismiss(self, subscription: GroupSubscription[Any]) -> None:
         """A member goes; what it held goes to others, at once and in order."""
         if self.subscriptions.pop(subscription.label, None) is not None:
-            self._bury(self.group.leave(subscription.label, self._bus.clock.time()))
+            self.letters.bury(self.group.leave(subscription.label, self._bus.clock.time()))
             self.wake()
 
     # -- bringing and granting ----------------------------------------------------------------------------------
@@ -171,7 +178,7 @@ class GroupReader:
         if self not in self._bus.readers:
             return
         now = self._bus.clock.time()
-        self._bury(self.group.expire(now))
+        self.letters.bury(self.group.expire(now))
         while (wanted := self.group.wants()) > 0:
             if self.flow.revived is not None and pass_settled(self.flow.cursor, self.flow.revived):
                 self.flow.revived = None
@@ -235,13 +242,13 @@ class GroupReader:
     def nack(self, lease: Lease, place: int, delay: float | None, reason: str) -> None:
         """One attempt failed."""
         self._check_here()
-        self._bury(self.group.nack(lease, place, delay, reason, self._bus.clock.time()))
+        self.letters.bury(self.group.nack(lease, place, delay, reason, self._bus.clock.time()))
         self._after_settling()
 
     def reject(self, lease: Lease, place: int, reason: str) -> None:
         """One record can never succeed."""
         self._check_here()
-        self._bury(self.group.reject(lease, place, reason, self._bus.clock.time()))
+        self.letters.bury(self.group.reject(lease, place, reason, self._bus.clock.time()))
         self._after_settling()
 
     def extend(self, lease: Lease, place: int, seconds: float) -> None:
@@ -258,17 +265,6 @@ class GroupReader:
         self.wake()
         if self._bus.publisher.blocked:
             self._bus.publisher.release()
-
-    def _bury(self, letters: list[DeadLetter]) -> None:
-        """Publish what failed for good to the dead-letter topic."""
-        for letter in letters:
-            assert isinstance(letter.stock, Stock)
-            (record,) = letter.stock.records(letter.place, letter.place + 1)
-            headers = dead_letter.story(record, letter.reason, attempts=str(letter.attempts), group=self.name)
-            publisher = self._bus.publisher
-            entry = publisher.one(self.dead_letter, None, record.value, record.key, headers, None, None, 0, None)
-            # Appended whoever is slow there: a dead letter is the last trace of a record.
-            publisher.append(self._bus.catalog.find(self.dead_letter, UNSAID, declared=True), entry)
 
     # -- time ---------------------------------------------------------------------------------------------------
 

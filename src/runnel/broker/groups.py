@@ -55,8 +55,8 @@ class Groups:
             found = GroupReader(self._bus, name, pattern, options, start, buffer, buffer_bytes)
             found.keep(None)
             self._add(found)
-        elif not found.members and found.keeper is not None:
-            found.agree(GroupOptions(**msgspec.structs.asdict(found.options) | said))
+        elif found.is_revived:
+            found.agree(GroupOptions(**msgspec.structs.asdict(found.options) | said), buffer, buffer_bytes)
         for option, value in said.items():
             if (has := getattr(found.options, option)) != value:
                 raise InvalidOption(option, value, f"group {name!r} on {pattern!r} has {has!r}; members must agree")
@@ -66,6 +66,7 @@ class Groups:
         """Bring a group back from an earlier life of the broker, to where it was."""
         found = GroupReader(self._bus, known.name, known.pattern, options, "earliest", None, None)
         found.keep(GroupState.decode(known.encode()))  # a copy: the journal's goes on changing
+        found.is_revived = True
         self._add(found)
 
     def _add(self, reader: GroupReader) -> None:

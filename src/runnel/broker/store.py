@@ -6,7 +6,7 @@ Below: commits, state_keeper, journal. Above: bus, publisher, catalog, cursor, g
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -19,10 +19,11 @@ from runnel.core.codec import Schema
 from runnel.core.errors import TopicDeleted
 from runnel.core.options import TopicOptions
 from runnel.journal import retention
+from runnel.journal.entry import Part
 from runnel.journal.folder import FolderLock
 from runnel.journal.history import Plan
-from runnel.journal.journal import Draft, Journal, WriteFailed
-from runnel.journal.ledger import TopicState, topic_part, trim_part
+from runnel.journal.journal import RESERVED_SEQUENCES, Draft, Journal, WriteFailed
+from runnel.journal.ledger import TopicState, sequence_part, topic_part, trim_part
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus
@@ -63,16 +64,20 @@ class Store:
         self.keeper.restore(ledger)
         self.commits.start()
         self.journal.rolled = self._rolled
+        bus.timeline.reserve_at = ledger.reserved - RESERVED_SEQUENCES // 2
+        bus.timeline.reserve = self._reserve
         self._retain()
 
     def close(self) -> None:
         """Write the last positions, seal the journal, and let the folder go. Blocks until that is done."""
-        parts = self.commits.take_state()
+        parts = [*self.commits.take_state(), *self._trims()]
         if parts and self.journal.failed is None:
             try:
                 self.journal.write([Draft(parts, self.journal.ledger.time)])
             except WriteFailed as error:
                 logger.error("the last positions and acks were not stored: %s", error)
+        # Sequences were given to records that are not stored, too: the next life goes on behind them.
+        self.journal.ledger.sequence = max(self.journal.ledger.sequence, self._bus.timeline.given)
         self._readers.shutdown(wait=True, cancel_futures=True)
         try:
             self.journal.close()
@@ -81,8 +86,15 @@ class Store:
         finally:
             self._lock.release()
 
+    def _reserve(self) -> None:
+        """Half of the sequences that were set aside for records that are not stored are gone."""
+        timeline = self._bus.timeline
+        timeline.reserve_at = timeline.given + RESERVED_SEQUENCES // 2
+        self.commits.tell(sequence_part(timeline.given + RESERVED_SEQUENCES, self._bus.catalog.epoch))
+
     def abandon(self) -> None:
         """Be the copy in the child of a fork: touch nothing, own nothing."""
+        self.commits.stopped = True
         self._lock.release()
 
     # -- topics -------------------------------------------------------------------------------------------------
@@ -149,6 +161,11 @@ class Store:
 
     def _retain(self) -> None:
         """Move the first offsets of topics whose retention no longer wants the oldest segments."""
+        for part in self._trims():
+            self.commits.tell(part)
+
+    def _trims(self) -> Iterator[Part]:
+        """The topics that begin later than the journal knows."""
         now, timeline = int(self._bus.clock.time() * 1e6), self._bus.timeline
         for found in self._bus.catalog.logs.values():
             if found.stored is None or not found.options.retains:
@@ -157,4 +174,4 @@ class Store:
             if topic is not None:
                 found.begin_at(retention.first_kept(self.journal.history, topic, found.options, now))
                 if (first := timeline.first(found)) > topic.first:
-                    self.commits.tell(trim_part(topic.id, first, 0))
+                    yield trim_part(topic.id, first, 0)

@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 log = logging.getLogger("runnel")
 
+TURN = 1024  # records after which a reader that never has to wait lets others on the loop run
 WARN_SHARE = 0.01  # above this share of drops a subscription is warned about, once
 
 
@@ -145,7 +146,7 @@ class Subscription(Reading, Generic[T]):
                     self._current = record
                     yield record
             self._advanced()
-            if len(records) >= SLICE:
+            if len(records) >= TURN:
                 await asyncio.sleep(0)  # a long history must not keep others from the loop
 
     async def _batches(self, limit: int, max_wait: float | None) -> AsyncIterator[Batch[T]]:
@@ -172,7 +173,7 @@ class Subscription(Reading, Generic[T]):
                 for size in _sizes(taken.slices):
                     flow.done(size)
             self._advanced()
-            if len(batch) >= SLICE:
+            if len(batch) >= TURN:
                 await asyncio.sleep(0)
 
     def _advanced(self) -> None:

@@ -14,6 +14,7 @@ from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from math import inf
 from operator import attrgetter
 
 from runnel.broker.log import CHUNK, Log, Run
@@ -43,6 +44,8 @@ class Timeline:
         self._held: deque[int] = deque()  # sequences given to records that are not visible yet, in order
         self._tail: deque[Run] = deque()  # the runs of durable topics, which may be cut: they are on disk
         self._tail_cost = 0
+        self.reserve_at: float = inf  # the sequence at which `reserve` is called, in a broker that must not reuse any
+        self.reserve: Callable[[], None] = lambda: None
         self.tail_bytes = 0  # how much of those to keep; set by the store
         self._slices: dict[tuple[Log, int, int], Slice] = {}
 
@@ -57,6 +60,12 @@ class Timeline:
         """The end of what is visible: all records before it are, and none from it on is seen in this order."""
         self.cool()
         return self._held[0] if self._held else self._next
+
+    @property
+    def given(self) -> int:
+        """The sequence that the next record gets."""
+        self.cool()
+        return self._next
 
     @property
     def in_memory_from(self) -> int:
@@ -117,6 +126,8 @@ class Timeline:
 
     def _begin(self, log: Log) -> None:
         self.cool()
+        if self._next >= self.reserve_at:
+            self.reserve()
         run = Run(log, log.end, self._next, self.now(), log.count_bytes())
         self.runs.append(run)
         log.runs.append(run)
@@ -133,6 +144,8 @@ class Timeline:
         if count:
             self._held.append(first)
             self._next += count
+            if self._next >= self.reserve_at:
+                self.reserve()
         return first
 
     def release(self, first: int) -> bool:

@@ -156,7 +156,7 @@ class Topic(Generic[T]):
             and not priority
             and (gathering := self._joined(log, value)) is not None
         ):
-            position = Position(log.epoch, gathering.end - 1)
+            position = Position(log.epoch, gathering.first + len(gathering.values) - 1)
             landed = gathering.pending.create_future()
             gathering.waiters.append(landed)
             await landed
@@ -250,19 +250,25 @@ class Topic(Generic[T]):
     def _joined(self, log: Log, value: Any) -> Gathering | None:
         """The short way of a durable topic: the batch that is gathering, with `value` in it; None: go the long way.
 
-        Since a batch is gathering, all that could stand in the way was looked at when it began.
+        Once a batch is gathering, all that could stand in the way was looked at.
         """
-        gathering = log.stored.gathering if log.stored is not None else None
         if (
-            gathering is None
-            or value.__class__ is not bytes
+            value.__class__ is not bytes
             or (size := len(value)) >= SMALL
-            or gathering.metas is not None
-            or gathering.size >= BATCH_BYTES
-            or gathering.pending.bytes >= gathering.pending.limit
             or (log.gate is not None and log.gate.limited)
             or log.codec is not None
             or get_ident() != self._thread
+        ):
+            return None
+        gathering = log.stored.gathering if log.stored is not None else None
+        if gathering is None:
+            store = self._bus.store
+            if store is None or (gathering := store.commits.gather(log, size)) is None:
+                return None
+        elif (
+            gathering.metas is not None
+            or gathering.size >= BATCH_BYTES
+            or gathering.pending.bytes >= gathering.pending.limit
         ):
             return None
         gathering.values.append(value)

@@ -102,5 +102,5 @@ class OutcomeUnknown(NotNow):
         self.why = why
         super().__init__(
             f"it was being written when the journal failed, and may or may not be there after reopening: {why}; "
-            "publish it again with the same message_id"
+            "look at the end of the topic then, or publish it again if twice does no harm"
         )

@@ -5,12 +5,16 @@ Below: nothing. Above: broker.place, inspection.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import sys
 import time
 from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows: a broker in memory works there
+    fcntl = None  # type: ignore[assignment]
 
 from runnel.core.journal_errors import FolderInUse, FolderUnusable
 
@@ -33,6 +37,8 @@ class FolderLock:
 
     def take(self) -> None:
         """Make the folder if need be, and own it; FolderInUse names who does."""
+        if fcntl is None:
+            raise FolderUnusable(str(self.folder), "this system has no flock, so two brokers could own it at once")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)

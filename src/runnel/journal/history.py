@@ -179,11 +179,12 @@ class History:
         else:
             start = bisect_left(sources, sequence + 1, key=_end_sequence)
         for source in sources[start:]:
-            if source.written > START and source.holds_records():
-                begin = min(source.index.sequence_window(sequence), source.written)
-                return Plan(
-                    source, begin, min(CHUNK, source.written - begin), max(sequence, source.info.first_sequence)
-                )
+            written = source.written
+            if written > START and source.holds_records():
+                begin = source.index.sequence_window(sequence)
+                if begin < written:  # the index may be ahead: what it knows of then is not to be read yet
+                    place = max(sequence, source.info.first_sequence)
+                    return Plan(source, begin, min(CHUNK, written - begin), place)
         return None
 
     def plan_sequence_at_time(self, time: int) -> Plan | None:

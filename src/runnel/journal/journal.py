@@ -31,7 +31,7 @@ from runnel.journal.swap import write_new
 
 RESERVED_SEQUENCES = 1 << 32  # for records that are not stored; see `reserve_sequences`
 SKIPPED = 1 << 31  # offsets, after a cut-off journal that did not sync every commit: more than a segment holds
-SKIPPED_EPOCHS = 1 << 20  # likewise: more topics than are made between two syncs
+SKIPPED_EPOCHS = 1 << 20  # at every opening: more topics than are made without a trace
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -126,8 +126,9 @@ class Journal:
         if tail is not None and not synced_always:
             # What was handed out after the last sync may be gone: no offset is ever given twice.
             ledger.sequence += SKIPPED
-            ledger.epoch += SKIPPED_EPOCHS
             after += [trim_part(topic.id, topic.first, topic.end + SKIPPED) for topic in ledger.topics.values()]
+        # Topics that are not stored leave no trace of their epochs, and they may have been ahead of the clock.
+        ledger.epoch += SKIPPED_EPOCHS
         after.append(sequence_part(ledger.sequence + RESERVED_SEQUENCES, ledger.epoch))
         self._append([Draft(after, now)])
         began = time.perf_counter()
@@ -290,9 +291,10 @@ class Journal:
                     self._remove(name)
             holds_records = any(part.kind == Kind.BATCH for part in draft.parts)
             if active.end + size > active.limit - (self.options.reserve if holds_records else 0):
-                raise DiskFull(self.storage.free(), self._needed(size)) from None
+                raise DiskFull(self.storage.free(), self.needed(size)) from None
 
-    def _needed(self, size: int) -> int:
+    def needed(self, size: int) -> int:
+        """How much must be free for a new segment that takes `size` bytes."""
         return max(self.options.segment_bytes, size + START) + self.options.min_free
 
     def has_room(self, size: int) -> bool:
@@ -300,11 +302,11 @@ class Journal:
         active = self._active
         if active is None or active.end + size <= active.limit - self.options.reserve:
             return True
-        return self.storage.free() >= self._needed(size)
+        return self.storage.free() >= self.needed(size)
 
     def _roll(self, size: int, now: int) -> None:
         """Seal the segment and begin another, that has room for `size` bytes."""
-        if self.storage.free() < self._needed(size):
+        if self.storage.free() < self.needed(size):
             raise OSError(errno.ENOSPC, "below min_free")
         old = self._active
         assert old is not None

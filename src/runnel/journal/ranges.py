@@ -55,6 +55,15 @@ class Ranges:
         self._firsts[low:high] = [first]
         self._ends[low:high] = [end]
 
+    def remove(self, number: int) -> None:
+        """Take `number` out, if it is in."""
+        at = bisect_right(self._firsts, number) - 1
+        if at >= 0 and number < self._ends[at]:
+            first, end = self._firsts[at], self._ends[at]
+            halves = [half for half in ((first, number), (number + 1, end)) if half[0] < half[1]]
+            self._firsts[at : at + 1] = [half[0] for half in halves]
+            self._ends[at : at + 1] = [half[1] for half in halves]
+
     def cut_below(self, floor: int) -> int:
         """Raise `floor` over the range that touches it, forget what lies below; the new floor."""
         keep = bisect_right(self._firsts, floor)
@@ -73,3 +82,11 @@ def joined(places: Iterable[int]) -> list[int]:
         else:
             flat += (place, place + 1)
     return flat
+
+
+def without(flat: list[int], places: Iterable[int]) -> list[int]:
+    """Flat ranges, less some single places."""
+    kept = Ranges(flat)
+    for place in places:
+        kept.remove(place)
+    return kept.flat()
