@@ -12,7 +12,7 @@ import pytest
 
 import runnel
 from runnel import Broker, Position
-from runnel.core.journal_errors import FolderInUse
+from runnel.core.journal_errors import FolderInUse, FolderUnusable
 from runnel.testing.clock import JumpingClock
 from tests.contract.lives import Folder
 from tests.contract.reading import read, rest, running, values, visible
@@ -411,3 +411,25 @@ async def test_a_reader_reads_to_the_end_when_the_broker_closes(data: Folder) ->
                 broker.topic("t").publish_nowait(b"%d" % number)
             broker.close()
             assert [record.value for record in await rest(subscription)] == [b"%d" % n for n in range(100)]
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3])
+async def test_a_broker_that_was_closed_before_its_folder_was_open_lets_it_go(data: Folder, turns: int) -> None:
+    broker = data.open()
+    entering = asyncio.ensure_future(broker.__aenter__())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    if not entering.done():
+        broker.close()
+        with pytest.raises(runnel.BrokerClosed):
+            await entering
+    broker.close()
+    async with data.life() as another:
+        assert (await another.publish("t", b"x")).offset == 0
+
+
+async def test_a_path_that_cannot_be_a_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(FolderUnusable, match="cannot hold a journal"):
+            await runnel.open(path).__aenter__()

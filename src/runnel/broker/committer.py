@@ -11,11 +11,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
 from threading import Thread
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
+from runnel.broker.doorbell import Doorbell
 from runnel.core.journal_errors import DiskFull, JournalFailed
 from runnel.journal.journal import Draft, Journal, WriteFailed
 
@@ -44,7 +44,9 @@ class Committer:
     def __init__(self, journal: Journal, loop: asyncio.AbstractEventLoop, landed: Callable[[], None]) -> None:
         self._journal, self._loop, self._landed = journal, loop, landed
         self.results: deque[Result] = deque()
-        self._queue: SimpleQueue[Commit | None] = SimpleQueue()
+        self._queue: deque[Commit] = deque()
+        self._bell = Doorbell()
+        self._stopping = False
         self._thread = Thread(target=self._run, name="runnel-commit", daemon=True)
         self._round = 0  # commits with records that were handed over before the last failure are refused
         self._full: DiskFull | None = None
@@ -56,33 +58,25 @@ class Committer:
 
     def put(self, commit: Commit) -> None:
         """Have `commit` written. From the loop's thread."""
-        self._queue.put(commit)
+        self._queue.append(commit)
+        self._bell.ring()
 
     def stop(self) -> None:
         """Write what was put, and end. Blocks until then; `results` may hold what the loop was not told of yet."""
-        self._queue.put(None)
-        self._thread.join()
+        self._stopping = True
+        self._bell.ring()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._bell.close()
 
     def _run(self) -> None:
-        stopping = False
-        due: float | None = None
-        while not stopping:
-            try:
-                first = self._queue.get() if due is None else self._queue.get(timeout=max(0.0, due - monotonic()))
-            except Empty:
+        due: float | None = None  # when to sync what was written and is not
+        while not self._stopping or self._queue:
+            if not self._queue and not self._bell.wait(None if due is None else due - monotonic()):
                 due = None
                 self._sync()
                 continue
-            commits: list[Commit] = []
-            while True:
-                if first is None:
-                    stopping = True
-                else:
-                    commits.append(first)
-                try:
-                    first = self._queue.get_nowait()
-                except Empty:
-                    break
+            commits = [self._queue.popleft() for _ in range(len(self._queue))]
             if commits:
                 self._write(commits)
                 if self._interval is not None and due is None:

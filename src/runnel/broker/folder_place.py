@@ -50,9 +50,14 @@ class FolderPlace:
         except BaseException:
             lock.release()
             raise
-        self._say(journal)
         bus.home.entered = True
-        bus.home.check_usable("opening the folder")
+        try:
+            bus.home.check_usable("opening the folder")  # it may have been closed before, or meanwhile
+        except BaseException:
+            journal.close()
+            lock.release()
+            raise
+        self._say(journal)
         bus.store = Store(bus, journal, lock)
         bus.store.begin()
 

@@ -54,20 +54,19 @@ class PatternCursor:
 
     def collect(self) -> None:
         """Note the runs of our logs that came since the last time."""
+        if self._collected != (end := self.timeline.sequence):
+            for run in self.timeline.runs_from(self._collected):
+                if run.sequence >= end:
+                    break  # not visible in this order yet
+                if run.log in self.logs and (run.log.stored is None or run.sequence >= self._behind_until):
+                    start = run.offset + max(0, self._collected - run.sequence)
+                    if start < run.end:
+                        self._ahead.append((run, start))
+                        self._count += run.end - start
+                        self._bytes += run.size
+            self._collected = end
         if self._store is not None:
-            self._fall_behind()
-        if self._collected == (end := self.timeline.sequence):
-            return
-        for run in self.timeline.runs_from(self._collected):
-            if run.sequence >= end:
-                break  # not visible in this order yet
-            if run.log in self.logs and (run.log.stored is None or run.sequence >= self._behind_until):
-                start = run.offset + max(0, self._collected - run.sequence)
-                if start < run.end:
-                    self._ahead.append((run, start))
-                    self._count += run.end - start
-                    self._bytes += run.size
-        self._collected = end
+            self._fall_behind()  # last: what has just been noted may be gone from memory already
 
     def pass_gone(self) -> Missed | None:
         """Move over what lies right ahead and is no longer there."""
