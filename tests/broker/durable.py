@@ -36,7 +36,7 @@ class Disk(FaultyStorage):
         self.on_read: Callable[[str], None] = lambda name: None
 
     def hold(self, operation: str, name: str = ".seg") -> None:
-        """The next `operation` on a file of that ending waits, and so does all behind it in its thread."""
+        """The next `operation` on a file of that name, or part of one, waits, and so does all behind it in its thread."""
         self._reached.clear()
         self._go.clear()
         self._held = operation, name
@@ -51,18 +51,18 @@ class Disk(FaultyStorage):
         self._go.set()
 
     def fail_next(self, operation: str, name: str = ".seg", error: int = 5) -> None:
-        """The next `operation` on a file of that ending fails."""
+        """The next `operation` on a file of that name, or part of one, fails."""
         self._failing = (operation, name, error)
 
     _failing: tuple[str, str, int] | None = None
 
     def _step(self, operation: str, name: str, before_failing: Callable[[], None] | None = None) -> None:
-        if self._held is not None and operation == self._held[0] and name.endswith(self._held[1]):
+        if self._held is not None and operation == self._held[0] and self._held[1] in name:
             self._reached.set()
             assert self._go.wait(PATIENCE), "the test never let this call go on"
         if operation == "read":
             self.on_read(name)
-        if self._failing is not None and operation == self._failing[0] and name.endswith(self._failing[1]):
+        if self._failing is not None and operation == self._failing[0] and self._failing[1] in name:
             self.fail_at, self.error, self._failing = self.calls + 1, self._failing[2], None
         super()._step(operation, name, before_failing)
 

@@ -11,8 +11,9 @@ from runnel.broker.place import open as open_broker
 from runnel.cli.folder import add_data, folder_of, owning, write
 from runnel.cli.problem import Refused
 from runnel.core.journal_errors import JournalFailed
+from runnel.journal.draft import Draft, WriteFailed
 from runnel.journal.inspection import Inspection, NoJournal
-from runnel.journal.journal import Draft, Journal, WriteFailed
+from runnel.journal.journal import Journal
 from runnel.journal.ledger import TopicState, topic_part
 from tests.cli.conftest import Command
 from tests.journal.folders import Owner, fill, other_owner

@@ -72,4 +72,4 @@ async def main(folder: Path, min_free: int) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))))
+    sys.stdout.write(json.dumps(asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))))

@@ -48,7 +48,6 @@ class Told:
 
     def __init__(self) -> None:
         self.lines: list[tuple[int, Event | Note]] = []
-        self.deleting: set[Place] = set()
         self.acknowledged: dict[Place, str] = {}
 
     def add(self, life: int, said: Event | Note) -> None:
@@ -157,10 +156,11 @@ class Groups:
         self.turns: dict[tuple[str, Place], Turn] = defaultdict(Turn)
         self._found = found
         self._life = -1
-        self._busy: dict[tuple[str, bytes], tuple[Place, int]] = {}  # by group and key: who is out, the last offset
+        self._out: dict[tuple[str, bytes], Place] = {}  # by group and key, in this life
+        self._last: dict[tuple[str, str, bytes], int] = {}  # by group, topic and key: the offset given out last
         for life, said in told.lines:
             if life != self._life:
-                self._life, self._busy = life, {}
+                self._life, self._out, self._last = life, {}, {}
             self._attend(said)
         self.settled: list[Event] = list(self._last_words())
         self.broken += self._unsettled()
@@ -189,17 +189,16 @@ class Groups:
             self.broken.append(f"{what} as attempt {said.attempt}, though attempt {turn.attempt} was made before")
         turn.life, turn.attempt, turn.settled, turn.member = self._life, said.attempt, "", said.member
         if (key := self._found.keys.get(place)) is not None and said.topic in FOR_EVER:
-            # Offsets and sequences rise together, so one number orders the keys of a pattern's topics too.
-            out, last = self._busy.get((said.group, key), (None, (-1, -1)))  # type: ignore[assignment]
-            del last
-            if out is not None and out != place and said.topic == out[0]:
+            if (out := self._out.setdefault((said.group, key), place)) != place:
                 self.broken.append(f"{what} while {out} of the same key {key!r} was out")
-            self._busy[said.group, key] = (place, said.offset)
+            if (last := self._last.get((said.group, said.topic, key), -1)) > said.offset:
+                self.broken.append(f"{what} after offset {last} of the same key {key!r}")
+            self._last[said.group, said.topic, key] = said.offset
 
     def _free(self, group: str, place: Place) -> None:
         key = self._found.keys.get(place)
-        if key is not None:
-            self._busy.pop((group, key), None)
+        if key is not None and self._out.get((group, key)) == place:
+            del self._out[group, key]
 
     def _settle(self, said: Note) -> None:
         place = (said.topic, said.epoch, said.offset)

@@ -206,6 +206,11 @@ class Life:
                 await asyncio.gather(self.broker.delete(CHURN), *racing)
                 # What was racing may have made the topic again, as another epoch.
                 self.report.note("deleted", topic=CHURN, epoch=position.epoch)
+            elif self.rng.random() < 0.3:
+                self.report.note("deleting", topic=CHURN, epoch=position.epoch)
+                await self.broker.delete(CHURN)
+                self.report.note("deleted", topic=CHURN, epoch=position.epoch)
+                await asyncio.sleep(0.03 * self.rng.random())  # for a while there is none
 
     # -- subscribers --------------------------------------------------------------------------------------------
 
@@ -218,6 +223,12 @@ class Life:
             ready.set()
             async for record in records:
                 self.report.saw(name, record)
+                await self._dawdle()
+
+    async def _dawdle(self) -> None:
+        """Keep an item in hand for a while now and then: more of its kind lie behind it, and commits go on."""
+        if self.rng.random() < 0.4:
+            await asyncio.sleep(0 if self.rng.random() < 0.8 else 0.002 * self.rng.random())
 
     async def plain(self, who: str, topic: str, start: int, ready: asyncio.Event) -> None:
         """A subscription from an offset on."""
@@ -318,7 +329,7 @@ class Life:
 async def live(folder: str, number: str, seed: int, start: int, options: dict[str, Any], report: Report) -> None:
     """Open the folder and work until told to close."""
     closing = asyncio.Event()
-    asyncio.get_running_loop().add_reader(0, lambda: (os.read(0, 100), closing.set()))
+    asyncio.get_running_loop().add_reader(0, closing.set)
     report.note("opening")
     async with runnel.open(folder, **options) as broker:
         report.note("opened")
@@ -340,6 +351,7 @@ async def live(folder: str, number: str, seed: int, start: int, options: dict[st
         await life.ready()
         report.note("ready")
         await closing.wait()
+        asyncio.get_running_loop().remove_reader(0)
         report.note("closing")
     report.note("closed")
     try:

@@ -1,4 +1,4 @@
-"""Kills a process that publishes and consumes, with SIGKILL, again and again: `python -m tests.crash.killing --kills N`.
+"""Kills a process that publishes and consumes, again and again: `python -m tests.crash.killing --kills 1000`.
 
 A trial is a folder and a seed: a worker is started on the folder, killed at a moment that the seed chooses (while it
 opens, under load, as a segment rolls, as it closes), and started again; sometimes another process looks at the folder
@@ -43,9 +43,9 @@ from tests.crash.kill_worker import (
     AUDIT,
     BILLING,
     CACHE,
-    CHURN,
     DEAD,
     DURABLE,
+    FOR_EVER,
     GROUPS,
     MIRRORED,
     NAMES,
@@ -59,7 +59,7 @@ from tests.crash.kill_worker import (
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0  # seconds for anything that ought to happen
 MOMENTS = {"opening": 2, "load": 4, "roll": 2, "closing": 2}  # when to kill, and how often each
-DELAYS = {"opening": 0.02, "load": 0.12, "roll": 0.0, "closing": 0.012}  # at most so many seconds after that
+DELAYS = {"opening": 0.05, "load": 0.15, "roll": 0.0, "closing": 0.012}  # at most so many seconds after that
 KILLS = 8  # of a trial
 
 
@@ -88,7 +88,7 @@ class Worker:
         self.notes: dict[str, int] = {}
         self._more = threading.Condition()
         self._over = False
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed by let_go
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.crash.kill_worker", *arguments],
             cwd=ROOT,
@@ -171,20 +171,25 @@ class Trial:
     broken: list[str] = field(default_factory=list)
     recovering: list[float] = field(default_factory=list)  # seconds that openings took
     inspections: int = 0
+    found: Found = field(default_factory=Found)
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
         self._life = 0
+        self._seen: Inspection | None = None
 
     def run(self) -> Trial:
         """Kill until it was often enough, then judge."""
         self._say(*(events.Subscribed(0.0, name, topic, 0, None) for name in NAMES for topic in self._topics(name)))
         self._say(*(events.Ended(0.0, name, None, None) for name in NAMES))  # until its first life
         self._say(*(events.Grouped(0.0, group, t, 0, None) for group, (_, topics) in GROUPS.items() for t in topics))
-        while sum(self.moments.values()) < self.kills:
-            self._live()
-        found = asyncio.run(self._last_life())
-        self.broken += judge(self.told, found)
+        try:
+            while sum(self.moments.values()) < self.kills:
+                self._live()
+        finally:
+            self._look_away()
+        asyncio.run(self._last_life())
+        self.broken += judge(self.told, self.found)
         return self
 
     @staticmethod
@@ -215,11 +220,13 @@ class Trial:
         delay = self.rng.random() * DELAYS[moment]
         looking = moment == "load" and self.rng.random() < 0.5
         worker, synced = self._start()
-        seen: Inspection | None = None
         try:
             alive = worker.wait("opening" if moment == "opening" else "ready")
+            if self._seen is not None:  # since before its owner was killed; meanwhile another one owns the folder
+                self._read([], f"life {self._life}: an inspection of the life before")
+                self._look_away()
             if alive and looking:
-                seen = self._inspect(worker, synced)
+                self._inspect(worker, synced)
             if alive and moment == "roll":
                 self._until_rolling(worker)
             if alive and moment == "closing":
@@ -227,16 +234,13 @@ class Trial:
                 worker.wait("closing")
             time.sleep(delay)  # the moment of the kill, chosen by the seed: nothing is waited for
             worker.kill()
-            code = worker.end()
-            self._account(worker, code, moment)
-            if seen is not None:
-                self._read(seen, [], f"life {self._life}: after its owner was killed, an inspection")
+            self._account(worker, worker.end(), moment)
+            if self._seen is not None:
+                self._read([], f"life {self._life}: after its owner was killed, an inspection")
         finally:
             if worker.process.poll() is None:
                 worker.kill()
                 worker.end()
-            if seen is not None:
-                seen.close()
             worker.let_go()
 
     def _until_rolling(self, worker: Worker) -> None:
@@ -268,21 +272,25 @@ class Trial:
 
     # -- somebody else who looks --------------------------------------------------------------------------------
 
-    def _inspect(self, worker: Worker, synced: bool) -> Inspection:
+    def _inspect(self, worker: Worker, synced: bool) -> None:
         """Look at the folder while the worker works: all that was acknowledged before is seen."""
-        told = worker.told[:]
-        deleting = {said.epoch for said in told if isinstance(said, Note) and said.what == "deleting"}
-        owed = [said for said in told if isinstance(said, events.Acknowledged) and said.topic in DURABLE]
-        seen = Inspection(self.folder)
-        seen.__enter__()
+        told = worker.told[:] if synced else []
+        owed = [said for said in told if isinstance(said, events.Acknowledged) and said.topic in FOR_EVER]
+        self._seen = Inspection(self.folder).__enter__()
         self.inspections += 1
-        owed = [said for said in owed if said.topic != CHURN and said.epoch not in deleting] if synced else []
-        self._read(seen, owed, f"life {self._life}: an inspection")
-        return seen
+        self._read(owed, f"life {self._life}: an inspection")
 
-    def _read(self, seen: Inspection, owed: Sequence[events.Acknowledged], who: str) -> None:
+    def _look_away(self) -> None:
+        if self._seen is not None:
+            self._seen.close()
+            self._seen = None
+
+    def _read(self, owed: Sequence[events.Acknowledged], who: str) -> None:
+        assert self._seen is not None
+        if doubled := [name for name, count in Counter(one.name for one in self._seen.topics).items() if count > 1]:
+            self.broken.append(f"{who} found more than one topic of the name {doubled}")
         found: dict[tuple[str, int, int], str] = {}
-        for record in seen.read(*DURABLE):
+        for record in self._seen.read(*DURABLE):
             if isinstance(record, Gap):
                 self.broken.append(f"{who} met a gap: {record}")
                 continue
@@ -299,11 +307,10 @@ class Trial:
 
     # -- the end ------------------------------------------------------------------------------------------------
 
-    async def _last_life(self) -> Found:
+    async def _last_life(self) -> None:
         """Open the folder here, let every name and group come to the end, and read what there is."""
         self._life += 1
-        report = Report(lambda line: self._say(parse(line)))
-        found = Found()
+        report, found = Report(lambda line: self._say(parse(line))), self.found
         try:
             async with asyncio.timeout(PATIENCE), runnel.open(self.folder) as broker:
                 life = Life(broker, report, str(self._life), self.rng)
@@ -319,7 +326,6 @@ class Trial:
                 await self._read_dead(broker, found)
         except TimeoutError:
             self.broken.append(f"seed {self.seed}: the last life did not come to its end in {PATIENCE} s")
-        return found
 
     @staticmethod
     async def _read_out(broker: Broker, report: Report, name: str) -> None:

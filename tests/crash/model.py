@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from runnel.core.packing import unpack
+from runnel.journal.draft import Draft
 from runnel.journal.entry import Kind, Part
 from runnel.journal.history import Found, History, Lost, Plan
-from runnel.journal.journal import Draft, Journal
+from runnel.journal.journal import Journal
 
 decode = msgspec.msgpack.decode
 

@@ -16,10 +16,11 @@ from runnel.core.errors import RunnelError
 from runnel.core.journal_errors import JournalDamaged
 from runnel.core.packing import pack, unpack
 from runnel.journal import mark
+from runnel.journal.draft import Draft
 from runnel.journal.entry import Kind, Part
 from runnel.journal.group_state import GroupState
 from runnel.journal.history import Found, Lost
-from runnel.journal.journal import Draft, Journal
+from runnel.journal.journal import Journal
 from runnel.journal.ledger import CursorState, TopicState, cursor_part, group_part, progress_part, topic_part
 from runnel.journal.options import JournalOptions
 from runnel.journal.segment import START

@@ -15,8 +15,9 @@ import pytest
 from runnel.core.errors import RunnelError
 from runnel.core.journal_errors import DiskFull, JournalFailed
 from runnel.core.packing import pack
+from runnel.journal.draft import Draft, WriteFailed
 from runnel.journal.entry import Kind, Part
-from runnel.journal.journal import Draft, Journal, WriteFailed
+from runnel.journal.journal import Journal
 from runnel.journal.ledger import CursorState, TopicState, cursor_part, topic_part
 from runnel.journal.options import JournalOptions
 from runnel.testing import fates

@@ -12,9 +12,10 @@ from random import Random
 from typing import Any
 
 from runnel.core.packing import pack
+from runnel.journal.draft import Draft, WriteFailed
 from runnel.journal.entry import Kind, Part, state
 from runnel.journal.group_state import GroupState
-from runnel.journal.journal import Draft, Journal, WriteFailed
+from runnel.journal.journal import Journal
 from runnel.journal.ledger import (
     CursorState,
     TopicState,

@@ -12,10 +12,11 @@ from typing import Self
 
 from runnel.core.packing import pack
 from runnel.core.record import Meta
+from runnel.journal.draft import Draft
 from runnel.journal.entry import Kind, Part
 from runnel.journal.folder import FolderLock
 from runnel.journal.group_state import GroupState
-from runnel.journal.journal import Draft, Journal
+from runnel.journal.journal import Journal
 from runnel.journal.ledger import CursorState, TopicState, cursor_part, group_part, progress_part, topic_part
 from runnel.journal.options import JournalOptions
 from runnel.journal.os_storage import OsStorage

@@ -9,9 +9,10 @@ import pytest
 
 from runnel.core.packing import pack
 from runnel.journal import history, index
+from runnel.journal.draft import Draft
 from runnel.journal.entry import Kind, Part
 from runnel.journal.history import Found, History, Lost, Plan
-from runnel.journal.journal import Draft, Journal
+from runnel.journal.journal import Journal
 from runnel.journal.ledger import TopicState, topic_part
 from runnel.journal.options import JournalOptions
 from runnel.journal.storage import Storage

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runnel.journal.draft import Draft
 from runnel.journal.history import Found, History, Lost, Source, rebuilt
 from runnel.journal.index import IndexFile
-from runnel.journal.journal import Draft
 from runnel.journal.ledger import CursorState, cursor_part
 from runnel.journal.segment import entries
 from runnel.journal.swap import read_whole

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from runnel.core.journal_errors import DiskFull, JournalFailed
 from runnel.core.packing import pack
 from runnel.journal import checkpoint, manifest, mark
+from runnel.journal.draft import Draft, WriteFailed
 from runnel.journal.entry import Kind, Part, size_of, state
 from runnel.journal.group_state import GroupState
 from runnel.journal.history import Found
-from runnel.journal.journal import RESERVED_SEQUENCES, SKIPPED, Draft, Journal, WriteFailed
+from runnel.journal.journal import RESERVED_SEQUENCES, SKIPPED, Journal
 from runnel.journal.ledger import CursorState, cursor_part, group_part, progress_part, trim_part
 from runnel.journal.mark import Mark
 from runnel.journal.options import JournalOptions

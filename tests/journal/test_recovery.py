@@ -13,9 +13,10 @@ from runnel.core.journal_errors import FormatUnknown, JournalDamaged
 from runnel.core.packing import unpack
 from runnel.journal import manifest, mark
 from runnel.journal.checkpoint import name_of
+from runnel.journal.draft import Draft
 from runnel.journal.entry import state
 from runnel.journal.history import Found
-from runnel.journal.journal import Draft, Journal
+from runnel.journal.journal import Journal
 from runnel.journal.ledger import CursorState, cursor_part
 from runnel.journal.os_storage import OsStorage
 from runnel.journal.recovery import Recovered, recover

@@ -15,6 +15,7 @@ import pytest
 from runnel.core.packing import JSON, pack
 from runnel.core.record import Meta
 from runnel.journal import journal
+from runnel.journal.draft import Draft
 from runnel.journal.entry import Kind, Part, state
 from runnel.journal.group_state import Failure, GroupState
 from runnel.journal.history import Found
@@ -87,7 +88,7 @@ def write_all(storage: Storage) -> list[Found]:
         writer.write([progress_part(1, [2, 3], []), progress_part(2, [0, 10, 12, 13], [])])
         # The last entry is written and never synced.
         last = batch(b, ledger.topics[b].end, ledger.sequence, writer.now + 1, [b"not acknowledged"])
-        writer.journal._append([journal.Draft([last], writer.now + 1)])
+        writer.journal._append([Draft([last], writer.now + 1)])
         writer.written.append(Found(b, last.base, last.last, last.sequence, last.time, last.body))
         return [found for found in writer.written if found.topic != gone]
 

@@ -21,8 +21,9 @@ from runnel.broker.log import Log
 from runnel.core.errors import BrokerClosed, RunnelError, TopicDeleted
 from runnel.core.journal_errors import DiskFull, NotWritten, OutcomeUnknown
 from runnel.core.packing import BYTES, JSON, MSGPACK, pack
+from runnel.journal.draft import Draft, WriteFailed
 from runnel.journal.entry import Kind, Part, state
-from runnel.journal.journal import Draft, Journal, WriteFailed
+from runnel.journal.journal import Journal
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus

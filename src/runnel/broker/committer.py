@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, Protocol
 
 from runnel.broker.doorbell import Doorbell
 from runnel.core.journal_errors import DiskFull, JournalFailed
-from runnel.journal.journal import Draft, Journal, WriteFailed
+from runnel.journal.draft import Draft, WriteFailed
+from runnel.journal.journal import Journal
 
 log = logging.getLogger("runnel")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from runnel.broker.gate import Entry
 from runnel.broker.log import Log
 from runnel.core.record import Meta
-from runnel.journal.journal import Draft
+from runnel.journal.draft import Draft
 
 BATCH_BYTES = 4 * 1024 * 1024  # a batch that has this much takes no more publishes
 

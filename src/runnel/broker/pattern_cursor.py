@@ -30,6 +30,7 @@ class PatternCursor:
         "_bytes",
         "_collected",
         "_count",
+        "_looked_at",
         "_named",
         "_store",
         "logs",
@@ -44,6 +45,7 @@ class PatternCursor:
         self._store = store
         self._behind: CatchUp | None = None
         self._behind_until = 0  # durable records before this sequence are read from disk
+        self._looked_at = 0  # where memory began when that was last looked at
         if store is not None and position < timeline.in_memory_from:
             self._behind_until = timeline.in_memory_from
         self._ahead: deque[tuple[Run, int]] = deque()  # runs of our logs, and the offset to read them from
@@ -72,7 +74,7 @@ class PatternCursor:
         """Move over what lies right ahead and is no longer there."""
         self.collect()
         missed: Missed | None = None
-        while self._ahead:
+        while self._ahead and self.position >= self._behind_until:  # else something on disk may lie in between
             run, start = self._ahead[0]
             first = min(run.end, self.timeline.first(run.log))
             if first <= start:
@@ -131,13 +133,13 @@ class PatternCursor:
     def _fall_behind(self) -> None:
         """Forget what was noted and is not in memory any more: it is read from disk. So a slow reader holds little."""
         until = self.timeline.in_memory_from
-        if until <= self._behind_until:
+        if until == self._looked_at or until <= self._behind_until:
             return
-        first = next((run for run, _ in self._ahead if run.log.stored is not None), None)
-        if first is None or first.sequence >= until:
+        self._looked_at = until
+        kept = [one for one in self._ahead if not _is_on_disk(one[0]) or one[0].sequence >= until]
+        if len(kept) == len(self._ahead):
             return
         self._behind_until = until
-        kept = [one for one in self._ahead if one[0].log.stored is None or one[0].sequence >= until]
         self._ahead = deque(kept)
         self._count = sum(run.end - start for run, start in kept)
         self._bytes = sum(run.size for run, _ in kept)
@@ -165,31 +167,29 @@ class PatternCursor:
             if isinstance(found, Lost):
                 self.position = min(found.end, self._behind_until)
                 return Taken([], Missed(place, self.position, self.position - place, found.reason))
-            self.position = min(place + len(found), self._behind_until)
-            if (kept := self._kept(found, self.position - place)) is not None:
+            if place + len(found) > self._behind_until:  # the rest is in memory, for now
+                end = found.start + self._behind_until - place
+                self._behind.put_back(found.cut(end, found.end))
+                found = found.cut(found.start, end)
+            self.position = place + len(found)
+            if (kept := self._kept(found)) is not None:
                 return Taken([kept], None)
 
-    def _kept(self, found: Slice, count: int) -> Slice | None:
-        """The first `count` records of `found`, less what was deleted or retention took before this cursor came there.
-
-        What follows them is in memory, and is read from there.
-        """
+    def _kept(self, found: Slice) -> Slice | None:
+        """What is left of `found`: a topic may have been deleted, or retention came before this cursor did."""
         log = self._named.get(found.topic)
         if log not in self.logs:
             self._named = {one.name: one for one in self.logs}
             log = self._named.get(found.topic)
-        if log is None or log.epoch != found.epoch:
+        if log is None or log.epoch != found.epoch or (first := self.timeline.first(log)) >= found.end:
             return None
-        start, end = max(found.start, self.timeline.first(log)), found.start + count
-        if start >= end:
-            return None
-        return found if (start, end) == (found.start, found.end) else found.cut(start, end)
+        return found if first <= found.start else found.cut(first, found.end)
 
     def _take_one(self, limit: int) -> Taken | None:
-        """Records of the run at the head, which is in memory."""
-        if (missed := self.pass_gone()) is not None:
-            return Taken([], missed)
+        """Records of the run at the head, which is in memory, or was. No further: the next ones may be on disk."""
         run, start = self._ahead[0]
+        if (first := min(run.end, self.timeline.first(run.log))) > start:
+            return Taken([], self._advance(first - start, DELETED if run.log.deleted else RETENTION))
         stop = min(run.end, start + min(limit, SLICE))
         part = self.timeline.slice(run.log, start, stop)
         self._advance(stop - start, "")
@@ -262,6 +262,11 @@ class PatternCursor:
         else:
             self._ahead[0] = (run, start + count)
         return Missed(first, first + count, count, reason)
+
+
+def _is_on_disk(run: Run) -> bool:
+    """Whether what is in a run can be read from disk. Of a deleted topic it is told that it cannot."""
+    return run.log.stored is not None and not run.log.deleted
 
 
 def _bytes_of(run: Run, start: int) -> int:

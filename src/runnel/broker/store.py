@@ -19,10 +19,11 @@ from runnel.core.codec import Schema
 from runnel.core.errors import TopicDeleted
 from runnel.core.options import TopicOptions
 from runnel.journal import retention
+from runnel.journal.draft import Draft, WriteFailed
 from runnel.journal.entry import Part
 from runnel.journal.folder import FolderLock
 from runnel.journal.history import Plan
-from runnel.journal.journal import RESERVED_SEQUENCES, Draft, Journal, WriteFailed
+from runnel.journal.journal import RESERVED_SEQUENCES, Journal
 from runnel.journal.ledger import TopicState, sequence_part, topic_part, trim_part
 
 if TYPE_CHECKING:

@@ -175,10 +175,10 @@ class Timeline:
             gate.wake()
         log.append(values, metas, size)
         run.close()
+        self._tail.append(run)  # before anybody looks: readers tell by it what is in memory
+        self._tail_cost += size + RECORD_COST * len(values)
         if gate is not None:
             gate.appended()
-        self._tail.append(run)
-        self._tail_cost += size + RECORD_COST * len(values)
         if self._tail_cost > self.tail_bytes + self.tail_bytes // 4:
             self._cut_tail()
 

@@ -17,10 +17,11 @@ from pathlib import Path
 from runnel.cli.problem import Refused
 from runnel.core.journal_errors import FolderInUse
 from runnel.journal import manifest
+from runnel.journal.draft import Draft, WriteFailed
 from runnel.journal.entry import Part
 from runnel.journal.folder import FolderLock
 from runnel.journal.inspection import Inspection, check_folder
-from runnel.journal.journal import Draft, Journal, WriteFailed
+from runnel.journal.journal import Journal
 from runnel.journal.options import JournalOptions
 from runnel.journal.os_storage import OsStorage
 

@@ -249,14 +249,15 @@ class History:
                 break  # the rest is for the next chunk
             body_at = at + head.bodies
             for kind, _, _, length, crc, topic, base, last, sequence, time in head.table:
-                if kind == Kind.BATCH and topic in topics:
+                if kind == Kind.BATCH and (by_sequence or topic in topics):
                     first, end = (sequence, sequence + last - base + 1) if by_sequence else (base, last + 1)
                     if end > place:
-                        body = data[body_at : body_at + length]
-                        if body_crc(kind, body) == crc:
-                            items.append(Found(topic, base, last, sequence, time, body))
-                        else:
-                            items.append(Lost(max(first, place), end, _damaged(info, position)))
+                        if topic in topics:
+                            body = data[body_at : body_at + length]
+                            if body_crc(kind, body) == crc:
+                                items.append(Found(topic, base, last, sequence, time, body))
+                            else:
+                                items.append(Lost(max(first, place), end, _damaged(info, position)))
                         place = end
                 body_at += length
             at += head.end - position

@@ -12,12 +12,12 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 import msgspec
 
 from runnel.core.journal_errors import DiskFull, JournalFailed
 from runnel.journal import checkpoint, manifest, mark, retention
+from runnel.journal.draft import Draft, WriteFailed
 from runnel.journal.entry import Kind, Part, size_of
 from runnel.journal.history import History, Source
 from runnel.journal.index import IndexBuilder
@@ -33,21 +33,6 @@ RESERVED_SEQUENCES = 1 << 32  # for records that are not stored; see `reserve_se
 SKIPPED = 1 << 31  # offsets, after a cut-off journal that did not sync every commit: more than a segment holds
 SKIPPED_EPOCHS = 1 << 20  # at every opening: more topics than are made without a trace
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-
-
-class Draft(NamedTuple):
-    """An entry to be written: its parts, and its time in microseconds."""
-
-    parts: Sequence[Part]
-    time: int
-
-
-class WriteFailed(Exception):
-    """A write stopped: drafts before `done` are durable, before `begun` unknown, the others not written."""
-
-    def __init__(self, done: int, begun: int, cause: Exception) -> None:
-        self.done, self.begun, self.cause = done, begun, cause
-        super().__init__(f"{done} entries were written, {begun - done} perhaps: {cause}")
 
 
 class Journal:
@@ -186,17 +171,17 @@ class Journal:
         if self.failed is not None:
             raise WriteFailed(0, 0, self.failed)
         done = begun = gathered = 0
+        sizes = [size_of(draft.parts) for draft in drafts]
         try:
-            for at, draft in enumerate(drafts):
-                size = size_of(draft.parts)
-                if not self._fits(draft, gathered + size):
+            for at, size in enumerate(sizes):
+                if not self._fits(drafts[at], gathered + size):
                     if begun < at:
                         begun = at
                         self._append(drafts[done:at])
                         self._sync()
                         done = at
                     gathered = 0
-                    self._make_room(draft, size)
+                    self._make_room(drafts[at], size)
                 gathered += size
             begun = len(drafts)
             self._append(drafts[done:])
@@ -212,21 +197,18 @@ class Journal:
         active, builder, ledger = self._active, self._builder, self.ledger
         assert active is not None, "a closed journal has no segment"
         pieces: list[bytes] = []
-        position = active.end
+        start = position = active.end
         for parts, at in drafts:
-            encoded = active.encode(parts, position, at)
-            pieces += encoded
-            position += sum(map(len, encoded))
-        start = active.end
+            pieces += active.encode(parts, position, at)
+            position += size_of(parts)
         active.write(pieces, position - start)
         for parts, at in drafts:
             ledger.apply(parts, at)
-            size = size_of(parts)
             for part in parts:
                 if part.kind == Kind.BATCH:
-                    self._unsynced += part.count
+                    self._unsynced += part.last - part.base + 1
                     builder.add(start, part.topic, part.base, part.last, part.sequence, part.time, len(part.body))
-            start += size
+            start += size_of(parts)
         self._unsynced += 1
 
     def _sync(self) -> None:

@@ -1,0 +1,106 @@
+"""From slices to what a group can hand out, and what it had done with them in an earlier life."""
+
+from datetime import UTC, datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runnel.broker.group.machine import Group
+from runnel.broker.group_bringing import Stock, bring, bring_again, pass_settled
+from runnel.core.batch import Slice, Stretch
+from runnel.core.record import Meta
+from runnel.journal.group_state import Failure, GroupState
+from tests.broker.group.rig import make_group, whereabouts
+from tests.broker.rig import make_log, make_timeline, on_log, put
+
+NOW = 100.0
+START = 10  # the offset of the first record
+TRAITS = (None, Meta(), Meta(key=b"k"), Meta(priority=3), Meta(due=NOW + 5), Meta(expires=NOW + 5), Meta(headers={"a": "b"}))
+
+
+def stock_of(metas: list[Meta | None], shift: int = 0) -> Stock:
+    """Records from offset 10 on, at places from 10 + shift on. Others, around them, carry something too."""
+    carried = {START + at: meta for at, meta in enumerate(metas) if meta is not None}
+    carried |= {START - 1: Meta(key=b"before"), START + len(metas): Meta(key=b"behind")}
+    values = tuple(b"x" * at for at in range(len(metas)))
+    stretches = [Stretch(START, START + shift, datetime(2026, 1, 1, tzinfo=UTC))]
+    return Stock(START + shift, Slice("t", 1, START, values, stretches, carried))
+
+
+def in_order(group: Group, now: float = NOW) -> list[int]:
+    group.join("m", 1000)
+    return sorted(place for lease in group.grant(now) for place in range(lease.first, lease.end))
+
+
+@given(st.lists(st.sampled_from(TRAITS), min_size=1, max_size=12), st.sampled_from((0, 1000)))
+def test_every_record_is_brought_once_with_its_own_traits(metas: list[Meta | None], shift: int) -> None:
+    group, stock = make_group(), stock_of(metas, shift)
+    bring(group, stock, NOW)
+    where = whereabouts(group)
+    assert sorted(where) == [START + shift + at for at in range(len(metas))]
+    assert group.unsettled_bytes == sum(range(len(metas)))
+    for at, meta in enumerate(metas):
+        if meta is not None and meta.due is not None:
+            assert where[START + shift + at] == "scheduled"
+
+
+@given(
+    st.lists(st.sampled_from(TRAITS), min_size=1, max_size=12),
+    st.lists(st.tuples(st.integers(0, 14), st.integers(1, 4)), max_size=3),
+    st.dictionaries(st.integers(0, 14), st.sampled_from((0.0, NOW + 9)), max_size=4),
+)
+def test_what_was_settled_is_not_brought_again_and_what_failed_waits_for_its_time(
+    metas: list[Meta | None], settled: list[tuple[int, int]], failed: dict[int, float]
+) -> None:
+    known, stock, group = GroupState(1, "g", "t", {}, START), stock_of(metas), make_group()
+    for first, count in settled:
+        known.settled.add(START + first, START + first + count)
+    known.failed = {START + place: Failure(3, due, "why") for place, due in failed.items()}
+    bring_again(group, stock, known, NOW)
+    where = whereabouts(group)
+    open_places = [START + at for at in range(len(metas)) if START + at not in known.settled]
+    assert sorted(where) == open_places
+    for place in open_places:
+        meta = metas[place - START]
+        if place in known.failed and known.failed[place].due > NOW and (meta is None or meta.key is None):
+            assert where[place] == "scheduled"
+
+
+def test_what_failed_in_an_earlier_life_goes_on_counting() -> None:
+    group, known = make_group(max_deliver=4), GroupState(1, "g", "t", {}, START)
+    known.failed = {START: Failure(3, 0.0, "why")}
+    bring_again(group, stock_of([None]), known, NOW)
+    group.join("m", 10)
+    (lease,) = group.grant(NOW)
+    assert lease.attempt == 4
+    lease.handed = lease.end
+    (dead,) = group.nack(lease, START, None, "the last straw", NOW)
+    assert (dead.attempts, dead.reason) == (4, "the last straw")
+
+
+def test_settled_places_are_passed_without_being_read() -> None:
+    timeline, log = make_timeline(), make_log()
+    put(timeline, log, *[b"x"] * 10)
+    cursor, known = on_log(timeline, log), GroupState(1, "g", "t", {}, 0)
+    known.settled.add(2, 5)
+    known.failed = {7: Failure(1, 0.0, "")}
+    assert not pass_settled(cursor, known)
+    assert cursor.position == 0
+    cursor.go_to(2)
+    assert not pass_settled(cursor, known)
+    assert cursor.position == 5
+    cursor.go_to(8)
+    assert pass_settled(cursor, known), "all of that life is passed"
+
+
+def test_stock_weighs_and_can_be_made_small() -> None:
+    stock = stock_of([None] * 5, shift=100)
+    assert [stock.size(place) for place in range(110, 115)] == [0, 1, 2, 3, 4]
+    assert stock.weight(111, 114) == 6
+    assert stock.values(113, 115) == (b"xxx", b"xxxx")
+    (record,) = stock.records(113, 114)
+    assert (record.offset, record.sequence) == (13, 113)
+    only = stock.only(113)
+    assert (len(only.slice), only.size(113), only.records(113, 114)) == (1, 3, (record,))
+    assert only.only(113) is only
+    assert in_order(make_group()) == []

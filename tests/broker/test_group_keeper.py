@@ -1,0 +1,139 @@
+"""What a group wants remembered, until it is."""
+
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runnel.broker.group_keeper import GroupKeeper
+from runnel.journal.entry import Kind, Part
+from runnel.journal.group_state import GroupState
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.touched = self.woken = 0
+        self.keeper = GroupKeeper(3, self._touch, self._wake)
+
+    def _touch(self) -> None:
+        self.touched += 1
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+
+def said(part: Part) -> tuple[list[int], list[Any]]:
+    settled, failed = msgspec.msgpack.decode(part.body)
+    return settled, failed
+
+
+def taken(keeper: GroupKeeper) -> Any:
+    found = keeper.take()
+    assert found is not None
+    return found
+
+
+def test_nothing_new_is_nothing_to_say() -> None:
+    it = Rig()
+    assert it.keeper.take() is None
+    it.keeper.settled(1)
+    taken(it.keeper)
+    assert it.keeper.take() is None
+
+
+def test_acks_go_out_as_ranges() -> None:
+    it = Rig()
+    for place in (5, 3, 4, 9):
+        it.keeper.settled(place)
+    it.keeper.settled_range(20, 30)
+    part, _, _ = taken(it.keeper)
+    assert (part.kind, part.topic) == (Kind.PROGRESS, 3)
+    assert said(part) == ([3, 6, 9, 10, 20, 30], [])
+    assert it.touched == 5
+
+
+def test_after_a_failed_attempt_it_waits_until_that_is_stored() -> None:
+    it = Rig()
+    it.keeper.failed(7, 2, 99.5, "no")
+    assert (it.keeper.must_wait, it.keeper.is_urgent) == (True, True)
+    part, landed, _ = taken(it.keeper)
+    assert said(part) == ([], [[7, 2, 99.5, "no"]])
+    assert (it.keeper.must_wait, it.keeper.is_urgent) == (True, False), "on its way is not stored"
+    it.keeper.failed(8, 1, 0.0, "again")
+    _, landed_too, _ = taken(it.keeper)
+    landed()
+    assert it.keeper.must_wait, "one of two"
+    landed_too()
+    assert (it.keeper.must_wait, it.woken) == (False, 2)
+
+
+def test_acks_alone_hold_nothing_up() -> None:
+    it = Rig()
+    it.keeper.settled(1)
+    assert not it.keeper.must_wait
+    _, landed, _ = taken(it.keeper)
+    assert not it.keeper.must_wait
+    landed()
+    assert it.woken == 0
+
+
+def test_what_was_not_written_is_said_again_with_what_came_since() -> None:
+    it = Rig()
+    it.keeper.settled(1)
+    it.keeper.failed(7, 1, 5.0, "first")
+    it.keeper.failed(8, 1, 5.0, "only")
+    _, _, undo = taken(it.keeper)
+    it.keeper.settled(2)
+    it.keeper.failed(7, 2, 6.0, "second")
+    undo()
+    part, landed, _ = taken(it.keeper)
+    settled, failed = said(part)
+    assert sorted(settled) == [1, 2, 2, 3]
+    assert failed == [[7, 2, 6.0, "second"], [8, 1, 5.0, "only"]], "the newest counts"
+    landed()
+    assert not it.keeper.must_wait
+
+
+def test_a_reset_forgets_and_what_was_under_way_does_not_come_back() -> None:
+    it = Rig()
+    it.keeper.settled(1)
+    it.keeper.failed(2, 1, 5.0, "no")
+    _, _, undo = taken(it.keeper)
+    it.keeper.settled(3)
+    it.keeper.forget()
+    undo()
+    assert it.keeper.take() is None
+    assert not it.keeper.must_wait
+
+
+def test_a_place_that_is_held_is_settled_when_it_is_released() -> None:
+    it = Rig()
+    it.keeper.settled_range(0, 5)
+    it.keeper.hold(3)
+    assert said(taken(it.keeper)[0])[0] == [0, 3, 4, 5]
+    it.keeper.release(3)
+    assert said(taken(it.keeper)[0])[0] == [3, 4]
+    it.keeper.release(3)
+    assert it.keeper.take() is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 4), st.sampled_from(("write", "fail", "wait")))))
+def test_whatever_fails_on_the_way_the_journal_ends_up_with_all_of_it(steps: list[tuple[int, int, str]]) -> None:
+    it, known, settled = Rig(), GroupState(3, "g", "t", {}, 0), set[int]()
+    for first, count, then in steps:
+        if count == 1:
+            it.keeper.settled(first)
+        else:
+            it.keeper.settled_range(first, first + count)
+        settled |= set(range(first, first + count))
+        if then != "wait" and (found := it.keeper.take()) is not None:
+            part, landed, undo = found
+            if then == "write":
+                known.progress(*msgspec.msgpack.decode(part.body))
+                landed()
+            else:
+                undo()
+    if (found := it.keeper.take()) is not None:
+        known.progress(*msgspec.msgpack.decode(found[0].body))
+    assert {place for place in range(40) if place < known.floor or place in known.settled} == settled
