@@ -6,7 +6,7 @@ PY    := .venv/bin/python
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench docs surface lock clean
+.PHONY: help run test torture check bench docs surface lock clean
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
@@ -38,6 +38,12 @@ test: $(READY) ## All tests, with coverage
 	$(PY) -m coverage report
 	@echo
 	@echo "Next: make check, then make bench for the figures"
+
+torture: $(READY) ## Crash the journal 100,000 times, kill the broker 1,000 times (about half an hour)
+	$(PY) -m tests.crash.torture --points $(or $(POINTS),100000)
+	$(PY) -m tests.crash.killing --kills $(or $(KILLS),1000)
+	@echo
+	@echo "Next: replay what it found with --seed, as printed"
 
 check: $(READY) ## Format, lint, types, layers, house rules
 	$(PY) -m ruff check

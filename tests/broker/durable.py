@@ -36,7 +36,7 @@ class Disk(FaultyStorage):
         self.on_read: Callable[[str], None] = lambda name: None
 
     def hold(self, operation: str, name: str = ".seg") -> None:
-        """The next `operation` on a file of that name, or part of one, waits, and so does all behind it in its thread."""
+        """The next `operation` on a file of that name, or part of one, waits; so does all behind it in its thread."""
         self._reached.clear()
         self._go.clear()
         self._held = operation, name
@@ -122,7 +122,7 @@ def kinds(found: Sequence[Entry]) -> list[list[int]]:
 
 async def until(condition: Callable[[], object]) -> None:
     """Let the loop turn until `condition` holds."""
-    while not condition():
+    while not condition():  # noqa: ASYNC110  # nobody could set an event
         await asyncio.sleep(0)
 
 

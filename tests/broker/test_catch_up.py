@@ -224,16 +224,17 @@ async def test_a_chunk_that_comes_for_nobody_is_dropped(broker: Broker) -> None:
 
 FOUND = st.lists(
     st.tuples(
-        st.sampled_from((1, 1, 1, 2)), st.integers(1, 5), st.sampled_from(("", "", "", "hole", "lost", "bad")), st.booleans()
+        st.sampled_from((1, 1, 1, 2)),
+        st.integers(1, 5),
+        st.sampled_from(("", "", "", "hole", "lost", "bad")),
+        st.booleans(),
     ),
     max_size=20,
 )
 
 
 @given(FOUND, st.booleans())
-def test_slices_hold_every_record_once_in_order(
-    steps: list[tuple[int, int, str, bool]], by_sequence: bool
-) -> None:
+def test_slices_hold_every_record_once_in_order(steps: list[tuple[int, int, str, bool]], by_sequence: bool) -> None:
     topics, ends, sequence = {1: make_log("a"), 2: make_log("b")}, {1: 0, 2: 0}, 0
     items: list[Found | Lost] = []
     expected: list[tuple[str, int, int, bytes | None]] = []

@@ -17,8 +17,8 @@ from runnel.broker.committer import Result
 from runnel.broker.gathering import BATCH_BYTES
 from runnel.core.errors import BrokerClosed, Full, TopicDeleted
 from runnel.core.journal_errors import DiskFull, JournalFailed, NotWritten, OutcomeUnknown
+from runnel.journal.draft import WriteFailed
 from runnel.journal.entry import Kind
-from runnel.journal.journal import WriteFailed
 from tests.broker.durable import Disk, commits_of, entries, journal_of, log_of, open_on, turns, until
 
 
@@ -49,8 +49,9 @@ class ByHand:
         self.results: deque[Result] = deque()
         self.put_in: list[Any] = []
         self.round = 0
-        self._commits: Any = commits_of(broker)
-        self._real, self._commits._committer = self._commits._committer, self
+        commits: Any = commits_of(broker)
+        self._commits, self._real = commits, commits._committer
+        commits._committer = self
 
     def put(self, commit: Any) -> None:
         self.put_in.append(commit)

@@ -3,13 +3,15 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import pytest
 
 from runnel.broker.committer import Committer, Result
 from runnel.core.journal_errors import DiskFull, JournalFailed
-from runnel.journal.journal import Draft, WriteFailed
+from runnel.journal.draft import Draft, WriteFailed
+from runnel.journal.ledger import Ledger
 from runnel.journal.options import JournalOptions
 from tests.broker.durable import PATIENCE, until
 
@@ -25,7 +27,9 @@ class FakeJournal:
         self.reached, self.go = threading.Event(), threading.Event()
         self.go.set()
         self.synced = threading.Event()
-        self.sync_fails = False
+        self.sync_fails = self.retain_fails = False
+        self.ledger = Ledger()
+        self.retained = 0
 
     def write(self, drafts: list[Draft]) -> None:
         self.reached.set()
@@ -33,6 +37,11 @@ class FakeJournal:
         self.written.append([draft.time for draft in drafts])
         if self.fail and (error := self.fail.pop(0)) is not None:
             raise error
+
+    def retain(self, now: int) -> None:
+        self.retained += 1
+        if self.retain_fails:
+            raise OSError("no")
 
     def sync(self) -> None:
         self.synced.set()
@@ -43,9 +52,9 @@ class FakeJournal:
 class Put:
     """A commit, known by its number."""
 
-    def __init__(self, number: int, *, records: bool = True, round: int = 0) -> None:
+    def __init__(self, number: int, *, records: bool = True, round: int = 0, frees: bool = False) -> None:
         self.draft = Draft([], number)
-        self.holds_records, self.round = records, round
+        self.holds_records, self.round, self.frees = records, round, frees
 
     def __repr__(self) -> str:
         return f"<Put {self.draft.time}>"
@@ -175,8 +184,7 @@ async def test_stopping_writes_what_was_put(rig: Any) -> None:
     for number in range(3):
         it.committer.put(Put(number))
     it.committer.stop()
-    assert sum(it.journal.written, []) == [0, 1, 2]
-    assert sum(numbers(list(it.committer.results)), []) == [0, 1, 2]
+    assert list(chain(*it.journal.written)) == list(chain(*numbers(list(it.committer.results)))) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -210,3 +218,18 @@ def test_results_are_kept_when_the_loop_is_gone() -> None:
     committer.put(Put(0))
     committer.stop()
     assert list(numbers(list(committer.results))) == [[0]]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_a_deletion_frees_is_given_back_before_it_is_told(
+    rig: Any, fails: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    it: Rig = rig()
+    it.committer.put(Put(0))
+    await it.results(1)
+    before = it.journal.retained
+    it.journal.retain_fails = fails
+    it.committer.put(Put(1, frees=True))
+    assert (await it.results(2))[-1].failed is None
+    assert it.journal.retained == before + 1
+    assert ("could not be removed" in caplog.text) is fails

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class Opening:
             self.opened.append(real(*args))
             return self.opened[-1]
 
-        monkeypatch.setattr(folder_place.Journal, "open", held)
+        monkeypatch.setattr(Journal, "open", held)
 
     async def cancelled(self, folder: Path, times: int = 1) -> None:
         """Open, and be cancelled so many times meanwhile."""
@@ -148,7 +149,7 @@ async def test_a_long_opening_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = iter([0.0, 2.5])
-    monkeypatch.setattr(folder_place.time, "perf_counter", lambda: next(ticks, 100.0))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(ticks, 100.0))
     caplog.set_level(logging.INFO)
     async with open_on(Disk(), tmp_path):
         pass

@@ -15,7 +15,15 @@ from tests.broker.rig import make_log, make_timeline, on_log, put
 
 NOW = 100.0
 START = 10  # the offset of the first record
-TRAITS = (None, Meta(), Meta(key=b"k"), Meta(priority=3), Meta(due=NOW + 5), Meta(expires=NOW + 5), Meta(headers={"a": "b"}))
+TRAITS = (
+    None,
+    Meta(),
+    Meta(key=b"k"),
+    Meta(priority=3),
+    Meta(due=NOW + 5),
+    Meta(expires=NOW + 5),
+    Meta(headers={"a": "b"}),
+)
 
 
 def stock_of(metas: list[Meta | None], shift: int = 0) -> Stock:
@@ -48,20 +56,24 @@ def test_every_record_is_brought_once_with_its_own_traits(metas: list[Meta | Non
     st.lists(st.sampled_from(TRAITS), min_size=1, max_size=12),
     st.lists(st.tuples(st.integers(0, 14), st.integers(1, 4)), max_size=3),
     st.dictionaries(st.integers(0, 14), st.sampled_from((0.0, NOW + 9)), max_size=4),
+    st.sampled_from((0, 1000)),
 )
 def test_what_was_settled_is_not_brought_again_and_what_failed_waits_for_its_time(
-    metas: list[Meta | None], settled: list[tuple[int, int]], failed: dict[int, float]
+    metas: list[Meta | None], settled: list[tuple[int, int]], failed: dict[int, float], shift: int
 ) -> None:
-    known, stock, group = GroupState(1, "g", "t", {}, START), stock_of(metas), make_group()
+    start = START + shift
+    known, stock, group = GroupState(1, "g", "t", {}, start), stock_of(metas, shift), make_group()
     for first, count in settled:
-        known.settled.add(START + first, START + first + count)
-    known.failed = {START + place: Failure(3, due, "why") for place, due in failed.items()}
+        known.settled.add(start + first, start + first + count)
+    known.failed = {start + place: Failure(3, due, "why") for place, due in failed.items()}
     bring_again(group, stock, known, NOW)
     where = whereabouts(group)
-    open_places = [START + at for at in range(len(metas)) if START + at not in known.settled]
+    open_places = [start + at for at in range(len(metas)) if start + at not in known.settled]
     assert sorted(where) == open_places
     for place in open_places:
-        meta = metas[place - START]
+        meta = metas[place - start]
+        if meta is not None and meta.due is not None and place not in known.failed:
+            assert where[place] == "scheduled"
         if place in known.failed and known.failed[place].due > NOW and (meta is None or meta.key is None):
             assert where[place] == "scheduled"
 

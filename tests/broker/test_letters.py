@@ -27,9 +27,11 @@ def used(storage: MemoryStorage) -> int:
 async def fill(broker: Broker) -> None:
     """Publish until there is no room for another record."""
     for size in (4096, 64):
-        with pytest.raises(DiskFull):
+        try:
             while True:
                 await broker.publish("filler", os.urandom(size))
+        except DiskFull:
+            pass
 
 
 async def letters_of(broker: Broker, count: int) -> list[bytes]:

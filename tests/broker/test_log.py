@@ -1,11 +1,13 @@
 """The log: offsets, bytes, runs and retention, against a list that forgets nothing."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runnel.broker.gathering import Stored
 from runnel.broker.log import CHUNK, KEEP_COUNT, Log
 from runnel.core.record import Meta
 from runnel.testing.clock import START, JumpingClock
@@ -176,3 +178,78 @@ def test_a_log_and_its_runs_say_what_they_are() -> None:
     timeline.cool()
     assert repr(log.runs[0]) == "<Run 'orders' [0, 1) from 0>"
     assert str(log.position(5)) == "1:5"
+
+
+# -- the tail of a topic on disk ------------------------------------------------------------------------------------
+
+
+def revived(**options: Any) -> Log:
+    """The tail of a topic that has the records [3, 10) of 70 bytes on disk."""
+    log = make_log(**options)
+    log.stored = Stored(1, 10)
+    log.revive(3, 10, 70)
+    return log
+
+
+def test_a_revived_log_is_empty_and_goes_on_where_it_was() -> None:
+    log = revived()
+    assert (log.first, log.base, log.end, log.values, log.count_bytes()) == (3, 10, 10, [], 70)
+    put(make_timeline(), log, b"abc", b"de")
+    assert (log.first, log.end, log.count_bytes(), log.bytes_before(11)) == (3, 12, 75, 73)
+
+
+@given(APPENDS, st.data())
+def test_cutting_the_tail_hides_nothing_and_counts_on(appends: list[list[bytes]], data: st.DataObject) -> None:
+    log = revived()
+    timeline = make_timeline()
+    everything: list[bytes] = []
+    for values in appends:
+        put(timeline, log, *values)
+        everything += values
+        timeline._tick()
+    cut = data.draw(st.integers(0, log.end))
+    log.cut(cut)
+    base = max(cut, 10)
+    assert (log.first, log.base, log.end) == (3, base, 10 + len(everything))
+    assert log.values == everything[base - 10 :]
+    assert log.count_bytes() == 70 + sum(map(len, everything))
+    for offset in range(base, log.end):
+        assert log.bytes_before(offset) == 70 + sum(map(len, everything[: offset - 10]))
+
+
+def test_beginning_later_moves_the_first_offset_and_never_back() -> None:
+    log = revived()
+    put(make_timeline(), log, b"abc", b"de")
+    log.begin_at(5)
+    assert log.first == 5
+    log.begin_at(4)
+    assert log.first == 5
+    log.begin_at(11)
+    assert (log.first, log.live_bytes) == (11, 2)
+
+
+def test_what_is_on_disk_stays_in_memory_however_little_is_to_be_kept() -> None:
+    log = revived(retention_count=2)
+    put(make_timeline(), log, *[b"x"] * 10)
+    assert log.trim(BEGIN) == 0
+    assert (log.first, log.base, log.end) == (18, 10, 20)
+
+
+def test_bytes_move_the_first_offset_as_far_as_memory_tells() -> None:
+    log = revived(retention_bytes=3)
+    put(make_timeline(), log, b"abc", b"de", b"f")
+    log.trim(BEGIN)
+    assert log.first == 11
+
+
+async def test_age_moves_the_first_offset_as_far_as_memory_tells() -> None:
+    clock, log = JumpingClock(), revived(retention_age=10)
+    timeline = make_timeline(clock)
+    for _ in range(3):
+        put(timeline, log, b"x")
+        timeline._tick()
+        await clock.advance(3)
+    log.trim(BEGIN + timedelta(seconds=9))
+    assert log.first == 3, "what is older is for the store to tell"
+    log.trim(BEGIN + timedelta(seconds=14))
+    assert log.first == 12

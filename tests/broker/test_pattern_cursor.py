@@ -68,8 +68,8 @@ async def play(steps: list[tuple[str, int, int] | int | str], tail: int, kept: i
     async with open_on(Disk(), folder, tail_bytes=tail, segment_bytes=4096) as broker:
         topics = {topic: broker.topic(topic) for topic in DURABLE}
         topics[PASSING] = broker.topic(PASSING, durable=False, retention_count=kept)
-        for topic in topics.values():
-            await topic.declare()
+        for handle in topics.values():
+            await handle.declare()
         reading = Reading(broker, *published)
         for step in steps:
             if isinstance(step, tuple):
@@ -208,6 +208,34 @@ async def test_what_is_not_stored_and_gone_is_told_between_what_is_on_disk(broke
     assert reading.of("m") == [2]
 
 
+async def test_what_is_gone_is_not_passed_before_what_is_on_disk_in_front_of_it(broker: Broker) -> None:
+    passing = broker.topic("m", durable=False, retention_count=1)
+    for _ in range(5):
+        await passing.publish(b"m")
+        await broker.publish("t", b"x" * 500)
+    reading = Reading(broker, "t", "m")
+    assert reading.cursor.pass_gone() is None, "it cannot tell before it has read what lies between"
+    await reading.to_the_end()
+    assert reading.of("t") == list(range(5))
+    assert (reading.of("m"), sum(missed.count for missed in reading.missed)) == ([4], 4)
+
+
+async def test_what_was_in_memory_a_moment_ago_is_read_from_disk_after_all(broker: Broker) -> None:
+    for _ in range(20):
+        await broker.publish("t", b"x" * 50)
+    base = log_of(broker, "t").base
+    reading = Reading(broker, "t")
+    while reading.cursor.position < base:  # it takes all that is on disk only
+        if reading.take(4096) is None:
+            await reading._woken.wait()
+    assert reading.cursor.position == base
+    for _ in range(20):
+        await broker.publish("t", b"x" * 50)
+    assert log_of(broker, "t").base > base
+    await reading.to_the_end()
+    assert reading.of("t") == list(range(40))
+
+
 async def test_only_what_is_lost_is_told_and_not_what_lies_before_it(tmp_path: Path) -> None:
     disk = Disk()
     async with open_on(disk, tmp_path, tail_bytes=1000) as broker:
@@ -272,10 +300,12 @@ async def test_records_that_are_not_durable_yet_hold_up_those_behind_them(tmp_pa
         await passing.declare()
         await broker.topic("t").declare()
         async with broker.subscribe(">") as records:
+            await passing.publish(b"visible")
             disk.hold("sync")
             broker.topic("t").publish_nowait(b"stored")
             await disk.reached()
             await passing.publish(b"quicker")
+            assert (await anext(records)).value == b"visible"
             reading = asyncio.ensure_future(anext(records))
             await turns()
             assert not reading.done(), "its place in the order is behind what nobody may see yet"

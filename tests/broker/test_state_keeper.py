@@ -16,7 +16,7 @@ from runnel.core.journal_errors import DiskFull
 from runnel.core.position import Position
 from runnel.journal.entry import Kind, Part
 from runnel.journal.ledger import CursorState
-from tests.broker.durable import Disk, commits_of, entries, journal_of, open_on, turns
+from tests.broker.durable import Disk, commits_of, entries, journal_of, open_on, turns, until
 
 
 @pytest.fixture
@@ -59,8 +59,7 @@ async def test_it_is_written_soon_though_nothing_else_is(broker: Broker) -> None
     async with broker.subscribe("t", name="n") as records:
         for _ in range(3):
             await anext(records)
-        while not journal_of(broker).ledger.cursors:  # nobody asks for it
-            await asyncio.sleep(0)
+        await until(lambda: journal_of(broker).ledger.cursors)  # nobody asks for it
         assert journal_of(broker).ledger.cursors["n"].place == 2
 
 
@@ -145,7 +144,7 @@ async def test_a_durable_ack_is_on_disk_when_it_returns(broker: Broker, disk: Di
         (delivery,) = await taken(deliveries, 1)
         await broker._bus.flushed()
         disk.hold("sync")
-        acking = asyncio.ensure_future(delivery.ack(durable=True))  # type: ignore[arg-type]
+        acking = asyncio.ensure_future(delivery.ack(durable=True))
         await disk.reached()
         await turns()
         assert not acking.done()

@@ -165,6 +165,7 @@ async def test_the_last_state_that_cannot_be_written_is_said(
         disk.fail_next("write")
         store.close()
         assert "the last positions and acks were not stored" in caplog.text
+        broker._bus.home.close()
 
 
 async def test_the_copy_in_a_fork_lets_go_and_writes_nothing(disk: Disk, tmp_path: Path) -> None:

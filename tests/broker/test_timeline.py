@@ -3,11 +3,13 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.broker.log import CHUNK
-from runnel.broker.timeline import CACHED_SLICES
+from runnel.broker.gathering import Stored
+from runnel.broker.log import CHUNK, Log
+from runnel.broker.timeline import CACHED_SLICES, RECORD_COST, Timeline
 from runnel.core.codec import Codec
 from runnel.testing.clock import START, JumpingClock
 from tests.broker.rig import Notes, attached, make_flow, make_log, make_timeline, on_log, put
@@ -208,3 +210,124 @@ async def test_a_time_finds_its_sequence() -> None:
         timeline._tick()
         await clock.advance(10)
     assert [timeline.sequence_at(begin + timedelta(seconds=after)) for after in (0, 1, 10, 11)] == [0, 2, 2, 4]
+
+
+# -- records that become durable first ------------------------------------------------------------------------------
+
+
+def stored_log(name: str = "s") -> Log:
+    log = make_log(name)
+    log.stored = Stored(1, 0)
+    return log
+
+
+def landed(timeline: Timeline, log: Log, *values: bytes) -> None:
+    """Hold, land and release, as a commit does."""
+    first = timeline.hold(len(values))
+    timeline.land(log, first, timeline.now(), values, None, sum(map(len, values)))
+    timeline.release(first)
+    timeline.landed(log)
+    timeline.cut_tail()
+
+
+def test_nothing_behind_held_sequences_is_visible_before_they_are_released() -> None:
+    timeline, log, other = make_timeline(), stored_log(), make_log("m")
+    put(timeline, other, b"0")
+    first = timeline.hold(2)
+    put(timeline, other, b"3")
+    assert (first, timeline.sequence, timeline.given) == (1, 1, 4)
+    timeline.land(log, first, timeline.now(), [b"1", b"2"], None, 2)
+    assert timeline.sequence == 1, "not before all that was held with them has landed"
+    assert timeline.release(first), "others were quicker"
+    assert timeline.sequence == 4
+    assert [(run.log.name, run.sequence) for run in timeline.runs] == [("m", 0), ("s", 1), ("m", 3)]
+
+
+def test_holding_nothing_holds_nobody_up() -> None:
+    timeline = make_timeline()
+    timeline.hold(0)
+    put(timeline, make_log(), b"x")
+    assert timeline.sequence == 1
+
+
+def test_held_sequences_that_will_never_come_are_a_hole() -> None:
+    timeline, log = make_timeline(), make_log()
+    first = timeline.hold(5)
+    assert not timeline.release(first), "nobody was quicker"
+    put(timeline, log, b"x")
+    assert (log.sequence_of(0), timeline.sequence) == (5, 6)
+
+
+def test_of_several_that_are_held_the_first_counts() -> None:
+    timeline = make_timeline()
+    one, two = timeline.hold(2), timeline.hold(3)
+    timeline.release(two)
+    assert timeline.sequence == one
+    timeline.release(one)
+    assert timeline.sequence == 5
+
+
+def test_landing_wakes_the_readers() -> None:
+    timeline, log, reader = make_timeline(), stored_log(), Notes()
+    timeline.tail_bytes = 10**6
+    reader.flow = make_flow(on_log(timeline, log), "drop_oldest")[0]
+    gate = attached(log, reader)
+    gate.parked[reader] = None
+    landed(timeline, log, b"x")
+    assert (reader.woken, log.end, log.values) == (1, 1, [b"x"])
+
+
+def test_the_tail_is_cut_to_its_bound_and_only_durable_records_go() -> None:
+    timeline, log, other = make_timeline(), stored_log(), make_log("m")
+    timeline.tail_bytes = 10 * (100 + RECORD_COST)
+    put(timeline, other, b"x")
+    for _ in range(100):
+        landed(timeline, log, b"x" * 100)
+        kept = log.end - log.base
+        assert kept <= 13
+        assert timeline._tail_cost == kept * (100 + RECORD_COST)
+        assert timeline.in_memory_from == log.sequence_of(log.base)
+    assert kept >= 10
+    assert (log.first, log.end, other.base) == (0, 100, 0)
+
+
+def test_with_nothing_in_memory_memory_begins_at_the_end() -> None:
+    timeline, log = make_timeline(), stored_log()
+    assert timeline.in_memory_from == 0
+    timeline.tail_bytes = 1
+    landed(timeline, log, b"x" * 100)
+    assert (log.base, timeline.in_memory_from) == (1, 1)
+
+
+def test_a_deleted_topic_leaves_the_tail() -> None:
+    timeline, log, other = make_timeline(), stored_log("a"), stored_log("b")
+    timeline.tail_bytes = 10**6
+    landed(timeline, log, b"x" * 100)
+    landed(timeline, other, b"y" * 50)
+    timeline.forget(log)
+    assert timeline._tail_cost == 50 + RECORD_COST
+    assert timeline.in_memory_from == 1
+
+
+def test_sequences_and_time_go_on_behind_an_earlier_life() -> None:
+    timeline, log = make_timeline(), make_log()
+    later = datetime.fromtimestamp(START + 1000, UTC)
+    timeline.go_on_from(77, later)
+    put(timeline, log, b"x")
+    assert (log.sequence_of(0), log.runs[0].time) == (77, later)
+    assert timeline.published_in_turn() == 1
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_more_sequences_are_reserved_in_time(held: bool) -> None:
+    asked: list[int] = []
+    timeline = make_timeline()
+    timeline.reserve_at, timeline.reserve = 3, lambda: asked.append(timeline.given)
+    for _ in range(3):
+        if held:
+            timeline.release(timeline.hold(1))
+        else:
+            put(timeline, make_log(), b"x")
+            timeline.cool()
+    put(timeline, make_log(), b"x")
+    assert asked[0] == 3

@@ -35,15 +35,7 @@ async def test_a_group_goes_on_where_it_was(folder: Folder, pattern: str) -> Non
         assert await work(deliveries, 1) == numbers(11, 12)
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        "jobs",
-        pytest.param(
-            "*", marks=pytest.mark.xfail(reason="what is on disk is counted in sequences, those of nobody included")
-        ),
-    ],
-)
+@pytest.mark.parametrize("pattern", ["jobs", "*"])
 async def test_the_lag_of_a_group_and_a_name_survives(folder: Folder, pattern: str) -> None:
     async with folder.life() as broker:
         await fill(broker, 10)
@@ -362,7 +354,6 @@ async def test_a_group_on_a_deleted_topic_is_gone(folder: Folder) -> None:
             assert await work(deliveries, 3) == numbers(0, 3)
 
 
-@pytest.mark.xfail(strict=True, reason="the deletion is written behind the group, and takes the new one with it")
 async def test_a_group_on_a_topic_made_again_in_the_same_turn_survives(folder: Folder) -> None:
     async with folder.life() as broker:
         await fill(broker, 3)
@@ -390,7 +381,6 @@ async def test_a_group_on_a_topic_that_nobody_had_published_to_survives(folder: 
 
 
 @PATTERNS
-@pytest.mark.xfail(strict=True, reason="the buffer of a group is forgotten, and cannot be said again")
 async def test_the_bound_of_a_group_holds_in_its_next_life(folder: Folder, pattern: str) -> None:
     for _ in range(2):
         async with folder.life() as broker, broker.subscribe(pattern, group="g", buffer=5) as deliveries:

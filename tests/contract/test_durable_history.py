@@ -17,10 +17,6 @@ from tests.contract.reading import at_rest, read, running, soon, values
 
 COUNT = 600
 
-UNTOLD = pytest.param(
-    "*", marks=pytest.mark.xfail(strict=True, reason="a pattern that reads from disk is not told what retention took")
-)
-
 
 def at(number: int) -> bytes:
     """A value that says where it is, and takes a little room."""
@@ -172,13 +168,7 @@ async def test_closing_ends_a_reader_of_what_is_on_disk_only_and_its_name_resume
     assert rest_of_it[0] <= len(seen)
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        "t",
-        pytest.param("*", marks=pytest.mark.xfail(strict=True, reason="the record is looked for in memory only")),
-    ],
-)
+@pytest.mark.parametrize("pattern", ["t", "*"])
 async def test_waiting_until_a_record_was_processed_that_left_memory_at_once(data: Folder, pattern: str) -> None:
     async with data.life(**ON_DISK | {"tail_bytes": 1}) as broker:
         seen: list[bytes] = []
@@ -192,18 +182,8 @@ async def test_waiting_until_a_record_was_processed_that_left_memory_at_once(dat
                 await soon(broker.topic("t").publish_and_wait(at(number), timeout=10))
 
 
-def bounded() -> list[Any]:
-    """Policies on a topic, and on a pattern."""
-    why = "after a kill, what is on disk is counted in sequences, those of nobody included"
-    broken = pytest.mark.xfail(strict=False, reason=why)
-    return [
-        pytest.param(pattern, policy, marks=broken if pattern == "*" else ())
-        for pattern in ("t", "*")
-        for policy in ("drop_oldest", "drop_newest", "block")
-    ]
-
-
-@pytest.mark.parametrize(("pattern", "policy"), bounded())
+@pytest.mark.parametrize("policy", ["drop_oldest", "drop_newest", "block"])
+@pytest.mark.parametrize("pattern", ["t", "*"])
 async def test_a_bound_that_was_asked_for_holds_after_history_was_read(
     folder: Folder, pattern: str, policy: str
 ) -> None:
@@ -392,7 +372,7 @@ async def test_deleting_a_topic_gives_its_files_back(folder: Folder) -> None:
         assert len(folder.segments()) <= 8
 
 
-@pytest.mark.parametrize("pattern", ["t", UNTOLD])
+@pytest.mark.parametrize("pattern", ["t", "*"])
 async def test_a_reader_that_retention_overtook_is_told_one_gap_and_goes_on(data: Folder, pattern: str) -> None:
     async with data.life(**ON_DISK) as broker:
         await broker.topic("t", retention_count=100).declare()
@@ -405,7 +385,7 @@ async def test_a_reader_that_retention_overtook_is_told_one_gap_and_goes_on(data
         assert "retention" in record.gap.reason
 
 
-@pytest.mark.parametrize("pattern", ["t", UNTOLD])
+@pytest.mark.parametrize("pattern", ["t", "*"])
 async def test_a_reader_that_retention_overtakes_while_it_catches_up_is_told(data: Folder, pattern: str) -> None:
     async with data.life(**ON_DISK) as broker:
         await fill(broker, count=1000, retention_count=1000)

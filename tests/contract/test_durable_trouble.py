@@ -209,7 +209,6 @@ async def test_a_disk_below_its_watermark_refuses_before_it_is_full(tmp_path: Pa
             await broker.delete("small")
 
 
-@pytest.mark.xfail(strict=True, reason="segments are only dropped when a segment is rolled, and a full disk rolls none")
 async def test_deleting_topics_makes_room_on_a_full_disk(tmp_path: Path, clock: JumpingClock) -> None:
     disk = Disk(tmp_path / "data", clock)
     disk.storage = FaultyStorage(MemoryStorage(capacity=300_000))
@@ -220,7 +219,6 @@ async def test_deleting_topics_makes_room_on_a_full_disk(tmp_path: Path, clock: 
         assert (await broker.publish("u", bytes(1000))).offset == 0
 
 
-@pytest.mark.xfail(strict=True, reason="it waits for room for ever, and says nothing")
 async def test_when_even_the_reserve_is_used_up_those_who_wait_for_the_disk_are_told(
     tmp_path: Path, clock: JumpingClock
 ) -> None:

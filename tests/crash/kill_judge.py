@@ -55,9 +55,9 @@ class Told:
         if isinstance(said, events.Acknowledged):
             self.acknowledged[said.topic, int(said.epoch), said.offset] = str(said.id)
 
-    def last_known(self, topic: str) -> int:
-        """The highest offset of `topic` that was acknowledged, or -1."""
-        return max((offset for name, _, offset in self.acknowledged if name == topic), default=-1)
+    def offsets(self, topic: str) -> list[int]:
+        """The offsets of `topic` that were acknowledged."""
+        return sorted(offset for name, _, offset in self.acknowledged if name == topic)
 
 
 def judge(told: Told, found: Found) -> list[str]:

@@ -130,7 +130,7 @@ class CatchUp:
                 return
             self._items.extend(slices(parsed.items, topics, by_sequence=self._sequence))
             self._next, self._position = max(self._next, parsed.place), parsed.position
-            if parsed.position > plan.position:
+            if parsed.position > plan.position or not plan.size:  # the index may be ahead of what may be read yet
                 self._ask()
                 return
             data = OSError("the file is shorter than it was")

@@ -58,14 +58,14 @@ class Commits:
         self._bus, self._journal, self._keeper = bus, journal, keeper
         self._committer = Committer(journal, self.loop, self._landed)
         self._gathered: list[Gathering] = []
-        self._made: list[Part] = []  # topics and groups: before the batches of the same commit
-        self._ended: list[Part] = []  # deletions: behind them
+        self._said: list[Part] = []  # topics, groups and deletions, in order: before the batches of the same commit
         self._under_way: deque[Commit] = deque()
         self._round = 0  # how often records failed to be written; offsets given before the last time are void
         self._room: deque[asyncio.Future[None]] = deque()
         self._flushes: list[asyncio.Future[None]] = []  # to be told with the next commit
         self._flushing = False  # a flush comes at the end of this turn
         self._asked = False  # one came, and too many commits were under way
+        self._failure_told = False
 
     def __repr__(self) -> str:
         return f"<Commits, {len(self._under_way)} under way, {self.pending.bytes:,} bytes pending>"
@@ -179,13 +179,13 @@ class Commits:
             self.pending.bytes -= gathering.size
             gathering.tell(why)
         if log.stored is not None:
-            self._ended.append(state(Kind.TOPIC_DELETED, topic=log.stored.id))
+            self._said.append(state(Kind.TOPIC_DELETED, topic=log.stored.id))
             log.stored.take_back(log.stored.next)
         self.flush_soon()
 
     def tell(self, part: Part) -> None:
         """Have a piece of state written with the next commit, before its batches."""
-        self._made.append(part)
+        self._said.append(part)
         self.flush_soon()
 
     # -- writing ------------------------------------------------------------------------------------------------
@@ -208,8 +208,8 @@ class Commits:
     def take_state(self) -> list[Part]:
         """All state that is not written yet; for the last entry."""
         kept, _, _ = self._keeper.take()
-        parts = self._made + self._ended + kept
-        self._made, self._ended = [], []
+        parts = self._said + kept
+        self._said = []
         return parts
 
     def _flush(self, *, last: bool = False) -> None:
@@ -222,10 +222,9 @@ class Commits:
             return
         self._asked = False
         gatherings, self._gathered = self._gathered, []
-        said, self._made = self._made, []
-        ended, self._ended = self._ended, []
+        said, self._said = self._said, []
         kept, landed, undo = self._keeper.take()
-        if not (gatherings or said or ended or kept):
+        if not (gatherings or said or kept):
             self._tell_flushed()
             return
         timeline = self._bus.timeline
@@ -248,20 +247,21 @@ class Commits:
             batches = [part for part in batches if part.topic not in bad]
         if not gatherings and sequence > first:
             timeline.release(first)  # nothing of it comes
-        parts = said + batches + ended + kept
+        parts = said + batches + kept
         commit = Commit(Draft(parts, at), gatherings, first, self._round)
         commit.landed += landed
         commit.undo += undo
-        if said or ended:
-            commit.undo.append(lambda: self._say_again(said, ended))
+        if said:
+            commit.frees = any(part.kind in (Kind.TOPIC_DELETED, Kind.TRIM) for part in said)
+            commit.undo.append(lambda: self._say_again(said))
         if self._flushes:
             commit.flushes, self._flushes = self._flushes, []
         self._under_way.append(commit)
         self._committer.put(commit)
 
-    def _say_again(self, said: list[Part], ended: list[Part]) -> None:
+    def _say_again(self, said: list[Part]) -> None:
         """State that was not written, because the batches beside it could not be."""
-        self._made, self._ended = said + self._made, ended + self._ended
+        self._said = said + self._said
 
     def _tell_flushed(self) -> None:
         """Nothing is new: those who wait for that, wait for what is under way."""
@@ -288,12 +288,13 @@ class Commits:
                     self._fail(commit, failed, written=at < failed.begun)
             if failed is not None:
                 if any(commit.holds_records for commit in commits[failed.done :]):
-                    self._fail_gathered(_error(failed, written=False))  # their offsets lie behind those that failed
-                if self._journal.failed is not None:
+                    self._void_what_follows(_error(failed, written=False))
+                if self._journal.failed is not None and not self._failure_told:
+                    self._failure_told = True
                     logger.error("%s", self._journal.failed)
         if self._room:
             self._make_room()
-        if self._asked or self._gathered or self._made or self._ended or self._flushes or self._keeper.is_urgent:
+        if self._asked or self._gathered or self._said or self._flushes or self._keeper.is_urgent:
             if failed is None:
                 self._flush()
             elif not self.stopped:
@@ -303,14 +304,16 @@ class Commits:
         """Make a commit visible, and tell those who wait for it."""
         bus, timeline = self._bus, self._bus.timeline
         if commit.gatherings:
-            overtaken = timeline.release(commit.sequence)
             when = from_micros(commit.draft.time)
             for one in commit.gatherings:
-                log = one.log
                 self._take_off(one)
-                if not log.deleted:
-                    timeline.land(log, one.sequence, when, one.values, one.metas, one.size)
+                if not one.log.deleted:
+                    timeline.land(one.log, one.sequence, when, one.values, one.metas, one.size)
+            overtaken = timeline.release(commit.sequence)  # only now, or half of a commit could be seen
+            for one in commit.gatherings:
+                timeline.landed(one.log)
                 one.tell()
+            timeline.cut_tail()
             if overtaken:
                 bus.wake_patterns()  # what they could not see before this was visible
             if bus.publisher.blocked:
@@ -321,15 +324,15 @@ class Commits:
 
     def _fail(self, commit: Commit, failed: WriteFailed, *, written: bool) -> None:
         """A commit failed. What it said of state is said again, unless the journal takes nothing more."""
-        if commit.gatherings and self._bus.timeline.release(commit.sequence):
-            self._bus.wake_patterns()
         error = _error(failed, written=written)
-        for one in commit.gatherings:
-            self._void(one, error, flushed=True)
+        self._void_records(commit, error)
         if self._journal.failed is None:
             for undo in commit.undo:
                 undo()
-            self._flushes += commit.flushes
+            if commit.holds_records:
+                self._flushes += commit.flushes  # without the records it may find room
+            else:
+                _tell_all(commit.flushes, error)
         else:
             for tell in commit.landed:
                 tell()
@@ -340,6 +343,21 @@ class Commits:
         self.pending.bytes -= one.size
         one.log.coming -= len(one.values)
         one.log.coming_bytes -= one.size
+
+    def _void_what_follows(self, error: Exception) -> None:
+        """Records failed: those handed over since have offsets behind theirs, and the thread refuses them too."""
+        for commit in self._under_way:
+            if commit.round != self._round:
+                self._void_records(commit, error)
+        self._fail_gathered(error)
+
+    def _void_records(self, commit: Commit, error: Exception) -> None:
+        if commit.gatherings:
+            gatherings, commit.gatherings = commit.gatherings, []
+            for one in gatherings:
+                self._void(one, error, flushed=True)
+            if self._bus.timeline.release(commit.sequence):
+                self._bus.wake_patterns()
 
     def _void(self, one: Gathering, error: Exception, *, flushed: bool) -> None:
         """Records that will not come: their offsets were never seen, and are given again."""

@@ -29,6 +29,7 @@ class Commit(Protocol):
     draft: Draft
     round: int
     holds_records: bool
+    frees: bool  # whether segments may be unwanted after it
 
 
 class Result(NamedTuple):
@@ -71,6 +72,7 @@ class Committer:
         self._bell.close()
 
     def _run(self) -> None:
+        self._retain()  # what an earlier life deleted, and had no time to give back
         due: float | None = None  # when to sync what was written and is not
         while not self._stopping or self._queue:
             if not self._queue and not self._bell.wait(None if due is None else due - monotonic()):
@@ -100,6 +102,8 @@ class Committer:
         if failed is not None and any(commit.holds_records for commit in good[failed.done :]):
             self._round += 1
             self._full = failed.cause if isinstance(failed.cause, DiskFull) else None
+        if failed is None and any(commit.frees for commit in good):
+            self._retain()  # whoever deleted something has the space when that returns
         if good:
             self.results.append(Result(good, failed, self._round))
         if refused:
@@ -109,6 +113,13 @@ class Committer:
             self._loop.call_soon_threadsafe(self._landed)
         except RuntimeError:
             pass  # the loop is closed: whoever stops this looks at the results
+
+    def _retain(self) -> None:
+        """Give back the segments in which nothing is wanted any more."""
+        try:
+            self._journal.retain(self._journal.ledger.time)
+        except OSError as error:
+            log.error("segments that nobody wants could not be removed: %s", error)
 
     def _sync(self) -> None:
         try:

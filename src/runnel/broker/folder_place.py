@@ -53,13 +53,14 @@ class FolderPlace:
         bus.home.entered = True
         try:
             bus.home.check_usable("opening the folder")  # it may have been closed before, or meanwhile
+            self._say(journal)
+            bus.store = Store(bus, journal, lock)
+            bus.store.begin()
         except BaseException:
+            bus.store = None
             journal.close()
             lock.release()
             raise
-        self._say(journal)
-        bus.store = Store(bus, journal, lock)
-        bus.store.begin()
 
     def _recover(self, lock: FolderLock, now: int) -> Journal:
         lock.take()

@@ -77,11 +77,12 @@ class Gathering:
 class Commit:
     """One entry on its way: what it holds, and who is to be told."""
 
-    __slots__ = ("draft", "flushes", "gatherings", "holds_records", "landed", "round", "sequence", "undo")
+    __slots__ = ("draft", "flushes", "frees", "gatherings", "holds_records", "landed", "round", "sequence", "undo")
 
     def __init__(self, draft: Draft, gatherings: list[Gathering], sequence: int, round_: int) -> None:
         self.draft, self.gatherings, self.sequence, self.round = draft, gatherings, sequence, round_
         self.holds_records = bool(gatherings)
+        self.frees = False  # whether it deletes or trims topics, so that segments may be unwanted after it
         self.landed: list[Callable[[], None]] = []  # called when it is durable
         self.flushes: list[asyncio.Future[None]] = []  # who waits for this and all before it
         self.undo: list[Callable[[], None]] = []  # called when it was not written, and may be said again

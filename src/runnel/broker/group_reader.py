@@ -383,7 +383,7 @@ class GroupReader:
     def watch(self, found: Log, watch: Watch) -> None:
         """Tell when the record at an offset of `found` was settled."""
         if self.attachment.is_pattern:
-            watch = watch._replace(place=found.sequence_of(watch.place))
+            watch = watch._replace(place=self._bus.timeline.sequence_of(found, watch.place))
         self._watches.append(watch)
         self.wake()
 

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from runnel.broker.arrears import Arrears
 from runnel.broker.catch_up import END, CatchUp
 from runnel.broker.cursor import DELETED, RETENTION, SLICE, Missed, Taken, joined, nobody
 from runnel.broker.log import Log, Run
@@ -25,6 +26,7 @@ class PatternCursor:
 
     __slots__ = (
         "_ahead",
+        "_arrears",
         "_behind",
         "_behind_until",
         "_bytes",
@@ -32,6 +34,7 @@ class PatternCursor:
         "_count",
         "_looked_at",
         "_named",
+        "_skipped",
         "_store",
         "logs",
         "position",
@@ -46,13 +49,20 @@ class PatternCursor:
         self._behind: CatchUp | None = None
         self._behind_until = 0  # durable records before this sequence are read from disk
         self._looked_at = 0  # where memory began when that was last looked at
-        if store is not None and position < timeline.in_memory_from:
-            self._behind_until = timeline.in_memory_from
+        self._arrears = Arrears(timeline)  # what is due before that
+        self._skipped = 0  # records from disk that were told as missed, and are not to be handed out
+        self._begin_behind()
         self._ahead: deque[tuple[Run, int]] = deque()  # runs of our logs, and the offset to read them from
         self._count = 0
         self._bytes = 0  # of the runs ahead, each counted whole until it is passed: never too little
         self._collected = position  # runs before this sequence were looked at
         self._named: dict[str, Log] = {}  # our logs, as far as they were asked for
+
+    def _begin_behind(self) -> None:
+        """What is not in memory from here on is read from disk."""
+        if self._store is not None and self.position < (until := self.timeline.in_memory_from):
+            self._behind_until = until
+            self._arrears.begin(self.logs, self.position, self._store)
 
     def collect(self) -> None:
         """Note the runs of our logs that came since the last time."""
@@ -98,13 +108,16 @@ class PatternCursor:
         self.position = self._collected = place
         self._ahead.clear()
         self._count = self._bytes = 0
-        self._behind = None
-        self._behind_until = max(self._behind_until, self.timeline.in_memory_from) if self._store is not None else 0
+        self._behind, self._behind_until, self._skipped = None, 0, 0
+        self._arrears = Arrears(self.timeline)
+        self._begin_behind()
 
     def pending(self) -> int:
-        """How many records lie ahead; while some are on disk only, at most how many."""
+        """How many records lie ahead; of very many topics on disk, at most how many."""
         self.collect()
-        return self._count + max(0, self._behind_until - self.position)
+        if self.position < self._behind_until:
+            return self._count + max(1, self._arrears.count)  # at the least it has to look
+        return self._count
 
     def pending_bytes(self) -> int:
         """How many bytes of values lie ahead in memory."""
@@ -140,6 +153,7 @@ class PatternCursor:
         if len(kept) == len(self._ahead):
             return
         self._behind_until = until
+        self._arrears.add(one for one in self._ahead if _is_on_disk(one[0]) and one[0].sequence < until)
         self._ahead = deque(kept)
         self._count = sum(run.end - start for run, start in kept)
         self._bytes = sum(run.size for run, _ in kept)
@@ -162,8 +176,7 @@ class PatternCursor:
                     self._behind.put_back(found)
                 return self._take_one(limit)  # of a topic that lives in memory only, published before
             if found is END or place >= self._behind_until:
-                self.position, self._behind = max(self.position, self._behind_until), None
-                return self.take(limit)
+                return self._caught_up(limit)
             if isinstance(found, Lost):
                 self.position = min(found.end, self._behind_until)
                 return Taken([], Missed(place, self.position, self.position - place, found.reason))
@@ -171,19 +184,42 @@ class PatternCursor:
                 end = found.start + self._behind_until - place
                 self._behind.put_back(found.cut(end, found.end))
                 found = found.cut(found.start, end)
-            self.position = place + len(found)
-            if (kept := self._kept(found)) is not None:
-                return Taken([kept], None)
+            before, self.position = self.position, place + len(found)
+            if (log := self._log_of(found)) is None:
+                continue  # deleted meanwhile: told when this is caught up
+            gone = self._arrears.read(log, found)
+            missed = Missed(before, place, gone, RETENTION) if gone else None
+            kept = self._kept(log, found)
+            if kept is not None or missed is not None:
+                return Taken([] if kept is None else [kept], missed)
 
-    def _kept(self, found: Slice) -> Slice | None:
-        """What is left of `found`: a topic may have been deleted, or retention came before this cursor did."""
+    def _caught_up(self, limit: int) -> Taken | None:
+        """Nothing more is to be read from disk. What was due and did not come is gone."""
+        before, self.position = self.position, max(self.position, self._behind_until)
+        self._behind, self._skipped = None, 0
+        gone, deleted = self._arrears.close()
+        missed = Missed(before, self.position, gone, RETENTION) if gone else None
+        if deleted:
+            missed = joined(missed, Missed(before, self.position, deleted, DELETED))
+        return self.take(limit) if missed is None else Taken([], missed)
+
+    def _log_of(self, found: Slice) -> Log | None:
+        """The log that `found` belongs to, if it is one of ours, and still lives."""
         log = self._named.get(found.topic)
         if log not in self.logs:
             self._named = {one.name: one for one in self.logs}
             log = self._named.get(found.topic)
-        if log is None or log.epoch != found.epoch or (first := self.timeline.first(log)) >= found.end:
+        return log if log is not None and log.epoch == found.epoch else None
+
+    def _kept(self, log: Log, found: Slice) -> Slice | None:
+        """What is to be handed out of `found`: retention may have come before this cursor did, or it was skipped."""
+        start = max(found.start, self.timeline.first(log))
+        skipped = min(self._skipped, max(0, found.end - start))
+        self._skipped -= skipped
+        start += skipped
+        if start >= found.end:
             return None
-        return found if first <= found.start else found.cut(first, found.end)
+        return found if start == found.start else found.cut(start, found.end)
 
     def _take_one(self, limit: int) -> Taken | None:
         """Records of the run at the head, which is in memory, or was. No further: the next ones may be on disk."""
@@ -205,9 +241,9 @@ class PatternCursor:
         """Move over `count` records without reading them."""
         self.collect()
         missed: Missed | None = None
-        if (behind := min(count, self._behind_until - self.position)) > 0:
+        if self.position < self._behind_until and (behind := self._arrears.skip(count)):
             missed = Missed(self.position, self.position + behind, behind, reason)
-            self.position += behind
+            self._skipped += behind
             count -= behind
         while count > 0 and self._ahead:
             run, start = self._ahead[0]

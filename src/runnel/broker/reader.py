@@ -30,6 +30,7 @@ from runnel.core.record import Gap, Record
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus
+    from runnel.broker.log import Log
     from runnel.broker.subscription import Subscription
 
 log = logging.getLogger("runnel")
@@ -160,6 +161,10 @@ class Reader:
             for watch in [watch for watch in self.watches if watch.place < subscription.position]:
                 watch.tell()
                 self.watches.remove(watch)
+
+    def sequence_of(self, found: Log, offset: int) -> int:
+        """Where a record of one of its topics lies in the order that it reads in."""
+        return self._bus.timeline.sequence_of(found, offset)
 
     def made_room(self) -> None:
         """Publishers may ask again."""

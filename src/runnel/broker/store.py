@@ -77,8 +77,9 @@ class Store:
                 self.journal.write([Draft(parts, self.journal.ledger.time)])
             except WriteFailed as error:
                 logger.error("the last positions and acks were not stored: %s", error)
-        # Sequences were given to records that are not stored, too: the next life goes on behind them.
+        # Sequences and epochs were given to what is not stored, too: the next life goes on behind them.
         self.journal.ledger.sequence = max(self.journal.ledger.sequence, self._bus.timeline.given)
+        self.journal.ledger.epoch = max(self.journal.ledger.epoch, self._bus.catalog.epoch)
         self._readers.shutdown(wait=True, cancel_futures=True)
         try:
             self.journal.close()

@@ -331,7 +331,7 @@ class Subscription(Reading, Generic[T]):
     def watch(self, found: Log, watch: Watch) -> None:
         """Tell when the record at an offset of `found` was processed."""
         if self._reader.is_pattern:
-            watch = watch._replace(place=found.sequence_of(watch.place))
+            watch = watch._replace(place=self._reader.sequence_of(found, watch.place))
         self._reader.watches.append(watch)
         self._reader.advanced(self)
 

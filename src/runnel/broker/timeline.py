@@ -152,7 +152,8 @@ class Timeline:
         """The records of a `hold` are visible, or will never be; whether others, given later, were quicker."""
         self._held.remove(first)
         self.cool()
-        return bool(self.runs) and self.runs[-1].sequence > first
+        last = self.runs[-1] if self.runs else None
+        return last is not None and last.sequence > first and last.log.stored is None
 
     def land(
         self,
@@ -163,27 +164,29 @@ class Timeline:
         metas: Sequence[Meta | None] | None,
         size: int,
     ) -> None:
-        """Records are durable: append them to `log` with the sequence they were given, and wake its readers."""
+        """Records are durable: append them to `log` with the sequence they were given. `landed` wakes its readers."""
         run = Run(log, log.end, sequence, time, log.count_bytes())
         log.runs.append(run)
         if self.runs and self.runs[-1].sequence > sequence:
             insort(self.runs, run, key=_sequence)  # others, which are not durable, were quicker
         else:
             self.runs.append(run)
-        gate = log.gate
-        if gate is not None:
-            gate.wake()
         log.append(values, metas, size)
         run.close()
         self._tail.append(run)  # before anybody looks: readers tell by it what is in memory
         self._tail_cost += size + RECORD_COST * len(values)
-        if gate is not None:
-            gate.appended()
-        if self._tail_cost > self.tail_bytes + self.tail_bytes // 4:
-            self._cut_tail()
 
-    def _cut_tail(self) -> None:
-        """Let go of the oldest durable records in memory; those who still want them read them from disk."""
+    @staticmethod
+    def landed(log: Log) -> None:
+        """All that was durable at once has landed: whoever reads `log` shall look."""
+        if (gate := log.gate) is not None:
+            gate.wake()
+            gate.appended()
+
+    def cut_tail(self) -> None:
+        """Let go of the oldest durable records, if there are too many; those who still want them read from disk."""
+        if self._tail_cost <= self.tail_bytes + self.tail_bytes // 4:
+            return
         ends: dict[Log, int] = {}
         while self._tail and self._tail_cost > self.tail_bytes:
             run = self._tail.popleft()
@@ -208,6 +211,10 @@ class Timeline:
             if len(self._slices) > CACHED_SLICES:
                 del self._slices[next(iter(self._slices))]
         return found
+
+    def sequence_of(self, log: Log, offset: int) -> int:
+        """The sequence of a record of `log`; of one that has left memory, some sequence that is not before it."""
+        return log.sequence_of(offset) if offset >= log.base and log.runs else self.in_memory_from - 1
 
     def runs_from(self, sequence: int) -> list[Run]:
         """The closed runs that hold `sequence` or anything later."""

@@ -179,12 +179,11 @@ class History:
         else:
             start = bisect_left(sources, sequence + 1, key=_end_sequence)
         for source in sources[start:]:
-            written = source.written
-            if written > START and source.holds_records():
-                begin = source.index.sequence_window(sequence)
-                if begin < written:  # the index may be ahead: what it knows of then is not to be read yet
-                    place = max(sequence, source.info.first_sequence)
-                    return Plan(source, begin, min(CHUNK, written - begin), place)
+            if source.written > START and source.holds_records():
+                begin = min(source.index.sequence_window(sequence), source.written)
+                return Plan(
+                    source, begin, min(CHUNK, source.written - begin), max(sequence, source.info.first_sequence)
+                )
         return None
 
     def plan_sequence_at_time(self, time: int) -> Plan | None:
@@ -196,6 +195,35 @@ class History:
                 begin = min(source.index.time_window(time), source.written)
                 return Plan(source, begin, min(CHUNK, source.written - begin), source.info.first_sequence)
         return None
+
+    def offsets_at(self, sequence: int, topics: Collection[int]) -> dict[int, int]:
+        """The offset of the first record of each topic at `sequence` or behind it; those that have none are left out.
+
+        One chunk is read. A topic with nothing in it has its next batch further on, at the head of a window: windows
+        are as long as a chunk is at least.
+        """
+        plan = self.plan_sequence(sequence)
+        if plan is None:
+            return {}
+        due: dict[int, int] = {}
+        plan = plan._replace(size=min(max(plan.size, CHUNK), plan.source.written - plan.position), place=sequence)
+        parsed = self.parse(plan, self.fetch(plan), topics, by_sequence=True)
+        for item in parsed.items:
+            if isinstance(item, Found) and item.topic not in due:
+                due[item.topic] = item.base + max(0, sequence - item.sequence)
+        sources = tuple(self.sources)
+        later = sources[sources.index(plan.source) + 1 :] if plan.source in sources else ()
+        for topic in topics:
+            if topic in due:
+                continue
+            here = plan.source.index.range_of(topic)
+            base = None if here is None else plan.source.index.base_behind(topic, parsed.position)
+            if base is None:
+                ranges = (source.index.range_of(topic) for source in later)
+                base = next((found.first for found in ranges if found is not None), None)
+            if base is not None:
+                due[topic] = base
+        return due
 
     # -- by time ------------------------------------------------------------------------------------------------
 

@@ -49,6 +49,9 @@ class Index(Protocol):
     def window(self, topic: int, offset: int) -> tuple[int, int | None]:
         """Where to begin reading for `offset` of a topic that is here, and where its next window is."""
 
+    def base_behind(self, topic: int, position: int) -> int | None:
+        """The offset that the first window of a topic at `position` or behind it begins with."""
+
     def window_at_time(self, topic: int, time: int) -> int:
         """Where to begin reading for the first record of a topic that is here, not older than `time`."""
 
@@ -116,6 +119,12 @@ class IndexBuilder:
         following = found.positions[at + 1] if at + 1 < len(found.positions) else None
         return found.positions[at], following
 
+    def base_behind(self, topic: int, position: int) -> int | None:
+        """The offset that the first window of a topic at `position` or behind it begins with."""
+        found = self._topics[topic]
+        at = bisect_left(found.positions, position)
+        return found.bases[at] if at < len(found.positions) else None
+
     def window_at_time(self, topic: int, time: int) -> int:
         """Where to begin reading for the first record not older than `time`."""
         found = self._topics[topic]
@@ -181,6 +190,12 @@ class IndexFile:
         at = max(0, bisect_right(range(count), offset, key=lambda i: self._topic_window(start + i)[0]) - 1)
         following = self._topic_window(start + at + 1)[2] if at + 1 < count else None
         return self._topic_window(start + at)[2], following
+
+    def base_behind(self, topic: int, position: int) -> int | None:
+        """The offset that the first window of a topic at `position` or behind it begins with."""
+        start, count = self._windows_of(topic)
+        at = bisect_left(range(count), position, key=lambda i: self._topic_window(start + i)[2])
+        return self._topic_window(start + at)[0] if at < count else None
 
     def window_at_time(self, topic: int, time: int) -> int:
         """Where to begin reading for the first record not older than `time`."""

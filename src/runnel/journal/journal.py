@@ -31,7 +31,7 @@ from runnel.journal.swap import write_new
 
 RESERVED_SEQUENCES = 1 << 32  # for records that are not stored; see `reserve_sequences`
 SKIPPED = 1 << 31  # offsets, after a cut-off journal that did not sync every commit: more than a segment holds
-SKIPPED_EPOCHS = 1 << 20  # at every opening: more topics than are made without a trace
+SKIPPED_EPOCHS = 1 << 20  # after every cut-off journal: more topics than are made without a trace
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -112,8 +112,9 @@ class Journal:
             # What was handed out after the last sync may be gone: no offset is ever given twice.
             ledger.sequence += SKIPPED
             after += [trim_part(topic.id, topic.first, topic.end + SKIPPED) for topic in ledger.topics.values()]
-        # Topics that are not stored leave no trace of their epochs, and they may have been ahead of the clock.
-        ledger.epoch += SKIPPED_EPOCHS
+        if tail is not None:
+            # Topics that are not stored leave no trace of their epochs, and those may have been ahead of the clock.
+            ledger.epoch += SKIPPED_EPOCHS
         after.append(sequence_part(ledger.sequence + RESERVED_SEQUENCES, ledger.epoch))
         self._append([Draft(after, now)])
         began = time.perf_counter()

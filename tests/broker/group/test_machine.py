@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -751,3 +752,128 @@ def test_it_says_who_is_there_and_what_is_out() -> None:
     group.bring(1, 3, SHELF)
     assert repr(group) == "<Group 'g', 1 members, 1 out, 2 to come>"
     assert repr(lease.member) == "<Member 'ann' holds 1 of 8>"
+
+
+# -- what is written down ---------------------------------------------------------------------------------------
+
+
+class Written:
+    """All that a group wants remembered."""
+
+    def __init__(self) -> None:
+        self.settled_places: list[int] = []
+        self.failures: list[tuple[int, int, float, str]] = []
+
+    def settled(self, place: int) -> None:
+        self.settled_places.append(place)
+
+    def settled_range(self, first: int, end: int) -> None:
+        self.settled_places += range(first, end)
+
+    def failed(self, place: int, attempts: int, due: float, reason: str) -> None:
+        self.failures.append((place, attempts, due, reason))
+
+
+def noted(count: int = 6, **options: Any) -> tuple[Group, Written]:
+    """A group with a member that holds places [0, count) in one lease."""
+    group, written = make_group(**options), Written()
+    group.notes = written
+    group.join("ann", 100)
+    group.bring(0, count, SHELF)
+    return group, written
+
+
+def test_an_ack_is_written_down_once() -> None:
+    group, written = noted()
+    (lease,) = grant(group)
+    group.ack(lease, 3, 0.0)
+    with pytest.raises(AlreadySettled):
+        group.ack(lease, 3, 0.0)
+    assert written.settled_places == [3]
+
+
+def test_a_batch_ack_writes_down_what_was_open_and_nothing_else() -> None:
+    group, written = noted()
+    (lease,) = grant(group)
+    group.ack(lease, 1, 0.0)
+    group.nack(lease, 3, 0, "no", 0.0)
+    written.settled_places.clear()
+    group.ack_range(lease, 0, 5, 0.0)
+    assert written.settled_places == [0, 2, 4]
+    group.ack_range(lease, 0, 6, 0.0)
+    assert written.settled_places == [0, 2, 4, 5]
+
+
+def test_a_failed_attempt_is_written_down_with_its_time_and_reason() -> None:
+    group, written = noted()
+    (lease,) = grant(group, 100.0)
+    group.nack(lease, 2, 7.0, "no", 100.0)
+    assert (written.failures, written.settled_places) == ([(2, 1, 107.0, "no")], [])
+
+
+def test_the_last_attempt_and_a_rejection_settle() -> None:
+    group, written = noted(max_deliver=1)
+    (lease,) = grant(group)
+    group.nack(lease, 2, None, "no", 0.0)
+    group.reject(lease, 4, "never", 0.0)
+    assert (written.settled_places, written.failures) == ([2, 4], [])
+
+
+@pytest.mark.parametrize("end", ["expire", "leave"])
+def test_the_end_of_a_lease_is_a_failure_of_what_was_seen_and_nothing_for_the_rest(end: str) -> None:
+    group, written = noted(ack_wait=30)
+    (lease,) = group.grant(0.0)
+    group.take_up(lease, 0.0)
+    lease.handed = 2
+    if end == "expire":
+        group.expire(31.0)
+    else:
+        group.leave("ann", 31.0)
+    reason = EXPIRED_LEASE if end == "expire" else LEFT
+    assert written.failures == [(0, 1, 31.0, reason), (1, 1, 31.0, reason)]
+    assert written.settled_places == []
+
+
+def test_what_expires_is_settled_before_and_after_it_was_granted() -> None:
+    group, written = make_group(), Written()
+    group.notes = written
+    group.join("ann", 100)
+    bring(group, Meta(expires=5.0), Meta(expires=50.0))
+    (lease,) = group.grant(10.0)
+    assert written.settled_places == [0]
+    assert not group.take_up(lease, 60.0)
+    assert written.settled_places == [0, 1]
+
+
+@pytest.mark.parametrize("due", [0.0, 9.0])
+def test_what_was_tried_in_an_earlier_life_comes_when_it_is_due_and_counts_on(due: float) -> None:
+    group = make_group(max_deliver=3)
+    group.join("ann", 100)
+    group.bring_again(4, Meta(), SHELF, 2, "then", due, now=5.0)
+    assert whereabouts(group) == {4: "scheduled" if due > 5.0 else "ready"}
+    assert group.unsettled_bytes == size_of(4)
+    (lease,) = grant(group, 10.0)
+    assert lease.attempt == 3
+    (dead,) = group.nack(lease, 4, None, "now", 10.0)
+    assert (dead.attempts, dead.reason) == (3, "now")
+
+
+def test_what_was_tried_in_an_earlier_life_keeps_the_order_of_its_key() -> None:
+    group = make_group()
+    group.join("ann", 100)
+    group.bring_again(4, Meta(key=b"k"), SHELF, 1, "then", 9.0, now=5.0)
+    bring(group, Meta(key=b"k"), first=5, now=5.0)
+    assert whereabouts(group) == {4: "scheduled", 5: "waiting"}
+    assert granted(grant(group, 10.0)) == [4]
+
+
+def test_open_ranges_are_what_is_still_to_be_settled() -> None:
+    group, _ = noted()
+    (lease,) = grant(group)
+    assert list(lease.open_ranges(1, 5)) == [(1, 5)]
+    group.ack(lease, 0, 0.0)
+    assert list(lease.open_ranges(0, 3)) == [(1, 3)]
+    group.ack(lease, 3, 0.0)
+    assert list(lease.open_ranges(0, 6)) == [(1, 2), (2, 3), (4, 5), (5, 6)]
+    assert list(lease.open_ranges(3, 4)) == []
+    assert list(lease.open_ranges(0, 1)) == []

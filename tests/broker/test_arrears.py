@@ -1,0 +1,64 @@
+"""What a pattern has not read of each topic, of what is on disk only."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import runnel
+from runnel.broker.arrears import Arrears
+from runnel.broker.gathering import Stored
+from runnel.core.batch import Slice, Stretch
+from tests.broker.rig import make_log, make_timeline
+
+ON_DISK = {"tail_bytes": 1, "segment_bytes": 4096, "min_free": 0}
+
+
+def found(start: int, end: int) -> Slice:
+    values = tuple(b"x" for _ in range(start, end))
+    return Slice("t", 1, start, values, [Stretch(start, start, datetime.now(UTC))], {})
+
+
+def test_what_is_read_is_not_due_any_more_and_what_retention_took_is_told_once() -> None:
+    timeline, log = make_timeline(), make_log("t", retention_count=3)
+    log.revive(0, 10, 10)
+    log.stored = Stored(1, 10)
+    arrears = Arrears(timeline)
+    arrears._due, arrears.count = {log: 0}, 10
+    assert arrears.read(log, found(0, 5)) == 5
+    assert (arrears.count, arrears.read(log, found(5, 8)), arrears.count) == (5, 2, 2)
+    assert arrears.skip(9) == 2, "no more than there is"
+    assert arrears.close() == (0, 0)
+
+
+def test_what_never_came_is_gone_with_its_topic_or_by_retention() -> None:
+    timeline, short, deleted = make_timeline(), make_log("t", retention_count=3), make_log("d")
+    for log in (short, deleted):
+        log.revive(0, 10, 10)
+        log.stored = Stored(1, 10)
+    log.stored = Stored(1, 10)
+    arrears = Arrears(timeline)
+    arrears._due, arrears.count = {short: 4, deleted: 6}, 10
+    deleted.clear()
+    assert arrears.close() == (3, 4)
+    assert (arrears.count, arrears.close()) == (0, (0, 0))
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_the_lag_of_a_pattern_is_exact_wherever_it_stands(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    async with runnel.open(tmp_path, **ON_DISK) as broker:  # type: ignore[arg-type]
+        order: list[str] = []
+        for _ in range(60):
+            name, count = random.choice("abc"), random.randint(1, 3)
+            await broker.topic(f"t.{name}").publish_many([random.randbytes(random.randint(1, 300))] * count)
+            order += [name] * count
+        for start in (0, 1, 17, len(order) // 2, len(order) - 1, len(order)):
+            async with broker.subscribe("t.*", name=f"at {start}", start="earliest") as records:
+                for _ in range(start):
+                    await anext(records)
+            async with broker.subscribe("t.*", name=f"at {start}") as records:
+                expected = len(order) - max(0, start - 1)  # the last one was not asked beyond
+                assert records.lag == expected
+                assert [(await anext(records)).topic[-1] for _ in range(expected)] == order[max(0, start - 1) :]
