@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from math import inf
 from threading import Thread
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
@@ -19,6 +20,8 @@ from runnel.broker.doorbell import Doorbell
 from runnel.core.journal_errors import DiskFull, JournalFailed
 from runnel.journal.draft import Draft, WriteFailed
 from runnel.journal.journal import Journal
+
+MARK = 0.001  # seconds at most until other processes see what is durable: those who publish come first
 
 log = logging.getLogger("runnel")
 
@@ -47,7 +50,7 @@ class Committer:
         self._journal, self._loop, self._landed = journal, loop, landed
         self.results: deque[Result] = deque()
         self._queue: deque[Commit] = deque()
-        self._bell = Doorbell()
+        self._bell, self._answer = Doorbell(), Doorbell()
         self._stopping = False
         self._thread = Thread(target=self._run, name="runnel-commit", daemon=True)
         self._round = 0  # commits with records that were handed over before the last failure are refused
@@ -56,7 +59,13 @@ class Committer:
 
     def start(self) -> None:
         """Begin."""
+        self._journal.marks_at_once = False
+        self._loop.add_reader(self._answer.fd, self._answered)
         self._thread.start()
+
+    def _answered(self) -> None:
+        self._answer.hush()
+        self._landed()
 
     def put(self, commit: Commit) -> None:
         """Have `commit` written. From the loop's thread."""
@@ -69,21 +78,32 @@ class Committer:
         self._bell.ring()
         if self._thread.ident is not None:
             self._thread.join()
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._answer.fd)
         self._bell.close()
+        self._answer.close()
 
     def _run(self) -> None:
         self._retain()  # what an earlier life deleted, and had no time to give back
-        due: float | None = None  # when to sync what was written and is not
+        to_sync = to_mark = inf  # when what was written is to be synced, and when others are to be told what was
         while not self._stopping or self._queue:
-            if not self._queue and not self._bell.wait(None if due is None else due - monotonic()):
-                due = None
+            if not self._queue:
+                due = min(to_sync, to_mark)
+                if self._bell.wait(None if due == inf else due - monotonic()):
+                    continue
+            now = monotonic()
+            if to_sync <= now:
+                to_sync = inf
                 self._sync()
-                continue
-            commits = [self._queue.popleft() for _ in range(len(self._queue))]
-            if commits:
+                to_mark = now
+            if to_mark <= now:
+                to_mark = inf
+                self._journal.publish_mark()
+            if commits := [self._queue.popleft() for _ in range(len(self._queue))]:
                 self._write(commits)
-                if self._interval is not None and due is None:
-                    due = monotonic() + self._interval
+                to_mark = min(to_mark, now + MARK)
+                if self._interval is not None:
+                    to_sync = min(to_sync, now + self._interval)
 
     def _write(self, commits: list[Commit]) -> None:
         """Write, and tell. Those whose offsets were given before a failure go back unwritten."""
@@ -109,10 +129,7 @@ class Committer:
         if refused:
             why = WriteFailed(0, 0, self._journal.failed or self._full or DiskFull(0, 0))
             self.results.append(Result(refused, why, self._round))
-        try:
-            self._loop.call_soon_threadsafe(self._landed)
-        except RuntimeError:
-            pass  # the loop is closed: whoever stops this looks at the results
+        self._answer.ring()
 
     def _retain(self) -> None:
         """Give back the segments in which nothing is wanted any more."""

@@ -1,7 +1,8 @@
-"""How the loop wakes the commit thread: by a file descriptor, not by a lock.
+"""How the loop and the commit thread wake each other: through pipes, not locks.
 
 A thread that waits for a lock is woken while the one that released it still holds the interpreter, and
-both fight for it. Reading a descriptor halves the way there and back (9 µs instead of 18, with uvloop).
+both fight for it. And of all descriptors a pipe is woken best: the system knows that the writer is about
+to sleep, and runs the reader where it stands, instead of waking another core.
 """
 
 from __future__ import annotations
@@ -11,33 +12,38 @@ import select
 
 
 class Doorbell:
-    """Rung by any thread, waited for by one. Rings that nobody has heard are one."""
+    """Rung by any thread, heard by one that waits, or by a loop that watches `fd`. Rings not heard yet are one."""
 
-    __slots__ = ("_poll", "_read", "_write")
+    __slots__ = ("_poll", "_write", "fd")
 
     def __init__(self) -> None:
-        if hasattr(os, "eventfd"):
-            self._read = self._write = os.eventfd(0, os.EFD_CLOEXEC)
-        else:  # macOS
-            self._read, self._write = os.pipe()
+        self.fd, self._write = os.pipe()
+        os.set_blocking(self._write, False)
         self._poll: select.poll | None = None
 
     def ring(self) -> None:
         """Wake whoever waits, now or when it waits next."""
-        os.write(self._write, (1).to_bytes(8, "little"))
+        try:
+            os.write(self._write, b"!")
+        except BlockingIOError:
+            pass  # it was rung so often that it cannot be missed
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until it rings, or for so long; whether it rang."""
         if seconds is not None:
             if self._poll is None:
                 self._poll = select.poll()
-                self._poll.register(self._read, select.POLLIN)
+                self._poll.register(self.fd, select.POLLIN)
             if not self._poll.poll(max(0.0, seconds) * 1000):
                 return False
-        os.read(self._read, 8)
+        self.hush()
         return True
+
+    def hush(self) -> None:
+        """Forget that it rang. Waits for it, if it did not."""
+        os.read(self.fd, 4096)
 
     def close(self) -> None:
         """Let go of the descriptors. Nobody may ring or wait any more."""
-        for fd in {self._read, self._write}:
-            os.close(fd)
+        os.close(self.fd)
+        os.close(self._write)
