@@ -38,9 +38,6 @@ class FakeJournal:
         if self.fail and (error := self.fail.pop(0)) is not None:
             raise error
 
-    def publish_mark(self) -> None:
-        """Nobody looks."""
-
     def retain(self, now: int) -> None:
         self.retained += 1
         if self.retain_fails:

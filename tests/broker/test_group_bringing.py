@@ -2,9 +2,11 @@
 
 from datetime import UTC, datetime
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runnel.broker import group_bringing
 from runnel.broker.group.machine import Group
 from runnel.broker.group_bringing import Stock, bring, bring_again, pass_settled
 from runnel.core.batch import Slice, Stretch
@@ -90,7 +92,7 @@ def test_what_failed_in_an_earlier_life_goes_on_counting() -> None:
     assert (dead.attempts, dead.reason) == (4, "the last straw")
 
 
-def test_settled_places_are_passed_without_being_read() -> None:
+def test_settled_places_are_passed_without_being_read_if_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     timeline, log = make_timeline(), make_log()
     put(timeline, log, *[b"x"] * 10)
     cursor, known = on_log(timeline, log), GroupState(1, "g", "t", {}, 0)
@@ -99,6 +101,9 @@ def test_settled_places_are_passed_without_being_read() -> None:
     assert not pass_settled(cursor, known)
     assert cursor.position == 0
     cursor.go_to(2)
+    assert not pass_settled(cursor, known)
+    assert cursor.position == 2, "so few are read, and left out"
+    monkeypatch.setattr(group_bringing, "FAR", 2)
     assert not pass_settled(cursor, known)
     assert cursor.position == 5
     cursor.go_to(8)

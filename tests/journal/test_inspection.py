@@ -139,7 +139,7 @@ def test_nothing_beyond_the_durable_mark_is_seen_while_an_owner_runs(tmp_path: P
     owner = Owner(tmp_path, fsync="os")
     publish_numbered(owner, 0, 2)
     owner.journal.sync()
-    owner.journal.publish_mark()
+    owner.journal._publish_mark()
     publish_numbered(owner, 2, 4)  # written, not synced
     with Inspection(tmp_path) as seen:
         assert seen.manifest.fsync == "os"

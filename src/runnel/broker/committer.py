@@ -21,8 +21,6 @@ from runnel.core.journal_errors import DiskFull, JournalFailed
 from runnel.journal.draft import Draft, WriteFailed
 from runnel.journal.journal import Journal
 
-MARK = 0.001  # seconds at most until other processes see what is durable: those who publish come first
-
 log = logging.getLogger("runnel")
 
 
@@ -59,7 +57,6 @@ class Committer:
 
     def start(self) -> None:
         """Begin."""
-        self._journal.marks_at_once = False
         self._loop.add_reader(self._answer.fd, self._answered)
         self._thread.start()
 
@@ -85,25 +82,17 @@ class Committer:
 
     def _run(self) -> None:
         self._retain()  # what an earlier life deleted, and had no time to give back
-        to_sync = to_mark = inf  # when what was written is to be synced, and when others are to be told what was
+        to_sync = inf  # when what was written is to be synced
         while not self._stopping or self._queue:
-            if not self._queue:
-                due = min(to_sync, to_mark)
-                if self._bell.wait(None if due == inf else due - monotonic()):
-                    continue
-            now = monotonic()
-            if to_sync <= now:
+            if not self._queue and self._bell.wait(None if to_sync == inf else to_sync - monotonic()):
+                continue
+            if to_sync <= monotonic():
                 to_sync = inf
                 self._sync()
-                to_mark = now
-            if to_mark <= now:
-                to_mark = inf
-                self._journal.publish_mark()
             if commits := [self._queue.popleft() for _ in range(len(self._queue))]:
                 self._write(commits)
-                to_mark = min(to_mark, now + MARK)
                 if self._interval is not None:
-                    to_sync = min(to_sync, now + self._interval)
+                    to_sync = min(to_sync, monotonic() + self._interval)
 
     def _write(self, commits: list[Commit]) -> None:
         """Write, and tell. Those whose offsets were given before a failure go back unwritten."""

@@ -67,9 +67,12 @@ def bring(group: Group, stock: Stock, now: float) -> None:
         group.bring(plain, end, stock)
 
 
+FAR = 4096  # places: fewer are sooner read and passed over than found the way around
+
+
 def pass_settled(cursor: Cursor, known: GroupState) -> bool:
-    """Move over what was settled in an earlier life, without reading it; whether all of that life is passed."""
-    if (end := known.settled.end_of(cursor.position)) is not None:
+    """Move over much that was settled in an earlier life, without reading it; whether all of that life is passed."""
+    if (end := known.settled.end_of(cursor.position)) is not None and end - cursor.position > FAR:
         cursor.go_to(end)
     return cursor.position >= known.end
 

@@ -51,7 +51,6 @@ class Journal:
         self._builder = IndexBuilder()
         self._mark: File | None = None
         self._marked = (0, 0)  # the segment and the position that others were told last
-        self.marks_at_once = True  # with each sync; otherwise whoever writes calls `publish_mark` soon after
         self._unsynced = 0  # records, and writes, since the last sync
         self._created = 0.0
         self._removable: list[str] = []
@@ -123,7 +122,7 @@ class Journal:
         self.sync()
         self.sync_seconds = time.perf_counter() - began
         self._swap()
-        self.publish_mark()
+        self._publish_mark()
         self.report = found.report()
         for info in self.manifest.segments[-4:-1]:
             give_back(self.storage, info)
@@ -235,14 +234,14 @@ class Journal:
         self.syncs += 1
         self._unsynced = 0
         self._readable()
-        if self.marks_at_once and self._mark is not None:
-            self.publish_mark()
+        if self._mark is not None:
+            self._publish_mark()
 
     def _readable(self) -> None:
         assert self._active is not None
         self.history.sources[-1].written = self._active.end
 
-    def publish_mark(self) -> None:
+    def _publish_mark(self) -> None:
         """Tell other processes how far the journal is synced, if they were not told yet."""
         active = self._active
         if active is None or self._marked == (active.info.id, active.synced):
