@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from runnel.core.policy import Policy
     from runnel.core.position import Position, Span
     from runnel.core.record import Gap, Record
+    from runnel.journal.inspection import NoJournal
 
 __all__ = [
     "AlreadySettled",
@@ -107,6 +108,7 @@ __all__ = [
     "JournalFailed",
     "LeaseEnded",
     "NameInUse",
+    "NoJournal",
     "NoResponders",
     "NotNow",
     "NotSupported",
@@ -163,6 +165,7 @@ _HOME = {
     "FormatUnknown": "runnel.core.journal_errors",
     "JournalDamaged": "runnel.core.journal_errors",
     "JournalFailed": "runnel.core.journal_errors",
+    "NoJournal": "runnel.journal.inspection",
     "NotWritten": "runnel.core.journal_errors",
     "OutcomeUnknown": "runnel.core.journal_errors",
 }

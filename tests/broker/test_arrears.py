@@ -10,6 +10,7 @@ import runnel
 from runnel.broker.arrears import Arrears
 from runnel.broker.gathering import Stored
 from runnel.core.batch import Slice, Stretch
+from tests.broker.durable import Disk, journal_of, open_on
 from tests.broker.rig import make_log, make_timeline
 
 ON_DISK = {"tail_bytes": 1, "segment_bytes": 4096, "min_free": 0}
@@ -43,6 +44,37 @@ def test_what_never_came_is_gone_with_its_topic_or_by_retention() -> None:
     deleted.clear()
     assert arrears.close() == (3, 4)
     assert (arrears.count, arrears.close()) == (0, (0, 0))
+
+
+async def test_a_segment_that_cannot_be_read_keeps_no_folder_from_opening(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = Disk()
+    async with open_on(disk, tmp_path) as broker:
+        async with broker.subscribe("a.*", group="g") as deliveries:
+            for number in range(40):
+                await broker.publish("a.x", b"%d" % number * 2000)
+                await broker.publish("b.x", b"x" * 2000)
+                if number == 0:
+                    await (await anext(deliveries)).ack()
+        bad = journal_of(broker).history.sources[0].info.name
+
+    def fail(name: str) -> None:
+        if name == bad:
+            raise OSError(5, "Input/output error", name)
+
+    disk.on_read = fail
+    async with open_on(disk, tmp_path) as broker:
+        assert "not known exactly" in caplog.text
+        (group,) = broker.statistics().groups
+        assert 0 < group.lag <= 80, "a bound"
+        async with broker.subscribe("a.*", group="g") as deliveries:
+            number = (await anext(deliveries)).record.offset
+            assert number > 1, "behind what cannot be read"
+            assert broker.statistics().groups[0].missed > 0
+    disk.on_read = lambda name: None
+    async with open_on(disk, tmp_path) as broker, broker.subscribe("a.*", group="g") as deliveries:
+        assert (await anext(deliveries)).record.offset == 1, "what can be read again is not lost to the group"
 
 
 @pytest.mark.parametrize("seed", range(5))

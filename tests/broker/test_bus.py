@@ -1,6 +1,11 @@
 """What the parts of a broker share."""
 
+from __future__ import annotations
+
 import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +14,7 @@ from runnel.broker.bus import Bus
 from runnel.broker.gate import TURN
 from runnel.core.errors import BrokerClosed
 from runnel.testing import JumpingClock
+from tests.broker.durable import Disk, commits_of, log_of, open_on, turns, until
 
 
 async def test_a_publisher_pauses_when_its_turn_is_over() -> None:
@@ -54,3 +60,111 @@ async def test_only_readers_of_this_life_of_the_topic_are_watched() -> None:
     bus = Bus(auto_create=True, clock=JumpingClock())
     log = bus.catalog.find("t")
     assert bus.watch(log, log.position(0)) == {}
+
+
+class Abandoned:
+    """A broker whose loop is closed while tasks still wait for it."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.loop = asyncio.new_event_loop()
+        self.tasks: list[asyncio.Task[Any]] = []
+
+    def after(self, use: Callable[[Abandoned], Awaitable[None]]) -> None:
+        """Enter the broker, use it, and close the loop."""
+
+        async def life() -> None:
+            await self.broker.__aenter__()
+            await use(self)
+
+        self.loop.run_until_complete(life())
+        self.loop.close()
+
+    def start(self, waiting: Awaitable[Any]) -> None:
+        task = self.loop.create_task(_awaited(waiting))
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        self.tasks.append(task)
+
+
+async def _awaited(waiting: Awaitable[Any]) -> None:
+    await waiting
+
+
+async def reading(life: Abandoned) -> None:
+    broker = life.broker
+    named, every, deliveries = broker.subscribe("t", name="n"), broker.subscribe("*"), broker.subscribe("t", group="g")
+    subscriptions: list[Any] = [named, every, deliveries]
+    for subscription in subscriptions:
+        await subscription.__aenter__()
+        if subscription is not every:
+            await anext(subscription)
+        life.start(anext(subscription))
+    await turns()
+
+
+async def publishing(life: Abandoned) -> None:
+    life.start(life.broker.publish("t", b"1"))
+    life.start(life.broker.delete("t2"))
+    await asyncio.sleep(0)
+
+
+async def reading_and_publishing(life: Abandoned) -> None:
+    await reading(life)
+    await publishing(life)
+
+
+async def blocked(life: Abandoned) -> None:
+    await life.broker.subscribe("t", policy="block", buffer=1).__aenter__()
+    await life.broker.publish("t", b"1")
+    for _ in range(2):
+        life.start(life.broker.publish("t", b"2"))
+    await turns()
+
+
+async def watching(life: Abandoned) -> None:
+    await life.broker.subscribe("t").__aenter__()
+    life.start(life.broker.topic("t").publish_and_wait(b"1"))
+    await until(lambda: log_of(life.broker, "t").end == 2)
+    await turns()
+
+
+@pytest.mark.parametrize("use", [reading, publishing, reading_and_publishing, blocked, watching])
+def test_closing_after_the_loop_lets_the_folder_go(tmp_path: Path, use: Callable[[Abandoned], Awaitable[None]]) -> None:
+    disk = Disk()
+    broker = open_on(disk, tmp_path)
+
+    async def begin(life: Abandoned) -> None:
+        await broker.publish("t", b"0")
+        await broker.publish("t2", b"0")
+        await use(life)
+
+    life = Abandoned(broker)
+    life.after(begin)
+    broker.close()
+    broker.close()
+    assert broker._bus.readers == {}
+
+    async def again() -> int:
+        async with open_on(disk, tmp_path) as opened:
+            return opened.statistics().topics["t"].end
+
+    assert asyncio.run(again()) == (1 if use is reading else 2), "what was handed over is stored"
+    with pytest.raises(BrokerClosed):
+        asyncio.run(_awaited(broker.publish("t", b"x")))
+
+
+async def test_whatever_fails_in_closing_the_folder_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk()
+    broker = await open_on(disk, tmp_path).__aenter__()
+
+    drain = commits_of(broker).drain
+
+    def broken() -> None:
+        drain()
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(commits_of(broker), "drain", broken)
+    with pytest.raises(RuntimeError, match="a bug"):
+        broker.close()
+    async with open_on(disk, tmp_path):
+        pass

@@ -5,14 +5,13 @@ import errno
 import logging
 from collections import deque
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runnel.broker.broker import Broker
-from runnel.broker.commits import UNDER_WAY, from_micros, micros
+from runnel.broker.commits import UNDER_WAY
 from runnel.broker.committer import Result
 from runnel.broker.gathering import BATCH_BYTES
 from runnel.core.errors import BrokerClosed, Full, TopicDeleted
@@ -420,6 +419,41 @@ async def test_it_says_what_is_under_way(broker: Broker, disk: Disk) -> None:
     assert log_of(broker, "t").coming == 0
 
 
-def test_times_are_written_to_the_microsecond() -> None:
-    time = datetime(2026, 1, 2, 3, 4, 5, 678_901, UTC)
-    assert from_micros(micros(time)) == time
+async def test_state_behind_a_failed_commit_is_said_again_in_its_order(broker: Broker) -> None:
+    hand = ByHand(broker)
+    creating = asyncio.ensure_future(broker.topic("new").publish(b"1"))  # the topic, and its first record
+    await turns()
+    deleting = asyncio.ensure_future(broker.delete("new"))
+    await turns()
+    one, two = hand.put_in
+    hand.round = 1
+    hand.done(one, WriteFailed(0, 0, DiskFull(0, 0)))
+    hand.done(two, WriteFailed(0, 0, DiskFull(0, 0)))
+    with pytest.raises(DiskFull):
+        await creating
+    broker._bus.store.commits.flush_soon()  # type: ignore[union-attr]
+    await turns()
+    (three,) = hand.put_in[2:]
+    assert [part.kind for part in three.draft.parts] == [Kind.TOPIC, Kind.TOPIC_DELETED]
+    hand.done(three)
+    await deleting
+    hand.leave()
+
+
+async def test_a_publisher_that_waits_for_room_is_told_when_the_journal_fails_and_its_reader_is_not(
+    broker: Broker, disk: Disk
+) -> None:
+    async with broker.subscribe("t", policy="block", buffer=2) as records:
+        for value in (b"1", b"2"):
+            await broker.publish("t", value)
+        (waiting,) = publishing(broker, b"3")
+        await turns()
+        disk.fail_next("sync")
+        with pytest.raises(OutcomeUnknown):
+            await broker.publish("other", b"x")
+        assert [(await anext(records)).value for _ in range(2)] == [b"1", b"2"]
+        reading = asyncio.ensure_future(anext(records))
+        with pytest.raises(JournalFailed):
+            await waiting
+        assert not reading.done(), "it has nothing to do with it"
+        reading.cancel()

@@ -109,7 +109,7 @@ async def test_what_is_put_while_one_is_written_is_written_together(rig: Any) ->
     assert it.told <= 2, "once for each write at most, not for each commit"
 
 
-async def test_records_whose_offsets_were_given_before_a_failure_are_refused_and_state_is_not(rig: Any) -> None:
+async def test_what_was_made_before_a_failure_is_refused_since_it_builds_on_it(rig: Any) -> None:
     it: Rig = rig()
     full = DiskFull(1, 2)
     it.journal.fail = [WriteFailed(0, 0, full)]
@@ -119,40 +119,27 @@ async def test_records_whose_offsets_were_given_before_a_failure_are_refused_and
     it.committer.put(Put(1))
     it.committer.put(Put(2, records=False))
     it.journal.go.set()
-    failed, written, refused = await it.results(3)
+    failed, refused = await it.results(2)
     assert (failed.round, failed.failed is not None) == (1, True)
-    assert (list(numbers([written])), written.failed) == ([[2]], None)
-    assert list(numbers([refused])) == [[1]]
+    assert list(numbers([refused])) == [[1, 2]]
     assert refused.failed is not None
     assert (refused.failed.done, refused.failed.begun, refused.failed.cause) == (0, 0, full)
     assert refused.round == 1, "one failure, one round, however many are refused"
     it.committer.put(Put(3, round=1))
-    assert (await it.results(4))[-1].failed is None
-    assert it.journal.written == [[0], [2], [3]]
+    assert (await it.results(3))[-1].failed is None
+    assert it.journal.written == [[0], [3]]
 
 
-async def test_state_that_fails_makes_no_offset_void(rig: Any) -> None:
+async def test_state_that_fails_begins_a_new_round_too(rig: Any) -> None:
     it: Rig = rig()
     it.journal.fail = [WriteFailed(0, 0, DiskFull(0, 0))]
     it.committer.put(Put(0, records=False))
     (failed,) = await it.results(1)
-    assert failed.round == 0
+    assert failed.round == 1
     it.committer.put(Put(1))
-    assert (await it.results(2))[-1].failed is None
-
-
-async def test_only_what_follows_the_failure_counts_for_the_round(rig: Any) -> None:
-    it: Rig = rig()
-    it.journal.fail = [WriteFailed(1, 1, DiskFull(0, 0))]
-    it.journal.go.clear()
-    it.committer.put(Put(-1, records=False))
-    await asyncio.to_thread(it.journal.reached.wait, PATIENCE)
-    it.journal.fail.insert(0, None)
-    it.committer.put(Put(0))
-    it.committer.put(Put(1, records=False))
-    it.journal.go.set()
-    _, result = await it.results(2)
-    assert result.round == 0, "the records were written before it failed"
+    assert (await it.results(2))[-1].failed is not None
+    it.committer.put(Put(2, round=1))
+    assert (await it.results(3))[-1].failed is None
 
 
 async def test_after_a_journal_failed_the_reason_is_its_own(rig: Any) -> None:

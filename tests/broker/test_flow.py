@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from runnel.broker.cursor import Missed, Taken
+from runnel.broker.cursor import LogCursor, Missed, Taken
 from runnel.broker.flow import FLOWS, TOO_SLOW, Block, Disconnect, DropNewest, Flow
 from runnel.broker.log import CHUNK, SMALL
 from runnel.core.policy import Policy, PolicyKind
@@ -16,6 +16,28 @@ def rig(policy: Policy | str, pattern: bool = False, **bounds: Any) -> tuple[Any
     timeline, log = make_timeline(), make_log()
     flow, owner = make_flow(on_all(timeline, log) if pattern else on_log(timeline, log), policy, **bounds)
     attached(log, owner, pattern=pattern)
+    return flow, owner, lambda *values: put(timeline, log, *values)
+
+
+class Behind(LogCursor):
+    """A cursor whose next records are on disk, until they come."""
+
+    came = False
+
+    @property
+    def is_behind(self) -> bool:
+        return not self.came
+
+    def take(self, limit: int) -> Taken | None:
+        return super().take(limit) if self.came else None
+
+
+def rig_behind(policy: Policy | str, **bounds: Any) -> tuple[Any, Notes, Any]:
+    """As `rig`, of a subscriber that is behind by two records."""
+    timeline, log = make_timeline(), make_log()
+    put(timeline, log, b"old", b"old")
+    flow, owner = make_flow(Behind(timeline, log, 0), policy, **bounds)
+    attached(log, owner)
     return flow, owner, lambda *values: put(timeline, log, *values)
 
 
@@ -177,6 +199,54 @@ def test_settling_a_full_drop_newest_lets_go_of_what_it_will_never_read() -> Non
         publish(b"x")
     flow.settle()
     assert (flow.cursor.pending(), flow.drops()) == (0, 9)
+
+
+# -- behind -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_drop_newest_is_not_full_before_what_is_on_disk_has_come(eager: bool) -> None:
+    flow, owner, publish = rig_behind("drop_newest", buffer=1, eager=eager)
+    publish(b"a", b"b", b"c")
+    assert (flow.take(9), flow.lag(), flow.drops()) == (None, 5, 0)
+    flow.cursor.came = True
+    publish(b"d")
+    assert values(flow.take(9)) == [b"old", b"old", b"a"]
+    assert (flow.lag(), flow.drops(), len(owner.handed_on)) == (3, 3, 3 if eager else 0)
+
+
+@pytest.mark.parametrize("policy", ["drop_oldest", "disconnect"])
+def test_an_eager_flow_hands_on_what_is_on_disk_when_it_has_come(policy: str) -> None:
+    flow, owner, publish = rig_behind(policy, buffer=1, eager=True)
+    publish(b"a", b"b")
+    flow.settle()
+    assert (flow.take(9), flow.lag(), flow.drops(), owner.handed_on) == (None, 4, 0, [])
+    flow.cursor.came = True
+    taken = flow.take(9)
+    assert (values(taken), taken.missed) == ([b"b"], Missed(0, 3, 3, TOO_SLOW))
+    assert [record.value for record in owner.handed_on] == [b"old", b"old", b"a"]
+
+
+def test_what_must_go_and_is_on_disk_counts_once_for_disconnect() -> None:
+    _, owner, publish = rig_behind(Policy.disconnect(after=6), buffer=1, eager=True)
+    for _ in range(4):
+        publish(b"x")  # with history, 5 must go
+    assert owner.disconnected == []
+    publish(b"x")
+    assert owner.disconnected == [6]
+
+
+def test_what_is_lost_among_what_must_be_handed_on_is_told() -> None:
+    class Damaged(LogCursor):
+        def take(self, limit: int) -> Taken | None:
+            return super().take(limit) if self.position else Taken([], self.skip(1, "damaged"))
+
+    timeline, log = make_timeline(), make_log()
+    flow, owner = make_flow(Damaged(timeline, log, 0), "drop_oldest", buffer=1, eager=True)
+    attached(log, owner)
+    put(timeline, log, b"a", b"b", b"c")
+    assert [record.value for record in owner.handed_on] == [b"b"]
+    assert flow.missed == Missed(0, 2, 2, f"damaged; {TOO_SLOW}")
 
 
 # -- block ------------------------------------------------------------------------------------------------------

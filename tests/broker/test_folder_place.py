@@ -13,12 +13,13 @@ import pytest
 from runnel.broker import folder_place
 from runnel.broker.broker import Broker
 from runnel.broker.folder_place import FolderPlace
-from runnel.core.errors import NotSupported
+from runnel.broker.store import Store
+from runnel.core.errors import BrokerClosed, NotSupported
 from runnel.core.journal_errors import FolderInUse, FolderUnusable, JournalFailed
 from runnel.journal.journal import Journal
 from runnel.journal.options import JournalOptions
 from runnel.testing.power import MemoryStorage
-from tests.broker.durable import PATIENCE, Disk, commits_of, journal_of, open_on
+from tests.broker.durable import PATIENCE, Disk, commits_of, journal_of, open_on, turns
 
 
 async def test_one_broker_owns_a_folder_until_it_is_closed(tmp_path: Path) -> None:
@@ -162,3 +163,42 @@ async def test_entering_opens_once(tmp_path: Path) -> None:
         commits = commits_of(broker)
         await broker.__aenter__()
         assert commits_of(broker) is commits
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_broker_whose_store_could_not_begin_cannot_be_used_and_lets_the_folder_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    disk = Disk()
+    async with open_on(disk, tmp_path) as broker:
+        await broker.publish("t", b"x")
+        async with broker.subscribe("t", group="g"):
+            pass
+    begin = Store.begin
+
+    def broken(store: Store) -> None:
+        if when == "after":
+            begin(store)
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Store, "begin", broken)
+    broker = open_on(disk, tmp_path)
+    with pytest.raises(RuntimeError, match="a bug"):
+        await broker.__aenter__()
+    await turns()
+    monkeypatch.undo()
+    for _ in range(2):
+        with pytest.raises(BrokerClosed):
+            await broker.__aenter__()
+        with pytest.raises(BrokerClosed):
+            await broker.publish("t", b"in memory only")
+    async with open_on(disk, tmp_path) as broker:
+        assert broker.statistics().topics["t"].end == 1
+
+
+async def test_a_broker_that_was_closed_before_it_was_entered_is_not_entered(tmp_path: Path) -> None:
+    broker = open_on(Disk(), tmp_path)
+    broker.close()
+    for _ in range(2):
+        with pytest.raises(BrokerClosed):
+            await broker.__aenter__()

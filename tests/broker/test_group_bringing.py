@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.broker import group_bringing
+from runnel.broker.cursor import RETENTION, Missed, Taken
 from runnel.broker.group.machine import Group
-from runnel.broker.group_bringing import Stock, bring, bring_again, pass_settled
+from runnel.broker.group_bringing import Stock, bring, bring_again, holes, pass_settled
 from runnel.core.batch import Slice, Stretch
 from runnel.core.record import Meta
 from runnel.journal.group_state import Failure, GroupState
@@ -97,7 +98,7 @@ def test_settled_places_are_passed_without_being_read_if_they_are_many(monkeypat
     put(timeline, log, *[b"x"] * 10)
     cursor, known = on_log(timeline, log), GroupState(1, "g", "t", {}, 0)
     known.settled.add(2, 5)
-    known.failed = {7: Failure(1, 0.0, "")}
+    known.progress([], [(7, 1, 0.0, "")])
     assert not pass_settled(cursor, known)
     assert cursor.position == 0
     cursor.go_to(2)
@@ -108,6 +109,30 @@ def test_settled_places_are_passed_without_being_read_if_they_are_many(monkeypat
     assert cursor.position == 5
     cursor.go_to(8)
     assert pass_settled(cursor, known), "all of that life is passed"
+
+
+LOST = "1.seg cannot be read: [Errno 5]"
+
+
+@pytest.mark.parametrize(
+    ("missed", "firsts", "behind", "found"),
+    [
+        (None, [4], 6, [(2, 4)]),
+        (None, [2, 4], 6, []),
+        (None, [2, 7, 9], 13, [(4, 7), (11, 13)]),
+        (None, [], 9, [(2, 9)]),
+        (Missed(2, 5, 3, RETENTION), [7], 9, [(2, 7)]),
+        (Missed(2, 5, 3, RETENTION), [], 5, [(2, 5)]),
+        (Missed(4, 6, 2, LOST), [], 6, [(2, 4)]),
+        (Missed(2, 6, 4, f"{RETENTION}; {LOST}"), [8], 10, [(6, 8)]),
+    ],
+)
+def test_holes_are_what_is_neither_brought_nor_only_unreadable(
+    missed: Missed | None, firsts: list[int], behind: int, found: list[tuple[int, int]]
+) -> None:
+    stocks = [stock_of([None] * 2, shift=first - START) for first in firsts]
+    taken = Taken([stock.slice for stock in stocks], missed)
+    assert list(holes(taken, stocks, 2, behind)) == found
 
 
 def test_stock_weighs_and_can_be_made_small() -> None:

@@ -55,5 +55,7 @@ def test_what_was_settled_in_an_earlier_life_is_no_lag() -> None:
     assert (flow.settled_ahead(), flow.lag()) == (3, 7)
     flow.take(4)
     assert flow.settled_ahead() == 2, "of those, one is passed"
-    flow.revived = None
+    flow.take(4)
+    assert flow.settled_ahead() == 0
+    flow.revive(None)
     assert flow.settled_ahead() == 0

@@ -89,7 +89,7 @@ def test_what_was_not_written_is_said_again_with_what_came_since() -> None:
     undo()
     part, landed, _ = taken(it.keeper)
     settled, failed = said(part)
-    assert sorted(settled) == [1, 2, 2, 3]
+    assert settled == [1, 3]
     assert failed == [[7, 2, 6.0, "second"], [8, 1, 5.0, "only"]], "the newest counts"
     landed()
     assert not it.keeper.must_wait
@@ -105,6 +105,24 @@ def test_a_reset_forgets_and_what_was_under_way_does_not_come_back() -> None:
     undo()
     assert it.keeper.take() is None
     assert not it.keeper.must_wait
+
+
+def test_trying_again_and_again_says_no_more_than_once() -> None:
+    it = Rig()
+    for place in range(0, 100, 2):
+        it.keeper.settled(place)
+        _, _, undo = taken(it.keeper)
+        it.keeper.settled_range(place + 1, place + 2)
+        undo()
+        assert it.keeper._ranges == [0, place + 2]
+
+
+def test_an_empty_place_goes_along_with_the_next_commit_and_asks_for_none() -> None:
+    it = Rig()
+    it.keeper.empty(0, 5)
+    assert it.touched == 0
+    it.keeper.settled(5)
+    assert said(taken(it.keeper)[0]) == ([0, 6], [])
 
 
 def test_a_place_that_is_held_is_settled_when_it_is_released() -> None:

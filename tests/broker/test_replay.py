@@ -1,11 +1,16 @@
 """Dead letters go back where they came from: as they were, and each once."""
 
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
 import pytest
 
-from runnel import Broker
-from runnel.core.errors import InvalidOption
+from runnel import Broker, Gap, Subscription
+from runnel.core.errors import BrokerClosed, InvalidOption
 from runnel.core.record import Record
 from runnel.testing import JumpingClock
+from tests.broker.durable import Disk, open_on
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -86,3 +91,46 @@ async def test_what_retention_took_is_not_waited_for(runnel_broker: Broker, runn
         assert await runnel_broker.replay("dl", limit=1) == 1
         await runnel_clock.advance(61)
         assert await runnel_broker.replay("dl") == 0
+
+
+@pytest.mark.parametrize("spins", range(8))
+async def test_a_broker_that_closes_ends_a_replay_that_waits_for_the_disk(tmp_path: Path, spins: int) -> None:
+    disk = Disk()
+    async with open_on(disk, tmp_path) as broker:
+        await bury(broker, b"a", b"b")
+        await broker.publish("busy", b"x")
+    async with open_on(disk, tmp_path, tail_bytes=1) as broker, AsyncExitStack() as stack:
+        busy = [
+            await stack.enter_async_context(broker.subscribe("busy", start="earliest", on_gap=_never)) for _ in range(4)
+        ]
+        disk.hold("read")
+        readers = [asyncio.ensure_future(_rest(one)) for one in busy]
+        await disk.reached()
+        replaying = asyncio.ensure_future(broker.replay("dead-letters.billing"))
+        for _ in range(spins):
+            await asyncio.sleep(0)
+        asyncio.get_running_loop().run_in_executor(None, disk.go_on)
+        broker.close()
+        with pytest.raises(BrokerClosed):
+            await asyncio.wait_for(replaying, 5)
+        for reader in readers:
+            assert set(await asyncio.wait_for(reader, 5)) <= {b"x"}
+
+
+def _never(gap: Gap) -> None:
+    raise AssertionError(f"{gap} was told, though nothing is lost")
+
+
+async def _rest(records: Subscription[bytes]) -> list[bytes]:
+    return [record.value async for record in records]
+
+
+async def test_a_replay_goes_no_further_once_the_broker_is_closed(runnel_broker: Broker) -> None:
+    await bury(runnel_broker, b"a", b"b")
+
+    def closes(letter: Record[bytes]) -> bool:
+        runnel_broker.close()
+        return False
+
+    with pytest.raises(BrokerClosed):
+        await runnel_broker.replay("dead-letters.billing", where=closes)

@@ -1,6 +1,7 @@
 """An inbox per request, gone when the answer is there."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,7 @@ from runnel.broker.broker import Broker
 from runnel.broker.request import INBOX
 from runnel.core.errors import NoResponders, RequestTimeout
 from runnel.testing.clock import JumpingClock
+from tests.broker.durable import Disk, log_of, open_on, until
 
 
 async def test_an_inbox_lives_as_long_as_its_request() -> None:
@@ -49,3 +51,20 @@ async def test_a_broker_that_closes_ends_the_request() -> None:
         with pytest.raises(Exception) as caught:  # noqa: PT011
             await asyncio.wait_for(asking, 5)
         assert type(caught.value).__name__ == "BrokerClosed"
+
+
+async def test_a_request_that_outlived_its_broker_is_not_answered_to_somebody_else(tmp_path: Path) -> None:
+    disk, clock = Disk(), JumpingClock()
+    async with open_on(disk, tmp_path, clock) as broker, broker.subscribe("ask", group="g"):
+        asking = asyncio.ensure_future(broker.request("ask", b"tea?", timeout=1))
+        await until(lambda: log_of(broker, "ask").end)
+        await clock.advance(1)
+        with pytest.raises(RequestTimeout):
+            await asking
+    async with open_on(disk, tmp_path, clock) as broker, broker.subscribe("ask", group="g") as questions:
+        asking = asyncio.ensure_future(broker.request("ask", b"coffee?"))
+        old, new = await anext(questions), await anext(questions)
+        assert (old.value, new.value) == (b"tea?", b"coffee?")
+        assert await broker.reply(old, b"tea!") is False
+        assert await broker.reply(new, b"coffee!")
+        assert (await asking).value == b"coffee!"

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from runnel.broker.broker import Broker
-from runnel.core.errors import TopicConflict
+from runnel.broker.store import READERS
+from runnel.core.errors import Forked, TopicConflict
 from runnel.journal.entry import Kind
 from runnel.journal.folder import FolderLock
+from runnel.journal.history import Plan
 from runnel.testing.clock import START, JumpingClock
 from tests.broker.durable import Disk, entries, journal_of, kinds, log_of, open_on, until
 
@@ -178,3 +180,57 @@ async def test_the_copy_in_a_fork_lets_go_and_writes_nothing(disk: Disk, tmp_pat
         lock = FolderLock(tmp_path)
         lock.take()  # in a child this would be the parent's
         lock.release()
+
+
+async def test_a_publish_in_the_child_of_a_fork_joins_no_batch(disk: Disk, tmp_path: Path) -> None:
+    async with open_on(disk, tmp_path) as broker:
+        topic = broker.topic("t")
+        await topic.publish(b"0")
+        topic.publish_nowait(b"1")
+        broker._bus.home.fork()  # as the child's copy is told
+        with pytest.raises(Forked):
+            topic.publish_nowait(b"2")
+        with pytest.raises(Forked):
+            await topic.publish(b"3")
+        store = broker._bus.store
+        assert store is not None
+        store.give_up()
+
+
+async def _answer(broker: Broker) -> bytes | OSError:
+    """What comes of reading the first chunk of topic "t"."""
+    store, log = broker._bus.store, log_of(broker, "t")
+    assert store is not None
+    assert log.stored is not None
+    plan = store.journal.history.plan(log.stored.id, 0, None, 0)
+    assert plan is not None
+    answer: asyncio.Future[bytes | OSError] = asyncio.get_running_loop().create_future()
+    store.read(plan, lambda _, found: answer.set_result(found))
+    return await asyncio.wait_for(answer, 5)
+
+
+async def test_a_read_that_fails_in_whatever_way_is_answered(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await broker.publish("t", b"x")
+    assert isinstance(await _answer(broker), bytes)
+
+    def broken(plan: Plan) -> bytes:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(journal_of(broker).history, "fetch", broken)
+    assert str(await _answer(broker)) == "a bug"
+    assert "reading the journal failed" in caplog.text
+
+
+async def test_reads_that_a_close_drops_or_finds_are_answered(disk: Disk, tmp_path: Path) -> None:
+    async with open_on(disk, tmp_path) as broker:
+        await broker.publish("t", b"x")
+        disk.hold("read")
+        reads = [asyncio.ensure_future(_answer(broker)) for _ in range(READERS + 2)]
+        await disk.reached()
+        asyncio.get_running_loop().run_in_executor(None, disk.go_on)
+        broker.close()
+        *_, last = await asyncio.gather(*reads)
+        assert isinstance(last, bytes) or str(last) == "the broker is closed"
+        assert str(await _answer(broker)) == "the broker is closed"

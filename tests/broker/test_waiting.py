@@ -1,8 +1,10 @@
-"""Waiting with a limit that the broker's clock keeps."""
+"""Waiting with a limit that the broker's clock keeps; and telling those who wait."""
 
 import asyncio
 
-from runnel.broker.waiting import all_done
+import pytest
+
+from runnel.broker.waiting import all_done, tell
 from runnel.testing.clock import JumpingClock
 
 
@@ -49,3 +51,20 @@ async def test_being_cancelled_leaves_nothing_behind() -> None:
     assert waiting.cancelled()
     assert not never.done()
     assert all(timer.callback is None for _, _, timer in clock._timers)
+
+
+async def test_a_waiter_is_told_once() -> None:
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    tell(waiter, KeyError("no"))
+    tell(waiter)
+    with pytest.raises(KeyError):
+        await waiter
+
+
+def test_nobody_is_told_on_a_closed_loop() -> None:
+    loop = asyncio.new_event_loop()
+    waiter: asyncio.Future[None] = loop.create_future()
+    waiter.add_done_callback(lambda _: None)
+    loop.close()
+    tell(waiter)
+    assert waiter.done()

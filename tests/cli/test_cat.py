@@ -101,3 +101,11 @@ def test_what_cannot_be_read_is_told_in_its_place_and_makes_the_exit_code_1(runn
 )
 def test_a_value_never_breaks_its_line_or_the_terminal(value: bytes, shown: str) -> None:
     assert readable(value) == shown
+
+
+def test_an_offset_beyond_the_end_is_told(runnel: Command, tmp_path: Path) -> None:
+    fill(tmp_path / "data", batches=4)
+    assert runnel("log", "cat", "orders", "--from", "6").status == 0  # the next that will be
+    done = runnel("log", "cat", "orders", "--from", "7")
+    assert (done.status, done.out) == (1, "")
+    assert done.err.endswith("(offset_out_of_range)\n")

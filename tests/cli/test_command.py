@@ -36,6 +36,21 @@ def test_help_teaches_with_examples(runnel: Command, command: str) -> None:
     assert [line for line in done.out.splitlines() if len(line) > 120] == []
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("log snapshot", "usage: runnel log snapshot [-h] [--data DIR] [--json] [DIR] TARGET\n"),
+        ("log cat", "[--json] [DIR] [TOPIC]\n"),
+        ("info", "the folder of the journal, said without --data"),
+        ("topic", "`config` that\nonly shows"),
+        ("topic delete", "the name of the topic"),
+        ("group reset", "the name of the group"),
+    ],
+)
+def test_help_explains_what_a_command_takes(runnel: Command, command: str, said: str) -> None:
+    assert said in runnel(*command.split(), "--help").out
+
+
 @pytest.mark.parametrize("family", ["log", "topic", "group"])
 def test_a_family_without_a_command_helps(runnel: Command, family: str) -> None:
     done = runnel(family)

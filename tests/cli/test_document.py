@@ -55,5 +55,17 @@ def test_a_document_is_indented_and_a_line_is_not(capsys: pytest.CaptureFixture[
     assert paper.getvalue() == '{"a":"x\\ny"}\n'
 
 
+@pytest.mark.parametrize(
+    ("encoding", "escaped"), [("utf-8", False), ("UTF8", False), ("ascii", True), ("cp1252", True)]
+)
+def test_json_is_json_in_every_encoding(encoding: str, escaped: bool) -> None:
+    written = io.BytesIO()
+    paper = io.TextIOWrapper(written, encoding=encoding)
+    print_line({"a": "hä 🎉"}, paper)
+    paper.flush()
+    assert json.loads(written.getvalue().decode(encoding)) == {"a": "hä 🎉"}
+    assert written.getvalue().isascii() is escaped
+
+
 def test_times_are_in_utc_to_the_microsecond() -> None:
     assert iso(TIME) == "2026-05-01T12:00:00.000000Z"

@@ -67,11 +67,12 @@ def test_a_topic_that_was_made_again_is_not_gone_on_with(runnel: Command, tmp_pa
         owner.write(state(Kind.TOPIC_DELETED, topic=owner.topic("orders").id))
         publish_numbered(owner, 0, 4, ["orders"])
         done = runnel(*export)
-    assert done.status == 1
-    assert done.err.endswith("(topic_deleted)\n")
+    assert done.status == 2
+    assert "in epoch 7, and in" in done.err
+    assert "it has epoch 8" in done.err
 
 
-@pytest.mark.parametrize("text", ["hello\n", '{"a": 1}\n', "[]\n"])
+@pytest.mark.parametrize("text", ["hello\n", "hello", '{"a": 1}\n', "[]\n", '{"topic": 1}\n'])
 def test_a_file_of_something_else_is_refused(runnel: Command, tmp_path: Path, text: str) -> None:
     fill(tmp_path / "data", batches=2)
     file = tmp_path / "letter.txt"
@@ -94,3 +95,112 @@ def test_what_cannot_be_read_is_in_the_file_and_makes_the_exit_code_1(runnel: Co
     assert "missed" in done.err
     (gap,) = (line["gap"] for line in done.lines() if "gap" in line)
     assert gap["reason"].startswith("damaged on disk")
+
+
+@pytest.mark.parametrize(
+    "asked", [("--topic", "nobody"), ("--from", "5"), ("--topic", "orders", "--from", "1000"), ("--count", "-1")]
+)
+def test_what_cannot_be_exported_leaves_the_file_as_it_was(
+    runnel: Command, tmp_path: Path, asked: tuple[str, ...]
+) -> None:
+    fill(tmp_path / "data", batches=4)
+    file = tmp_path / "out.jsonl"
+    file.write_text("precious\n")
+    done = runnel("log", "export", *asked, "--output", file)
+    assert done.status in (1, 2)
+    assert done.err.count("\n") == 1
+    assert file.read_text() == "precious\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "out.jsonl"]
+
+
+def test_an_export_that_fails_halfway_leaves_the_file_as_it_was(
+    runnel: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path / "data", batches=4)
+    file = tmp_path / "out.jsonl"
+    file.write_text("precious\n")
+
+    def fail(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("runnel.cli.export.os.fsync", fail)
+    assert runnel("log", "export", "--output", file).status == 1
+    assert file.read_text() == "precious\n"
+    assert not (tmp_path / "out.jsonl.tmp").exists()
+
+
+def test_a_file_keeps_its_mode_and_a_link_stays_one(runnel: Command, tmp_path: Path) -> None:
+    fill(tmp_path / "data", batches=2)
+    file, link = tmp_path / "out.jsonl", tmp_path / "link.jsonl"
+    file.touch()
+    file.chmod(0o600)
+    link.symlink_to(file)
+    assert runnel("log", "export", "--output", link).status == 0
+    assert link.is_symlink()
+    assert (len(file.read_text().splitlines()), file.stat().st_mode & 0o777) == (6, 0o600)
+
+
+def test_a_device_is_written_in_place(runnel: Command, tmp_path: Path) -> None:
+    fill(tmp_path / "data", batches=2)
+    assert runnel("log", "export", "--output", "/dev/null").err == "6 records written to /dev/null\n"
+
+
+def test_an_export_of_another_topic_is_not_gone_on_with(runnel: Command, tmp_path: Path) -> None:
+    fill(tmp_path / "data", batches=10)
+    fill(tmp_path / "other", batches=10, topics=("letters",))
+    file = tmp_path / "out.jsonl"
+    assert runnel("log", "export", "--topic", "orders", "--output", file).status == 0
+    before = file.read_bytes()
+    done = runnel("log", "export", "--topic", "jobs", "--output", file, "--resume")
+    assert done.status == 2
+    assert "'orders'" in done.err
+    assert "'jobs'" in done.err
+    done = runnel("log", "export", "other", "--output", file, "--resume")
+    assert done.status == 2
+    assert "'orders', which is not in 'other'" in done.err
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("topic", [(), ("--topic", "orders")])
+def test_an_export_of_another_journal_is_not_gone_on_with(
+    runnel: Command, tmp_path: Path, topic: tuple[str, ...]
+) -> None:
+    fill(tmp_path / "data", batches=10)  # ends with other records, and with fewer
+    fill(tmp_path / "older", batches=4)
+    with Owner(tmp_path / "restored") as owner:
+        publish_numbered(owner, 0, 6)
+        owner.time += 1
+        publish_numbered(owner, 6, 20)
+    file = tmp_path / "out.jsonl"
+    assert runnel("log", "export", *topic, "--output", file).status == 0
+    before = file.read_bytes()
+    for folder in ("older", "restored"):
+        done = runnel("log", "export", folder, *topic, "--output", file, "--resume")
+        assert (done.status, done.err.count("\n")) == (2, 1), folder
+        assert file.read_bytes() == before
+
+
+def test_gaps_at_the_end_of_a_file_are_told_again(runnel: Command, tmp_path: Path) -> None:
+    fill(tmp_path / "data", batches=60)
+    flip(segments_of(tmp_path / "data")[1], 300)
+    file = tmp_path / "out.jsonl"
+    assert runnel("log", "export", "--output", file).status == 1
+    whole = file.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    (at,) = (number for number, line in enumerate(lines) if line.startswith(b'{"gap"'))
+    file.write_bytes(b"".join(lines[: at + 1]))
+    assert runnel("log", "export", "--output", file, "--resume").status == 1
+    assert file.read_bytes() == whole
+
+
+def test_the_bar_counts_the_records_of_the_chosen_topics(
+    runnel: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Owner(tmp_path / "data", segment_bytes=1 << 20) as owner:
+        owner.publish("a", [b"x"] * 1500)
+        owner.publish("b", [b"x"] * 500)
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr("runnel.cli.export.Bar.__call__", lambda bar, done, total: told.append((done, total)))
+    runnel("log", "export", "--topic", "a")
+    runnel("log", "export", "--count", "1200")
+    assert told == [(1000, 1500), (1000, 1200)]

@@ -49,3 +49,21 @@ def test_a_folder_that_was_not_closed_says_so(runnel: Command, tmp_path: Path) -
     printed = runnel("info").out
     assert "not closed properly; the next opening recovers it" in printed
     assert "torn tail    13 B" in printed
+
+
+@pytest.mark.parametrize("mode", ["interval", "os"])
+def test_what_is_written_and_not_synced_is_told_while_an_owner_runs(runnel: Command, tmp_path: Path, mode: str) -> None:
+    owner = Owner(tmp_path / "data", fsync=mode)
+    publish_numbered(owner, 0, 2)
+    owner.journal.sync()
+    assert "not yet synced" not in runnel("info").out
+    publish_numbered(owner, 2, 4)
+    for command in (("info",), ("log", "info")):
+        assert "6 records (" in (done := runnel(*command)).out
+        assert ") written and not yet synced are not shown" in done.out
+        found = runnel(*command, "--json").json()
+        assert found["unsynced_records"] == 6
+        assert found["unsynced_bytes"] > 600
+    owner.crash()
+    assert "not yet synced" not in runnel("info").out
+    assert runnel("info", "--json").json()["unsynced_records"] == 0

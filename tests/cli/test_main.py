@@ -1,6 +1,8 @@
 """The command: help that teaches, a version, and exit codes that scripts can rely on."""
 
 import argparse
+import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,7 +14,7 @@ import runnel
 from runnel.cli import info
 from runnel.cli import tour as tour_module
 from runnel.cli.main import main
-from tests.journal.folders import fill
+from tests.journal.folders import Owner, fill
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"]])
@@ -107,6 +109,28 @@ def test_the_whole_way_as_a_person_goes_it(tmp_path: Path) -> None:
     assert "1 topic, 0 groups" in run("info").stdout
     assert run("log", "snapshot", "data", "copy").returncode == 0
     assert run("log", "verify", "copy").returncode == 0
-    assert run("topic", "delete", "orders").returncode == 0
+    assert run("topic", "delete", "orders", "--yes").returncode == 0
     assert run("topic", "config", "orders").stderr.startswith("runnel: there is no topic 'orders'")
     assert run("topic", "config", "orders", "--data", "copy").stdout == "retention_age  86400\n"
+
+
+@pytest.mark.parametrize("command", ["info data", "log info data", "log cat data --json", "log export data", "--help"])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
+def test_a_closed_stream_is_no_reason_for_a_traceback(tmp_path: Path, command: str, closed: str) -> None:
+    fill(tmp_path / "data", batches=4)
+    line = f"{sys.executable} -m runnel {command} {closed}"
+    done = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_stream_that_takes_ascii_only_gets_the_rest_escaped(tmp_path: Path) -> None:
+    with Owner(tmp_path / "data") as owner:
+        owner.publish("t", ["hällo 🎉".encode()])
+
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-m", "runnel", "log", "cat", str(tmp_path / "data"), *arguments]
+        environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+        return subprocess.run(command, capture_output=True, check=True, env=environment).stdout.decode("ascii")
+
+    assert run().endswith("  h\\xe4llo \\U0001f389\n")
+    assert json.loads(run("--json"))["value"] == "hällo 🎉"

@@ -4,7 +4,7 @@ import pytest
 
 from runnel.cli.problem import Refused, complain, unknown_topic
 from runnel.core.errors import InvalidOption, RunnelError
-from runnel.core.journal_errors import JournalDamaged
+from runnel.core.journal_errors import FolderInUse, JournalDamaged
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,12 @@ from runnel.core.journal_errors import JournalDamaged
             unknown_topic("t", "data"),
             1,
             "runnel: there is no topic 't' in 'data'; see `runnel topic list` (unknown_topic)",
+        ),
+        (
+            FolderInUse("data", 7),
+            1,
+            "runnel: 'data' is in use by process 7, and only its owner may change it: stop that one first "
+            "(folder_in_use)",
         ),
         (PermissionError(13, "Permission denied", "data"), 1, "runnel: data: Permission denied (os_error)"),
         (OSError("odd"), 1, "runnel: odd (os_error)"),

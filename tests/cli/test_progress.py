@@ -24,6 +24,13 @@ def test_a_bar_grows_and_is_gone_when_the_work_ends() -> None:
     assert gone.strip() == end == ""
 
 
+def test_what_is_not_bytes_is_named() -> None:
+    terminal = Terminal()
+    with Bar("exporting", terminal, unit="record") as bar:
+        bar(1000, 2000)
+    assert "50% of 2,000 records" in terminal.getvalue()
+
+
 def test_nothing_to_do_is_done() -> None:
     terminal = Terminal()
     with Bar("reading", terminal) as bar:

@@ -11,6 +11,11 @@ from tests.cli.conftest import Command
 from tests.journal.folders import fill, flip, segments_of, snapshot_of
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     fill(tmp_path / "data", batches=60)
@@ -19,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    monkeypatch.setattr("sys.stdin", Terminal(text))
 
 
 def test_a_dry_run_says_what_would_be_done(runnel: Command, folder: Path) -> None:
@@ -80,3 +85,11 @@ def test_originals_can_be_discarded(runnel: Command, folder: Path) -> None:
 def test_with_json_nobody_is_asked(runnel: Command) -> None:
     done = runnel("log", "repair", "--json")
     assert (done.status, done.out) == (2, "")
+
+
+@pytest.mark.usefixtures("folder")
+def test_without_a_terminal_nobody_is_asked(runnel: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    done = runnel("log", "repair")
+    assert (done.status, done.out) == (2, "")
+    assert "--yes" in done.err

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runnel.cli.table import Size, human_age, human_size, human_time, many, pairs, table
+from runnel.cli.table import Size, hidden, human_age, human_size, human_time, many, pairs, table
 
 
 def test_columns_line_up_and_numbers_stand_to_the_right() -> None:
@@ -47,3 +47,8 @@ def test_times_and_counts() -> None:
     assert human_time(0) is None
     assert human_time(1_700_000_000_999_999) == "2023-11-14 22:13:20"
     assert (many(1, "topic"), many(1000, "topic")) == ("1 topic", "1,000 topics")
+
+
+def test_what_a_look_leaves_out_is_said() -> None:
+    assert hidden(1, 2048) == "1 record (2.0 KiB) written and not yet synced are not shown"
+    assert hidden(2, 5, "are not in it") == "2 records (5 B) written and not yet synced are not in it"

@@ -82,7 +82,7 @@ def test_a_topic_is_deleted_with_its_groups(runnel: Command, tmp_path: Path) -> 
     with Owner(tmp_path / "data") as owner:
         publish_numbered(owner, 0, 4)
         owner.group("billing", "orders")
-    done = runnel("topic", "delete", "orders", "--json")
+    done = runnel("topic", "delete", "orders", "--yes", "--json")
     assert done.status == 0
     assert done.json()["groups"] == ["billing"]
     assert [one["topic"] for one in runnel("topic", "list", "--json").json()] == ["jobs"]
@@ -111,11 +111,21 @@ def test_on_a_terminal_deleting_asks(
         (("create", "t", "--option", "retention_age"), 2, "invalid_option"),
         (("create", "t", "--option", "retention_age=soon"), 2, "invalid_option"),
         (("create", "t", "--option", "durable=false"), 2, "invalid_option"),
+        (("create", "t", "--option", "durable=False"), 2, "invalid_option"),
+        (("create", "t", "--option", "durable=no"), 2, "invalid_option"),
+        (("create", "t", "--option", "durable=maybe"), 2, "invalid_option"),
+        (("create", "t", "--option", "durable=0"), 2, "invalid_option"),
+        (("create", "t", "--option", "encoding=5"), 2, "invalid_option"),
+        (("create", "t", "--option", "dead_letter=a b"), 2, "invalid_option"),
+        (("create", "t", "--option", "compact=True"), 1, "not_supported"),
+        (("config", "orders", "--set", "compact=yes"), 1, "not_supported"),
+        (("delete", "orders"), 2, "usage_error"),
+        (("delete", "orders", "--json"), 2, "usage_error"),
         (("config", "nobody"), 1, "unknown_topic"),
-        (("config", "nobody", "--set", "compact=true"), 1, "unknown_topic"),
+        (("config", "nobody", "--set", "max_deliver=3"), 1, "unknown_topic"),
         (("config", "orders", "--set", "max_deliver=0"), 2, "invalid_option"),
         (("config", "orders", "--unset", "nothing"), 2, "invalid_option"),
-        (("delete", "nobody"), 1, "unknown_topic"),
+        (("delete", "nobody", "--yes"), 1, "unknown_topic"),
         (("list", "--match", "a..b"), 2, "invalid_pattern"),
     ],
 )
@@ -143,10 +153,43 @@ def test_what_makes_no_sense_is_one_line_and_changes_nothing(
         ("a=x=y", "x=y"),
         ("a=", ""),
         ("a=x,y", "x,y"),
+        ("durable=True", True),
+        ("durable=yes", True),
+        ("durable=FALSE", False),
+        ("durable=no", False),
+        ("durable=null", None),
+        ("dead_letter=2026", "2026"),
+        ('compression="zstd"', "zstd"),
     ],
 )
 def test_values_of_options(said: str, meant: object) -> None:
-    assert parsed([said]) == {"a": meant}
+    assert list(parsed([said]).values()) == [meant]
+
+
+def test_the_space_of_a_deleted_topic_comes_back_at_once_where_no_other_shares_it(
+    runnel: Command, tmp_path: Path
+) -> None:
+    with Owner(tmp_path / "data") as owner:
+        publish_numbered(owner, 0, 60, ["orders"])
+        publish_numbered(owner, 60, 120, ["jobs"])
+    before = runnel("info", "--json").json()["bytes"]
+    done = runnel("topic", "delete", "orders", "--yes", "--json").json()
+    assert done["freed_bytes"] > 0.4 * before
+    assert done["left_bytes"] < 8192  # the segment in which the one ends and the other begins
+    assert runnel("info", "--json").json()["bytes"] <= before - done["freed_bytes"] + 1000
+    assert " of disk came back\n" in runnel("topic", "delete", "jobs", "--yes").out
+    assert runnel("log", "verify").status == 0
+
+
+def test_records_are_counted_not_reckoned_from_offsets(runnel: Command, tmp_path: Path) -> None:
+    for _ in range(3):  # each opening after a crash goes on 2^31 offsets higher
+        owner = Owner(tmp_path / "data", fsync="os")
+        publish_numbered(owner, 0, 2)
+        owner.crash()
+    jobs, orders = runnel("topic", "list", "--json").json()
+    assert orders["end"] > 1 << 31
+    assert (orders["records"], jobs["records"]) == (9, 9)
+    assert len(runnel("log", "cat", "orders").out.splitlines()) == 9
 
 
 def test_an_option_without_a_value_is_refused() -> None:

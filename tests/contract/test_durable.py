@@ -433,3 +433,25 @@ async def test_a_path_that_cannot_be_a_folder_is_refused(tmp_path: Path) -> None
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(FolderUnusable, match="cannot hold a journal"):
             await runnel.open(path).__aenter__()
+
+
+async def test_a_strict_name_that_has_read_nothing_of_an_earlier_life_has_missed_nothing(folder: Folder) -> None:
+    async with folder.life() as broker:
+        async with broker.subscribe("t", name="n", strict=True):
+            pass
+    async with folder.life() as broker:
+        await broker.publish("t", b"first")
+        async with broker.subscribe("t", name="n", strict=True) as records:
+            assert (await anext(records)).gap is None
+
+
+async def test_a_name_that_is_left_and_taken_again_at_once_is_kept_where_it_is_now(data: Folder) -> None:
+    async with data.life() as broker:
+        await broker.topic("t").publish_many([b"x"] * 20)
+        for count in (5, 10):
+            async with broker.subscribe("t", name="n") as records:
+                await read(records, count)
+                await broker.topic("other").declare()  # has all positions written
+                store = broker._bus.store
+                assert store is not None
+                assert store.journal.ledger.cursors["n"].place == records.position

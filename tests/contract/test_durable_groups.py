@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 import runnel
-from runnel import Broker
+from runnel import Broker, NotSupported
+from runnel.journal.group_state import GroupState
 from runnel.testing.clock import JumpingClock
+from tests.broker.durable import journal_of
 from tests.contract.lives import ON_DISK, Folder
 from tests.contract.reading import at_rest, read, running, soon, until
 from tests.contract.working import attempts, fill, look, numbers, offsets, take, work
@@ -235,6 +237,57 @@ async def test_dead_letters_are_replayed_once_over_several_lives(folder: Folder)
         assert await broker.replay("dead-letters.g") == 0
         async with broker.subscribe("jobs", group="g") as deliveries:
             assert await work(deliveries, 5) == numbers(0, 5)
+
+
+# -- holes ------------------------------------------------------------------------------------------------------
+
+
+def state_of(broker: Broker) -> GroupState:
+    return next(iter(journal_of(broker).ledger.groups.values()))
+
+
+async def test_records_of_others_do_not_hold_the_floor_of_a_pattern(folder: Folder) -> None:
+    async with folder.life() as broker:
+        async with broker.subscribe("a.*", group="g", prefetch=50) as deliveries:
+            for number in range(50):
+                await fill(broker, 1, "b.x")
+                await fill(broker, 1, "a.x", first=number)
+            held = await take(deliveries, 50)
+            for delivery in held[:20] + held[21:40]:
+                await delivery.ack()
+        await broker._bus.flushed()
+        state = state_of(broker)
+        assert state.floor == 41
+        assert list(state.settled) == [(42, 81), *((at, at + 1) for at in range(82, 100, 2))], "one per open record"
+        await fill(broker, 5, "b.x")
+    async with folder.life() as broker:
+        assert look(broker).lag == 11
+        await fill(broker, 30, "a.x", first=50)
+        assert look(broker).lag == 41, "exact, whatever lies in between"
+        async with broker.subscribe("a.*", group="g") as deliveries:
+            assert await work(deliveries, 41) == [b"20", *numbers(40, 80)]
+        await broker._bus.flushed()
+        state = state_of(broker)
+        assert (state.floor, len(state.settled)) == (journal_of(broker).ledger.sequence, 0)
+
+
+async def test_acked_records_that_retention_took_are_not_missed_in_the_next_life(folder: Folder) -> None:
+    async with folder.life() as broker:
+        jobs = broker.topic("jobs", retention_count=10)
+        await jobs.publish_many(numbers(0, 30))
+        async with broker.subscribe("jobs", group="g", start=0, prefetch=10) as deliveries:
+            held = await take(deliveries, 10)
+            assert look(broker).missed == 20, "these are"
+            for delivery in held[1:]:
+                await delivery.ack()
+            await broker._bus.flushed()
+            assert state_of(broker).floor == 20
+            await jobs.publish_many(numbers(30, 60))
+    for number, missed in ((50, 1), (51, 0)):  # the one that was held, and then no more
+        async with folder.life() as broker, broker.subscribe("jobs", group="g") as deliveries:
+            assert await work(deliveries, 1) == [b"%d" % number]
+            assert look(broker).missed == missed
+            await broker._bus.flushed()
 
 
 # -- when and in which order ------------------------------------------------------------------------------------
@@ -476,3 +529,37 @@ async def test_offsets_of_deliveries_survive(folder: Folder) -> None:
         after = await take(deliveries, 3)
         assert offsets(after) == [0, 1, 2]
         assert [delivery.record for delivery in after] == before
+
+
+async def test_a_group_on_a_topic_that_turns_out_not_to_be_durable_remembers_nothing(folder: Folder) -> None:
+    for life in (b"old", b"new"):
+        async with folder.life() as broker:
+            async with broker.subscribe("t", group="g") as deliveries:  # before anybody has said what it is
+                await broker.topic("t", durable=False).publish_many([life] * 5)
+                got = [await anext(deliveries) for _ in range(5)]
+                for delivery in got[1:]:
+                    await delivery.ack()
+                with pytest.raises(NotSupported, match="lives in memory only"):
+                    await got[0].ack(durable=True)
+        assert [delivery.value for delivery in got] == [life] * 5
+
+
+@pytest.mark.parametrize("pattern", ["jobs.a", "jobs.*"])
+@pytest.mark.parametrize("fsync", ["commit", "interval", "os"])
+async def test_a_group_that_was_done_when_it_was_cut_off_is_done_afterwards(
+    folder: Folder, pattern: str, fsync: str
+) -> None:
+    async with folder.life(fsync=fsync) as broker:
+        await broker.topic("jobs.a").publish_many([b"1", b"2", b"3"])
+        async with broker.subscribe(pattern, group="g") as deliveries:
+            for _ in range(3):
+                await (await anext(deliveries)).ack(durable=True)
+    async with folder.life(fsync=fsync) as broker:
+        assert broker.group("g", pattern).statistics().lag == 0
+        await broker.publish("jobs.a", b"4")
+        assert broker.group("g", pattern).statistics().lag == 1
+        async with broker.subscribe(pattern, group="g") as deliveries:
+            delivery = await anext(deliveries)
+            assert delivery.value == b"4"
+            await delivery.ack(durable=True)
+        assert broker.group("g", pattern).statistics().lag == 0

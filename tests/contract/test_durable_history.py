@@ -13,7 +13,7 @@ import runnel
 from runnel import Broker, Position
 from runnel.testing.clock import JumpingClock
 from tests.contract.lives import ON_DISK, Folder
-from tests.contract.reading import at_rest, read, running, soon, values
+from tests.contract.reading import at_rest, read, running, soon, until, values
 
 COUNT = 600
 
@@ -203,6 +203,96 @@ async def test_a_bound_that_was_asked_for_holds_after_history_was_read(
                 await fill(broker, count=10, first=21)
             await at_rest()
             assert subscription.lag <= 3
+
+
+@pytest.mark.parametrize("pattern", ["t", "*"])
+async def test_drop_newest_lags_while_it_reads_from_disk_and_is_bounded_when_it_has_caught_up(
+    folder: Folder, pattern: str
+) -> None:
+    async with folder.life() as broker:
+        await fill(broker, count=10)
+    async with folder.life() as broker:
+        async with broker.subscribe(pattern, start="earliest", policy="drop_newest", buffer=5) as subscription:
+            await fill(broker, count=20, first=10)
+            assert (subscription.lag, broker.statistics().dropped) == (30, 0)
+            assert numbers(await soon(read(subscription, 15))) == list(range(15))
+            assert broker.statistics().dropped == 15
+            async with running(read(subscription, 1)) as reader:
+                await fill(broker, count=1, first=30)
+                (record,) = await soon(reader)
+            assert numbers([record]) == [30]
+            assert record.gap is not None
+            assert record.gap.count == 15
+
+
+@pytest.mark.parametrize("pattern", ["t", "*"])
+async def test_what_is_dropped_of_what_is_on_disk_is_handed_on_when_it_was_read(folder: Folder, pattern: str) -> None:
+    async with folder.life() as broker:
+        await fill(broker, count=10)
+    dropped: list[runnel.Record[bytes]] = []
+    async with folder.life() as broker:
+        async with broker.subscribe(pattern, start="earliest", on_drop=dropped.append, buffer=5) as subscription:
+            await fill(broker, count=20, first=10)
+            records = await soon(read(subscription, 5))
+            assert (numbers(dropped), numbers(records)) == (list(range(25)), list(range(25, 30)))
+            assert records[0].gap is not None
+            assert (records[0].gap.count, broker.statistics().dropped) == (25, 25)
+
+
+async def test_dead_letters_of_what_was_dropped_are_those_of_what_was_on_disk_too(folder: Folder) -> None:
+    async with folder.life(**ON_DISK) as broker:
+        await fill(broker, count=100)
+    async with folder.life(**ON_DISK) as broker:
+        async with broker.subscribe("t", start="earliest", dead_letter="dead", buffer=5) as subscription:
+            await fill(broker, count=20, first=100)
+            assert numbers(await soon(read(subscription, 5))) == list(range(115, 120))
+        async with broker.subscribe("dead", start="earliest") as letters:
+            assert numbers(await soon(read(letters, 115))) == list(range(115))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("tail_bytes", [1, 1024, 1024 * 1024])
+@pytest.mark.parametrize("policy", ["drop_oldest", "drop_newest", "block", "disconnect"])
+@pytest.mark.parametrize("pattern", ["t", "*"])
+async def test_with_any_policy_each_record_from_disk_is_read_or_told_as_dropped_and_handed_on(
+    folder: Folder, pattern: str, policy: str, tail_bytes: int, seed: int
+) -> None:
+    options = ON_DISK | {"tail_bytes": tail_bytes}
+    random = Random(seed)
+    async with folder.life(**options) as broker:
+        await fill(broker, count=40)
+    dropped: list[runnel.Record[bytes]] = []
+    on_drop = dropped.append if seed % 2 else None
+    async with folder.life(**options) as broker:
+        async with broker.subscribe(
+            pattern, start="earliest", policy=policy, buffer=random.choice([1, 8, 30]), on_drop=on_drop
+        ) as subscription:
+            seen: list[runnel.Record[bytes]] = []
+
+            async def reading() -> None:
+                async for record in subscription:
+                    seen.append(record)  # noqa: PERF401 - it is looked at meanwhile
+
+            published = 40
+            reader = asyncio.ensure_future(reading())
+            for _ in range(random.randint(1, 30)):
+                if random.random() < 0.5:
+                    await at_rest()
+                for _ in range(random.randint(1, 20)):
+                    with suppress(runnel.Full):
+                        broker.topic("t").publish_nowait(at(published))
+                        published += 1
+            await at_rest()
+            async with asyncio.timeout(10):
+                await until(lambda: subscription.lag == 0)
+                await broker.topic("t").publish(at(published))
+                await until(lambda: seen[-1].value == at(published))
+            missed = [record.gap for record in seen if record.gap is not None]
+            assert sum(gap.count or 0 for gap in missed) == broker.statistics().dropped == published + 1 - len(seen)
+            if on_drop is not None:
+                assert sorted(numbers(seen + dropped)) == list(range(published + 1))
+            subscription.end()
+            await soon(reader)
 
 
 async def test_a_topic_deleted_under_its_publishers_and_made_again_holds_only_what_is_new(folder: Folder) -> None:

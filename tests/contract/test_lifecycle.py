@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -242,7 +243,7 @@ FORK = """
     import runnel
 
     async def main() -> int:
-        broker = runnel.open()
+        broker = runnel.open(*sys.argv[1:])
         async with broker:
             topic = broker.topic("t")
             topic.publish_nowait(b"a")
@@ -272,8 +273,13 @@ FORK = """
 """
 
 
-def test_a_fork_is_noticed_in_the_child_and_the_parent_goes_on() -> None:
+@pytest.mark.parametrize("where", [[], ["data"]], ids=["memory", "folder"])
+def test_a_fork_is_noticed_in_the_child_and_the_parent_goes_on(where: list[str], tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(FORK)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(FORK), *where],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stdout + done.stderr

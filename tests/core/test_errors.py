@@ -74,7 +74,7 @@ CASES: list[tuple[RunnelError, type[RunnelError], dict[str, object], list[str], 
         UsageError,
         {"topic": "orders", "option": "retention_count", "has": 5, "asked": 7},
         ["orders", "retention_count=5", "7"],
-        "same options everywhere",
+        "`runnel topic config`",
     ),
     (SchemaConflict("orders", "field 'id' is gone"), UsageError, {"topic": "orders"}, ["'id'"], "only gain fields"),
     (UnknownTopic("orders"), UsageError, {"topic": "orders"}, ["orders"], "declare()"),
@@ -107,7 +107,7 @@ CASES: list[tuple[RunnelError, type[RunnelError], dict[str, object], list[str], 
         NotNow,
         {"topic": "orders", "subscriber": "billing", "buffer": 1024},
         ["orders", "billing", "1,024"],
-        "await publish()",
+        "give it a larger buffer or a dropping policy",
     ),
     (
         PublishTimeout("orders", "billing", 1.5),
@@ -170,6 +170,12 @@ def test_every_error_has_its_case_here() -> None:
     branches = {RunnelError, UsageError, NotNow, Ended, Damaged}
     defined = {one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, RunnelError)}
     assert defined - branches == {type(case[0]) for case in CASES}
+
+
+def test_where_the_journal_is_in_the_way_its_own_bound_is_named() -> None:
+    text = str(Full("orders", errors.THE_JOURNAL, 1024))
+    assert "max_pending_bytes" in text
+    assert "policy" not in text
 
 
 @pytest.mark.parametrize("error", [PublishTimeout, Stalled, RequestTimeout])

@@ -59,7 +59,7 @@ def test_a_count_is_a_whole_number(name: str, value: float) -> None:
         TopicOptions.of({name: value})
 
 
-@pytest.mark.parametrize("backoff", [(), (-1,), ("1",), "15", 5])
+@pytest.mark.parametrize("backoff", [(), (-1,), ("1",), (True,), (float("nan"),), "15", 5])
 def test_a_backoff_is_pauses_in_seconds(backoff: Any) -> None:
     with pytest.raises(InvalidOption, match="pauses in seconds"):
         TopicOptions.of({"backoff": backoff})
@@ -85,6 +85,28 @@ def test_an_unknown_compression_suggests_the_nearest(wrong: str, near: str) -> N
 def test_a_compression_that_resembles_none_is_refused_all_the_same(wrong: object) -> None:
     with pytest.raises(InvalidOption, match=r"expected 'zstd' or 'lz4'$"):
         TopicOptions.of({"compression": wrong})
+
+
+@pytest.mark.parametrize("name", ["durable", "compact"])
+@pytest.mark.parametrize("value", [1, 0, "no", "False", []])
+def test_a_yes_or_no_is_true_or_false_and_nothing_like_it(name: str, value: Any) -> None:
+    with pytest.raises(InvalidOption, match="expected True or False") as caught:
+        TopicOptions.of({name: value})
+    assert caught.value.option == name
+
+
+@pytest.mark.parametrize("value", ["JSON", "pickle", "", 1, ["json"]])
+def test_an_encoding_is_one_of_two(value: Any) -> None:
+    with pytest.raises(InvalidOption, match="'json' or 'msgpack'") as caught:
+        TopicOptions.of({"encoding": value})
+    assert caught.value.option == "encoding"
+
+
+@pytest.mark.parametrize("value", ["", "a b", "dead.*", ">", "$dead", 5, True])
+def test_a_dead_letter_topic_is_a_topic_name(value: Any) -> None:
+    with pytest.raises(InvalidOption, match="expected the name of a topic") as caught:
+        TopicOptions.of({"dead_letter": value})
+    assert caught.value.option == "dead_letter"
 
 
 def test_options_cannot_be_changed() -> None:

@@ -37,6 +37,19 @@ def test_a_block_runs_and_prints_what_the_page_says(page: Path, block: Block, tm
         assert done.stdout == block.prints
 
 
+ON_DISK = [page for page in PAGES if 'runnel.open("' in page.read_text()]
+
+
+@pytest.mark.parametrize("page", ON_DISK, ids=[str(page.relative_to(ROOT)) for page in ON_DISK])
+def test_a_page_about_folders_can_be_followed_in_one_folder_and_again(page: Path, tmp_path: Path) -> None:
+    for _ in range(2):
+        for block in extract(page.read_text()):
+            if not block.no_run:
+                done = run(page, block, tmp_path)
+                assert done.returncode == 0, done.stderr
+                assert block.prints in (None, done.stdout), f"line {block.line}"
+
+
 PAGE = """\
 # A page
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,6 +87,33 @@ def test_a_settled_record_cannot_fail_any_more() -> None:
     group.progress([], [(5, 1, 0.0, "late")])
     group.progress([], [(4, 1, 0.0, "no")])
     assert list(group.failed) == [4]
+
+
+@given(STEPS, st.integers(0, 10))
+def test_its_end_is_behind_all_that_it_knows(steps: list[Step], floor: int) -> None:
+    group = GroupState(1, "billing", "orders", {}, floor)
+    for step in steps:
+        apply(group, step)
+        for one in (group, GroupState.decode(group.encode())):
+            known = [group.floor, *(end for _, end in group.settled), *(place + 1 for place in group.failed)]
+            assert one.end == max(known)
+
+
+def test_an_ack_does_not_look_at_all_that_failed() -> None:
+    class Counted(dict[int, Failure]):
+        looks = 0
+
+        def __iter__(self) -> Iterator[int]:
+            self.looks += 1
+            return super().__iter__()
+
+    group = GroupState(1, "billing", "orders", {}, 0)
+    group.progress([], [(place, 1, 0.0, "no") for place in range(100)])
+    group.failed = failed = Counted(group.failed)
+    group.progress([3, 5, 60, 61], [])
+    assert (group.failed is failed, failed.looks, len(failed)) == (True, 0, 97)
+    group.progress([0, 1000], [])
+    assert not failed
 
 
 def test_it_shows_itself() -> None:

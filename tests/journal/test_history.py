@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from runnel.journal.draft import Draft
 from runnel.journal.history import Found, History, Lost, Source, rebuilt
 from runnel.journal.index import IndexFile
 from runnel.journal.ledger import CursorState, cursor_part
-from runnel.journal.segment import entries
+from runnel.journal.segment import START, entries
 from runnel.journal.swap import read_whole
 from runnel.testing import MemoryStorage
 from tests.journal.rig import Writer, batch, flip, read_from, read_sequence, read_topic, small_windows
@@ -308,7 +309,7 @@ def test_an_index_made_again_is_the_one_that_was_there() -> None:
     writer = long_writer()
     for source in writer.journal.history.sources:
         if source.info.sealed:
-            made = rebuilt(writer.storage, source.info).encode(source.info)
+            made = rebuilt(writer.storage, source.info)[0].encode(source.info)
             assert made == read_whole(writer.storage, source.info.index_name)
 
 
@@ -317,7 +318,7 @@ def test_an_index_made_again_leaves_out_what_is_damaged() -> None:
     info = writer.journal.history.sources[1].info
     whole = list(entries(read_whole(writer.storage, info.name), 64, info, 64))
     flip(writer.storage, info.name, whole[2].position + 10)
-    ranges = dict(rebuilt(writer.storage, info).topics())
+    ranges = dict(rebuilt(writer.storage, info)[0].topics())
     assert sum(one.records for one in ranges.values()) == 2 * (len(whole) - 1)
 
 
@@ -336,3 +337,32 @@ def test_a_source_shows_itself_and_closes_twice() -> None:
     assert source.file.name == source.info.name
     source.close()
     source.close()
+
+
+def test_with_its_index_gone_too_all_that_damage_took_is_still_told() -> None:
+    steps: list[Any] = [[(1, 2, 3)], [(2, 1, 1)], [(1, 1, 1)], [(3, 1, 2)], [(1, 3, 1)], "kill", [(1, 1, 1), (2, 2, 1)]]
+    size = ran(steps).journal.manifest.segments[0].end
+    for at in range(START, size, 5):
+        writer = ran(steps)
+        storage, infos = (
+            writer.storage,
+            [source.info for source in writer.journal.history.sources if source.info.sealed],
+        )
+        storage.remove(infos[0].index_name)
+        file = storage.open(infos[0].name, writable=True)
+        file.write(at, [bytes([file.read(at, 1)[0] ^ 1])])
+        history = History([Source(storage, info) for info in infos])
+        for topic in (1, 2, 3):
+            mine = [
+                found for found in writer.written if found.topic == topic and found.base < history_end(history, topic)
+            ]
+            items = read_topic(history, topic)
+            lost = {place for item in items if isinstance(item, Lost) for place in range(item.first, item.end)}
+            for found in mine:
+                assert found in items or lost >= set(range(found.base, found.last + 1)), (at, topic, found)
+            assert all(item in mine for item in items if isinstance(item, Found))
+
+
+def history_end(history: History, topic: int) -> int:
+    """Behind what the indexes know of a topic."""
+    return max((found.end for _, found in history.ranges(topic)), default=0)

@@ -14,6 +14,7 @@ from runnel.journal.folder import FolderLock
 from runnel.journal.inspection import Inspection, NoJournal, owner_of
 from runnel.journal.ledger import trim_part
 from runnel.journal.os_storage import OsStorage
+from runnel.journal.verify import verify
 from tests.journal.folders import (
     BEGAN,
     SECOND,
@@ -281,3 +282,22 @@ def test_bytes_of_a_torn_write_are_counted_when_nobody_owns_the_folder(tmp_path:
     with Inspection(tmp_path) as seen:
         assert seen.torn_bytes == 13
         assert len(records(seen)) == 3
+
+
+@pytest.mark.parametrize("mode", ["interval", "os"])
+def test_what_a_killed_owner_had_written_is_seen_as_it_will_come_back(tmp_path: Path, mode: str) -> None:
+    owner = Owner(tmp_path, fsync=mode)
+    publish_numbered(owner, 0, 2)
+    owner.journal.sync()
+    publish_numbered(owner, 2, 4)
+    owner.topic("made last")
+    with Inspection(tmp_path) as seen:
+        assert len(records(seen)) == 6
+        assert seen.unsynced.records == 6
+    owner.crash()
+    with Inspection(tmp_path) as seen:
+        assert len(found := records(seen)) == 12 == verify(tmp_path).records
+        assert {name: held.records for name, held in seen.held().items()} == {"orders": 6, "jobs": 6, "made last": 0}
+        assert seen.unsynced == (0, 0)
+    with Owner(tmp_path, fsync=mode), Inspection(tmp_path) as seen:
+        assert records(seen) == found

@@ -193,12 +193,6 @@ def test_a_group_made_again_is_set_back() -> None:
     assert ledger.groups[1].floor == 0
 
 
-def test_the_places_of_a_group_on_a_pattern_are_sequences() -> None:
-    ledger = of(made_group(1, 1, 0), made_group(2, 4, 0))
-    assert not ledger.is_pattern_group(1)
-    assert ledger.is_pattern_group(2)
-
-
 @pytest.mark.parametrize("kind", [0, 10, 16, 17, 18, 19, 127])
 def test_state_of_a_kind_that_is_not_known_is_refused(kind: int) -> None:
     with pytest.raises(FormatUnknown):

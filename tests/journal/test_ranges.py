@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.journal.ranges import Ranges, joined
+from runnel.journal.ranges import Ranges, compact, joined
 
 RANGE = st.tuples(st.integers(0, 40), st.integers(0, 8)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 
@@ -20,12 +20,12 @@ def check(ranges: Ranges, model: set[int]) -> None:
     assert ranges.flat() == joined(model)
     assert list(zip(*[iter(ranges.flat())] * 2, strict=True)) == list(ranges)
     assert len(ranges) == len(ranges.flat()) // 2
+    assert ranges.end == max(model, default=-1) + 1
     for number in range(-1, 60):
         assert (number in ranges) == (number in model)
         end = next(end for end in range(number, 61) if end not in model)
         assert ranges.end_of(number) == (end if number in model else None)
-        firsts = [one for one in sorted(model) if one >= number and one - 1 not in model]
-        assert ranges.next_from(number) == (firsts[0] if firsts else None)
+        assert ranges.count(number, number + 7) == len(model & set(range(number, number + 7)))
 
 
 @given(st.lists(RANGE | st.integers(0, 50), max_size=25))
@@ -55,6 +55,12 @@ def test_single_places_in_any_order_become_ranges(places: list[int]) -> None:
 def test_flat_ranges_come_back(added: list[tuple[int, int]]) -> None:
     ranges = Ranges(number for pair in added for number in pair)
     assert list(Ranges(ranges.flat())) == list(ranges)
+
+
+@given(st.lists(RANGE, max_size=10))
+def test_ranges_in_any_order_are_made_compact(added: list[tuple[int, int]]) -> None:
+    flat = [number for pair in added for number in pair]
+    assert compact(flat) == Ranges(flat).flat()
 
 
 def test_neighbours_are_joined() -> None:

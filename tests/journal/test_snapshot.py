@@ -12,6 +12,7 @@ from runnel.core.journal_errors import FolderUnusable, JournalDamaged
 from runnel.core.record import Record
 from runnel.journal import snapshot as module
 from runnel.journal.inspection import Inspection, NoJournal
+from runnel.journal.os_storage import OsFile
 from runnel.journal.snapshot import snapshot
 from runnel.journal.verify import verify
 from tests.journal.folders import Owner, fill, other_owner, publish_numbered, segments_of, snapshot_of
@@ -187,3 +188,38 @@ def test_all_of_a_crashed_journal_is_copied_even_when_its_mark_was_lost(tmp_path
         (tmp_path / "data" / "DURABLE").unlink()  # it is never synced: a power loss may take it
     snapshot(tmp_path / "data", tmp_path / "snap")
     assert sequences(tmp_path / "snap") == list(range(12))
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "no"), FileNotFoundError(2, "gone"), OSError(28, "full")])
+def test_what_is_wrong_with_the_target_is_not_damage_of_the_original(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    fill(tmp_path / "data")
+
+    def fail(old: Path, new: Path) -> None:
+        raise error
+
+    monkeypatch.setattr(os, "rename", fail)
+    with pytest.raises(FolderUnusable, match=r"'.*snap' cannot hold a journal") as refused:
+        snapshot(tmp_path / "data", tmp_path / "snap")
+    assert refused.value.why == error.strerror
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
+
+
+def test_an_original_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path / "data")
+    real = OsFile.read
+
+    def no_link(old: Path, new: Path) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    def read(file: OsFile, offset: int, size: int) -> bytes:
+        if ".seg" in repr(file):
+            raise OSError(5, "Input/output error")
+        return real(file, offset, size)
+
+    monkeypatch.setattr(os, "link", no_link)
+    monkeypatch.setattr(OsFile, "read", read)
+    with pytest.raises(OSError, match="Input/output") as failed:
+        snapshot(tmp_path / "data", tmp_path / "snap")
+    assert failed.value.filename == str(segments_of(tmp_path / "data")[0])

@@ -188,7 +188,7 @@ def test_an_index_that_lies_is_damage() -> None:
     first, second, *_ = load(storage).segments
     from runnel.journal.history import rebuilt
 
-    overwrite(storage, first.index_name, rebuilt(storage, second).encode(first))
+    overwrite(storage, first.index_name, rebuilt(storage, second)[0].encode(first))
     survey = Survey(storage).run()
     assert survey.damages == [Damage(first.index_name, 0, "it does not say what the segment holds")]
     assert survey.bad_indexes == [first]

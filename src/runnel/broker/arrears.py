@@ -6,6 +6,7 @@ Below: log, journal.history. Above: pattern_cursor.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ from runnel.core.batch import Slice
 
 if TYPE_CHECKING:
     from runnel.broker.store import Store
+
+logger = logging.getLogger("runnel")
 
 MANY = 256  # topics whose offsets are looked up one by one; of more, only a bound is known
 
@@ -33,18 +36,20 @@ class Arrears:
         """Everything from `sequence` on that is not in memory is due."""
         self._due, self.count = {}, 0
         stored = {log.stored.id: log for log in logs if log.stored is not None and log.first < log.base}
-        if sequence == 0:
-            due = {log: log.first for log in stored.values()}
-        elif len(stored) <= MANY:
-            found = store.journal.history.offsets_at(sequence, stored)
-            due = {stored[topic]: max(offset, stored[topic].first) for topic, offset in found.items()}
-        else:
-            due = {log: log.first for log in stored.values()}
+        due = {log: log.first for log in stored.values()}
+        is_bound = len(stored) > MANY
+        if sequence > 0 and not is_bound:
+            try:
+                found = store.journal.history.offsets_at(sequence, stored)
+                due = {stored[topic]: max(offset, stored[topic].first) for topic, offset in found.items()}
+            except OSError as error:  # of one old segment: no reason not to open. Whoever reads there is told
+                logger.warning("how much lies ahead of sequence %d is not known exactly: %s", sequence, error)
+                is_bound = True
         for log, offset in due.items():
             if offset < log.base:
                 self._due[log] = offset
                 self.count += log.base - offset
-        if len(stored) > MANY:
+        if is_bound:
             self.count = min(self.count, max(0, self._timeline.in_memory_from - sequence))
 
     def add(self, runs: Iterable[tuple[Run, int]]) -> None:

@@ -7,6 +7,9 @@ Below: timeline, catalog, publisher, groups. Above: broker, topic.
 from __future__ import annotations
 
 import asyncio
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from runnel.broker.catalog import Catalog
@@ -43,6 +46,7 @@ class Bus:
         self.positions: dict[str, tuple[str, Position | int]] = {}  # where names were when they left
         self.replaying: set[str] = set()  # topics whose dead letters are being put back
         self.ended = Totals()
+        self.life = secrets.token_hex(6)  # no two brokers share it, nor two lives of one folder
         self._numbers = 0
 
     def close(self) -> None:
@@ -51,15 +55,41 @@ class Bus:
             self.home.take_posted()
         if not self.home.close():
             return
+        if self.home.loop is not None and self.home.loop.is_closed():
+            self._move_out()
+        try:
+            self._end()
+        finally:
+            if self.store is not None:
+                self.store.close()  # whatever happened: or nobody could open the folder again
+
+    def _end(self) -> None:
         self.timeline.cool()
         for log in list(self.publisher.blocked):
             self.publisher.refuse_blocked(log, BrokerClosed("publishing"))
         if self.store is not None:
-            self.store.commits.drain()  # what was handed over is published, so the readers shall see it
+            with self._heard_or_not():
+                self.store.commits.drain()  # what was handed over is published, so the readers shall see it
         for reader in list(self.readers):
-            reader.end()
-        if self.store is not None:
-            self.store.close()
+            with self._heard_or_not():
+                reader.end()
+
+    def _move_out(self) -> None:
+        """The loop is closed: have nothing more to do with it."""
+        self.home.loop = self.timeline.call_soon = None
+        for log in self.publisher.blocked:
+            if log.gate is not None:
+                log.gate.blocked = None  # and nobody publishes in their name
+        self.publisher.blocked.clear()
+
+    @contextmanager
+    def _heard_or_not(self) -> Iterator[None]:
+        """Nobody who waits on a loop that is closed can be told, nor needs to be."""
+        try:
+            yield
+        except RuntimeError:
+            if self.home.loop is not None:
+                raise
 
     def _forked(self) -> None:
         """Be the copy in the child of a fork."""

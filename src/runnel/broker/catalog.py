@@ -65,6 +65,8 @@ class Catalog:
             if log.options is UNSAID:
                 log.options = options
                 self._bus.timeline.cool()
+                if options.durable is False:
+                    self._bus.groups.unkeep(name)
             self._agree(log, options)
         if options is not None and log.stored is None and self._is_to_be_stored(log):
             self._store(log)

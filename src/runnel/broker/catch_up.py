@@ -110,9 +110,10 @@ class CatchUp:
         return True
 
     def _came(self, plan: Plan, data: bytes | OSError) -> None:
-        """A chunk was read."""
+        """A chunk was read, or will not be: then the broker closed, and nothing is lost but the chance to read on."""
         if plan is self._plan:
-            self._data = data
+            if isinstance(data, bytes) or not self._store.is_closed:
+                self._data = data
             self._wake()
 
     def _parse(self) -> None:

@@ -11,15 +11,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from runnel.broker import waiting
 from runnel.broker.committer import Committer
 from runnel.broker.gate import Entry
 from runnel.broker.gathering import Commit, Gathering, Pending
 from runnel.broker.log import Log
-from runnel.core.errors import BrokerClosed, RunnelError, TopicDeleted
+from runnel.core.errors import BrokerClosed, TopicDeleted
 from runnel.core.journal_errors import DiskFull, NotWritten, OutcomeUnknown
+from runnel.core.moment import from_micros, micros
 from runnel.core.packing import BYTES, JSON, MSGPACK, pack
 from runnel.journal.draft import Draft, WriteFailed
 from runnel.journal.entry import Kind, Part, state
@@ -33,19 +34,8 @@ UNDER_WAY = 2
 RETRY = 0.2  # seconds until state that found no room on the disk is tried again
 
 _CONTENT = {"json": JSON, "msgpack": MSGPACK}
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 logger = logging.getLogger("runnel")
-
-
-def micros(time: datetime) -> int:
-    """A time as the journal writes it: microseconds since 1970."""
-    return (time - _EPOCH) // timedelta(microseconds=1)
-
-
-def from_micros(time: int) -> datetime:
-    """A time as the journal writes it."""
-    return _EPOCH + timedelta(microseconds=time)
 
 
 class Commits:
@@ -76,9 +66,11 @@ class Commits:
 
     def drain(self) -> None:
         """Write what was handed over and make it visible; the last to be. Blocks until that is done."""
-        self._flush(last=True)
-        self.stopped = True
-        self._committer.stop()
+        try:
+            self._flush(last=True)
+        finally:  # whatever happens: nobody else may write when the journal is closed
+            self.stopped = True
+            self._committer.stop()
         self._landed()
         self._fail_gathered(BrokerClosed("publishing"))
         flushes, self._flushes = self._flushes, []
@@ -106,7 +98,7 @@ class Commits:
         while self._room and (self.pending.bytes < self.pending.limit or self._room[0].done() or self.stopped):
             waiter = self._room.popleft()
             if not waiter.done():
-                waiter.set_result(None)
+                waiting.tell(waiter)
                 return
 
     def gather(self, log: Log, size: int) -> Gathering | None:
@@ -176,7 +168,7 @@ class Commits:
         gone = [one for one in self._gathered if one.log is log]
         self._gathered = [one for one in self._gathered if one.log is not log]
         for gathering in gone:
-            self.pending.bytes -= gathering.size
+            self.pending.bytes -= gathering.weight
             gathering.tell(why)
         if log.stored is not None:
             self._said.append(state(Kind.TOPIC_DELETED, topic=log.stored.id))
@@ -237,7 +229,7 @@ class Commits:
             sequence += len(one.values)
             try:
                 batches.append(_batch(one, at))
-            except RunnelError as error:  # too large with its headers, say: and what follows it, has offsets behind it
+            except Exception as error:  # too large with its headers, say: and what follows it, has offsets behind it
                 refused.setdefault(one.log, error)
         for one in [one for one in gatherings if one.log in refused]:
             self._void(one, refused[one.log], flushed=True)
@@ -280,18 +272,11 @@ class Commits:
         failed: WriteFailed | None = None
         while results:
             commits, failed, self._round = results.popleft()
-            for at, commit in enumerate(commits):
+            for commit in commits[: len(commits) if failed is None else failed.done]:
                 self._under_way.remove(commit)
-                if failed is None or at < failed.done:
-                    self._land(commit)
-                else:
-                    self._fail(commit, failed, written=at < failed.begun)
+                self._land(commit)
             if failed is not None:
-                if any(commit.holds_records for commit in commits[failed.done :]):
-                    self._void_what_follows(_error(failed, written=False))
-                if self._journal.failed is not None and not self._failure_told:
-                    self._failure_told = True
-                    logger.error("%s", self._journal.failed)
+                self._fail(commits, failed)
         if self._room:
             self._make_room()
         if self._asked or self._gathered or self._said or self._flushes or self._keeper.is_urgent:
@@ -318,38 +303,49 @@ class Commits:
                 bus.wake_patterns()  # what they could not see before this was visible
             if bus.publisher.blocked:
                 bus.publisher.release()
-        for tell in commit.landed:
-            tell()
+        for landed in commit.landed:
+            landed()
         _tell_all(commit.flushes, None)
 
-    def _fail(self, commit: Commit, failed: WriteFailed, *, written: bool) -> None:
-        """A commit failed. What it said of state is said again, unless the journal takes nothing more."""
-        error = _error(failed, written=written)
-        self._void_records(commit, error)
-        if self._journal.failed is None:
+    def _fail(self, commits: list[Commit], failed: WriteFailed) -> None:
+        """Commits failed, and with them all that were made since: the thread refuses those too.
+
+        What they said of state is said again, in its order, unless the journal takes nothing more.
+        """
+        doomed = [(one, at < failed.begun) for at, one in enumerate(commits) if one in self._under_way]
+        doomed += [(one, False) for one in self._under_way if one.round != self._round and one not in commits]
+        for commit, written in doomed:
+            self._under_way.remove(commit)
+            self._void_records(commit, _error(failed, written=written))
+        if any(commit.holds_records for commit, _ in doomed):
+            self._fail_gathered(_error(failed, written=False))  # their offsets lie behind those that failed
+        if self._journal.failed is not None:
+            self._tell_failure([commit for commit, _ in doomed], _error(failed, written=False))
+            return
+        for commit, _ in reversed(doomed):
             for undo in commit.undo:
                 undo()
-            if commit.holds_records:
-                self._flushes += commit.flushes  # without the records it may find room
+        for at, (commit, _) in enumerate(doomed):
+            if at == 0 and not commit.holds_records:
+                _tell_all(commit.flushes, _error(failed, written=False))  # there is no room even for this
             else:
-                _tell_all(commit.flushes, error)
-        else:
-            for tell in commit.landed:
-                tell()
+                self._flushes += commit.flushes  # by itself, or behind what failed, it may be written
+
+    def _tell_failure(self, commits: list[Commit], error: Exception) -> None:
+        """Nothing more is written in this life."""
+        for commit in commits:
+            for landed in commit.landed:
+                landed()
             _tell_all(commit.flushes, error)
+        if not self._failure_told:
+            self._failure_told = True
+            logger.error("%s", self._journal.failed)
 
     def _take_off(self, one: Gathering) -> None:
         """It is not under way any more."""
-        self.pending.bytes -= one.size
+        self.pending.bytes -= one.weight
         one.log.coming -= len(one.values)
         one.log.coming_bytes -= one.size
-
-    def _void_what_follows(self, error: Exception) -> None:
-        """Records failed: those handed over since have offsets behind theirs, and the thread refuses them too."""
-        for commit in self._under_way:
-            if commit.round != self._round:
-                self._void_records(commit, error)
-        self._fail_gathered(error)
 
     def _void_records(self, commit: Commit, error: Exception) -> None:
         if commit.gatherings:
@@ -365,7 +361,7 @@ class Commits:
         if flushed:
             self._take_off(one)
         else:
-            self.pending.bytes -= one.size
+            self.pending.bytes -= one.weight
         if log.stored is not None:
             log.stored.take_back(one.first)
         if log.ids is not None:
@@ -409,8 +405,4 @@ def _error(failed: WriteFailed, *, written: bool) -> Exception:
 
 def _tell_all(waiters: list[asyncio.Future[None]], error: Exception | None) -> None:
     for waiter in waiters:
-        if not waiter.done():
-            if error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
+        waiting.tell(waiter, error)

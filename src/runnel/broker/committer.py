@@ -82,6 +82,15 @@ class Committer:
 
     def _run(self) -> None:
         self._retain()  # what an earlier life deleted, and had no time to give back
+        while True:
+            try:
+                self._work()
+                return
+            except Exception as error:  # a bug. Whoever waits is told so; without this thread nobody ever would be
+                log.exception("the commit thread failed")
+                self._journal.failed = self._journal.failed or JournalFailed(str(error))
+
+    def _work(self) -> None:
         to_sync = inf  # when what was written is to be synced
         while not self._stopping or self._queue:
             if not self._queue and self._bell.wait(None if to_sync == inf else to_sync - monotonic()):
@@ -95,9 +104,9 @@ class Committer:
                     to_sync = min(to_sync, monotonic() + self._interval)
 
     def _write(self, commits: list[Commit]) -> None:
-        """Write, and tell. Those whose offsets were given before a failure go back unwritten."""
-        good = [commit for commit in commits if commit.round == self._round or not commit.holds_records]
-        refused = [commit for commit in commits if commit.round != self._round and commit.holds_records]
+        """Write, and tell. Those that were made before a failure go back unwritten: they build on what failed."""
+        good = [commit for commit in commits if commit.round == self._round]
+        refused = [commit for commit in commits if commit.round != self._round]
         failed: WriteFailed | None = None
         try:
             if good:
@@ -108,7 +117,7 @@ class Committer:
             log.exception("the journal failed")
             self._journal.failed = JournalFailed(str(error))
             failed = WriteFailed(0, len(good), error)
-        if failed is not None and any(commit.holds_records for commit in good[failed.done :]):
+        if failed is not None:
             self._round += 1
             self._full = failed.cause if isinstance(failed.cause, DiskFull) else None
         if failed is None and any(commit.frees for commit in good):
@@ -124,7 +133,7 @@ class Committer:
         """Give back the segments in which nothing is wanted any more."""
         try:
             self._journal.retain(self._journal.ledger.time)
-        except OSError as error:
+        except Exception as error:  # they stay a little longer
             log.error("segments that nobody wants could not be removed: %s", error)
 
     def _sync(self) -> None:

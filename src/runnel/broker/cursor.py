@@ -50,17 +50,24 @@ class Cursor(Protocol):
     position: int
     wake: Callable[[], None]
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether what comes next is on disk only: None from `take` means not yet, then."""
+
     def go_to(self, place: int) -> None:
         """Stand somewhere further on."""
 
     def pending(self) -> int:
         """How many records lie ahead."""
 
+    def known(self) -> int:
+        """How many records lie ahead, less the holes, as far as indexes tell. For those who look, not for hot paths."""
+
     def pending_bytes(self) -> int:
         """How many bytes of values lie ahead."""
 
     def take(self, limit: int) -> Taken | None:
-        """Up to `limit` records from here, and move behind them; None at the end."""
+        """Up to `limit` records from here, and move behind them; None at the end, or if they are still to be read."""
 
     def skip(self, count: int, reason: str) -> Missed | None:
         """Move over `count` records without reading them."""
@@ -86,6 +93,11 @@ class LogCursor:
         self._store = store
         self._behind: CatchUp | None = None  # while it is
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether what comes next is on disk only."""
+        return self._store is not None and self.position < self.log.base
+
     def go_to(self, place: int) -> None:
         """Stand somewhere further on."""
         self.position, self._behind = place, None
@@ -93,6 +105,24 @@ class LogCursor:
     def pending(self) -> int:
         """How many records lie ahead."""
         return self.log.end - self.position
+
+    def known(self) -> int:
+        """How many records lie ahead, less the holes, as far as indexes tell."""
+        log, store = self.log, self._store
+        if store is None or log.stored is None or self.position >= log.base:
+            return self.pending()
+        try:
+            ranges = store.journal.history.ranges(log.stored.id)
+        except OSError:
+            return self.pending()
+        count = log.end - log.base
+        for _, found in ranges:
+            span = min(found.end, log.base) - max(found.first, self.position)
+            if span > found.records:  # there is a hole in it, and what lies before us, or in memory, does not count
+                seen = max(0, self.position - found.first) + max(0, found.end - log.base)
+                span = found.records - seen
+            count += max(0, span)
+        return count
 
     def pending_bytes(self) -> int:
         """How many bytes of values lie ahead."""
@@ -129,6 +159,9 @@ class LogCursor:
         if found is None:
             return None if missed is None else Taken([], missed)
         if found is END or (isinstance(found, Lost) and found.first >= log.base):
+            if found is END and store.journal.history.suspect:
+                told = self.skip(log.base - self.position, "perhaps damaged on disk, and so is an index")
+                return Taken([], joined(missed, told))
             self.position = log.base  # a hole: nothing was ever visible there
             return self.take(limit) if missed is None else Taken([], missed)
         if isinstance(found, Lost):
@@ -171,6 +204,11 @@ class LogCursor:
 
 def nobody() -> None:
     """Whom to wake, before there is anybody."""
+
+
+def is_gone(missed: Missed) -> bool:
+    """Whether all of it is gone for good. What could not be read may be there again when the disk is."""
+    return all(reason in (RETENTION, DELETED) for reason in missed.reason.split("; "))
 
 
 def joined(one: Missed | None, two: Missed | None) -> Missed | None:

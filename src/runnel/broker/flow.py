@@ -3,6 +3,7 @@
 Dropping the oldest needs nobody's attention while publishing: how much is gone can be
 told from two numbers when the subscriber reads next. Only the flows that say `limited`
 are asked on the way in, and only when the log's trip is reached.
+A cursor that is behind has nothing yet: no flow may take that for the end, nor drop unseen what it has to hand on.
 Below: cursor. Above: subscription (takes), gate (asks).
 """
 
@@ -51,7 +52,8 @@ class Owner(Protocol):
 class Flow:
     """Drop the oldest: the default, and what the others build on.
 
-    `eager` flows hand each dropped record on, so they must look at every overflow at once.
+    `eager` flows hand each dropped record on, so they must look at every overflow at once. What
+    must go and is on disk only is not dropped before it was read.
     """
 
     __slots__ = (
@@ -90,7 +92,10 @@ class Flow:
         """The next records, after dropping what exceeds the bounds."""
         if not self.cursor.pending():
             return None
-        self.settle()
+        if not self.eager:
+            self.settle()
+        elif not self._drop_eagerly():
+            return None  # the owner will be woken
         taken = self._told(self.cursor.take(limit))
         if self.history and taken is not None:
             for part in taken.slices:
@@ -98,19 +103,27 @@ class Flow:
         return taken
 
     def settle(self) -> None:
-        """Drop what exceeds the bounds now."""
-        excess = self._excess()
+        """Drop what exceeds the bounds now, but for what must be handed on and is on disk."""
+        excess = self._unseen()
         if excess > 0:
             self.history = self.history_bytes = 0
             self.missed = joined(self.missed, self.cursor.skip(excess, TOO_SLOW))
 
     def lag(self) -> int:
         """Records published for this subscriber, and not dropped, that it is not done with."""
-        return self.cursor.pending() + self.held - max(0, self._excess())
+        return self.cursor.pending() + self.held - self._unseen()
 
     def drops(self) -> int:
         """Records dropped that the subscriber will be told of with the next ones."""
-        return max(0, self._excess()) + self._untold()
+        return self._unseen() + self._untold()
+
+    def _unseen(self) -> int:
+        """Records as good as dropped. What an eager flow has on disk is not: it is dropped when it was handed on."""
+        return 0 if self._is_waiting() else max(0, self._excess())
+
+    def _is_waiting(self) -> bool:
+        """Whether what it drops next must come from disk first, to be handed on."""
+        return self.eager and self.cursor.is_behind
 
     def _untold(self) -> int:
         return 0 if self.missed is None else self.missed.count
@@ -170,9 +183,7 @@ class Flow:
 
     def appended(self) -> None:
         """Look at the bounds right after an append; only an eager flow is asked."""
-        if (excess := self._excess()) > 0:
-            self.history = self.history_bytes = 0
-            self._hand_over(excess)
+        self._drop_eagerly()
 
     def _pass_gone(self) -> int:
         """Pass what is no longer there; how many records."""
@@ -182,25 +193,42 @@ class Flow:
         self._read_history(gone.count, 0)
         return gone.count
 
-    def _hand_over(self, count: int) -> None:
-        """Drop the next `count` records and hand them on."""
+    def _drop_eagerly(self) -> bool:
+        """Hand on what exceeds the bounds; False: some of it is still to be read from disk."""
+        if (excess := self._excess()) <= 0:
+            return True
+        self.history = self.history_bytes = 0
+        return self._hand_over(excess)  # once: who hands on may publish, and so could go on for ever
+
+    def _hand_over(self, count: int) -> bool:
+        """Drop the next `count` records and hand them on; False: some are still to be read from disk."""
         while count > 0:
             if gone := self._pass_gone():
                 count -= gone
-            elif (taken := self.cursor.take(count)) is not None:
+                continue
+            if (taken := self.cursor.take(count)) is None:
+                return False
+            if taken.missed is not None:
+                self.missed = joined(self.missed, taken.missed)
+                self._read_history(taken.missed.count, 0)
+                count -= taken.missed.count
+            if taken.slices:
                 dropped, end = sum(map(len, taken.slices)), self.cursor.position
                 first = end - dropped if len(taken.slices) == 1 else taken.slices[0].sequence
                 self.missed = joined(self.missed, Missed(first, end, dropped, TOO_SLOW))
                 count -= dropped
                 self.owner.dropped(taken.slices)
-            else:
-                return
+        return True
 
 
 class Lag(Flow):
     """Lose nothing and hold nobody up: what a durable topic has, it has on disk for whoever is behind."""
 
     __slots__ = ()
+
+    def lag(self) -> int:
+        """Records published for this subscriber that it is not done with."""
+        return self.cursor.known() + self.held
 
     def _excess(self) -> int:
         return 0
@@ -210,7 +238,8 @@ class DropNewest(Flow):
     """Keep the oldest: what is published while the buffer is full goes.
 
     Once full it stays full until the subscriber is done with a record, so a full
-    subscriber keeps its own references and costs publishers nothing.
+    subscriber keeps its own references and costs publishers nothing. While it is behind
+    there is nothing to put aside, and no need to: it lags, and is never full.
     """
 
     __slots__ = ("_full", "_stash")
@@ -233,27 +262,31 @@ class DropNewest(Flow):
             return taken
         if self._full:
             return None
+        if was_behind := self.cursor.is_behind:
+            limit = min(limit, max(self.history, self.buffer))  # it may catch up on the way
         found = self._told(self.cursor.take(limit))
         if found is not None:
             self._hold(found.slices)
+            if was_behind:
+                self.appended()  # as soon as it has caught up the bounds hold again
         return found
 
     def settle(self) -> None:
         """What is kept is kept; what came since it was full is gone."""
-        if self._full:
-            self.missed = joined(self.missed, self.cursor.skip(self.cursor.pending(), TOO_SLOW))
+        if unseen := self._unseen():
+            self.missed = joined(self.missed, self.cursor.skip(unseen, TOO_SLOW))
 
     def lag(self) -> int:
         """Records accepted and not yet done with."""
-        return self.held + (0 if self._full else self.cursor.pending())
+        return self.held + self.cursor.pending() - self._unseen()
 
     def put_aside(self) -> Slice | None:
         """The first slice of the stash."""
         return next((part for taken in self._stash for part in taken.slices), None)
 
-    def drops(self) -> int:
+    def _unseen(self) -> int:
         """Records that came since it was full."""
-        return (self.cursor.pending() if self._full else 0) + self._untold()
+        return self.cursor.pending() if self._full and not self._is_waiting() else 0
 
     def _untold(self) -> int:
         return super()._untold() + sum(taken.missed.count for taken in self._stash if taken.missed)
@@ -275,13 +308,15 @@ class DropNewest(Flow):
     def appended(self) -> None:
         """Put aside what fits, and be full."""
         if not self._full:
+            if self.cursor.is_behind:
+                return
             size, lag = self.cursor.pending_bytes() + self.held_bytes, self.lag()
             max_count, max_size = self._bounds()
             if lag <= max_count and (size <= max_size or lag == 1):
                 return
             self._stash_fitting()
-            self._full = True
-        if self.eager:
+            self._full = self.held > 0  # else nobody would ever be done with one
+        if self._full and self.eager:
             self._hand_over(self.cursor.pending())
 
     def _stash_fitting(self) -> None:
@@ -363,7 +398,7 @@ class Disconnect(Flow):
 
     def settle(self) -> None:
         """Drop what exceeds the bounds now; it still counts."""
-        self._row += max(0, self._excess())
+        self._row += self._unseen()
         super().settle()
 
     def room(self) -> int:
@@ -379,8 +414,8 @@ class Disconnect(Flow):
         if drops >= self.policy.after:
             self.owner.disconnect(drops)
         elif self.eager:
-            self._row = drops
             super().appended()
+            self._row = drops - max(0, self._excess())  # what is not read from disk yet counts when it is
 
 
 def _split(taken: Taken, limit: int) -> tuple[Taken, Taken]:

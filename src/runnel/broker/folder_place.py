@@ -57,10 +57,23 @@ class FolderPlace:
             bus.store = Store(bus, journal, lock)
             bus.store.begin()
         except BaseException:
-            bus.store = None
-            journal.close()
-            lock.release()
+            try:
+                self._undo(bus)
+            finally:
+                bus.store, bus.home.entered = None, False
+                try:
+                    journal.close()
+                finally:
+                    lock.release()
             raise
+
+    @staticmethod
+    def _undo(bus: Bus) -> None:
+        """A store that could not begin has left half of what it knows in `bus`, which nobody may use any more."""
+        if bus.store is not None:
+            store, bus.store = bus.store, None  # closing without it writes nothing
+            store.give_up()
+            bus.close()
 
     def _recover(self, lock: FolderLock, now: int) -> Journal:
         lock.take()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import msgspec
 
 from runnel.broker.log import CHUNK, KEEP_BYTES, KEEP_COUNT, Log
-from runnel.core.errors import RunnelError, UsageError
+from runnel.core.errors import RunnelError
 from runnel.core.record import Meta
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     size: int
     message_id: str | None = None
     checked: bool = False  # against the type of its topic
+    extra: int = 0  # bytes of keys and headers
 
 
 class Blocked(NamedTuple):
@@ -183,5 +184,5 @@ class Gate:
                 continue
             try:
                 first.set_result(append(entry))
-            except UsageError as error:
+            except Exception as error:  # the publisher's affair, and never that of whoever made room
                 first.set_exception(error)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from runnel.broker.gate import Entry
 from runnel.broker.log import Log
+from runnel.broker.waiting import tell
 from runnel.core.record import Meta
 from runnel.journal.draft import Draft
 
@@ -29,13 +30,14 @@ class Pending:
 class Gathering:
     """Records of one topic that become one batch: published in one go, or while the journal was busy."""
 
-    __slots__ = ("first", "listeners", "log", "metas", "pending", "sequence", "size", "values", "waiters")
+    __slots__ = ("first", "listeners", "log", "metas", "pending", "sequence", "size", "values", "waiters", "weight")
 
     def __init__(self, log: Log, first: int, pending: Pending) -> None:
         self.log, self.first, self.pending = log, first, pending
         self.values: list[bytes] = []
         self.metas: list[Meta | None] | None = None
-        self.size = 0
+        self.size = 0  # of the values
+        self.weight = 0  # of the values, and of what they carry
         self.sequence = 0
         self.waiters: list[asyncio.Future[None]] = []
         self.listeners: list[Callable[[Exception | None], None]] = []  # told at once, not at the loop's next turn
@@ -50,7 +52,8 @@ class Gathering:
             self.metas.extend([None] * len(entry.values))
         self.values.extend(entry.values)
         self.size += entry.size
-        self.pending.bytes += entry.size
+        self.weight += entry.size + entry.extra
+        self.pending.bytes += entry.size + entry.extra
 
     @property
     def end(self) -> int:
@@ -60,18 +63,14 @@ class Gathering:
     @property
     def is_full(self) -> bool:
         """Whether the next publish goes into another batch."""
-        return self.size >= BATCH_BYTES
+        return self.weight >= BATCH_BYTES
 
     def tell(self, error: Exception | None = None) -> None:
         """It is durable and visible, or it failed. Each waiter has a future of its own: none can cancel another."""
         for listener in self.listeners:
             listener(error)
         for waiter in self.waiters:
-            if not waiter.done():
-                if error is None:
-                    waiter.set_result(None)
-                else:
-                    waiter.set_exception(error)
+            tell(waiter, error)
 
 
 class Commit:

@@ -1,11 +1,15 @@
 """From slices of a log to what a group can hand out, and what it had done with them in an earlier life.
 
+Places of a group are offsets, or sequences of the whole broker. What lies between its own (records of
+other topics, what retention took) is noted as settled, or its floor would stay there for ever.
 Below: group, journal.group_state. Above: group_reader.
 """
 
 from __future__ import annotations
 
-from runnel.broker.cursor import Cursor
+from collections.abc import Iterator
+
+from runnel.broker.cursor import Cursor, Taken, is_gone
 from runnel.broker.group.machine import Group
 from runnel.broker.group.ready import PLAIN, is_special
 from runnel.core.batch import Slice
@@ -65,6 +69,24 @@ def bring(group: Group, stock: Stock, now: float) -> None:
         plain = place + 1
     if plain < end:
         group.bring(plain, end, stock)
+
+
+def holes(taken: Taken, stocks: list[Stock], before: int, behind: int) -> Iterator[tuple[int, int]]:
+    """The places between `before` and `behind`, where a cursor stood and stands, that hold nothing of the group's.
+
+    What could not be read is not among them: it may be readable in another life.
+    """
+    place = before
+    if taken.missed is not None and not is_gone(taken.missed):
+        if place < taken.missed.first:
+            yield place, taken.missed.first
+        place = max(place, taken.missed.end)
+    for stock in stocks:
+        if place < stock.first:
+            yield place, stock.first
+        place = stock.first + len(stock.slice)
+    if place < behind:
+        yield place, behind
 
 
 FAR = 4096  # places: fewer are sooner read and passed over than found the way around

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from runnel.journal.entry import Part
 from runnel.journal.ledger import progress_part
-from runnel.journal.ranges import joined, without
+from runnel.journal.ranges import compact, joined, without
 
 
 class GroupKeeper:
@@ -52,6 +52,10 @@ class GroupKeeper:
         self._ranges += (first, end)
         self._touch()
 
+    def empty(self, first: int, end: int) -> None:
+        """Nothing at [first, end) is the group's. Worth no commit of its own: it goes along with the next one."""
+        self._ranges += (first, end)
+
     def failed(self, place: int, attempts: int, due: float, reason: str) -> None:
         """An attempt failed."""
         self._failed[place] = (attempts, due, reason)
@@ -71,7 +75,9 @@ class GroupKeeper:
         """What is to be written; what to call when it is, and when it is not. None: nothing is new."""
         if not (self._places or self._ranges or self._failed):
             return None
-        flat = joined(self._places) + self._ranges
+        flat = joined(self._places)
+        if self._ranges:
+            flat = compact(flat + self._ranges)
         if self._held:
             flat = without(flat, self._held)
         failed, life = self._failed, self._lives
@@ -86,7 +92,7 @@ class GroupKeeper:
         def undo() -> None:
             self._failing -= bool(failed)
             if life == self._lives:
-                self._ranges += flat
+                self._ranges = compact(flat + self._ranges)  # or each try on a full disk would make it longer
                 self._failed = failed | self._failed
 
         part = progress_part(self.id, flat, [(place, *facts) for place, facts in failed.items()])

@@ -13,15 +13,16 @@ from random import random
 from typing import TYPE_CHECKING, Any
 
 from runnel.broker.attachment import Attachment
-from runnel.broker.cursor import Taken
+from runnel.broker.cursor import Missed, Taken
 from runnel.broker.gate import Watch
 from runnel.broker.group.lease import Lease
 from runnel.broker.group.machine import Group
 from runnel.broker.group.options import GroupOptions
-from runnel.broker.group_bringing import Stock, bring, bring_again, pass_settled
+from runnel.broker.group_bringing import Stock, bring, bring_again, holes, pass_settled
 from runnel.broker.group_flow import GroupFlow
 from runnel.broker.group_keeper import GroupKeeper
 from runnel.broker.letters import Letters
+from runnel.broker.pattern_cursor import PatternCursor
 from runnel.broker.start import check_start
 from runnel.broker.statistics import GroupStatistics, MemberStatistics
 from runnel.core.batch import Slice
@@ -79,6 +80,7 @@ class GroupReader:
         self.is_revived = False  # came back from an earlier life, and nobody has joined since
         self.subscriptions: dict[str, GroupSubscription[Any]] = {}
         self.missed = 0
+        self._looked = cursor.position  # what lies before this was brought, or is none of the group's
         self._bus = bus
         self._pumping = False
         self._unfed = False  # whether a member could have been given more
@@ -106,8 +108,19 @@ class GroupReader:
             end = self.flow.cursor.position + self.flow.cursor.pending()
             if known.floor <= end or self.attachment.is_pattern:
                 self.flow.cursor.go_to(known.floor)
-            self.flow.revived = known
+            beyond: PatternCursor | None = None
+            if self.attachment.is_pattern and known.end > known.floor:
+                beyond = PatternCursor(self._bus.timeline, self.attachment.logs, known.end, self._bus.store)
+            self.flow.revive(known, beyond)
+            self._looked = self.flow.cursor.position
         self.keeper = self.group.notes = self.letters.keeper = self._bus.store.keeper.keep_group(self, known)
+
+    def unkeep(self) -> None:
+        """What it reads is not durable after all."""
+        if self.keeper is not None and self._bus.store is not None:
+            self._bus.store.keeper.forget_group(self.keeper)
+            self.keeper = self.group.notes = self.letters.keeper = None
+        self.flow.lags = False
 
     def agree(self, options: GroupOptions, buffer: int | None, buffer_bytes: int | None) -> None:
         """The first member after a restart says what the group is now."""
@@ -181,7 +194,7 @@ class GroupReader:
         self.letters.bury(self.group.expire(now))
         while (wanted := self.group.wants()) > 0:
             if self.flow.revived is not None and pass_settled(self.flow.cursor, self.flow.revived):
-                self.flow.revived = None
+                self.flow.revive(None)
             taken = self.flow.take(wanted)
             if taken is None:
                 self.attachment.park(self)
@@ -200,15 +213,27 @@ class GroupReader:
 
     def _bring(self, taken: Taken, now: float) -> None:
         if taken.missed is not None:
-            self.missed += taken.missed.count
-            log.warning("group %r missed %d records: %s", self.label, taken.missed.count, taken.missed.reason)
-            self._bus.publisher.release()  # what is gone takes no room
-        for part in taken.slices:
-            stock = Stock(part.sequence if self.attachment.is_pattern else part.start, part)
+            self._miss(taken.missed)
+        stocks = [Stock(part.sequence if self.attachment.is_pattern else part.start, part) for part in taken.slices]
+        before, self._looked = self._looked, self.flow.cursor.position
+        if self.keeper is not None:
+            for first, end in holes(taken, stocks, before, self._looked):
+                self.keeper.empty(first, end)
+        for stock in stocks:
             if self.flow.revived is not None and stock.first < self.flow.revived.end:
                 bring_again(self.group, stock, self.flow.revived, now)
             else:
                 bring(self.group, stock, now)
+
+    def _miss(self, missed: Missed) -> None:
+        """Tell what is gone, less what was settled in an earlier life: nobody misses that."""
+        count = missed.count
+        if self.flow.revived is not None and not self.attachment.is_pattern:
+            count -= self.flow.revived.settled.count(missed.first, missed.end)
+        if count:
+            self.missed += count
+            log.warning("group %r missed %d records: %s", self.label, count, missed.reason)
+        self._bus.publisher.release()  # what is gone takes no room
 
     def records(self, lease: Lease, first: int, end: int) -> tuple[Record[bytes], ...]:
         """The records at places [first, end) of a lease."""
@@ -351,7 +376,8 @@ class GroupReader:
         check_start(start, self.pattern, is_pattern=self.attachment.is_pattern)
         cursor, _ = self.attachment.cursor(start)  # may raise: before anything is forgotten
         cursor.wake = self.wake
-        self.flow.cursor, self.flow.revived = cursor, None
+        self.flow.cursor, self._looked = cursor, cursor.position
+        self.flow.revive(None)
         self.group.clear()
         if self.keeper is not None and self._bus.store is not None:
             self._bus.store.keeper.place_group(self, self.keeper)
@@ -378,7 +404,7 @@ class GroupReader:
 
     def settle(self) -> None:
         """Note what lies ahead before records go."""
-        self.flow.cursor.pending()
+        self.flow.look_ahead()
 
     def watch(self, found: Log, watch: Watch) -> None:
         """Tell when the record at an offset of `found` was settled."""

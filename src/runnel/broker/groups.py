@@ -73,6 +73,12 @@ class Groups:
         reader.attachment.attach(reader)
         self._readers[reader.name, reader.pattern] = reader
 
+    def unkeep(self, topic: str) -> None:
+        """A topic that groups have joined already turns out not to be durable: nor are they."""
+        for reader in self._readers.values():
+            if reader.pattern == topic:
+                reader.unkeep()
+
     def forget(self, reader: GroupReader) -> None:
         """The group is over."""
         self._readers.pop((reader.name, reader.pattern), None)

@@ -16,6 +16,7 @@ from runnel.broker.catalog import UNSAID
 from runnel.broker.group.machine import DeadLetter
 from runnel.broker.group_bringing import Stock
 from runnel.broker.group_keeper import GroupKeeper
+from runnel.core.errors import TooLarge
 from runnel.core.journal_errors import DiskFull, JournalFailed
 
 if TYPE_CHECKING:
@@ -46,7 +47,10 @@ class Letters:
         (record,) = letter.stock.records(letter.place, letter.place + 1)
         headers = dead_letter.story(record, letter.reason, attempts=str(letter.attempts), group=self._group)
         publisher = self._bus.publisher
-        entry = publisher.one(self.topic, None, record.value, record.key, headers, None, None, 0, None)
+        try:
+            entry = publisher.one(self.topic, None, record.value, record.key, headers, None, None, 0, None)
+        except TooLarge:  # it was as large as may be; its story makes it too large
+            entry = publisher.one(self.topic, None, record.value, record.key, _short(headers), None, None, 0, None)
         log = self._bus.catalog.find(self.topic, UNSAID, declared=True)
         try:
             publisher.append(log, entry)
@@ -80,3 +84,8 @@ class Letters:
         self._retrying = False
         for letter in list(self._waiting.values()):
             self._bury(letter)
+
+
+def _short(headers: dict[str, str]) -> dict[str, str]:
+    """The story alone."""
+    return {name: text for name, text in headers.items() if name.startswith(dead_letter.PREFIX)}

@@ -58,6 +58,12 @@ class PatternCursor:
         self._collected = position  # runs before this sequence were looked at
         self._named: dict[str, Log] = {}  # our logs, as far as they were asked for
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether what comes next may be on disk only."""
+        self.collect()
+        return self.position < self._behind_until
+
     def _begin_behind(self) -> None:
         """What is not in memory from here on is read from disk."""
         if self._store is not None and self.position < (until := self.timeline.in_memory_from):
@@ -114,10 +120,13 @@ class PatternCursor:
 
     def pending(self) -> int:
         """How many records lie ahead; of very many topics on disk, at most how many."""
+        known = self.known()
+        return max(1, known) if self.position < self._behind_until else known  # at the least it has to look
+
+    def known(self) -> int:
+        """How many records are known to lie ahead."""
         self.collect()
-        if self.position < self._behind_until:
-            return self._count + max(1, self._arrears.count)  # at the least it has to look
-        return self._count
+        return self._count + (self._arrears.count if self.position < self._behind_until else 0)
 
     def pending_bytes(self) -> int:
         """How many bytes of values lie ahead in memory."""

@@ -80,7 +80,14 @@ class Publisher:
         if message_id is not None and not (isinstance(message_id, str) and 0 < len(message_id) <= 256):
             raise InvalidOption("message_id", message_id, "a message id is a str of 1 to 256 characters")
         meta = self._meta(topic, key, headers, delay, expires, priority)
-        return Entry((data,), None if meta is None else (meta,), len(data), message_id, codec is not None)
+        if meta is None:
+            return Entry((data,), None, len(data), message_id, codec is not None)
+        extra = meta.weight
+        if extra > MAX_RECORD_BYTES:
+            raise TooLarge(
+                f"the key and headers of a record for {topic!r}", extra, "max_record_bytes", MAX_RECORD_BYTES
+            )
+        return Entry((data,), (meta,), len(data), message_id, codec is not None, extra)
 
     def many(
         self,
@@ -116,11 +123,22 @@ class Publisher:
             raise TooLarge(f"a batch for {topic!r}", size, "max_entry_bytes", MAX_ENTRY_BYTES)
         if keys is None:
             meta = self._meta(topic, None, headers, delay, expires, priority)
-            return Entry(data, None if meta is None else [meta] * len(data), size, None, codec is not None)
+            metas = None if meta is None else [meta] * len(data)
+            return self._weighed(topic, Entry(data, metas, size, None, codec is not None))
         if len(keys) != len(data):
             raise InvalidOption("keys", len(keys), f"there are {len(data)} values; give a key or None for each")
-        metas = [self._meta(topic, key, headers, delay, expires, priority) for key in keys]
-        return Entry(data, metas, size, None, codec is not None)
+        each = [self._meta(topic, key, headers, delay, expires, priority) for key in keys]
+        return self._weighed(topic, Entry(data, each, size, None, codec is not None))
+
+    @staticmethod
+    def _weighed(topic: str, entry: Entry) -> Entry:
+        """`entry`, with what its keys and headers weigh, if that is not too much."""
+        if entry.metas is not None:
+            entry.extra = sum(meta.weight for meta in entry.metas if meta is not None)
+            if entry.size + entry.extra > MAX_ENTRY_BYTES:
+                what = f"a batch for {topic!r}, with its keys and headers,"
+                raise TooLarge(what, entry.size + entry.extra, "max_entry_bytes", MAX_ENTRY_BYTES)
+        return entry
 
     def _meta(
         self,

@@ -1,6 +1,6 @@
 """What every subscription does alike, whatever it hands out: it is read one way, woken, and ended.
 
-Below: nothing of the broker. Above: subscription (records), group_subscription (deliveries).
+Below: waiting. Above: subscription (records), group_subscription (deliveries).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from types import AsyncGeneratorType, TracebackType
 from typing import Any
 
+from runnel.broker.waiting import tell
 from runnel.core.clock import Clock
 from runnel.core.errors import RunnelError, SubscriptionMisused
 
@@ -74,8 +75,8 @@ class Reading(ABC):
 
     def wake(self) -> None:
         """Look again: there is something to read, or it is over."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        if self._waiter is not None:
+            tell(self._waiter)
 
     async def _gather(self, ahead: Callable[[], int], limit: int, max_wait: float, clock: Clock) -> None:
         """Wait until something is `ahead`, then for `limit` of it or `max_wait` seconds."""

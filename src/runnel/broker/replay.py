@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from runnel.broker.catalog import UNSAID
@@ -11,6 +12,7 @@ from runnel.broker.cursor import Cursor, Taken
 from runnel.broker.dead_letter import TOPIC, is_dead_letter, original
 from runnel.broker.start import open_cursor
 from runnel.broker.topic import Topic
+from runnel.broker.waiting import tell
 from runnel.core.errors import InvalidOption, NameInUse
 from runnel.core.options import positive
 from runnel.core.record import Record
@@ -37,7 +39,7 @@ async def replay(bus: Bus, topic: str, limit: int | None, where: Callable[[Recor
         await bus.flushed()  # a dead letter may still be on its way to the disk
         end = log.end  # what comes while replaying may be one that we put back
         while cursor.position < end and (limit is None or count < limit):
-            taken = await _take(cursor)
+            taken = await _take(bus, cursor)
             for record in taken.slices[0].records if taken is not None and taken.slices else ():
                 count += await _put_back(bus, record, where)
             bus.keep_position(name, topic, log.position(cursor.position))
@@ -46,13 +48,15 @@ async def replay(bus: Bus, topic: str, limit: int | None, where: Callable[[Recor
     return count
 
 
-async def _take(cursor: Cursor) -> Taken | None:
+async def _take(bus: Bus, cursor: Cursor) -> Taken | None:
     """The next record, from memory or from disk."""
+    bus.home.check_usable("replaying")
     taken = cursor.take(1)
     while taken is None and cursor.pending():
         came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        cursor.wake = lambda came=came: None if came.done() else came.set_result(None)  # type: ignore[misc]
+        cursor.wake = partial(tell, came)
         await came
+        bus.home.check_usable("replaying")
         taken = cursor.take(1)
     return taken
 

@@ -35,7 +35,8 @@ async def request(
     bus.home.check_usable("a request")
     if not bus.catalog.has_readers(check_name(topic)):
         raise NoResponders(topic)
-    inbox = f"{INBOX}.{bus.next_number()}"
+    # A request that is on disk outlives its broker: no later life may give its inbox to another one.
+    inbox = f"{INBOX}.{bus.life}.{bus.next_number()}"
     bus.catalog.make(inbox)
     subscription: Subscription[bytes] = Subscription(Reader(bus, inbox, SubscribeOptions(start="earliest")), None)
     try:

@@ -55,7 +55,7 @@ def open_cursor(
             start = start.offset
         else:
             reason = f"the topic was deleted and made again since epoch {start.epoch}"
-            missed = Missed(oldest, oldest, 0, reason)
+            missed = Missed(oldest, oldest, 0, reason) if start.offset else None  # of which nothing was ever read
             start = "earliest"
     if isinstance(start, datetime):
         time = start.astimezone(UTC)

@@ -127,9 +127,10 @@ class StateKeeper:
                 undo.append(found[2])
         if self._moved or self._positions:
             moved, self._moved = self._moved, {}
-            places = {one.name: place for one in moved if one.name and (place := one.place()) is not None}
             names, self._positions = self._positions, set()
-            places |= {name: self._bus.positions[name] for name in names}
+            places = {name: self._bus.positions[name] for name in names}
+            # Those who read under a name now know better than where it was left.
+            places |= {one.name: place for one in moved if one.name and (place := one.place()) is not None}
             news = {name: place for name, place in places.items() if self._written.get(name) != place}
             parts += [cursor_part(_cursor(name, *place)) for name, place in news.items()]
             before = {name: self._written.get(name) for name in news}

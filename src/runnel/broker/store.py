@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from runnel.broker.commits import Commits, from_micros, micros
+from runnel.broker.commits import Commits
 from runnel.broker.gathering import Stored
 from runnel.broker.log import Log
 from runnel.broker.state_keeper import StateKeeper
 from runnel.core.codec import Schema
 from runnel.core.errors import TopicDeleted
+from runnel.core.moment import from_micros, micros
 from runnel.core.options import TopicOptions
 from runnel.journal import retention
 from runnel.journal.draft import Draft, WriteFailed
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from runnel.broker.bus import Bus
 
 READERS = 2  # threads that read for those who are behind
+CLOSED = "the broker is closed"
 
 logger = logging.getLogger("runnel")
 
@@ -45,6 +47,7 @@ class Store:
         self._bus, self._lock = bus, lock
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="runnel-read")
         self._next_topic = journal.ledger.next_topic
+        self.is_closed = False
 
     def __repr__(self) -> str:
         return f"<Store of {self.journal!r}, {self.commits!r}>"
@@ -71,6 +74,20 @@ class Store:
 
     def close(self) -> None:
         """Write the last positions, seal the journal, and let the folder go. Blocks until that is done."""
+        self.is_closed = True
+        try:
+            self._write_last()
+        finally:
+            self._readers.shutdown(wait=True, cancel_futures=True)
+            try:
+                self.journal.close()
+            except OSError as error:  # what was acknowledged is safe; the next open finds its way without a seal
+                logger.error("the journal could not be sealed: %s", error)
+            finally:
+                self._lock.release()
+
+    def _write_last(self) -> None:
+        """State that is not written yet, and how far this life came."""
         parts = [*self.commits.take_state(), *self._trims()]
         if parts and self.journal.failed is None:
             try:
@@ -80,13 +97,12 @@ class Store:
         # Sequences and epochs were given to what is not stored, too: the next life goes on behind them.
         self.journal.ledger.sequence = max(self.journal.ledger.sequence, self._bus.timeline.given)
         self.journal.ledger.epoch = max(self.journal.ledger.epoch, self._bus.catalog.epoch)
+
+    def give_up(self) -> None:
+        """What `begin` began is not wanted: stop it, and write nothing. The journal and the folder are the caller's."""
+        self.commits.stopped = self.is_closed = True
+        self.commits.drain()
         self._readers.shutdown(wait=True, cancel_futures=True)
-        try:
-            self.journal.close()
-        except OSError as error:  # what was acknowledged is safe; the next open finds its way without a seal
-            logger.error("the journal could not be sealed: %s", error)
-        finally:
-            self._lock.release()
 
     def _reserve(self) -> None:
         """Half of the sequences that were set aside for records that are not stored are gone."""
@@ -97,6 +113,9 @@ class Store:
     def abandon(self) -> None:
         """Be the copy in the child of a fork: touch nothing, own nothing."""
         self.commits.stopped = True
+        for log in self._bus.catalog.logs.values():
+            if log.stored is not None:
+                log.stored.take_back(log.end)  # or a publish would join a batch that is never written
         self._lock.release()
 
     # -- topics -------------------------------------------------------------------------------------------------
@@ -122,23 +141,32 @@ class Store:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def read(self, plan: Plan, came: Callable[[Plan, bytes | OSError], None]) -> None:
-        """Read a chunk in a thread; `came` is called on the loop."""
+        """Read a chunk in a thread; `came` is called on the loop, whatever becomes of the read."""
 
-        def reading() -> None:
-            found: bytes | OSError
-            try:
-                found = self.journal.history.fetch(plan)
-            except OSError as error:
-                found = error
+        def tell(found: bytes | OSError) -> None:
             try:
                 self.commits.loop.call_soon_threadsafe(came, plan, found)
             except RuntimeError:
                 pass  # the loop is closed: nobody wants it any more
 
+        def reading() -> None:
+            try:
+                found: bytes | OSError = self.journal.history.fetch(plan)
+            except OSError as error:
+                found = error
+            except Exception as error:  # a bug; whoever waits must not do so for ever
+                logger.exception("reading the journal failed")
+                found = OSError(str(error))
+            tell(found)
+
+        def dropped(read: Future[None]) -> None:
+            if read.cancelled():
+                tell(OSError(CLOSED))
+
         try:
-            self._readers.submit(reading)
-        except RuntimeError:
-            pass  # the store is closed, and so are its readers
+            self._readers.submit(reading).add_done_callback(dropped)
+        except RuntimeError:  # the store is closed, and so are its readers
+            tell(OSError(CLOSED))
 
     def offset_at(self, log: Log, time: datetime) -> int:
         """The offset of the first record of `log` that is not older than `time`."""

@@ -267,12 +267,13 @@ class Topic(Generic[T]):
                 return None
         elif (
             gathering.metas is not None
-            or gathering.size >= BATCH_BYTES
+            or gathering.weight >= BATCH_BYTES
             or gathering.pending.bytes >= gathering.pending.limit
         ):
             return None
         gathering.values.append(value)
         gathering.size += size
+        gathering.weight += size
         gathering.pending.bytes += size
         return gathering
 

@@ -1,4 +1,4 @@
-"""Waiting with a limit that the broker's clock keeps, so that a test can move it."""
+"""Waiting with a limit that the broker's clock keeps, so that a test can move it; and telling those who wait."""
 
 from __future__ import annotations
 
@@ -7,6 +7,20 @@ from collections.abc import Iterable
 from typing import Any
 
 from runnel.core.clock import Clock
+
+
+def tell(waiter: asyncio.Future[None], error: BaseException | None = None) -> None:
+    """Have whoever waits go on, or fail; unless its loop is closed, and nobody waits any more."""
+    if waiter.done():
+        return
+    try:
+        if error is None:
+            waiter.set_result(None)
+        else:
+            waiter.set_exception(error)
+    except RuntimeError:
+        if not waiter.get_loop().is_closed():
+            raise
 
 
 async def all_done(futures: Iterable[asyncio.Future[Any]], timeout: float | None, clock: Clock) -> bool:

@@ -13,7 +13,7 @@ from runnel.cli.document import iso, of_gap, of_record, print_line
 from runnel.cli.folder import add_data, add_json, looking
 from runnel.cli.problem import FINE, FOUND, Refused, unknown_topic
 from runnel.cli.start import Start, parse_start
-from runnel.core.errors import InvalidOption
+from runnel.core.errors import InvalidOption, OffsetOutOfRange
 from runnel.core.pattern import check_pattern, is_pattern
 from runnel.core.record import Gap, Record
 from runnel.journal.inspection import Inspection
@@ -34,7 +34,13 @@ What cannot be read is told on the error stream, in its place, and makes the exi
 def add_to(commands: Commands) -> None:
     """Make `runnel log cat` known."""
     parser = add_command(commands, "cat", "print records", EXAMPLE, run, "Prints records as they lie in the journal.")
-    parser.add_argument("what", nargs="*", metavar="[DIR] [TOPIC]", help="a topic or pattern; everything by default")
+    parser.usage = "runnel log cat [-h] [--data DIR] [--from WHERE] [--count N] [--json] [DIR] [TOPIC]"
+    parser.add_argument(
+        "what",
+        nargs="*",
+        metavar="[DIR] [TOPIC]",
+        help="the folder, if not said with --data; and a topic or pattern, everything by default",
+    )
     add_data(parser, bare=False)
     parser.add_argument(
         "--from", dest="start", default="earliest", metavar="WHERE", help="earliest (default), an offset, or a time"
@@ -47,8 +53,7 @@ def run(chosen: argparse.Namespace) -> int:
     """Print records."""
     chosen.folder, pattern = divided(chosen.what, chosen.data)
     start = parse_start("from", chosen.start)
-    if chosen.count is not None and chosen.count < 0:
-        raise InvalidOption("count", chosen.count, "expected 0 or more")
+    check_count(chosen.count)
     status = FINE
     with looking(chosen) as seen:
         for found in islice(read(seen, (pattern,), start), chosen.count):
@@ -61,6 +66,12 @@ def run(chosen: argparse.Namespace) -> int:
             elif isinstance(found, Record):
                 print(line_of(found))
     return status
+
+
+def check_count(count: int | None) -> None:
+    """Raise unless so many records can be meant."""
+    if count is not None and count < 0:
+        raise InvalidOption("count", count, "expected 0 or more")
 
 
 def divided(what: list[str], data: str | None) -> tuple[str | None, str]:
@@ -88,6 +99,9 @@ def read(seen: Inspection, patterns: tuple[str, ...], start: Start, place: int =
     if start.offset is not None:
         if several:
             raise InvalidOption("from", start.offset, "offsets differ between topics; name one topic, or give a time")
+        topic = seen.topic(patterns[0])
+        if topic is not None and start.offset > topic.end:
+            raise OffsetOutOfRange(topic.name, start.offset, topic.first, topic.end)
         place = start.offset
     return seen.read(*patterns, place=place, time=start.time)
 

@@ -6,6 +6,8 @@ Bytes are text where they are UTF-8; where they are not the field is called `…
 from __future__ import annotations
 
 import base64
+import json
+import re
 import sys
 from datetime import datetime
 from typing import Any, TextIO
@@ -14,15 +16,19 @@ import msgspec
 
 from runnel.core.record import Gap, Record
 
+_UTF_8 = ("utf-8", "utf8")
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")  # in JSON these are in strings only
+
 
 def print_document(found: object) -> None:
     """One JSON document, indented."""
-    print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+    print(_fit(msgspec.json.format(msgspec.json.encode(found), indent=2).decode(), sys.stdout))
 
 
 def print_line(found: object, stream: TextIO | None = None) -> None:
     """One JSON document on a line of its own."""
-    (stream or sys.stdout).write(msgspec.json.encode(found).decode() + "\n")
+    out = stream or sys.stdout
+    out.write(_fit(msgspec.json.encode(found).decode(), out) + "\n")
 
 
 def of_record(record: Record[bytes]) -> dict[str, Any]:
@@ -47,6 +53,13 @@ def of_gap(gap: Gap) -> dict[str, Any]:
 def iso(time: datetime) -> str:
     """A time in UTC, to the microsecond."""
     return time.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _fit(text: str, stream: TextIO) -> str:
+    """The same JSON, in characters that the stream can take: all but ASCII escaped where it may not be UTF-8."""
+    if text.isascii() or (getattr(stream, "encoding", None) or "utf-8").lower().replace("_", "-") in _UTF_8:
+        return text
+    return _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def _bytes(name: str, value: bytes | None) -> dict[str, str | None]:

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import Any, BinaryIO, NamedTuple, TextIO
 
 import msgspec
 
-from runnel.cli.cat import read
+from runnel.cli.cat import check_count, read
 from runnel.cli.command import Commands, add_command
 from runnel.cli.document import of_gap, of_record, print_document, print_line
 from runnel.cli.folder import add_data, add_json, looking
-from runnel.cli.problem import FINE, FOUND, Refused
+from runnel.cli.problem import FINE, FOUND, USAGE, Refused
 from runnel.cli.progress import Bar
 from runnel.cli.start import Start, parse_start
 from runnel.cli.table import many
-from runnel.core.pattern import check_pattern, is_pattern
-from runnel.core.record import Gap
+from runnel.core.pattern import check_pattern, is_pattern, matches
+from runnel.core.record import Gap, Record
 from runnel.journal.inspection import Inspection
 
 EXAMPLE = """\
@@ -31,10 +35,15 @@ examples:
 
 An object a record: topic, offset, sequence, epoch, time, key, headers, value. Where bytes are not
 UTF-8 the field is `value_base64` or `key_base64`. What cannot be read is an object `{"gap": …}` in
-its place, a line on the error stream, and the exit code 1.
+its place, a line on the error stream, and the exit code 1. FILE is swapped when everything is in it;
+with --resume it grows, and has to be an export of the same topics from the same journal.
 """
 
+EARLIEST = Start(word="earliest")
+
 _TAIL = 64 * 1024
+_PLACES = ("offset", "sequence", "epoch")
+_BEGINS = (b'{"topic":', b'{"gap":')  # how a line of an export begins
 
 
 def add_to(commands: Commands) -> None:
@@ -55,24 +64,48 @@ def run(chosen: argparse.Namespace) -> int:
     """Write records."""
     patterns = tuple(check_pattern(one) for one in chosen.topic or [">"])
     start = parse_start("from", chosen.start)
+    check_count(chosen.count)
     if chosen.resume and not chosen.output:
-        raise Refused("usage_error", "--resume goes on with a file: name it with --output", 2)
+        raise Refused("usage_error", "--resume goes on with a file: name it with --output", USAGE)
     with looking(chosen) as seen:
         if not chosen.output:
-            return _export(seen, patterns, start, 0, chosen.count, sys.stdout).status
+            return _export(seen, patterns, read(seen, patterns, start), chosen.count, sys.stdout).status
         file = Path(chosen.output)
-        place = _resumed(file, patterns, seen) if chosen.resume and file.exists() else 0
-        if place:
-            start = Start(word="earliest")
-        with open(file, "a" if chosen.resume else "w", encoding="utf-8") as out:
-            done = _export(seen, patterns, start, place, chosen.count, out)
-            out.flush()
-            os.fsync(out.fileno())
+        if chosen.resume and file.exists():
+            found = _resumed(file, patterns, start, seen)
+        else:
+            found = read(seen, patterns, start)  # before the file is touched: what is asked for may not be there
+        with _written(file, anew=not chosen.resume) as out:
+            done = _export(seen, patterns, found, chosen.count, out)
     if chosen.json:
         print_document({"output": chosen.output, "records": done.records, "gaps": done.gaps})
     else:
         print(f"{many(done.records, 'record')} written to {chosen.output}", file=sys.stderr)
     return done.status
+
+
+@contextmanager
+def _written(file: Path, *, anew: bool) -> Iterator[TextIO]:
+    """The file to write to. Anew, it is swapped when all is there: whatever goes wrong, the one before stays."""
+    target = Path(os.path.realpath(file))  # through a link, as writing in place would go
+    if target.exists() and not target.is_file():  # a pipe or a device
+        with open(target, "w", encoding="utf-8") as out:
+            yield out
+        return
+    writing = target.with_name(target.name + ".tmp") if anew else target
+    try:
+        with open(writing, "w" if anew else "a", encoding="utf-8") as out:
+            if anew and target.exists():
+                shutil.copymode(target, writing)
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+        if anew:
+            os.replace(writing, target)
+    except BaseException:
+        if anew:
+            writing.unlink(missing_ok=True)
+        raise
 
 
 class Exported(NamedTuple):
@@ -88,52 +121,125 @@ class Exported(NamedTuple):
 
 
 def _export(
-    seen: Inspection, patterns: tuple[str, ...], start: Start, place: int, count: int | None, out: TextIO
+    seen: Inspection, patterns: tuple[str, ...], items: Iterator[Record[bytes] | Gap], count: int | None, out: TextIO
 ) -> Exported:
     records = gaps = 0
-    total = sum(topic.end - topic.first for topic in seen.topics)
-    with Bar("exporting") as bar:
-        for found in read(seen, patterns, start, place):
-            if count is not None and records >= count:
-                break
+    held = seen.held()
+    total = sum(held[name].records for name in held if any(matches(pattern, name) for pattern in patterns))
+    total = total if count is None else min(total, count)
+    with Bar("exporting", unit="record") as bar:
+        for found in items if count is None or count > 0 else ():
             if isinstance(found, Gap):
                 gaps += 1
                 print(f"runnel: {found}", file=sys.stderr)
                 print_line(of_gap(found), out)
-            else:
-                records += 1
-                print_line(of_record(found), out)
-                if records % 1000 == 0:
-                    bar(records, total)
+                continue
+            records += 1
+            print_line(of_record(found), out)
+            if records % 1000 == 0:
+                bar(records, total)
+            if records == count:
+                break
     return Exported(records, gaps)
 
 
-def _resumed(file: Path, patterns: tuple[str, ...], seen: Inspection) -> int:
-    """The place behind the last whole line, and a half line cut off: it was being written when the last run stopped."""
-    with open(file, "r+b") as found:
-        size = found.seek(0, os.SEEK_END)
-        tail, at = b"", size
-        while at > 0 and tail.rstrip(b"\n").count(b"\n") < 2:
-            step = min(_TAIL, at)
-            at -= step
-            found.seek(at)
-            tail = found.read(step) + tail
-        whole = tail[: tail.rfind(b"\n") + 1]
-        found.truncate(size - len(tail) + len(whole))
-    lines = whole.splitlines()
-    if not lines:
-        return 0
-    try:
-        last = msgspec.json.decode(lines[-1])
-        gap = last.get("gap")
-        several = len(patterns) != 1 or is_pattern(patterns[0])
-        if gap is not None:
-            return int(gap["end"])
-        topic = seen.topic(last["topic"])
-        if topic is not None and topic.epoch != last["epoch"] and not several:
+# -- going on ---------------------------------------------------------------------------------------------------
+
+
+def _resumed(file: Path, patterns: tuple[str, ...], start: Start, seen: Inspection) -> Iterator[Record[bytes] | Gap]:
+    """What comes behind the last record in the file. What lies behind that in the file is cut off.
+
+    That is half a line, which was being written when the last run stopped, and gaps, which are told again.
+    """
+    with open(file, "r+b") as written:
+        end, last = _last_record(written, file)
+        if last is None:
+            found = read(seen, patterns, start)
+        else:
+            _check_fits(last, patterns, file, seen)
+            several = len(patterns) != 1 or is_pattern(patterns[0])
+            found = read(seen, patterns, EARLIEST, int(last["sequence" if several else "offset"]))
+            found = _behind(last, found, file, seen)
+        written.truncate(end)
+    return found
+
+
+def _last_record(written: BinaryIO, file: Path) -> tuple[int, dict[str, Any] | None]:
+    """The last whole line that is a record, and where it ends. Raises where somebody else wrote the file."""
+    for end, line in _lines_from_the_end(written):
+        try:
+            last = msgspec.json.decode(line)
+            if "gap" in last:
+                continue
+            if not isinstance(last["topic"], str) or not all(isinstance(last[name], int) for name in _PLACES):
+                raise TypeError("that is no record")
+            return end, dict(last)
+        except (msgspec.DecodeError, AttributeError, KeyError, TypeError, ValueError):
             raise Refused(
-                "topic_deleted", f"topic {topic.name!r} was deleted and made again since {str(file)!r} was written"
-            )
-        return int(last["sequence" if several else "offset"]) + 1
-    except (msgspec.DecodeError, AttributeError, KeyError, TypeError, ValueError):
-        raise Refused("usage_error", f"the last line of {str(file)!r} was not written by an export", 2) from None
+                "usage_error", f"the last line of {str(file)!r} was not written by an export", USAGE
+            ) from None
+    written.seek(0)
+    began = written.read(len(_BEGINS[0]))
+    if not any(begins.startswith(began) or began.startswith(begins) for begins in _BEGINS):
+        raise Refused("usage_error", f"{str(file)!r} was not written by an export", USAGE)
+    return 0, None
+
+
+def _lines_from_the_end(written: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """The whole lines of a file, last first, each with where it ends."""
+    at, step, held = written.seek(0, os.SEEK_END), _TAIL, b""
+    while True:
+        ends = held.rfind(b"\n")
+        before = held.rfind(b"\n", 0, max(ends, 0))
+        if ends >= 0 and (before >= 0 or at == 0):
+            yield at + ends + 1, held[before + 1 : ends]
+            held = held[: before + 1]
+        elif at == 0:
+            return
+        else:
+            size = min(step, at)
+            at, step = at - size, 2 * step
+            written.seek(at)
+            held = written.read(size) + held
+
+
+def _check_fits(last: dict[str, Any], patterns: tuple[str, ...], file: Path, seen: Inspection) -> None:
+    """Raise unless the file is an export of what is asked for, from this journal."""
+    name, asked = last["topic"], ", ".join(patterns)
+    if not any(matches(pattern, name) for pattern in patterns):
+        raise _does_not_fit(file, f"ends with a record of topic {name!r}, and {asked!r} is asked for")
+    topic = seen.topic(name)
+    if topic is None:
+        raise _does_not_fit(file, f"ends with a record of topic {name!r}, which is not in {str(seen.folder)!r}")
+    if topic.epoch != last["epoch"]:
+        raise _does_not_fit(
+            file,
+            f"ends with a record of topic {name!r} in epoch {last['epoch']}, and in {str(seen.folder)!r} it has "
+            f"epoch {topic.epoch}: it was deleted and made again, or is one of another journal",
+        )
+    if last["offset"] >= topic.end:
+        raise _does_not_fit(
+            file, f"ends with offset {last['offset']:,} of topic {name!r}, which goes up to {topic.end:,} only"
+        )
+
+
+def _behind(
+    last: dict[str, Any], found: Iterator[Record[bytes] | Gap], file: Path, seen: Inspection
+) -> Iterator[Record[bytes] | Gap]:
+    """What comes behind a record that was written before, which must be the same, if it is still there."""
+    first = next(found, None)
+    if first is None:
+        return found
+    if isinstance(first, Gap) or (first.topic, first.offset) != (last["topic"], last["offset"]):
+        if isinstance(first, Record) and first.sequence <= last["sequence"]:
+            raise _does_not_fit(file, f"ends with sequence {last['sequence']:,}, which {str(seen.folder)!r} has not")
+        return chain((first,), found)
+    if msgspec.json.decode(msgspec.json.encode(of_record(first))) != last:
+        raise _does_not_fit(
+            file, f"ends with another record at offset {first.offset:,} of {first.topic!r} than {str(seen.folder)!r}"
+        )
+    return found
+
+
+def _does_not_fit(file: Path, why: str) -> Refused:
+    return Refused("usage_error", f"{str(file)!r} {why}; export into a new file", USAGE)

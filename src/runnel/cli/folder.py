@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from runnel.cli.problem import Refused
+from runnel.cli.problem import Refused, in_use
 from runnel.core.journal_errors import FolderInUse
 from runnel.journal import manifest
 from runnel.journal.draft import Draft, WriteFailed
@@ -36,7 +36,7 @@ def add_data(parser: argparse.ArgumentParser, *, bare: bool = True) -> None:
         "--data", metavar="DIR", help=f"the folder of the journal (default: ${ENVIRONMENT}, else {DEFAULT!r})"
     )
     if bare:
-        parser.add_argument("folder", nargs="?", metavar="DIR", help="the same, shorter")
+        parser.add_argument("folder", nargs="?", metavar="DIR", help="the folder of the journal, said without --data")
 
 
 def add_json(parser: argparse.ArgumentParser, what: str = "one JSON document") -> None:
@@ -66,10 +66,7 @@ def owning(folder: Path, *, create: bool = False) -> Iterator[Journal]:
     try:
         lock.take()
     except FolderInUse as error:
-        who = "another process" if error.pid is None else f"process {error.pid}"
-        raise Refused(
-            error.code, f"{str(folder)!r} is in use by {who}, and only its owner may change it: stop that one first"
-        ) from None
+        raise in_use(error) from None
     try:
         storage = OsStorage(folder)
         found = manifest.load(storage)

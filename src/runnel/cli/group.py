@@ -53,7 +53,7 @@ def add_to(commands: Commands) -> None:
     add_data(listing)
     add_json(listing)
     reset = add_command(inner, "reset", "let a group go on somewhere else", RESET, run_reset)
-    reset.add_argument("group", metavar="GROUP")
+    reset.add_argument("group", metavar="GROUP", help="the name of the group")
     reset.add_argument("--topic", metavar="TOPIC", help="what the group reads; needed where several have that name")
     reset.add_argument("--to", required=True, metavar="WHERE", help="earliest, latest, an offset, or a time")
     add_data(reset, bare=False)

@@ -8,7 +8,7 @@ from typing import Any
 from runnel.cli.command import Commands, add_command
 from runnel.cli.document import print_document
 from runnel.cli.folder import add_data, add_json, looking
-from runnel.cli.table import Size, human_time, many, pairs
+from runnel.cli.table import Size, hidden, human_time, many, pairs
 from runnel.journal import manifest
 from runnel.journal.inspection import Inspection
 
@@ -71,6 +71,8 @@ def facts(seen: Inspection) -> dict[str, Any]:
         "sequence": seen.ledger.sequence,
         "time": seen.ledger.time,
         "torn_bytes": seen.torn_bytes,
+        "unsynced_records": seen.unsynced.records,
+        "unsynced_bytes": seen.unsynced.bytes,
         "notes": seen.notes,
     }
 
@@ -93,5 +95,7 @@ def shown(found: dict[str, Any]) -> str:
     ]
     if found["torn_bytes"]:
         lines.append(("torn tail", f"{Size(found['torn_bytes'])}, cut at the next opening"))
+    if found["unsynced_bytes"]:
+        lines.append(("note", hidden(found["unsynced_records"], found["unsynced_bytes"])))
     lines += [("note", note) for note in found["notes"]]
     return pairs(lines)

@@ -6,6 +6,7 @@ Each command parses, calls one function, prints, and returns an exit code.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -24,12 +25,24 @@ examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
+    _prepare_streams()
     try:
         return _run(arguments)
     except BrokenPipeError:
         # Whoever read our output has gone (`runnel tour | head`): nothing to say, and nobody to say it to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def _prepare_streams() -> None:
+    """Make streams that take whatever is printed: a closed one (`>&-`) takes it to nowhere, ASCII gets escapes."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - open as long as the process
+    if sys.stderr is None:  # print(file=None) would print to the standard output
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors != "backslashreplace":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _run(arguments: Sequence[str] | None) -> int:

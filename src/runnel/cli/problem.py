@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 from runnel.core.errors import InvalidName, InvalidOption, InvalidPattern, RunnelError
+from runnel.core.journal_errors import FolderInUse
 
 FINE, FOUND, USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -24,6 +25,8 @@ class Refused(Exception):
 
 def complain(error: RunnelError | Refused | OSError) -> int:
     """Print the error; the exit code."""
+    if isinstance(error, FolderInUse):
+        error = in_use(error)
     if isinstance(error, Refused):
         code, message, status = error.code, error.message, error.status
     elif isinstance(error, RunnelError):
@@ -38,3 +41,11 @@ def complain(error: RunnelError | Refused | OSError) -> int:
 def unknown_topic(name: str, folder: object) -> Refused:
     """There is no such topic."""
     return Refused("unknown_topic", f"there is no topic {name!r} in {str(folder)!r}; see `runnel topic list`")
+
+
+def in_use(error: FolderInUse) -> Refused:
+    """Somebody else has the folder open, and it was to be changed."""
+    who = "another process" if error.pid is None else f"process {error.pid}"
+    return Refused(
+        error.code, f"{error.folder!r} is in use by {who}, and only its owner may change it: stop that one first"
+    )

@@ -6,16 +6,19 @@ import sys
 from types import TracebackType
 from typing import TextIO
 
-from runnel.cli.table import human_size
+from runnel.cli.table import human_size, many
 
 WIDTH = 30
 
 
 class Bar:
-    """Call it with what is done, and of how much: `with Bar("reading") as bar: bar(512, 1024)`. Gone when it ends."""
+    """Call it with what is done, and of how much: `with Bar("reading") as bar: bar(512, 1024)`. Gone when it ends.
 
-    def __init__(self, label: str, stream: TextIO | None = None) -> None:
-        self._label = label
+    It counts bytes, or what `unit` names.
+    """
+
+    def __init__(self, label: str, stream: TextIO | None = None, *, unit: str | None = None) -> None:
+        self._label, self._unit = label, unit
         self._stream = sys.stderr if stream is None else stream
         self._shown = ""
 
@@ -29,13 +32,16 @@ class Bar:
         share = min(1.0, done / total) if total else 1.0
         filled = int(share * WIDTH)
         bar = "#" * filled + "." * (WIDTH - filled)
-        self._show(f"{self._label} [{bar}] {share:4.0%} of {human_size(total)}")
+        self._show(f"{self._label} [{bar}] {share:4.0%} of {self._amount(total)}")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._shown:
             self._show("")
+
+    def _amount(self, total: int) -> str:
+        return human_size(total) if self._unit is None else many(total, self._unit)
 
     def _show(self, line: str) -> None:
         if line != self._shown:

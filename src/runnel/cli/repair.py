@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 import msgspec
 
+from runnel.cli.ask import agreed, check_answerable
 from runnel.cli.command import Commands, add_command
 from runnel.cli.document import print_document
 from runnel.cli.folder import add_data, add_json, folder_of
-from runnel.cli.problem import FINE, FOUND, Refused
+from runnel.cli.problem import FINE, FOUND
 from runnel.cli.progress import Bar
 from runnel.cli.verify import print_damages
 from runnel.journal.repair import Repair, repair
@@ -18,7 +18,7 @@ from runnel.journal.repair import Repair, repair
 EXAMPLE = """\
 examples:
   runnel log repair data/ --dry-run      what would be done, and what would be lost
-  runnel log repair data/                the same, then asks, then does it
+  runnel log repair data/                the same, then asks (on a terminal), then does it
   runnel log repair data/ --yes          without asking
 
 Nobody may have the folder open. The damaged files are kept under DIR/damaged/ with a report.
@@ -50,11 +50,10 @@ def run(chosen: argparse.Namespace) -> int:
     with Bar("reading") as bar:
         found = repair(folder, dry_run=True, progress=bar)
     if found.needed and not chosen.dry_run:
+        check_answerable(chosen)
         if not chosen.yes:
-            if chosen.json:
-                raise Refused("usage_error", "with --json nobody is asked: say --yes or --dry-run", 2)
             _print(found)
-            if not _asked("Do this?"):
+            if not agreed("Do this?"):
                 print("nothing was done")
                 return FOUND
         with Bar("repairing") as bar:
@@ -79,11 +78,3 @@ def _print(found: Repair) -> None:
         print(f"  {step.file}: {step.what}")
     for note in found.notes:
         print(f"note: {note}")
-
-
-def _asked(question: str) -> bool:
-    print(f"{question} [y/N] ", end="", flush=True)
-    answer = sys.stdin.readline().strip().lower()
-    if not sys.stdin.isatty():
-        print()
-    return answer in ("y", "yes")

@@ -11,7 +11,7 @@ from runnel.cli.document import print_document
 from runnel.cli.folder import add_data, add_json, folder_of
 from runnel.cli.problem import Refused
 from runnel.cli.progress import Bar
-from runnel.cli.table import Size, many
+from runnel.cli.table import Size, hidden, many
 from runnel.journal.snapshot import snapshot
 
 EXAMPLE = """\
@@ -34,7 +34,13 @@ def add_to(commands: Commands) -> None:
         "Makes a folder TARGET that holds the journal as it is durable at this moment, and that opens.\n"
         "Files that no longer change are hard links, on the same file system; the rest is copied.",
     )
-    parser.add_argument("what", nargs="+", metavar="[DIR] TARGET", help="the folder, and the new one")
+    parser.usage = "runnel log snapshot [-h] [--data DIR] [--json] [DIR] TARGET"
+    parser.add_argument(
+        "what",
+        nargs="+",
+        metavar="[DIR] TARGET",
+        help="the folder, if not said with --data; and the new one, outside of it, that does not exist or is empty",
+    )
     add_data(parser, bare=False)
     add_json(parser)
 
@@ -52,4 +58,6 @@ def run(chosen: argparse.Namespace) -> int:
     else:
         print(f"{made.target}: {Size(made.bytes)} in {many(made.segments, 'segment')} of journal {made.journal}")
         print(f"{many(made.linked, 'file')} linked, {made.copied:,} copied ({Size(made.copied_bytes)})")
+        if made.unsynced_bytes:
+            print(hidden(made.unsynced_records, made.unsynced_bytes, "are not in it"))
     return 0

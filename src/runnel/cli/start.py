@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from runnel.core.errors import InvalidOption
+from runnel.core.moment import micros
 from runnel.core.pattern import is_pattern
-from runnel.journal.extract import microseconds_of
 from runnel.journal.inspection import Inspection
 
 _WORDS = ("earliest", "latest")
@@ -36,7 +36,7 @@ def parse_start(option: str, given: str) -> Start:
         raise InvalidOption(
             option, given, "expected 'earliest', 'latest', an offset, or a time such as 2026-05-01T12:00"
         ) from None
-    return Start(time=microseconds_of(time if time.tzinfo else time.replace(tzinfo=UTC)))
+    return Start(time=micros(time if time.tzinfo else time.replace(tzinfo=UTC)))
 
 
 def place_of(start: Start, pattern: str, seen: Inspection, option: str) -> int:

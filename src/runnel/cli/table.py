@@ -36,6 +36,11 @@ def many(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
+def hidden(records: int, size: int, where: str = "are not shown") -> str:
+    """What a look beside a running owner leaves out."""
+    return f"{many(records, 'record')} ({human_size(size)}) written and not yet synced {where}"
+
+
 def _is_numbers(cells: Sequence[object]) -> bool:
     said = [cell for cell in cells if cell is not None]
     return bool(said) and all(isinstance(cell, int) for cell in said)

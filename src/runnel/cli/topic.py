@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from runnel.cli.ask import agreed, check_answerable
 from runnel.cli.command import Commands, add_command, add_family
 from runnel.cli.document import print_document
 from runnel.cli.folder import add_data, add_json, folder_of, looking, owning, write
 from runnel.cli.problem import FOUND, unknown_topic
 from runnel.cli.table import Size, human_age, pairs, table
-from runnel.core.errors import InvalidOption, TopicConflict
+from runnel.core.errors import InvalidOption, NotSupported, TopicConflict
 from runnel.core.options import TopicOptions
 from runnel.core.pattern import check_name, check_pattern, matches
 from runnel.journal.entry import Kind, state
@@ -50,8 +51,13 @@ examples:
 DELETE = """\
 examples:
   runnel topic delete orders          asks, on a terminal
-  runnel topic delete orders --yes
+  runnel topic delete orders --yes    does not; needed in scripts, and with --json
+
+Space comes back in whole segments: those that hold nothing of other topics are removed at once.
 """
+
+_BOOLEANS, _TEXTS = ("durable", "compact"), ("compression", "encoding", "dead_letter")
+_SPELLED = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False, "null": None}
 
 
 def add_to(commands: Commands) -> None:
@@ -61,8 +67,9 @@ def add_to(commands: Commands) -> None:
         "topic",
         "list, create, configure and delete topics",
         EXAMPLE,
-        "The durable topics of a folder. `list` works while a broker has it open; the others change it,\n"
-        "so nobody else may have it open.",
+        "The durable topics of a folder. `list` works while a broker has it open, and so does `config` that\n"
+        "only shows; `create`, `delete` and `config` with --set or --unset change the folder, so nobody else\n"
+        "may have it open.",
     )
 
     listing = add_command(inner, "list", "the topics, and what they hold", LIST, run_list)
@@ -71,20 +78,20 @@ def add_to(commands: Commands) -> None:
     add_json(listing)
 
     create = add_command(inner, "create", "make a topic", CREATE, run_create)
-    create.add_argument("name", metavar="NAME")
+    create.add_argument("name", metavar="NAME", help="the name of the new topic: words with dots, such as shop.orders")
     add_data(create, bare=False)
     _add_options(create)
     add_json(create)
 
     config = add_command(inner, "config", "show or change the options of a topic", CONFIG, run_config)
-    config.add_argument("name", metavar="NAME")
+    config.add_argument("name", metavar="NAME", help="the name of the topic")
     add_data(config, bare=False)
     _add_options(config)
-    config.add_argument("--unset", action="append", default=[], metavar="NAME", help="go back to the default")
+    config.add_argument("--unset", action="append", default=[], metavar="OPTION", help="go back to the default")
     add_json(config)
 
     delete = add_command(inner, "delete", "delete a topic, its records and the groups on it", DELETE, run_delete)
-    delete.add_argument("name", metavar="NAME")
+    delete.add_argument("name", metavar="NAME", help="the name of the topic")
     add_data(delete, bare=False)
     delete.add_argument("--yes", action="store_true", help="do not ask")
     add_json(delete)
@@ -97,7 +104,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         dest="options",
         action="append",
         default=[],
-        metavar="NAME=VALUE",
+        metavar="OPTION=VALUE",
         help=f"one of {', '.join(TopicOptions.__struct_fields__)}",
     )
 
@@ -192,24 +199,37 @@ def run_config(chosen: argparse.Namespace) -> int:
 def run_delete(chosen: argparse.Namespace) -> int:
     """Delete a topic."""
     folder = folder_of(chosen)
+    check_answerable(chosen)
     with owning(folder) as journal:
         topic = _find(journal, chosen.name)
         if topic is None:
             raise unknown_topic(chosen.name, folder)
-        if not chosen.yes and sys.stdin.isatty():
-            print(f"Delete {topic.name!r} with offsets [{topic.first:,}, {topic.end:,})? [y/N] ", end="", flush=True)
-            if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-                print("nothing was done")
-                return FOUND
+        if not chosen.yes and not agreed(f"Delete {topic.name!r} with offsets [{topic.first:,}, {topic.end:,})?"):
+            print("nothing was done")
+            return FOUND
         groups = [group.name for group in journal.ledger.groups.values() if group.pattern == topic.name]
+        files = _sizes(folder, journal)
         write(journal, state(Kind.TOPIC_DELETED, topic=topic.id))
+        journal.retain(time.time_ns() // 1000)
+        left = sum(found.bytes for _, found in journal.history.ranges(topic.id))
+    freed = sum(size for file, size in files.items() if not file.exists())
     if chosen.json:
         print_document(
-            {"topic": topic.name, "epoch": topic.epoch, "first": topic.first, "end": topic.end, "groups": groups}
+            {
+                "topic": topic.name,
+                "epoch": topic.epoch,
+                "first": topic.first,
+                "end": topic.end,
+                "groups": groups,
+                "freed_bytes": freed,
+                "left_bytes": left,
+            }
         )
     else:
         with_it = f", and with it the groups {', '.join(groups)}" if groups else ""
-        print(f"topic {topic.name!r} deleted{with_it}; its bytes come back when their segments are dropped")
+        print(f"topic {topic.name!r} deleted{with_it}; {Size(freed)} of disk came back")
+        if left:
+            print(f"{Size(left)} more lie in segments with records of other topics, and come back with them")
     return 0
 
 
@@ -223,8 +243,17 @@ def parsed(given: list[str]) -> dict[str, Any]:
         name, equals, text = one.partition("=")
         if not equals:
             raise InvalidOption("option", one, "expected NAME=VALUE")
-        found[name] = _value(text)
+        value = _boolean(name, text) if name in _BOOLEANS else _value(text)
+        found[name] = text if name in _TEXTS and not isinstance(value, str | None) else value
     return found
+
+
+def _boolean(name: str, text: str) -> bool | None:
+    """Yes or no, as JSON, Python and people spell it."""
+    try:
+        return _SPELLED[text.lower()]
+    except KeyError:
+        raise InvalidOption(name, text, "expected true or false") from None
 
 
 def _value(text: str) -> Any:
@@ -241,6 +270,8 @@ def checked(options: dict[str, Any]) -> dict[str, Any]:
     if options.get("backoff") is not None and not isinstance(options["backoff"], list | tuple):
         options = options | {"backoff": [options["backoff"]]}
     found = TopicOptions.of(options).given()
+    if found.get("compact"):
+        raise NotSupported("compact=True", "this version does not clean by key")
     if found.get("durable") is False:
         raise InvalidOption("durable", False, "a topic that is not durable lives in a running broker only")
     return found
@@ -259,6 +290,13 @@ def _plain(value: object) -> object:
 
 def _find(journal: Journal, name: str) -> TopicState | None:
     return next((topic for topic in journal.ledger.topics.values() if topic.name == name), None)
+
+
+def _sizes(folder: Path, journal: Journal) -> dict[Path, int]:
+    """The files that may go, and their bytes."""
+    names = [name for info in journal.manifest.segments if info.sealed for name in (info.name, info.index_name)]
+    files = [folder / name for name in names]
+    return {file: file.stat().st_size for file in files if file.exists()}
 
 
 def _facts(topic: TopicState, held: Held) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     from runnel.core.record import Gap
 
+THE_JOURNAL = "the journal"  # where it, and no subscriber, is the one that publishers have to wait for
+
 
 class RunnelError(Exception):
     """The root of every error that runnel raises on purpose."""
@@ -95,8 +97,8 @@ class TopicConflict(UsageError):
     def __init__(self, topic: str, option: str, has: object, asked: object) -> None:
         self.topic, self.option, self.has, self.asked = topic, option, has, asked
         super().__init__(
-            f"topic {topic!r} has {option}={has!r}, not {asked!r}; use the same options everywhere, "
-            "or delete the topic and declare it again"
+            f"topic {topic!r} has {option}={has!r}, not {asked!r}; use the same options everywhere, or change them: "
+            "in a folder with `runnel topic config`, elsewhere delete the topic and declare it again"
         )
 
 
@@ -166,7 +168,7 @@ class TooLarge(UsageError):
 
     def __init__(self, what: str, size: int, limit_name: str, limit: int) -> None:
         self.what, self.size, self.limit_name, self.limit = what, size, limit_name, limit
-        super().__init__(f"{what} is {size:,}, more than {limit_name}={limit:,}; split it or raise the limit")
+        super().__init__(f"{what} is {size:,}, more than {limit_name}={limit:,}; split it, or make it smaller")
 
 
 class NotSupported(UsageError):
@@ -241,9 +243,13 @@ class Full(NotNow):
 
     def __init__(self, topic: str, subscriber: str, buffer: int) -> None:
         self.topic, self.subscriber, self.buffer = topic, subscriber, buffer
+        if subscriber == THE_JOURNAL:
+            way_out = "open the folder with a larger max_pending_bytes"
+        else:
+            way_out = "give it a larger buffer or a dropping policy"
         super().__init__(
             f"no room on {topic!r}: {subscriber!r} holds its bound of {buffer:,}; "
-            "await publish() to wait for room, or give it a larger buffer or a dropping policy"
+            f"await publish() to wait for room, or {way_out}"
         )
 
 

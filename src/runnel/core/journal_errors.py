@@ -78,8 +78,9 @@ class DiskFull(NotNow):
     def __init__(self, free: int, needed: int) -> None:
         self.free, self.needed = free, needed
         super().__init__(
-            f"the disk has {free:,} bytes free and the journal needs {needed:,} to go on; "
-            "make room, delete topics or shorten their retention, and publish again"
+            f"the disk has {free:,} bytes free and the journal needs {needed:,} to go on: a new segment "
+            "(segment_bytes) that leaves min_free; make room, delete topics or shorten their retention, "
+            "and publish again"
         )
 
 

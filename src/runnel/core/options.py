@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 import msgspec
 
 from runnel.core.compression import check_compression
-from runnel.core.errors import InvalidOption
+from runnel.core.errors import InvalidName, InvalidOption
+from runnel.core.pattern import check_name
+
+ENCODINGS = ("json", "msgpack")
 
 
 def positive(option: str, value: int) -> int:
@@ -23,6 +27,57 @@ def not_negative(option: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise InvalidOption(option, value, "expected seconds, 0 or more")
     return value
+
+
+def _above_zero(option: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise InvalidOption(option, value, "expected a number of seconds above 0")
+    return value
+
+
+def _yes_or_no(option: str, value: bool) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidOption(option, value, "expected True or False")
+    return value
+
+
+def _encoding(option: str, value: str) -> str:
+    if value not in ENCODINGS:
+        raise InvalidOption(option, value, "expected 'json' or 'msgpack'")
+    return value
+
+
+def _topic(option: str, value: str) -> str:
+    try:
+        return check_name(value)
+    except InvalidName as error:
+        raise InvalidOption(option, value, f"expected the name of a topic: {error.why}") from None
+
+
+def _pauses(option: str, value: Sequence[float]) -> tuple[float, ...]:
+    pauses = tuple(value) if isinstance(value, list | tuple) else ()
+    try:
+        for pause in pauses:
+            not_negative(option, pause)
+    except InvalidOption:
+        pauses = ()
+    if not pauses:
+        raise InvalidOption(option, value, "expected pauses in seconds, such as (1, 5, 30)")
+    return pauses
+
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "durable": _yes_or_no,
+    "retention_age": _above_zero,
+    "retention_bytes": positive,
+    "retention_count": positive,
+    "compact": _yes_or_no,
+    "compression": lambda _, value: check_compression(value),
+    "encoding": _encoding,
+    "dead_letter": _topic,
+    "max_deliver": positive,
+    "backoff": _pauses,
+}
 
 
 class TopicOptions(msgspec.Struct, frozen=True, gc=False):
@@ -54,21 +109,10 @@ class TopicOptions(msgspec.Struct, frozen=True, gc=False):
                 raise InvalidOption(
                     name, given[name], f"there is no such topic option{f'; did you mean {near[0]!r}?' if near else ''}"
                 )
-        for name in ("retention_bytes", "retention_count", "max_deliver"):
-            value = given.get(name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise InvalidOption(name, value, "expected a whole number above 0")
-        age = given.get("retention_age")
-        if age is not None and (isinstance(age, bool) or not isinstance(age, int | float) or not age > 0):
-            raise InvalidOption("retention_age", age, "expected a number of seconds above 0")
-        if given.get("compression") is not None:
-            check_compression(given["compression"])
-        if (backoff := given.get("backoff")) is not None:
-            pauses = tuple(backoff) if isinstance(backoff, list | tuple) else ()
-            if not pauses or not all(isinstance(pause, int | float) and pause >= 0 for pause in pauses):
-                raise InvalidOption("backoff", backoff, "expected pauses in seconds, such as (1, 5, 30)")
-            given = given | {"backoff": pauses}
-        return cls(**given)
+        said = {name: value for name, value in given.items() if value is not None}
+        for name in said:
+            said[name] = _CHECKS[name](name, said[name])
+        return cls(**said)
 
     @property
     def retains(self) -> bool:

@@ -85,3 +85,11 @@ class Meta(msgspec.Struct, frozen=True, gc=False):
     due: float | None = None
     expires: float | None = None
     priority: int = 0
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes the key and the headers take."""
+        weight = 0 if self.key is None else len(self.key)
+        for name, text in self.headers.items():
+            weight += len(name) + len(text)
+        return weight

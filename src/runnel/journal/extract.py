@@ -8,15 +8,14 @@ Below: history, ledger. Above: inspection.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from datetime import UTC, datetime, timedelta
 
 from runnel.core.errors import BadBatch
+from runnel.core.moment import from_micros
 from runnel.core.packing import Unpacked, unpack
 from runnel.core.record import Gap, Meta, Record
 from runnel.journal.history import Found, History, Lost, Plan
 from runnel.journal.ledger import TopicState
 
-_START_OF_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 _PLAIN = Meta()
 
 
@@ -80,7 +79,7 @@ class Extract:
         except BadBatch as error:
             yield Gap(topic.name, first, end, end - first, str(error))
             return
-        since = None if time is None else moment(time)
+        since = None if time is None else from_micros(time)
         for record in decoded(found, batch, topic):
             here = record.sequence if self._by_sequence else record.offset
             if first <= record.offset < end and here >= place and (since is None or record.time >= since):
@@ -89,7 +88,7 @@ class Extract:
 
 def decoded(found: Found, batch: Unpacked, topic: TopicState) -> Iterator[Record[bytes]]:
     """The records of a batch."""
-    appended = moment(found.time)
+    appended = from_micros(found.time)
     metas = batch.metas
     for index, value in enumerate(batch.values):
         delta = index if batch.deltas is None else batch.deltas[index]
@@ -103,15 +102,5 @@ def decoded(found: Found, batch: Unpacked, topic: TopicState) -> Iterator[Record
             meta.key,
             value,
             meta.headers,
-            appended if own is None else moment(own),
+            appended if own is None else from_micros(own),
         )
-
-
-def moment(microseconds: int) -> datetime:
-    """A time of the journal as a datetime in UTC."""
-    return _START_OF_TIME + timedelta(microseconds=microseconds)
-
-
-def microseconds_of(time: datetime) -> int:
-    """A time as the journal counts it."""
-    return (time - _START_OF_TIME) // timedelta(microseconds=1)

@@ -19,7 +19,6 @@ except ImportError:  # Windows: a broker in memory works there
 from runnel.core.journal_errors import FolderInUse, FolderUnusable
 
 LOCK, READERS = "LOCK", "READERS"
-NOT_DATA = frozenset((LOCK, READERS))
 TRIES = 5
 
 _NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs")

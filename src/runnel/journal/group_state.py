@@ -18,12 +18,13 @@ class Failure(NamedTuple):
 class GroupState:
     """A group on a topic or pattern. Everything below `floor` is settled, and so are the `settled` ranges."""
 
-    __slots__ = ("failed", "floor", "id", "name", "options", "pattern", "settled")
+    __slots__ = ("_failed_end", "failed", "floor", "id", "name", "options", "pattern", "settled")
 
     def __init__(self, id: int, name: str, pattern: str, options: dict[str, Any], floor: int) -> None:
         self.id, self.name, self.pattern, self.options, self.floor = id, name, pattern, options, floor
         self.settled = Ranges()
         self.failed: dict[int, Failure] = {}
+        self._failed_end = 0  # behind the last that ever failed: once it is settled, that is no further than `settled`
 
     def __repr__(self) -> str:
         return f"<GroupState {self.name!r} on {self.pattern!r} from {self.floor}, {len(self.failed)} failed>"
@@ -31,8 +32,7 @@ class GroupState:
     @property
     def end(self) -> int:
         """Behind this place nothing was settled, and nothing failed."""
-        settled = max((end for _, end in self.settled), default=self.floor)
-        return max(settled, max(self.failed, default=-1) + 1)
+        return max(self.floor, self.settled.end, self._failed_end)
 
     def progress(self, settled: list[int], failed: list[tuple[int, int, float, str]]) -> None:
         """Places (flat ranges) were settled, others failed. Saying it twice changes nothing."""
@@ -40,16 +40,21 @@ class GroupState:
         for first, end in zip(numbers, numbers, strict=True):
             if end > self.floor:
                 self.settled.add(max(first, self.floor), end)
+                self._forget_failed(max(first, self.floor), end)
         for place, attempts, due, reason in failed:
             if place >= self.floor and place not in self.settled:
                 self.failed[place] = Failure(attempts, due, reason)
+                self._failed_end = max(self._failed_end, place + 1)
         self.floor = self.settled.cut_below(self.floor)
-        if settled and self.failed:
-            self.failed = {
-                place: failure
-                for place, failure in self.failed.items()
-                if place >= self.floor and place not in self.settled
-            }
+
+    def _forget_failed(self, first: int, end: int) -> None:
+        """What failed at [first, end) is settled. Costs as much as the smaller of the two: this is said per ack."""
+        if end - first <= len(self.failed):
+            for place in range(first, end):
+                self.failed.pop(place, None)
+        else:
+            for place in [place for place in self.failed if first <= place < end]:
+                del self.failed[place]
 
     def encode(self) -> list[Any]:
         """For a checkpoint."""
@@ -63,4 +68,5 @@ class GroupState:
         group = cls(group_id, name, pattern, options, floor)
         group.settled = Ranges(settled)
         group.failed = {place: Failure(attempts, due, reason) for place, attempts, due, reason in failed}
+        group._failed_end = max(group.failed, default=-1) + 1
         return group

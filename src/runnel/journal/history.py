@@ -26,7 +26,7 @@ CHUNK = 512 * 1024  # read at a time where a topic's records lie densely
 class Source:
     """One segment to read from: sealed, or the one that is being written."""
 
-    __slots__ = ("_file", "_index", "damage", "info", "pin", "storage", "written")
+    __slots__ = ("_file", "_index", "damage", "info", "pin", "storage", "suspect", "written")
 
     def __init__(self, storage: Storage, info: SegmentInfo, builder: IndexBuilder | None = None) -> None:
         self.storage, self.info = storage, info
@@ -34,6 +34,7 @@ class Source:
         self._index: Index | None = builder
         self.written = info.end  # up to where it may be read; grows while it is written
         self.damage: str | None = None  # what was wrong with its index
+        self.suspect = False  # the index was made again, and not all that it should tell of could be read
         self.pin: int | None = None  # a topic whose records here are still wanted, as far as is known
 
     def __repr__(self) -> str:
@@ -59,7 +60,8 @@ class Source:
                     file.close()
             except (JournalDamaged, FormatUnknown, OSError) as error:
                 self.damage = str(error)
-                index = rebuilt(self.storage, self.info)
+                index, whole = rebuilt(self.storage, self.info)
+                self.suspect = not whole
             self._index = index
         return index
 
@@ -85,6 +87,7 @@ class Plan(NamedTuple):
     position: int
     size: int
     place: int
+    suspect: bool = False  # whether what does not come, up to the next batch, was lost and is no hole
 
 
 class Found(NamedTuple):
@@ -120,6 +123,11 @@ class History:
     def __init__(self, sources: list[Source]) -> None:
         self.sources = sources
 
+    @property
+    def suspect(self) -> bool:
+        """Whether some segment may hold records that its index does not tell of."""
+        return any(source.suspect for source in self.sources)
+
     def close(self) -> None:
         """Let go of every file."""
         for source in self.sources:
@@ -137,8 +145,10 @@ class History:
             start = sources.index(after.source)
         else:
             start = _oldest_with(sources, topic, offset)
+        suspect = False
         for source in sources[start:]:
             found = source.index.range_of(topic)
+            suspect = suspect or source.suspect
             if found is None or found.end <= offset:
                 continue
             begin, following = source.index.window(topic, offset)
@@ -147,7 +157,7 @@ class History:
             dense = following is not None and following - begin <= 2 * WINDOW
             size = min(CHUNK if dense else WINDOW, source.written - begin)
             if size > 0:
-                return Plan(source, begin, size, max(offset, found.first))
+                return Plan(source, begin, size, offset if suspect else max(offset, found.first), suspect)
         return None
 
     def plan_at_time(self, topic: int, time: int) -> Plan | None:
@@ -179,8 +189,10 @@ class History:
         else:
             start = bisect_left(sources, sequence + 1, key=_end_sequence)
         for source in sources[start:]:
-            if source.written > START and source.holds_records():
-                begin = min(source.index.sequence_window(sequence), source.written)
+            if source.written > START and (source.holds_records() or source.suspect):
+                # All of a suspect segment is read: what is damaged in it is met on the way, and told.
+                window = START if source.suspect else source.index.sequence_window(sequence)
+                begin = min(window, source.written)
                 return Plan(
                     source, begin, min(CHUNK, source.written - begin), max(sequence, source.info.first_sequence)
                 )
@@ -280,6 +292,8 @@ class History:
                 if kind == Kind.BATCH and (by_sequence or topic in topics):
                     first, end = (sequence, sequence + last - base + 1) if by_sequence else (base, last + 1)
                     if end > place:
+                        if plan.suspect and first > place:
+                            items.append(Lost(place, first, f"damaged on disk, and so is the index ({info.name})"))
                         if topic in topics:
                             body = data[body_at : body_at + length]
                             if body_crc(kind, body) == crc:
@@ -352,18 +366,20 @@ def _damaged(info: SegmentInfo, position: int) -> str:
     return f"damaged on disk ({info.name} at {position})"
 
 
-def rebuilt(storage: Storage, info: SegmentInfo) -> IndexBuilder:
-    """The index of a segment, made again from its entries. What is damaged is left out."""
-    builder = IndexBuilder()
+def rebuilt(storage: Storage, info: SegmentInfo) -> tuple[IndexBuilder, bool]:
+    """The index of a segment, made again from its whole entries; and whether all of them are."""
+    builder, whole = IndexBuilder(), True
     data = read_whole(storage, info.name)[: info.end]
     position = START
     while position < len(data):
         found = entry.read_entry(data, position, info.id, position)
-        if found is None and (found := segment.next_whole(data, position + 1, info)) is None:
-            break
+        if found is None:
+            whole = False
+            if (found := segment.next_whole(data, position + 1, info)) is None:
+                break
         add_to(builder, found)
         position = found.end
-    return builder
+    return builder, whole and position == info.end
 
 
 def add_to(builder: IndexBuilder, found: entry.Entry) -> None:

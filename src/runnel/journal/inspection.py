@@ -1,7 +1,8 @@
 """Looking at a folder without owning it: any process may, while the owner goes on writing.
 
-What is seen is the journal as it was when the inspection was opened, up to the durable mark, and
-not a byte beyond. Nothing is written, ever. While it is open no file that it may still read is removed.
+What is seen is the journal as it was when the inspection was opened. Beside an owner that ends at the
+durable mark; where nobody owns it, it is all that the next owner will find. Nothing is written, ever.
+While it is open no file that it may still read is removed.
 Below: recovery, history, folder. Above: cli, verify, snapshot.
 """
 
@@ -21,15 +22,18 @@ from runnel.core.journal_errors import FolderUnusable, JournalDamaged
 from runnel.core.pattern import is_pattern, matches
 from runnel.core.record import Gap, Record
 from runnel.journal import manifest
+from runnel.journal.entry import Kind
 from runnel.journal.extract import Extract
 from runnel.journal.folder import LOCK, ReadersLease
 from runnel.journal.group_state import GroupState
-from runnel.journal.history import History, Source
+from runnel.journal.history import History, Source, add_to
 from runnel.journal.ledger import CursorState, Ledger, TopicState
 from runnel.journal.manifest import Manifest
 from runnel.journal.os_storage import OsStorage
 from runnel.journal.recovery import Recovered, recover
+from runnel.journal.segment import SegmentInfo, entries
 from runnel.journal.storage import Storage
+from runnel.journal.swap import read_whole
 
 PATIENCE = 100  # times that an owner may swap the manifest while we read
 
@@ -57,6 +61,13 @@ class Held(NamedTuple):
     bytes: int
 
 
+class Unsynced(NamedTuple):
+    """Whole entries that an owner has written behind the durable mark: the bytes, and the records in them."""
+
+    records: int = 0
+    bytes: int = 0
+
+
 class Inspection:
     """A folder as it is now, read only: `with Inspection("data/") as seen: ...`."""
 
@@ -69,7 +80,8 @@ class Inspection:
         self.storage: Storage = OsStorage(self.folder)
         self.owner: Owner | None = None
         self.notes: list[str] = []
-        self.torn_bytes = 0  # of the last segment, behind what is proven durable
+        self.torn_bytes = 0  # of the last segment, behind its last whole entry
+        self.unsynced = Unsynced()  # what an owner has written and this does not show
         self._by_name: dict[str, TopicState] = {}
         self._lease: ReadersLease | None = None
 
@@ -105,11 +117,17 @@ class Inspection:
         self._by_name = {topic.name: topic for topic in found.ledger.topics.values()}
         sources = [Source(self.storage, info) for info in found.manifest.segments if info.sealed]
         if found.tail is not None:
+            if self.owner is None:
+                self.torn_bytes = found.tail.cut_bytes
+                for entry in found.tail.unproven:  # the next owner keeps them
+                    found.ledger.apply(entry.parts, entry.time)
+                    add_to(found.tail.builder, entry)
+                    found.tail.end = entry.end
+            elif found.manifest.fsync != "commit":
+                self.unsynced = unsynced(self.storage, found.tail.info, found.tail.end)
             tail = Source(self.storage, found.tail.info, found.tail.builder)
             tail.written = found.tail.end
             sources.append(tail)
-            if self.owner is None:
-                self.torn_bytes = found.tail.cut_bytes
         self.history = History(sources)
 
     # -- state --------------------------------------------------------------------------------------------------
@@ -160,7 +178,8 @@ class Inspection:
             for number, found in source.index.topics():
                 topic = self.ledger.topics.get(number)
                 if topic is not None and found.end > topic.first:
-                    records[number] += found.end - max(found.first, topic.first)
+                    # Never a difference of offsets alone: after a crash they go on far higher, and leave a hole.
+                    records[number] += min(found.records, found.end - max(found.first, topic.first))
                     sizes[number] += found.bytes
         return {topic.name: Held(records[number], sizes[number]) for number, topic in self.ledger.topics.items()}
 
@@ -226,6 +245,19 @@ def owner_of(folder: Path) -> Owner | None:
     finally:
         os.close(fd)
     return None
+
+
+def unsynced(storage: Storage, info: SegmentInfo, position: int) -> Unsynced:
+    """The whole entries of a segment behind `position`."""
+    records, end = 0, position
+    try:
+        data = read_whole(storage, info.name)
+    except FileNotFoundError:  # the owner has closed meanwhile
+        return Unsynced()
+    for found in entries(data, position, info, position):
+        records += sum(part.count for part in found.parts if part.kind == Kind.BATCH)
+        end = found.end
+    return Unsynced(records, end - position)
 
 
 def _settled(storage: Storage, folder: Path, *, up_to_mark: bool) -> Recovered:

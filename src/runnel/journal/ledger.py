@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from runnel.core.journal_errors import FormatUnknown
-from runnel.core.pattern import is_pattern
 from runnel.journal.entry import Kind, Part, state
 from runnel.journal.group_state import GroupState
 
@@ -126,7 +125,7 @@ class Ledger:
             self.reserved = max(self.reserved, part.base)
             self.epoch = max(self.epoch, part.last)
         elif kind < Kind.OPTIONAL:
-            raise FormatUnknown(f"an entry part of kind {kind}", kind, max(Kind.TRIM, 0))
+            raise FormatUnknown(f"an entry part of kind {kind}", kind, Kind.TRIM)
 
     def _delete_topic(self, topic: int) -> None:
         deleted = self.topics.pop(topic, None)
@@ -186,10 +185,6 @@ class Ledger:
                 else:
                     group = GroupState.decode(item)
                     self.groups[group.id] = group
-
-    def is_pattern_group(self, group: int) -> bool:
-        """Whether the places of a group are sequences."""
-        return is_pattern(self.groups[group].pattern)
 
 
 # -- parts, as the broker makes them ----------------------------------------------------------------------------

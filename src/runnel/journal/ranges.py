@@ -30,6 +30,18 @@ class Ranges:
     def __repr__(self) -> str:
         return f"<Ranges {' '.join(f'[{first}, {end})' for first, end in self)}>"
 
+    @property
+    def end(self) -> int:
+        """The end of the last range; 0 when there is none."""
+        return self._ends[-1] if self._ends else 0
+
+    def count(self, first: int, end: int) -> int:
+        """How many numbers of [first, end) are in. Looks at the ranges that lie there, and at no other."""
+        found = 0
+        for at in range(bisect_right(self._ends, first), bisect_left(self._firsts, end)):
+            found += min(end, self._ends[at]) - max(first, self._firsts[at])
+        return found
+
     def flat(self) -> list[int]:
         """All of it as first, end, first, end, and so on."""
         return [number for pair in self for number in pair]
@@ -38,11 +50,6 @@ class Ranges:
         """The end of the range that holds `number`."""
         at = bisect_right(self._firsts, number) - 1
         return self._ends[at] if at >= 0 and number < self._ends[at] else None
-
-    def next_from(self, number: int) -> int | None:
-        """The first number of the first range that begins at `number` or later."""
-        at = bisect_left(self._firsts, number)
-        return self._firsts[at] if at < len(self._firsts) else None
 
     def add(self, first: int, end: int) -> None:
         """Put [first, end) in."""
@@ -82,6 +89,13 @@ def joined(places: Iterable[int]) -> list[int]:
         else:
             flat += (place, place + 1)
     return flat
+
+
+def compact(flat: list[int]) -> list[int]:
+    """Flat ranges, in any order and over each other, as those that they add up to."""
+    numbers = iter(flat)
+    pairs = sorted(zip(numbers, numbers, strict=True))  # in order, each is put in at the end, or joined to the last
+    return Ranges(number for pair in pairs for number in pair).flat()
 
 
 def without(flat: list[int], places: Iterable[int]) -> list[int]:

@@ -164,7 +164,7 @@ def mend(survey: Survey) -> None:
 
 def _rebuild_indexes(storage: Storage, survey: Survey) -> None:
     for info in survey.bad_indexes:
-        write_new(storage, info.index_name, [rebuilt(storage, info).encode(info)])
+        write_new(storage, info.index_name, [rebuilt(storage, info)[0].encode(info)])
     storage.sync_names()
 
 
@@ -176,7 +176,7 @@ def _rebuild(survey: Survey) -> None:
     for info in old.segments:
         if info not in survey.bad_segments and info.sealed:
             if info in survey.bad_indexes:
-                write_new(storage, info.index_name, [rebuilt(storage, info).encode(info)])
+                write_new(storage, info.index_name, [rebuilt(storage, info)[0].encode(info)])
             segments.append(info)
             continue
         copied = _copy(storage, info, number)

@@ -18,12 +18,13 @@ import msgspec
 from runnel.core.journal_errors import FolderUnusable, JournalDamaged
 from runnel.journal import manifest, mark
 from runnel.journal.folder import ReadersLease
-from runnel.journal.inspection import NoJournal, check_folder, owner_of
+from runnel.journal.inspection import NoJournal, Unsynced, check_folder, owner_of, unsynced
 from runnel.journal.journal import Journal
 from runnel.journal.manifest import Manifest
 from runnel.journal.options import JournalOptions
 from runnel.journal.os_storage import OsStorage
 from runnel.journal.segment import START, SegmentInfo
+from runnel.journal.storage import File
 from runnel.journal.survey import Progress
 
 PATIENCE = 100  # times that the owner may swap the manifest while we look
@@ -40,6 +41,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     copied: int
     bytes: int  # of all files
     copied_bytes: int
+    unsynced_records: int = 0  # that the owner had written and not yet synced: they are not in it
+    unsynced_bytes: int = 0
 
 
 class _Counts:
@@ -51,21 +54,36 @@ def snapshot(folder: str | Path, target: str | Path, progress: Progress | None =
     """Make a snapshot in `target`, which must not exist or be empty."""
     source, place = Path(folder), Path(target)
     check_folder(source)
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise FolderUnusable(str(place), "there is something in it already")
+    _check_target(source, place)
     lease = ReadersLease(source)
     try:
         for _ in range(PATIENCE):
             found, position = _now(source)
             try:
                 return _make(source, place, found, position, progress)
-            except FileNotFoundError as error:
-                # The owner has just closed, and with it went a segment that held nothing but state.
-                if manifest.load(OsStorage(source)) == found:
-                    raise JournalDamaged(Path(error.filename or "a file").name, 0, "it is missing") from None
+            except OSError as error:
+                missing = sorted(name for name in found.files() if not (source / name).exists())
+                if manifest.load(OsStorage(source)) != found and isinstance(error, FileNotFoundError):
+                    continue  # the owner has just closed, and with it went a segment that held nothing but state
+                if missing and isinstance(error, FileNotFoundError):
+                    raise JournalDamaged(missing[0], 0, "it is missing") from None
+                if error.filename and error.filename2 is None and Path(error.filename).parent == source:
+                    raise  # the original cannot be read
+                raise FolderUnusable(str(place), error.strerror or str(error)) from None
     finally:
         lease.release()
     raise FolderUnusable(str(source), "its owner swapped the manifest whenever it was read")
+
+
+def _check_target(source: Path, place: Path) -> None:
+    """Raise unless a snapshot can go there."""
+    try:
+        if place.resolve().is_relative_to(source.resolve()):
+            raise FolderUnusable(str(place), f"it lies in {str(source)!r} itself; name a place outside of it")
+        if os.path.lexists(place) and (not place.is_dir() or any(place.iterdir())):
+            raise FolderUnusable(str(place), "there is something in it already")
+    except OSError as error:
+        raise FolderUnusable(str(place), error.strerror or str(error)) from None
 
 
 def _now(folder: Path) -> tuple[Manifest, int]:
@@ -89,7 +107,7 @@ def _now(folder: Path) -> tuple[Manifest, int]:
 def _make(source: Path, place: Path, found: Manifest, position: int, progress: Progress | None) -> Snapshot:
     place.parent.mkdir(parents=True, exist_ok=True)
     making = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
-    counts = _Counts()
+    counts, left_out = _Counts(), Unsynced()
     try:
         making.chmod(0o750)
         names = sorted(found.files() - {manifest.NAME})
@@ -101,6 +119,8 @@ def _make(source: Path, place: Path, found: Manifest, position: int, progress: P
                 # Nobody writes to a crashed journal: all of it is copied, and opening the copy sorts it out.
                 end = position if owned else (source / name).stat().st_size
                 _copy(source / name, making / name, end, counts)
+                if owned and found.fsync != "commit":
+                    left_out = unsynced(OsStorage(source), active, position)
                 _mark(making, active, position)
             else:
                 _link(source / name, making / name, counts)
@@ -127,6 +147,7 @@ def _make(source: Path, place: Path, found: Manifest, position: int, progress: P
         counts.copied,
         counts.bytes,
         counts.copied_bytes,
+        *left_out,
     )
 
 
@@ -149,7 +170,7 @@ def _copy(source: Path, target: Path, size: int, counts: _Counts) -> None:
         writing = OsStorage(target.parent).create(target.name)
         try:
             at = 0
-            while at < size and (data := reading.read(at, min(PIECE, size - at))):
+            while at < size and (data := _read(reading, at, min(PIECE, size - at), source)):
                 writing.write(at, [data])
                 at += len(data)
             writing.sync()
@@ -160,6 +181,13 @@ def _copy(source: Path, target: Path, size: int, counts: _Counts) -> None:
     counts.copied += 1
     counts.bytes += at
     counts.copied_bytes += at
+
+
+def _read(file: File, at: int, size: int, source: Path) -> bytes:
+    try:
+        return file.read(at, size)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(source)) from None  # whose fault it is
 
 
 def _mark(folder: Path, info: SegmentInfo, position: int) -> None:
