@@ -877,3 +877,15 @@ def test_open_ranges_are_what_is_still_to_be_settled() -> None:
     assert list(lease.open_ranges(0, 6)) == [(1, 2), (2, 3), (4, 5), (5, 6)]
     assert list(lease.open_ranges(3, 4)) == []
     assert list(lease.open_ranges(0, 1)) == []
+
+
+def test_no_more_is_fetched_than_fits_into_memory_whatever_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = make_group()
+    bring(group, Meta(due=100.0), first=7)
+    assert group.wants() > 0, "what is scheduled is outside the window"
+    monkeypatch.setattr("runnel.broker.group.machine.MAX_BYTES", group.unsettled_bytes)
+    assert group.wants() == 0, "but not outside of memory"
+    group.join("ann", 8)
+    (lease,) = grant(group, 100.0)
+    group.ack(lease, lease.first, 100.0)
+    assert group.wants() > 0

@@ -20,6 +20,7 @@ from runnel.broker.group.ready import PLAIN, Item, Ready, Stretch
 from runnel.core.errors import AlreadySettled, InvalidOption, LeaseEnded, UnknownMember
 from runnel.core.record import Meta
 
+MAX_BYTES = 256 * 1024 * 1024  # of records that a group has fetched and not settled, whatever their time
 EXPIRED_LEASE = "its lease ended without an ack"
 LEFT = "its member left without an ack"
 
@@ -108,7 +109,9 @@ class Group:
         return self.outstanding + self.backlog
 
     def wants(self) -> int:
-        """How many more records to bring. Scheduled ones wait outside the window."""
+        """How many more records to bring. Scheduled ones wait outside the window, as long as they are not too large."""
+        if self.unsettled_bytes >= MAX_BYTES:
+            return 0
         return max(0, self.options.max_ack_pending - self.outstanding - self._ready.count - self._ready.waiting)
 
     def floor(self, position: int) -> int:
