@@ -96,7 +96,11 @@ def test_an_interrupted_command_ends_quietly(
         return 0
 
     monkeypatch.setattr(info, "run", interrupted)
-    assert main(["info", str(tmp_path)]) == 130
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a run in the background ignores it
+    try:
+        assert main(["info", str(tmp_path)]) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert capsys.readouterr() == ("", "")
 
 
