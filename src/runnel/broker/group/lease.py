@@ -27,6 +27,19 @@ class Stock(Protocol):
         """The stock of one place, which holds on to nothing else."""
 
 
+class Notes(Protocol):
+    """Somebody who writes down what is settled, and what failed and is to be tried again."""
+
+    def settled(self, place: int) -> None:
+        """One place is done with."""
+
+    def settled_range(self, first: int, end: int) -> None:
+        """Places [first, end) are done with."""
+
+    def failed(self, place: int, attempts: int, due: float, reason: str) -> None:
+        """An attempt failed; the next one is not before `due`."""
+
+
 class Lease:
     """Places [first, end) at one member. `low` is the first that is not settled, `handed` the first not yet seen.
 

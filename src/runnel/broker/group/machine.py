@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import chain, islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from runnel.broker.group.lease import Lease, Stock
+from runnel.broker.group.lease import Lease, Notes, Stock
 from runnel.broker.group.options import GroupOptions
 from runnel.broker.group.ready import PLAIN, Item, Ready, Stretch
 from runnel.core.errors import AlreadySettled, InvalidOption, LeaseEnded, UnknownMember
@@ -32,19 +32,6 @@ class DeadLetter(NamedTuple):
     stock: Stock
     attempts: int
     reason: str
-
-
-class Notes(Protocol):
-    """Somebody who writes down what is settled, and what failed and is to be tried again."""
-
-    def settled(self, place: int) -> None:
-        """One place is done with."""
-
-    def settled_range(self, first: int, end: int) -> None:
-        """Places [first, end) are done with."""
-
-    def failed(self, place: int, attempts: int, due: float, reason: str) -> None:
-        """An attempt failed; the next one is not before `due`."""
 
 
 class Member:
