@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 log = logging.getLogger("runnel")
 
-TURN = 1024  # records after which a reader that never has to wait lets others on the loop run
+TURN = 128  # records after which a reader that never has to wait lets others on the loop run
 WARN_SHARE = 0.01  # above this share of drops a subscription is warned about, once
 
 

@@ -20,7 +20,7 @@ from runnel.journal.segment import START, SegmentInfo
 from runnel.journal.storage import File, Storage
 from runnel.journal.swap import read_whole
 
-CHUNK = 512 * 1024  # read at a time where a topic's records lie densely
+CHUNK = 256 * 1024  # read at a time where a topic lies densely: what the loop decodes before others get their turn
 
 
 class Source:
