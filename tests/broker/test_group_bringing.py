@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from runnel.broker import group_bringing
 from runnel.broker.cursor import RETENTION, Missed, Taken
+from runnel.broker.gathering import Stored
 from runnel.broker.group.machine import Group
 from runnel.broker.group_bringing import Stock, bring, bring_again, holes, pass_settled
+from runnel.broker.group_bringing import stock_of as stock_at_places
 from runnel.core.batch import Slice, Stretch
 from runnel.core.record import Meta
 from runnel.journal.group_state import Failure, GroupState
@@ -146,3 +148,26 @@ def test_stock_weighs_and_can_be_made_small() -> None:
     assert (len(only.slice), only.size(113), only.records(113, 114)) == (1, 3, (record,))
     assert only.only(113) is only
     assert in_order(make_group()) == []
+
+
+def test_stock_knows_when_each_record_was_published() -> None:
+    times = [datetime(2026, 1, 1, 0, minute, tzinfo=UTC) for minute in range(3)]
+    stretches = [Stretch(8, 108, times[0]), Stretch(12, 112, times[1]), Stretch(13, 113, times[2])]
+    stock = Stock(110, Slice("t", 1, 10, (b"x",) * 5, stretches, {}))
+    assert [stock.time(place) for place in range(110, 115)] == [
+        time.timestamp() for time in (times[0], times[0], times[1], times[2], times[2])
+    ]
+    for place in range(110, 115):
+        assert stock.only(place).time(place) == stock.time(place)
+
+
+@pytest.mark.parametrize("by_sequence", [True, False])
+def test_only_what_is_on_disk_need_not_be_held(by_sequence: bool) -> None:
+    part, log = stock_of([None] * 2, shift=100).slice, make_log()
+    assert not stock_at_places(part, None, by_sequence=by_sequence).is_kept
+    stock = stock_at_places(part, log, by_sequence=by_sequence)
+    assert (stock.first, stock.is_kept) == (110 if by_sequence else 10, False)
+    log.stored = Stored(1, 0)
+    stock = stock_at_places(part, log, by_sequence=by_sequence)
+    assert stock.is_kept
+    assert stock.only(stock.first).is_kept

@@ -9,7 +9,8 @@ import pytest
 
 from runnel import Broker, Delivery, GroupSubscription
 from runnel.broker.group_bringing import Stock
-from runnel.broker.group_reader import WATCH, GroupReader
+from runnel.broker.group_reader import GroupReader
+from runnel.broker.group_worry import WATCH
 from runnel.core.batch import Slice, Stretch
 from runnel.core.errors import InvalidOption, OffsetOutOfRange
 from runnel.testing.clock import JumpingClock
@@ -128,6 +129,20 @@ async def test_an_idle_member_need_not_wait_until_a_busy_one_is_half_empty(runne
                 await delivery.ack()
             async with asyncio.timeout(1):
                 assert (await anext(idle)).offset == 17
+
+
+async def test_the_next_of_a_key_comes_though_the_one_before_it_expired_at_a_busy_member(
+    runnel_broker: Broker, runnel_clock: JumpingClock
+) -> None:
+    async with subscribe(runnel_broker) as deliveries:
+        await runnel_broker.publish("t", b"0")
+        await runnel_broker.publish("t", b"1", key="k", expires=5)
+        await runnel_broker.publish("t", b"2", key="k")
+        (busy,) = await take(deliveries, 1)
+        await runnel_clock.advance(5)
+        async with asyncio.timeout(1):
+            assert (await anext(deliveries)).value == b"2"
+        await busy.ack()
 
 
 async def test_the_next_of_a_key_goes_to_an_idle_member_at_once(runnel_broker: Broker) -> None:

@@ -1,5 +1,6 @@
 """The groups of a broker: made when first joined, kept while the broker is, agreed upon by all members."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from runnel import Broker
 from runnel.broker.group.options import BACKOFF
 from runnel.core.errors import BrokerClosed, InvalidName, InvalidOption, OffsetOutOfRange, UnknownGroup
+from runnel.core.journal_errors import GroupInUse
 
 
 def join(broker: Broker, name: str = "g", pattern: str = "t", start: Any = None, **said: Any) -> Any:
@@ -94,3 +96,35 @@ async def test_a_closed_broker_has_no_groups_and_takes_none(runnel_broker: Broke
     assert list(runnel_broker._bus.groups) == []
     with pytest.raises(BrokerClosed):
         join(runnel_broker)
+
+
+async def test_a_group_without_members_can_be_forgotten_and_begins_anew(runnel_broker: Broker) -> None:
+    await runnel_broker.publish("t", "x")
+    async with runnel_broker.subscribe("t", group="g") as deliveries:
+        async for delivery in deliveries:
+            await delivery.ack()
+            break
+        with pytest.raises(GroupInUse) as caught:
+            await runnel_broker.forget_group("g", "t")
+        assert caught.value.members == 1
+    await runnel_broker.forget_group("g", "t")
+    with pytest.raises(UnknownGroup):
+        runnel_broker.group("g", "t")
+    with pytest.raises(UnknownGroup):
+        await runnel_broker.forget_group("g", "t")
+    async with runnel_broker.subscribe("t", group="g") as deliveries:
+        async for delivery in deliveries:
+            assert delivery.record.offset == 0, "what it settled is forgotten"
+            break
+
+
+async def test_publishers_who_waited_for_a_group_that_is_forgotten_go_on(runnel_broker: Broker) -> None:
+    topic = runnel_broker.topic("t")
+    async with topic.subscribe(group="g", buffer=2):
+        pass
+    await topic.publish_many(["x"] * 2)
+    waiting = asyncio.ensure_future(topic.publish("y"))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await runnel_broker.forget_group("g", "t")
+    assert (await waiting).offset == 2

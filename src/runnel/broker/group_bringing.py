@@ -7,23 +7,29 @@ Below: group, journal.group_state. Above: group_reader.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
+from operator import attrgetter
 
 from runnel.broker.cursor import Cursor, Taken, is_gone
 from runnel.broker.group.machine import Group
 from runnel.broker.group.ready import PLAIN, is_special
+from runnel.broker.log import Log
 from runnel.core.batch import Slice
 from runnel.core.record import Record
 from runnel.journal.group_state import GroupState
 
 
 class Stock:
-    """A slice of a log at the group's places: offsets, or sequences of a pattern."""
+    """A slice of a log at the group's places: offsets, or sequences of a pattern.
 
-    __slots__ = ("first", "slice")
+    `is_kept`: it is on disk too, so that a group need not hold on to what it does not want soon.
+    """
 
-    def __init__(self, first: int, slice_: Slice) -> None:
-        self.first, self.slice = first, slice_
+    __slots__ = ("first", "is_kept", "slice")
+
+    def __init__(self, first: int, slice_: Slice, *, is_kept: bool = False) -> None:
+        self.first, self.slice, self.is_kept = first, slice_, is_kept
 
     def size(self, place: int) -> int:
         """How many bytes lie at `place`."""
@@ -33,12 +39,18 @@ class Stock:
         """How many bytes lie at [first, end)."""
         return sum(map(len, self.values(first, end)))
 
+    def time(self, place: int) -> float:
+        """When what lies at `place` was published."""
+        stretches = self.slice.stretches
+        at = bisect_right(stretches, self.slice.start + place - self.first, key=_offset) - 1
+        return stretches[max(0, at)].time.timestamp()
+
     def only(self, place: int) -> Stock:
         """The one record at `place`, which holds on to no other."""
         if len(self.slice) == 1:
             return self
         offset = self.slice.start + place - self.first
-        return Stock(place, self.slice.cut(offset, offset + 1))
+        return Stock(place, self.slice.cut(offset, offset + 1), is_kept=self.is_kept)
 
     def records(self, first: int, end: int) -> tuple[Record[bytes], ...]:
         """The records at [first, end)."""
@@ -47,6 +59,15 @@ class Stock:
     def values(self, first: int, end: int) -> tuple[bytes, ...]:
         """The values at [first, end)."""
         return self.slice.values[first - self.first : end - self.first]
+
+
+_offset = attrgetter("offset")
+
+
+def stock_of(part: Slice, log: Log | None, *, by_sequence: bool) -> Stock:
+    """A slice of `log` at the group's places."""
+    is_kept = log is not None and log.stored is not None
+    return Stock(part.sequence if by_sequence else part.start, part, is_kept=is_kept)
 
 
 def bring(group: Group, stock: Stock, now: float) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from runnel.journal.entry import Part
-from runnel.journal.ledger import progress_part
+from runnel.journal.parts import progress_part
 from runnel.journal.ranges import compact, joined, without
 
 

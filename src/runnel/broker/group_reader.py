@@ -2,7 +2,7 @@
 
 It outlives its members: what nobody has acked stays, and publishers wait (`block`) before
 anything would be lost.
-Below: group, attachment, flow. Above: group_subscription (a member), bus.
+Below: group, attachment, flow, group_recall. Above: group_subscription (a member), bus.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from runnel.broker.gate import Watch
 from runnel.broker.group.lease import Lease
 from runnel.broker.group.machine import Group
 from runnel.broker.group.options import GroupOptions
-from runnel.broker.group_bringing import Stock, bring, bring_again, holes, pass_settled
+from runnel.broker.group_bringing import Stock, bring, bring_again, holes, pass_settled, stock_of
 from runnel.broker.group_flow import GroupFlow
 from runnel.broker.group_keeper import GroupKeeper
+from runnel.broker.group_recall import Recall
+from runnel.broker.group_worry import Worry
 from runnel.broker.letters import Letters
 from runnel.broker.pattern_cursor import PatternCursor
 from runnel.broker.start import check_start
-from runnel.broker.statistics import GroupStatistics, MemberStatistics
+from runnel.broker.statistics import GroupStatistics, of_group
 from runnel.core.batch import Slice
 from runnel.core.clock import Clock, Timer
 from runnel.core.errors import InvalidOption, NotSupported, RunnelError
@@ -43,7 +45,7 @@ log = logging.getLogger("runnel")
 
 BUFFER = 10_000_000  # records, and bytes, that may wait in a group before publishers do
 BUFFER_BYTES = 1024 * 1024 * 1024
-WATCH = 30.0  # seconds without a member, or without anything settled, before that is warned about
+LOOK = 4096  # records brought in one turn of the loop; those that wait for their time are no bound
 
 
 class GroupReader:
@@ -87,9 +89,8 @@ class GroupReader:
         self._timer: Timer | None = None
         self._timer_due = float("inf")
         self._watches: list[Watch] = []
-        self._moved = bus.clock.time()  # when something was last settled, or a member came
-        self._settled_then = self._owed = 0
-        self._warned = False
+        self._worry = Worry(self.label, bus.clock.time())
+        self._recall = Recall(bus, self.attachment, self.group, self.wake, self._lost)
 
     def __repr__(self) -> str:
         return f"<GroupReader {self.label!r}, {self.group!r}>"
@@ -168,7 +169,7 @@ class GroupReader:
         """A member comes."""
         self.group.join(subscription.label, subscription.prefetch, subscription.prefetch_bytes)
         self.subscriptions[subscription.label] = subscription
-        self._moved, self._warned = self._bus.clock.time(), False
+        self._worry.calm(self._bus.clock.time())
         self.wake()
 
     def dismiss(self, subscription: GroupSubscription[Any]) -> None:
@@ -192,14 +193,8 @@ class GroupReader:
             return
         now = self._bus.clock.time()
         self.letters.bury(self.group.expire(now))
-        while (wanted := self.group.wants()) > 0:
-            if self.flow.revived is not None and pass_settled(self.flow.cursor, self.flow.revived):
-                self.flow.revive(None)
-            taken = self.flow.take(wanted)
-            if taken is None:
-                self.attachment.park(self)
-                break
-            self._bring(taken, now)
+        self._recall.bring(now)
+        self._look(now)
         if self.keeper is not None and self.keeper.must_wait:
             # A failed attempt is stored before the next one; the keeper wakes us when it is.
             assert self._bus.store is not None
@@ -211,10 +206,28 @@ class GroupReader:
         self._unfed = any(member.room > 0 for member in self.group.members.values())
         self._look_after(now)
 
+    def _look(self, now: float) -> None:
+        """Bring as much as the group wants, if there is so much."""
+        end = self.group.unsettled + LOOK
+        while (wanted := self.group.wants()) > 0:
+            if self.group.unsettled >= end:
+                self.wake()
+                break
+            if self.flow.revived is not None and pass_settled(self.flow.cursor, self.flow.revived):
+                self.flow.revive(None)
+            taken = self.flow.take(wanted)
+            if taken is None:
+                self.attachment.park(self)
+                break
+            self._bring(taken, now)
+        if self.keeper is not None and self._bus.publisher.blocked:
+            self._bus.publisher.release()  # what was let go takes no room
+
     def _bring(self, taken: Taken, now: float) -> None:
         if taken.missed is not None:
             self._miss(taken.missed)
-        stocks = [Stock(part.sequence if self.attachment.is_pattern else part.start, part) for part in taken.slices]
+        logs, by_sequence = self._bus.catalog.logs, self.attachment.is_pattern
+        stocks = [stock_of(part, logs.get(part.topic), by_sequence=by_sequence) for part in taken.slices]
         before, self._looked = self._looked, self.flow.cursor.position
         if self.keeper is not None:
             for first, end in holes(taken, stocks, before, self._looked):
@@ -231,9 +244,13 @@ class GroupReader:
         if self.flow.revived is not None and not self.attachment.is_pattern:
             count -= self.flow.revived.settled.count(missed.first, missed.end)
         if count:
-            self.missed += count
-            log.warning("group %r missed %d records: %s", self.label, count, missed.reason)
+            self._lost(count, missed.reason)
         self._bus.publisher.release()  # what is gone takes no room
+
+    def _lost(self, count: int, reason: str) -> None:
+        """Records are gone that the group had not settled."""
+        self.missed += count
+        log.warning("group %r missed %d records: %s", self.label, count, reason)
 
     def records(self, lease: Lease, first: int, end: int) -> tuple[Record[bytes], ...]:
         """The records at places [first, end) of a lease."""
@@ -245,7 +262,12 @@ class GroupReader:
 
     def take_up(self, lease: Lease) -> bool:
         """A member begins with what it was granted; False: there is nothing left to begin with."""
-        return not lease.ended and self.group.take_up(lease, self._bus.clock.time())
+        if lease.ended:
+            return False
+        if not self.group.take_up(lease, self._bus.clock.time()):
+            self._after_settling()  # it has expired: the next of its key may go
+            return False
+        return True
 
     # -- what members say ---------------------------------------------------------------------------------------
 
@@ -301,18 +323,14 @@ class GroupReader:
                 watch.tell()
                 self._watches.remove(watch)
         settled = self.group.acked + self.group.dead_lettered + self.group.expired
-        owed = 0 if self.group.paused else self.flow.lag() - self.group.scheduled  # the others wait as they were told
-        if settled != self._settled_then or not owed or not self._owed:
-            self._moved, self._warned = now, False
-        elif now - self._moved >= WATCH and not self._warned:
-            self._warned = True
-            why = "has no member" if not self.members else "has settled nothing"
-            log.warning("group %r %s for %.0f s while %s records wait", self.label, why, now - self._moved, f"{owed:,}")
-        self._settled_then, self._owed = settled, owed
+        told_to_wait = self.group.scheduled + self.group.parked
+        owed = 0 if self.group.paused else self.flow.lag() - told_to_wait
+        late = self._worry.look(now, settled, owed, self.members)
         event = self.group.next_event()
-        late = self._moved + WATCH if owed and not self._warned else float("inf")
         due = late if event is None else min(event, late)
-        if due < self._timer_due:
+        if self._recall.has_more():
+            self.wake()
+        elif due < self._timer_due:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_due = due
@@ -328,36 +346,7 @@ class GroupReader:
 
     def statistics(self) -> GroupStatistics:
         """How far the group is, and what each member holds."""
-        group = self.group
-        members = tuple(
-            MemberStatistics(member.name, member.held, member.prefetch, member.granted, member.acked)
-            for member in group.members.values()
-        )
-        return GroupStatistics(
-            self.name,
-            self.pattern,
-            self.flow.lag(),
-            group.outstanding,
-            group.scheduled,
-            self._oldest_age(),
-            group.acked,
-            group.redelivered,
-            group.dead_lettered,
-            group.expired,
-            self.missed,
-            group.paused,
-            members,
-        )
-
-    def _oldest_age(self) -> float:
-        """How long ago the oldest unsettled record was published."""
-        floor = self.floor()
-        stock = self.group.stock_at(floor)
-        if stock is None:
-            return 0.0
-        assert isinstance(stock, Stock)
-        (record,) = stock.records(floor, floor + 1)
-        return max(0.0, self._bus.clock.time() - record.time.timestamp())
+        return of_group(self)
 
     # -- steering -----------------------------------------------------------------------------------------------
 
@@ -379,11 +368,12 @@ class GroupReader:
         self.flow.cursor, self._looked = cursor, cursor.position
         self.flow.revive(None)
         self.group.clear()
+        self._recall.forget()
         if self.keeper is not None and self._bus.store is not None:
             self._bus.store.keeper.place_group(self, self.keeper)
         for subscription in self.subscriptions.values():
             subscription.forget()
-        self._moved, self._warned = self._bus.clock.time(), False
+        self._worry.calm(self._bus.clock.time())
         self._after_settling()
 
     # -- as a reader of logs ------------------------------------------------------------------------------------
@@ -417,6 +407,7 @@ class GroupReader:
         """The broker closes, or the topic is gone: so is the group. A closed broker's journal remembers it."""
         members, self.subscriptions = self.subscriptions, {}  # nobody is left to give back to
         self.group.clear()
+        self._recall.forget()
         if error is not None and self.keeper is not None and self._bus.store is not None:
             self._bus.store.keeper.forget_group(self.keeper)
         for subscription in members.values():

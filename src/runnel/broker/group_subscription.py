@@ -164,7 +164,7 @@ class GroupSubscription(Reading, Generic[T]):
         """The record with a value of its own; what cannot be decoded is rejected with the reason."""
         try:
             encoding = self.reader.attachment.encoding_of(record.topic)
-            value = codec.encoded_as(encoding).decode(record.topic, record.value)
+            value = codec.encoded_as(encoding).value_of(record)
         except ValidationFailed as error:
             self.reader.reject(lease, place, f"not a {codec.name}: at {error.field}: {error.why}")
             return None

@@ -7,9 +7,11 @@ subscriber's view of one or more slices, with the gap that only it may have.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain, repeat
+from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from runnel.core.record import NO_HEADERS, Gap, Meta, Record
@@ -93,11 +95,14 @@ class Slice:
 
     def cut(self, start: int, end: int) -> Slice:
         """The part [start, end) of this slice."""
-        ends = [stretch.offset for stretch in self.stretches[1:]] + [self.end]
-        kept = [one for one, stop in zip(self.stretches, ends, strict=True) if stop > start and one.offset < end]
+        first = max(0, bisect_right(self.stretches, start, key=_offset) - 1)
+        kept = self.stretches[first : bisect_left(self.stretches, end, key=_offset)]
         return Slice(
             self.topic, self.epoch, start, self.values[start - self.start : end - self.start], kept, self.metas
         )
+
+
+_offset = attrgetter("offset")
 
 
 class Batch(Generic[T]):

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from runnel.broker.group.lease import Lease
-from runnel.broker.group.machine import EXPIRED_LEASE, LEFT, DeadLetter, Group, Member
+from runnel.broker.group.machine import EXPIRED_LEASE, LEFT, DeadLetter, Group
+from runnel.broker.group.member import Member
 from runnel.broker.group.options import GroupOptions
 from runnel.core.errors import AlreadySettled, InvalidOption, LeaseEnded, RunnelError, UnknownMember
 from runnel.core.record import Meta
-from tests.broker.group.rig import SHELF, look, size_of, whereabouts
+from tests.broker.group.rig import KEPT, SHELF, let_go, look, size_of, whereabouts
 
 CHANCE = 0.5
 KEYS = st.sampled_from([None, None, b"a", b"b", b"c"])
@@ -104,9 +105,14 @@ class GroupMachine(RuleBasedStateMachine):
     model: Model
 
     @initialize(
-        limit=st.none() | st.integers(1, 4), pending=st.sampled_from([3, 8, 40]), backoff=st.sampled_from([0.0, 2.0])
+        limit=st.none() | st.integers(1, 4),
+        pending=st.sampled_from([3, 8, 40]),
+        backoff=st.sampled_from([0.0, 0.5, 2.0]),
+        kept=st.booleans(),
     )
-    def open(self, limit: int | None, pending: int, backoff: float) -> None:
+    def open(self, limit: int | None, pending: int, backoff: float, kept: bool) -> None:
+        self.shelf = KEPT if kept else SHELF
+        self.wanted: list[int] = []  # what the group has asked for again
         self.options = GroupOptions(
             ack_wait=10.0, max_ack_pending=pending, max_deliver=limit, backoff=(backoff, backoff * 3), jitter=0.5
         )
@@ -169,7 +175,7 @@ class GroupMachine(RuleBasedStateMachine):
     def bring_plain(self, count: int, hole: int) -> None:
         first = self.position + hole  # of a pattern, places between belong to other topics
         self.position = first + min(count, self.group.wants())
-        self.group.bring(first, self.position, SHELF)
+        self.group.bring(first, self.position, self.shelf)
         self.model.notes |= {place: Note(place) for place in range(first, self.position)}
 
     @precondition(lambda self: self.group.wants())
@@ -181,7 +187,7 @@ class GroupMachine(RuleBasedStateMachine):
             due = None if trait.due is None else self.now + trait.due
             expires = None if trait.expires is None else self.now + trait.expires
             meta = Meta(key=trait.key, priority=trait.priority, due=due, expires=expires)
-            self.group.bring_one(place, meta, size_of(place), SHELF, self.now)
+            self.group.bring_one(place, meta, size_of(place), self.shelf, self.now)
             self.model.notes[place] = Note(
                 place,
                 meta.key,
@@ -218,6 +224,25 @@ class GroupMachine(RuleBasedStateMachine):
         self.grant()
         if seen:
             self.see_everything()
+
+    @rule(limit=st.integers(1, 6), some_are_gone=st.sampled_from([False, False, True]))
+    def read_again(self, limit: int, some_are_gone: bool) -> None:
+        """What is due and was let go is read, as far as there is room; some of it may be gone."""
+        self.group.release(self.now)
+        self.wanted += self.group.recall(limit)
+        busy = any(where in ("ready", "out") for where in whereabouts(self.group).values())
+        assert not self.wanted or self.group.room() or busy, "nothing would ever make room"
+        while self.wanted and self.group.room() > 0:
+            place = self.wanted.pop(0)
+            note = self.model.notes[place]
+            assert note.due <= self.now, f"{place} was read before its time"
+            assert self.model.first_of_its_key(note), f"{place} was read before its turn"
+            if some_are_gone and place % 2:
+                assert self.group.gone(place, self.now, for_good=True)
+                assert not self.group.gone(place, self.now, for_good=True), "it is gone already"
+                del self.model.notes[place]
+            else:
+                self.group.came(place, place + 1, self.shelf)
 
     def grant(self) -> None:
         before = {name: sum(size_of(n.place) for n in self.model.held(m)) for name, m in self.group.members.items()}
@@ -361,6 +386,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.group.clear()
         assert all(lease.ended for lease in self.model.deadlines)
         self.model.notes.clear()
+        self.wanted.clear()
         self.model.deadlines.clear()
         self.position = pick % (self.position + 1)
 
@@ -421,9 +447,9 @@ class GroupMachine(RuleBasedStateMachine):
         assert where.keys() == self.model.notes.keys()
         for place, note in self.model.notes.items():
             assert (where[place] == "out") == (note.lease is not None)
-            if where[place] == "waiting":
+            if where[place] in ("waiting", "parked"):
                 assert not self.model.first_of_its_key(note)
-            if where[place] in ("ready", "out"):
+            if where[place] in ("ready", "out", "due"):
                 assert self.model.first_of_its_key(note), f"{place} may overtake another of its key"
             if note.lease is not None:
                 assert note.lease.is_open(place)
@@ -447,13 +473,24 @@ class GroupMachine(RuleBasedStateMachine):
         assert group.scheduled == where.count("scheduled")
         assert group.backlog == len(where) - where.count("out")
         assert group.unsettled == len(where)
-        assert group.wants() == max(0, pending - (len(where) - where.count("scheduled")))
+        outside = where.count("scheduled") + where.count("parked")
+        assert group.wants() == max(0, pending - (len(where) - outside))
+
+    @invariant()
+    def only_what_is_held_is_weighed(self) -> None:
+        gone = let_go(self.group._ready)
+        assert self.group.unsettled_bytes == sum(size_of(place) for place in self.model.notes if place not in gone)
+        assert not gone or self.shelf.is_kept, "what cannot be read again is held"
+        for place, where in whereabouts(self.group).items():
+            held = where in ("ready", "waiting", "out") or (where == "scheduled" and not self.shelf.is_kept)
+            assert not (held and place in gone)
+            assert where not in ("due", "parked") or place in gone
 
     @invariant()
     def the_floor_is_the_least_place_that_is_not_settled(self) -> None:
         floor = self.group.floor(self.position)
         assert floor == min(self.model.notes, default=self.position)
-        assert (self.group.stock_at(floor) is not None) == bool(self.model.notes)
+        assert self.group.time_at(floor) == (float(floor) if self.model.notes else None)
 
     @invariant()
     def counters_are_exact(self) -> None:
@@ -473,11 +510,11 @@ class GroupMachine(RuleBasedStateMachine):
     @invariant()
     def state_is_as_small_as_what_is_not_settled(self) -> None:
         group = self.group
-        leases = [*group._leases, *group._long]
+        leases = list(group._leases)
         assert set(leases) == set(self.model.deadlines)
         assert all(len(lease) for lease in leases)
         assert sum(len(lease._settled or ()) for lease in leases) <= 9 * len(leases)  # as long as a lease is
-        assert len(group._renewed) <= 2 * len(group._long) + 65
+        assert len(group._leases._renewed) <= 2 * len(group._leases._long) + 65
         assert group._ready._keys.keys() == {note.key for note in self.model.notes.values() if note.key is not None}
         assert {member.name for member in group._ring} == group.members.keys()
         assert len(group._ring) == len(group.members)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 from runnel.broker.group.lease import Lease
-from runnel.broker.group.machine import Group, Member
+from runnel.broker.group.machine import Group
+from runnel.broker.group.member import Member
 from runnel.broker.group.options import GroupOptions
 from runnel.broker.group.ready import Ready
 from runnel.core.record import Meta
 
 
 class Shelf:
-    """Stock whose sizes follow from the place; `narrowed` once it was told to hold one place alone."""
+    """Stock whose sizes and times follow from the place; `narrowed` once it was told to hold one place alone."""
 
-    def __init__(self, narrowed: int | None = None) -> None:
-        self.narrowed = narrowed
+    def __init__(self, narrowed: int | None = None, *, is_kept: bool = False) -> None:
+        self.narrowed, self.is_kept = narrowed, is_kept
 
     def size(self, place: int) -> int:
         return size_of(place)
@@ -23,8 +25,11 @@ class Shelf:
     def weight(self, first: int, end: int) -> int:
         return sum(map(size_of, range(first, end)))
 
+    def time(self, place: int) -> float:
+        return float(place)
+
     def only(self, place: int) -> Shelf:
-        return Shelf(place)
+        return Shelf(place, is_kept=self.is_kept)
 
 
 def size_of(place: int) -> int:
@@ -33,6 +38,7 @@ def size_of(place: int) -> int:
 
 
 SHELF = Shelf()
+KEPT = Shelf(is_kept=True)  # what lies here can be had again
 
 
 def make_group(name: str = "g", chance: float = 0.0, **options: Any) -> Group:
@@ -68,7 +74,7 @@ def of(leases: list[Lease], place: int) -> Lease:
 
 
 def in_queue(ready: Ready) -> dict[int, str]:
-    """Where everything in the queue is: ready, waiting for its key, or scheduled."""
+    """Where everything in the queue is: ready, waiting or parked behind its key, scheduled, or due and to be read."""
     found: list[tuple[int, str]] = []
     for stretch in ready._plain:
         found += [(place, "ready") for place in range(stretch.first, stretch.end)]
@@ -77,16 +83,24 @@ def in_queue(ready: Ready) -> dict[int, str]:
     for again in ready._again:
         found += [(place, "ready") for place, _ in again]
     for behind in ready._keys.values():
-        found += [(item.place, "waiting") for item in behind or ()]
-    found += [(place, "scheduled") for _, place, _ in ready._schedule]
+        found += [(item.place, "waiting" if item.stock is not None else "parked") for item in behind or ()]
+    found += [(row.place, "due") for row in chain(*ready._due, ready._away.values())]
+    found += [(place, "scheduled") for _, place, _, _ in ready._schedule]
     assert len(dict(found)) == len(found), "something is in the queue twice"
     return dict(found)
+
+
+def let_go(ready: Ready) -> set[int]:
+    """The places whose values nobody holds."""
+    rows = chain(ready._schedule, *ready._due, ready._away.values())
+    behind = [item.place for items in ready._keys.values() for item in items or () if item.stock is None]
+    return {row.place for row in rows if row.item is None or row.item.stock is None} | set(behind)
 
 
 def whereabouts(group: Group) -> dict[int, str]:
     """Where every unsettled place is: out, ready, waiting or scheduled; each is in one of them only."""
     queued = in_queue(group._ready)
-    out = [place for lease in (*group._leases, *group._long) for place in lease.open_places()]
+    out = [place for lease in group._leases for place in lease.open_places()]
     assert len(set(out)) == len(out), "a place is out twice"
     assert not queued.keys() & set(out), "a place is out and in the queue"
     return queued | dict.fromkeys(out, "out")
@@ -103,5 +117,5 @@ def look(group: Group) -> tuple[Any, ...]:
         group.outstanding,
         group.next_event(),
         [(m.name, m.held, m.held_bytes, m.granted, m.acked) for m in group.members.values()],
-        [(lease.low, lease.handed, lease.deadline) for lease in (*group._leases, *group._long)],
+        [(lease.low, lease.handed, lease.deadline) for lease in group._leases],
     )

@@ -12,7 +12,19 @@ from runnel.broker.group.machine import EXPIRED_LEASE, LEFT, Group
 from runnel.core.errors import AlreadySettled, InvalidOption, LeaseEnded, RunnelError, UnknownMember
 from runnel.core.record import Meta
 from tests.broker.group.group_model import GroupMachine
-from tests.broker.group.rig import SHELF, bring, granted, hand_all, keyed, look, make_group, of, size_of, whereabouts
+from tests.broker.group.rig import (
+    KEPT,
+    SHELF,
+    bring,
+    granted,
+    hand_all,
+    keyed,
+    look,
+    make_group,
+    of,
+    size_of,
+    whereabouts,
+)
 
 TestAnySequence = GroupMachine.TestCase
 TestAnySequence.settings = settings(max_examples=400, stateful_step_count=50)
@@ -193,7 +205,7 @@ def test_a_long_history_of_acks_leaves_nothing_behind() -> None:
     assert group.floor(place) == place
     assert whereabouts(group) == {}
     ready = group._ready
-    for kept in (group._leases, group._long, group._renewed, ready._keys, ready._schedule, ready._plain):
+    for kept in (group._leases, group._leases._renewed, ready._keys, ready._schedule, ready._plain):
         assert not kept
 
 
@@ -202,7 +214,7 @@ def test_renewing_a_lease_over_and_over_takes_no_memory() -> None:
     lease = one_out(group)
     for second in range(1000):
         group.extend(lease, 0, 60.0, float(second))
-    assert len(group._renewed) <= 70
+    assert len(group._leases._renewed) <= 70
     assert group.expire(1058.0) == []
     assert not lease.ended
     group.expire(1059.0)
@@ -217,7 +229,7 @@ def test_renewing_a_lease_at_one_moment_is_renewing_it_once(seconds: float) -> N
         group.extend(lease, 0, seconds, 0.0)
         group.extend(lease, 0, 2 * seconds, 0.0)
     group.extend(lease, 0, seconds, 0.0)
-    assert len(group._renewed) <= 70
+    assert len(group._leases._renewed) <= 70
     group.expire(seconds)
     assert lease.ended
     assert whereabouts(group) == {0: "ready"}
@@ -252,9 +264,9 @@ def test_the_floor_is_the_least_place_that_is_not_settled() -> None:
     assert group.floor(4) == 1
     group.ack(lease, 3, 0.0)
     assert group.floor(4) == 1
-    assert group.stock_at(1) is not None
+    assert group.time_at(1) is not None
     assert make_group().floor(7) == 7
-    assert make_group().stock_at(7) is None
+    assert make_group().time_at(7) is None
 
 
 def test_the_first_attempt_is_one_and_every_further_one_counts() -> None:
@@ -889,3 +901,100 @@ def test_no_more_is_fetched_than_fits_into_memory_whatever_its_time(monkeypatch:
     (lease,) = grant(group, 100.0)
     group.ack(lease, lease.first, 100.0)
     assert group.wants() > 0
+
+
+# -- letting go -------------------------------------------------------------------------------------------------
+
+
+def wait(group: Group, *metas: Meta, first: int = 0) -> None:
+    """Records that can be read again come."""
+    for place, meta in enumerate(metas, first):
+        group.bring_one(place, meta, size_of(place), KEPT, 0.0)
+
+
+def test_what_was_let_go_takes_no_room_and_stalls_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runnel.broker.group.machine.MAX_BYTES", 20)
+    group = make_group(max_ack_pending=4)
+    wait(group, *[Meta(due=100.0)] * 50)
+    assert (group.unsettled, group.scheduled, group.unsettled_bytes, group.wants()) == (50, 50, 0, 4)
+
+
+def test_a_failed_attempt_lets_go_and_weighs_again_when_it_is_back() -> None:
+    group = make_group()
+    group.join("ann", 8)
+    group.bring(3, 5, KEPT)
+    (lease,) = grant(group)
+    group.nack(lease, 3, 60.0, "later", 0.0)
+    assert group.unsettled_bytes == size_of(4)
+    group.release(60.0)
+    assert group.recall(9) == [3]
+    group.came(3, 4, KEPT)
+    assert group.unsettled_bytes == size_of(3) + size_of(4)
+    (again,) = grant(group, 60.0)
+    assert again.attempt == 2
+    group.ack(again, 3, 60.0)
+    group.ack(lease, 4, 60.0)
+    assert group.unsettled_bytes == 0
+
+
+def test_what_is_due_comes_before_what_is_new() -> None:
+    group = make_group(max_ack_pending=10)
+    wait(group, *[Meta(due=5.0)] * 7)
+    group.release(5.0)
+    assert group.wants() == 3
+    group.recall(4)
+    assert group.wants() == 3, "those that are read count too"
+
+
+def test_no_more_comes_back_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = make_group(max_ack_pending=3)
+    group.join("ann", 8)
+    wait(group, *[Meta(due=5.0)] * 7)
+    group.release(5.0)
+    assert (len(group.recall(9)), group.room()) == (7, 3)
+    group.came(0, 2, KEPT)
+    assert group.room() == 1
+    leases = grant(group, 5.0)
+    assert group.room() == 1
+    group.ack(leases[0], 0, 5.0)
+    assert group.room() == 2
+    monkeypatch.setattr("runnel.broker.group.machine.MAX_BYTES", group.unsettled_bytes)
+    assert group.room() == 0
+
+
+def test_a_group_full_of_what_waits_for_a_key_still_takes_the_record_they_wait_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    group = make_group(max_ack_pending=2)
+    wait(group, Meta(key=b"k", due=5.0), *keyed("k", "k"))
+    monkeypatch.setattr("runnel.broker.group.machine.MAX_BYTES", group.unsettled_bytes)
+    group.release(5.0)
+    assert (group.recall(9), group.wants(), group.room()) == ([0], 0, 1)
+
+
+@pytest.mark.parametrize(("for_good", "settled"), [(True, [0]), (False, [])])
+def test_what_is_gone_is_done_with_and_written_down_only_if_it_is_so_for_good(
+    for_good: bool, settled: list[int]
+) -> None:
+    group, written = make_group(), Written()
+    group.notes = written
+    wait(group, Meta(key=b"k", due=5.0), Meta(key=b"k"))
+    group.release(5.0)
+    group.recall(1)
+    assert group.gone(0, 5.0, for_good=for_good)
+    assert whereabouts(group) == {1: "ready"}
+    assert group.floor(2) == 1
+    assert written.settled_places == settled
+    assert (group.acked, group.expired, group.dead_lettered) == (0, 0, 0)
+    assert not group.gone(0, 5.0, for_good=for_good)
+    assert written.settled_places == settled
+
+
+def test_what_comes_after_a_reset_is_nobodys() -> None:
+    group = make_group()
+    wait(group, Meta(due=5.0))
+    group.release(5.0)
+    group.recall(1)
+    group.clear()
+    group.came(0, 1, KEPT)
+    assert (group.unsettled, group.unsettled_bytes) == (0, 0)

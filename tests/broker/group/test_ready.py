@@ -2,9 +2,9 @@
 
 import pytest
 
-from runnel.broker.group.ready import FAIRNESS, Item, Ready, Stretch, is_special
+from runnel.broker.group.ready import FAIRNESS, NEAR, Item, Ready, Stretch, is_special
 from runnel.core.record import Meta
-from tests.broker.group.rig import SHELF, Shelf, in_queue, keyed, size_of
+from tests.broker.group.rig import KEPT, SHELF, Shelf, in_queue, keyed, size_of
 
 
 def item(place: int, meta: Meta | None = None) -> Item:
@@ -140,7 +140,7 @@ def test_an_item_that_comes_back_still_blocks_its_key() -> None:
     first = pick_item(ready)
     ready.put_back(first)
     assert pick_all(ready) == [0]
-    ready.delay(first, 10.0)
+    ready.delay(first, 10.0, 0.0)
     assert (ready.count, ready.waiting, ready.scheduled) == (0, 1, 1)
     ready.release_due(10.0)
     assert pick_item(ready) is first
@@ -205,24 +205,148 @@ def test_the_oldest_may_be_scheduled_ready_or_plain() -> None:
     assert ready.oldest() == 7
     ready.put_back(item(6, Meta(priority=3)))
     assert ready.oldest() == 6
-    ready.delay(item(2), 10.0)
+    ready.delay(item(2), 10.0, 0.0)
     assert ready.oldest() == 2
 
 
-def test_what_lies_at_the_oldest_place_is_found_wherever_it_is() -> None:
+def test_the_time_of_the_oldest_place_is_known_wherever_it_is() -> None:
     ready = Ready()
-    plain, scheduled, again = Shelf(), Shelf(), Shelf()
-    ready.add_plain(Stretch(7, 9, plain))
-    assert ready.stock_at(7) is plain
-    ready.put_back(Item(3, Meta(priority=2), 0, again))
-    assert ready.stock_at(3) is again
-    ready.delay(Item(2, Meta(), 0, scheduled), 10.0)
-    stock = ready.stock_at(2)
-    assert isinstance(stock, Shelf)
-    assert stock.narrowed == 2
+    ready.add_plain(stretch(7, 9))
+    ready.put_back(item(3, Meta(priority=2)))
+    ready.delay(item(2), 10.0, 0.0)
     add(ready, Meta(expires=9.0), first=20)
-    assert ready.stock_at(20) is SHELF
-    assert ready.stock_at(99) is None
+    for place, due in ((30, 10.0), (31, 5.0), (32, 5.0)):
+        ready.delay(Item(place, Meta(), 7, KEPT), due, 0.0)
+    ready.release_due(5.0)
+    assert ready.call_back(1) == [31]
+    assert in_queue(ready) == {
+        **dict.fromkeys((3, 7, 8, 20), "ready"),
+        **dict.fromkeys((2, 30), "scheduled"),
+        **dict.fromkeys((31, 32), "due"),
+    }
+    for place in (7, 3, 2, 20, 30, 31, 32):
+        assert ready.time_at(place) == float(place)
+    assert ready.time_at(99) is None
+
+
+# -- letting go -------------------------------------------------------------------------------------------------
+
+
+def wait(ready: Ready, *metas: Meta, first: int = 0, now: float = 0.0) -> None:
+    """Items that can be read again come, from place `first` on."""
+    for place, meta in enumerate(metas, first):
+        ready.add(Item(place, meta, 7, KEPT), now)
+
+
+@pytest.mark.parametrize(("due", "let_go"), [(NEAR - 0.001, 0), (NEAR, 7), (100.0, 7)])
+def test_what_waits_long_lets_go_of_its_value_and_what_is_due_soon_does_not(due: float, let_go: int) -> None:
+    ready = Ready()
+    wait(ready, Meta(due=due))
+    assert (ready.scheduled, ready.let_go) == (1, let_go)
+
+
+def test_what_cannot_be_read_again_lets_go_of_nothing() -> None:
+    ready = Ready()
+    ready.delay(item(0), 100.0, 0.0)
+    assert ready.let_go == 0
+    ready.release_due(100.0)
+    assert ready.call_back(9) == []
+    assert pick_item(ready).stock is not None
+
+
+def test_what_was_let_go_is_called_back_when_it_is_due_and_ready_when_it_came() -> None:
+    ready = Ready()
+    wait(ready, Meta(due=5.0), Meta(due=9.0))
+    assert ready.call_back(9) == []
+    ready.release_due(5.0)
+    assert (ready.scheduled, ready.due, ready.count) == (1, 1, 0)
+    assert ready.call_back(9) == [0]
+    assert ready.call_back(9) == [], "each is called once"
+    assert ready.came(0, KEPT) == size_of(0)
+    assert (ready.due, ready.count) == (0, 1)
+    assert pick_item(ready).stock is KEPT
+    assert ready.came(0, KEPT) == 0, "nobody called it"
+    assert ready.count == 0
+
+
+def test_what_is_known_of_a_record_outlives_its_value_and_its_headers_do_not() -> None:
+    ready = Ready()
+    meta = Meta(key=b"k", headers={"long": "x" * 1000}, due=5.0, expires=50.0, priority=4)
+    tried = Item(3, meta, 7, KEPT, attempts=2)
+    tried.reason = "why"
+    ready.add(tried, 0.0)
+    assert tried.meta.headers == {}
+    ready.release_due(5.0)
+    ready.call_back(1)
+    ready.came(3, KEPT)
+    back = pick_item(ready)
+    assert (back.attempts, back.reason, back.size) == (2, "why", size_of(3))
+    assert (back.meta.key, back.meta.expires, back.meta.priority) == (b"k", 50.0, 4)
+
+
+def test_nothing_but_a_place_is_kept_of_a_record_that_only_waits() -> None:
+    ready = Ready()
+    wait(ready, Meta(due=5.0, headers={"a": "b"}))
+    (row,) = ready._schedule
+    assert row == (5.0, 0, None, 0.0)
+
+
+def test_what_has_a_time_of_its_own_behind_its_key_is_outside_the_window() -> None:
+    ready = Ready()
+    wait(ready, Meta(key=b"k", due=5.0), Meta(key=b"k", due=7.0), Meta(key=b"k"), Meta(key=b"k", due=7.0))
+    assert (ready.scheduled, ready.parked, ready.waiting) == (1, 2, 1)
+    ready.release_due(5.0)
+    ready.call_back(1)
+    ready.came(0, KEPT)
+    ready.settled(pick_item(ready), 6.0)
+    assert in_queue(ready) == {1: "scheduled", 2: "waiting", 3: "parked"}
+    ready.release_due(7.0)
+    assert ready.call_back(9) == [1]
+    assert ready.gone(1, 8.0), "the next of its key may go"
+    assert in_queue(ready) == {2: "ready", 3: "parked"}
+    ready.settled(pick_item(ready), 8.0)
+    assert in_queue(ready) == {3: "due"}, "its time came while it stood behind"
+    assert ready.parked == ready.waiting == 0
+
+
+def test_what_is_urgent_is_called_back_first_but_not_always() -> None:
+    ready = Ready()
+    wait(ready, *[Meta(due=5.0)] * 3, *[Meta(due=5.0, priority=9)] * 20)
+    ready.release_due(5.0)
+    called = [place for _ in range(FAIRNESS * 2) for place in ready.call_back(1)]
+    assert sorted(called[: FAIRNESS - 1]) == list(range(3, 2 + FAIRNESS))
+    assert called[FAIRNESS - 1] == 0
+    assert called[2 * FAIRNESS - 1] == 1
+
+
+def test_places_are_called_back_in_order_however_they_are_due() -> None:
+    ready = Ready()
+    wait(ready, *[Meta(due=due) for due in (9.0, 7.0, 8.0, 5.0, 6.0)])
+    ready.release_due(9.0)
+    assert [ready.call_back(3), ready.call_back(3)] == [[0, 1, 2], [3, 4]]
+
+
+def test_very_many_that_are_due_at_once_take_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runnel.broker.group.ready.STEP", 2)
+    ready = Ready()
+    wait(ready, *[Meta(due=5.0)] * 5)
+    steps = []
+    while ready.next_due() is not None:
+        ready.release_due(5.0)
+        steps.append(ready.due)
+    assert steps == [2, 4, 5]
+
+
+def test_the_oldest_may_be_due_or_called_back() -> None:
+    ready = Ready()
+    wait(ready, Meta(due=5.0), Meta(due=5.0))
+    ready.release_due(5.0)
+    assert ready.oldest() == 0
+    ready.call_back(1)
+    assert ready.oldest() == 0
+    ready.gone(0, 5.0)
+    assert ready.oldest() == 1
+    assert not ready.gone(0, 5.0)
 
 
 # -- priorities -------------------------------------------------------------------------------------------------

@@ -10,18 +10,25 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from runnel.broker.group.machine import Member
+    from runnel.broker.group.member import Member
     from runnel.broker.group.ready import Item
 
 
 class Stock(Protocol):
-    """What lies at places: opaque to the group, except for its sizes, and that it can be made smaller."""
+    """What lies at places: opaque to the group, except for its sizes and times, and that it can be made smaller."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it can be read again from where it came, so that nobody has to hold on to it."""
 
     def size(self, place: int) -> int:
         """How many bytes lie at `place`."""
 
     def weight(self, first: int, end: int) -> int:
         """How many bytes lie at [first, end)."""
+
+    def time(self, place: int) -> float:
+        """When what lies at `place` was published."""
 
     def only(self, place: int) -> Stock:
         """The stock of one place, which holds on to nothing else."""
@@ -58,6 +65,7 @@ class Lease:
         "item",
         "low",
         "member",
+        "promised",
         "queued",
         "renewal",
         "stock",
@@ -72,6 +80,7 @@ class Lease:
         self.low = self.handed = first
         self.renewal = 0
         self.ended = False  # expired, or its member left: acks come too late
+        self.promised: dict[int, bool] | None = None  # to be acked by a transaction; True: nobody else looks after it
         self._settled: set[int] | None = None  # above `low`, for acks out of order
 
     def __repr__(self) -> str:
@@ -131,3 +140,12 @@ class Lease:
                 if self.is_open(place):
                     self.settle(place)
         return before - len(self)
+
+    def reopen(self, first: int, end: int) -> None:
+        """Places [first, end), which were settled, are not after all."""
+        if first < self.low:
+            done = set(range(min(end, self.low), self.low))
+            self._settled = done if self._settled is None else self._settled | done
+            self.low = first
+        if self._settled:
+            self._settled.difference_update(range(first, end))

@@ -2,25 +2,26 @@
 
 Each record goes to one member at a time and stays the group's business until it is
 acked, expired or dead-lettered. Between its floor and its position a group keeps only
-what is not settled; everything else there is.
-Below: lease, ready. Above: broker.group_reader, which brings records and carries effects out.
+what is not settled; everything else there is. What is to wait long, and can be read again, it
+keeps as a place only, and asks for when its time has come (`recall`).
+Below: leases, member, ready. Above: broker.group_reader, which brings records and carries effects out.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from heapq import heappop, heappush
-from itertools import chain, islice
 from typing import NamedTuple
 
 from runnel.broker.group.lease import Lease, Notes, Stock
+from runnel.broker.group.leases import Leases
+from runnel.broker.group.member import Member
 from runnel.broker.group.options import GroupOptions
 from runnel.broker.group.ready import PLAIN, Item, Ready, Stretch
 from runnel.core.errors import AlreadySettled, InvalidOption, LeaseEnded, UnknownMember
 from runnel.core.record import Meta
 
-MAX_BYTES = 256 * 1024 * 1024  # of records that a group has fetched and not settled, whatever their time
+MAX_BYTES = 256 * 1024 * 1024  # of records that a group holds and has not settled, whatever their time
 EXPIRED_LEASE = "its lease ended without an ack"
 LEFT = "its member left without an ack"
 
@@ -34,28 +35,6 @@ class DeadLetter(NamedTuple):
     reason: str
 
 
-class Member:
-    """Somebody who takes part. `held` never exceeds `prefetch`, nor `held_bytes` its bound, except by one record."""
-
-    __slots__ = ("acked", "granted", "group", "held", "held_bytes", "moved", "name", "prefetch", "prefetch_bytes")
-
-    def __init__(self, group: Group, name: str, prefetch: int, prefetch_bytes: int | None) -> None:
-        self.group, self.name, self.prefetch, self.prefetch_bytes = group, name, prefetch, prefetch_bytes
-        self.held = self.held_bytes = 0
-        self.granted = self.acked = 0
-        self.moved = float("-inf")  # when it last took something up, or settled it
-
-    def __repr__(self) -> str:
-        return f"<Member {self.name!r} holds {self.held} of {self.prefetch}>"
-
-    @property
-    def room(self) -> int:
-        """How many more records it may be granted."""
-        if self.prefetch_bytes is not None and self.held_bytes >= self.prefetch_bytes:
-            return 0
-        return self.prefetch - self.held
-
-
 class Group:
     """Who works on what. Every method takes the time it happens at; those that can fail records return them."""
 
@@ -65,15 +44,12 @@ class Group:
         self.paused = False
         self.acked = self.redelivered = self.dead_lettered = self.expired = 0
         self.outstanding = 0  # places at members
-        self.unsettled_bytes = 0  # of what was brought and is not settled
         self.notes: Notes | None = None  # where the group outlives its process
         self._chance = chance
         self._ready = Ready()
+        self._bytes = 0  # of what was brought and is not settled, held or let go
         self._ring: deque[Member] = deque()
-        self._leases: dict[Lease, None] = {}  # with open places, in the order of their deadlines
-        self._long: dict[Lease, None] = {}  # with open places, that outlive their first deadline
-        self._renewed: list[tuple[float, int, Lease]] = []  # a heap of when to look at those
-        self._renewals = 0
+        self._leases = Leases()
 
     def __repr__(self) -> str:
         return f"<Group {self.name!r}, {len(self.members)} members, {self.outstanding} out, {self.backlog} to come>"
@@ -83,12 +59,23 @@ class Group:
     @property
     def backlog(self) -> int:
         """Records brought here and not at a member."""
-        return self._ready.count + self._ready.waiting + self._ready.scheduled
+        ready = self._ready
+        return ready.count + ready.waiting + ready.scheduled + ready.parked + ready.due
 
     @property
     def scheduled(self) -> int:
         """Records whose time has not come."""
         return self._ready.scheduled
+
+    @property
+    def parked(self) -> int:
+        """Records that stand behind another of their key, and came before their time."""
+        return self._ready.parked
+
+    @property
+    def unsettled_bytes(self) -> int:
+        """The values of records brought here and not settled, less those that it let go of."""
+        return self._bytes - self._ready.let_go
 
     @property
     def unsettled(self) -> int:
@@ -99,20 +86,21 @@ class Group:
         """How many more records to bring. Scheduled ones wait outside the window, as long as they are not too large."""
         if self.unsettled_bytes >= MAX_BYTES:
             return 0
-        return max(0, self.options.max_ack_pending - self.outstanding - self._ready.count - self._ready.waiting)
+        ready = self._ready
+        return max(0, self.options.max_ack_pending - self.outstanding - ready.count - ready.waiting - ready.due)
 
     def floor(self, position: int) -> int:
         """The least place not settled; `position` (where to read on) when there is none."""
-        out = [lease.low for lease in chain(self._leases, self._long)]
+        out = [lease.low for lease in self._leases]
         oldest = self._ready.oldest()
         return min([position, *out] if oldest is None else [position, oldest, *out])
 
-    def stock_at(self, place: int) -> Stock | None:
-        """What lies at the least unsettled place, if it was brought here."""
-        for lease in chain(self._leases, self._long):
+    def time_at(self, place: int) -> float | None:
+        """When what lies at the least unsettled place was published, if it was brought here."""
+        for lease in self._leases:
             if lease.low == place:
-                return lease.stock
-        return self._ready.stock_at(place)
+                return lease.stock.time(place)
+        return self._ready.time_at(place)
 
     # -- members ------------------------------------------------------------------------------------------------
 
@@ -130,7 +118,7 @@ class Group:
         del self.members[name]
         self._ring.remove(member)
         dead: list[DeadLetter] = []
-        for lease in [lease for lease in chain(self._leases, self._long) if lease.member is member]:
+        for lease in [lease for lease in self._leases if lease.member is member]:
             dead += self._end(lease, LEFT, now)
         return dead
 
@@ -140,16 +128,16 @@ class Group:
             raise UnknownMember(self.name, name)
         return member
 
-    # -- bringing and granting ----------------------------------------------------------------------------------
+    # -- bringing -----------------------------------------------------------------------------------------------
 
     def bring(self, first: int, end: int, stock: Stock) -> None:
         """Plain records at [first, end): no key, delay, expiry or priority."""
-        self.unsettled_bytes += stock.weight(first, end)
+        self._bytes += stock.weight(first, end)
         self._ready.add_plain(Stretch(first, end, stock))
 
     def bring_one(self, place: int, meta: Meta, size: int, stock: Stock, now: float) -> None:
         """One record that has a key, delay, expiry or priority."""
-        self.unsettled_bytes += size
+        self._bytes += size
         self._ready.add(Item(place, meta, size, stock), now)
 
     def bring_again(
@@ -158,14 +146,50 @@ class Group:
         """One record that was tried in an earlier life of the group, and is not to be tried before `due`."""
         item = Item(place, meta, stock.size(place), stock, attempts)
         item.reason = reason
-        self.unsettled_bytes += item.size
+        self._bytes += item.size
         self._ready.add(item, now, due)
+
+    # -- bringing back what was let go --------------------------------------------------------------------------
+
+    def release(self, now: float) -> None:
+        """What is due may go, or be recalled. Very many take several calls: `next_event` stays in the past then."""
+        self._ready.release_due(now)
+
+    @property
+    def due(self) -> int:
+        """Records that were let go, and whose time has come."""
+        return self._ready.due
+
+    def recall(self, limit: int) -> list[int]:
+        """Up to `limit` places, in order, that are due and to be read again. Each then `came`, or is `gone`."""
+        return self._ready.call_back(limit)
+
+    def room(self) -> int:
+        """How many of those may come. They wait outside until there is room: only then are they held again."""
+        busy = self.outstanding + self._ready.count
+        if self.unsettled_bytes >= MAX_BYTES:
+            return 0 if busy else 1  # it is full of what waits for its key, perhaps for this one
+        return max(0, self.options.max_ack_pending - busy)
+
+    def came(self, first: int, end: int, stock: Stock) -> None:
+        """What was recalled at [first, end) was read."""
+        for place in range(first, end):
+            self._ready.came(place, stock)
+
+    def gone(self, place: int, now: float, *, for_good: bool) -> bool:
+        """What was recalled at `place` cannot be read: the group is done with it, in this life or for good."""
+        if not self._ready.gone(place, now):
+            return False
+        if for_good and self.notes is not None:
+            self.notes.settled(place)
+        return True
+
+    # -- granting -----------------------------------------------------------------------------------------------
 
     def grant(self, now: float) -> list[Lease]:
         """Hand out what is ready to members with room, in turn; the leases made."""
         leases: list[Lease] = []
-        ready = self._ready
-        ready.release_due(now)
+        self.release(now)
         if self.paused:
             return leases
         while (free := self._grantable()) > 0:
@@ -200,11 +224,12 @@ class Group:
                 expires = picked.meta.expires
                 if expires is not None and expires <= now:
                     self.expired += 1
-                    self.unsettled_bytes -= picked.size
+                    self._bytes -= picked.size
                     self._ready.settled(picked, now)
                     if self.notes is not None:
                         self.notes.settled(picked.place)
                     continue
+                assert picked.stock is not None, "what is ready is here"
                 picked.attempts += 1
                 lease = self._lease(member, picked.place, picked.place + 1, picked.attempts, picked.stock, picked, now)
                 member.held_bytes += picked.size
@@ -217,7 +242,7 @@ class Group:
         self, member: Member, first: int, end: int, attempt: int, stock: Stock, item: Item | None, now: float
     ) -> Lease:
         lease = Lease(member, first, end, attempt, now + self.options.ack_wait, stock, item)
-        self._leases[lease] = None
+        self._leases.add(lease)
         member.held += end - first
         member.granted += end - first
         self.outstanding += end - first
@@ -229,7 +254,7 @@ class Group:
         if item is not None and item.meta.expires is not None and item.meta.expires <= now:
             lease.settle(item.place)
             self.expired += 1
-            self.unsettled_bytes -= item.size
+            self._bytes -= item.size
             self._settled(lease, 1, now)
             if self.notes is not None:
                 self.notes.settled(item.place)
@@ -245,7 +270,7 @@ class Group:
     def ack(self, lease: Lease, place: int, now: float) -> None:
         """The record at `place` is done."""
         self._check(lease, place)
-        self.unsettled_bytes -= lease.stock.size(place)
+        self._bytes -= lease.stock.size(place)
         lease.settle(place)
         self.acked += 1
         lease.member.acked += 1
@@ -259,7 +284,7 @@ class Group:
             raise LeaseEnded(self.name, first, lease.attempt)
         if lease.member.group is not self:
             raise UnknownMember(self.name, lease.member.name)
-        self.unsettled_bytes -= lease.open_bytes(first, end)
+        self._bytes -= lease.open_bytes(first, end)
         if self.notes is not None:
             for one, other in lease.open_ranges(first, end):
                 self.notes.settled_range(one, other)
@@ -284,7 +309,7 @@ class Group:
     def reject(self, lease: Lease, place: int, reason: str, now: float) -> list[DeadLetter]:
         """The record will never succeed: to the dead letters at once."""
         self._check(lease, place)
-        self.unsettled_bytes -= lease.stock.size(place)
+        self._bytes -= lease.stock.size(place)
         lease.settle(place)
         dead = DeadLetter(place, lease.stock, lease.attempt, reason)
         self.dead_lettered += 1
@@ -299,7 +324,7 @@ class Group:
             raise InvalidOption("seconds", seconds, "expected a number above 0")
         self._check(lease, place)
         lease.deadline = now + seconds
-        self._requeue(lease)
+        self._leases.renew(lease)
 
     def _check(self, lease: Lease, place: int) -> None:
         if lease.ended:
@@ -313,59 +338,34 @@ class Group:
 
     def expire(self, now: float) -> list[DeadLetter]:
         """End the leases that are past their deadline; what they held goes back."""
-        late: list[Lease] = []
-        for lease in self._leases:
-            if lease.queued > now:
-                break
-            late.append(lease)
-        while self._renewed and self._renewed[0][0] <= now:
-            _, renewal, lease = heappop(self._renewed)
-            if lease.renewal == renewal and lease in self._long:
-                late.append(lease)
         dead: list[DeadLetter] = []
-        for lease in late:
+        for lease in self._leases.to_look_at(now):
             if lease.handed == lease.first:  # in the queue of a member that may be busy with earlier ones
                 lease.deadline = max(lease.deadline, lease.member.moved + self.options.ack_wait)
             if lease.deadline > now:  # it moved meanwhile: look again then
-                self._requeue(lease)
+                self._leases.renew(lease)
             else:
                 dead += self._end(lease, EXPIRED_LEASE, now)
                 self._ring.remove(lease.member)  # it may be stuck: the others go first
                 self._ring.append(lease.member)
         return dead
 
-    def _requeue(self, lease: Lease) -> None:
-        """Look at the lease at its new deadline."""
-        self._leases.pop(lease, None)
-        self._long[lease] = None
-        self._renewals += 1
-        lease.queued, lease.renewal = lease.deadline, self._renewals
-        heappush(self._renewed, (lease.queued, lease.renewal, lease))
-        if len(self._renewed) > 2 * len(self._long) + 64:  # mostly of leases that were extended again, or are done
-            live = [entry for entry in self._renewed if entry[1] == entry[2].renewal and entry[2] in self._long]
-            self._renewed = sorted(live, key=lambda entry: entry[:2])
-
     def next_event(self) -> float | None:
         """When `expire` or `grant` may have something to do though nobody says anything."""
-        times = [lease.queued for lease in islice(self._leases, 1)]
-        if self._renewed:
-            times.append(self._renewed[0][0])
-        due = self._ready.next_due()
-        return min(times if due is None else [*times, due], default=None)
+        times = (self._leases.next_look(), self._ready.next_due())
+        return min((time for time in times if time is not None), default=None)
 
     # -- steering -----------------------------------------------------------------------------------------------
 
     def clear(self) -> None:
         """Forget all that was brought: the position was reset. Acks of what is out come too late."""
-        for lease in chain(self._leases, self._long):
+        for lease in self._leases:
             lease.ended = True
         for member in self._ring:
             member.held = member.held_bytes = 0
-        self.outstanding = self.unsettled_bytes = 0
+        self.outstanding = self._bytes = 0
         self._ready = Ready()
-        self._leases.clear()
-        self._long.clear()
-        self._renewed.clear()
+        self._leases = Leases()
 
     # -- inside -------------------------------------------------------------------------------------------------
 
@@ -383,14 +383,10 @@ class Group:
         if lease.item is not None:
             member.held_bytes -= lease.item.size
         if lease.low == lease.end:
-            self._close(lease)
+            self._leases.remove(lease)
         else:
             # It moves: whoever works gets more time, and nothing of what `extend` gave is taken away.
             lease.deadline = max(lease.deadline, now + self.options.ack_wait)
-
-    def _close(self, lease: Lease) -> None:
-        if self._leases.pop(lease, self) is self:
-            del self._long[lease]
 
     def _settled(self, lease: Lease, count: int, now: float) -> None:
         self._let_go(lease, count, now)
@@ -400,9 +396,10 @@ class Group:
     def _again(self, item: Item, delay: float, now: float) -> list[DeadLetter]:
         """Another attempt after `delay` seconds, unless there were enough."""
         limit = self.options.max_deliver
+        assert item.stock is not None, "it was out"
         if limit is not None and item.attempts >= limit:
             self.dead_lettered += 1
-            self.unsettled_bytes -= item.size
+            self._bytes -= item.size
             self._ready.settled(item, now)
             if self.notes is not None:
                 self.notes.settled(item.place)
@@ -410,7 +407,7 @@ class Group:
         if self.notes is not None:
             self.notes.failed(item.place, item.attempts, now + delay, item.reason)
         if delay > 0:
-            self._ready.delay(item, now + delay)
+            self._ready.delay(item, now + delay, now)
         else:
             self._ready.put_back(item)
         return []
@@ -418,7 +415,7 @@ class Group:
     def _end(self, lease: Lease, reason: str, now: float) -> list[DeadLetter]:
         """End a lease: what was seen is to be tried again, what was not seen is as it was."""
         lease.ended = True
-        self._close(lease)
+        self._leases.remove(lease)
         lease.member.held -= len(lease)
         self.outstanding -= len(lease)
         if lease.item is not None:
