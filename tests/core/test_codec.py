@@ -1,5 +1,6 @@
 """Typed values: to bytes and back, refused with the field named, grown only by optional fields."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from runnel.core.codec import Codec
 from runnel.core.errors import InvalidOption, SchemaConflict, ValidationFailed
+from runnel.core.record import Record
 
 
 class Item(msgspec.Struct):
@@ -207,3 +209,15 @@ def test_the_encoding_may_not_change() -> None:
 
 def test_equal_types_follow_each_other() -> None:
     Codec(list[int]).succeed("t", Codec(list[int]))
+
+
+def test_a_key_without_a_value_is_a_tombstone_and_read_as_none() -> None:
+    codec: Codec[int] = Codec(int)
+
+    def record(key: bytes | None, value: bytes) -> Record[bytes]:
+        return Record("t", 0, 0, 1, key, value, {}, datetime(2026, 1, 1, tzinfo=UTC))
+
+    assert codec.value_of(record(b"k", b"5")) == 5
+    assert codec.value_of(record(b"k", b"")) is None
+    with pytest.raises(ValidationFailed):
+        codec.value_of(record(None, b""))

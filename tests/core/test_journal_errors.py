@@ -7,19 +7,50 @@ import pytest
 from runnel.core import journal_errors
 from runnel.core.errors import Damaged, Ended, NotNow, RunnelError, UsageError
 from runnel.core.journal_errors import (
+    ArchiveBusy,
+    ArchiveDamaged,
+    ArchiveMismatch,
     DiskFull,
     FolderInUse,
     FolderUnusable,
     FormatUnknown,
+    GroupInUse,
     JournalDamaged,
     JournalFailed,
+    NoArchive,
     NotWritten,
     OutcomeUnknown,
+    PointNotArchived,
+    TopicHeld,
+    UnknownName,
 )
 
 # error, its branch, the facts as fields, what the message must name, the way out
 CASES: list[tuple[RunnelError, type[RunnelError], dict[str, object], list[str], str]] = [
     (FolderInUse("data", 17), NotNow, {"folder": "data", "pid": 17}, ["'data'", "process 17"], "close that one"),
+    (NoArchive("kept"), UsageError, {"folder": "kept"}, ["'kept'", "no archive"], "runnel log archive"),
+    (
+        ArchiveMismatch("kept", "of journal x"),
+        UsageError,
+        {"archive": "kept", "why": "of journal x"},
+        ["'kept'", "of journal x"],
+        "begin another archive",
+    ),
+    (
+        ArchiveDamaged("1.seg", 64, "a crc"),
+        Damaged,
+        {"file": "1.seg", "position": 64, "why": "a crc"},
+        ["1.seg", "64", "a crc"],
+        "put the file back",
+    ),
+    (
+        PointNotArchived("12:00", "it is missing"),
+        UsageError,
+        {"point": "12:00", "why": "it is missing"},
+        ["12:00", "it is missing"],
+        "--list",
+    ),
+    (ArchiveBusy("kept", 7), NotNow, {"archive": "kept", "pid": 7}, ["'kept'", "process 7"], "wait for it"),
     (FolderUnusable("data", "no"), UsageError, {"folder": "data", "why": "no"}, ["'data'", "no"], "cannot hold"),
     (
         FormatUnknown("MANIFEST", 3, 1),
@@ -42,6 +73,21 @@ CASES: list[tuple[RunnelError, type[RunnelError], dict[str, object], list[str], 
         {"free": 1000, "needed": 2000},
         ["1,000", "2,000", "segment_bytes", "min_free"],
         "make room",
+    ),
+    (
+        TopicHeld("t", 9, {"archive": 4}),
+        NotNow,
+        {"topic": "t", "before": 9, "holders": {"archive": 4}},
+        ["'t'", "'archive' (from offset 4 on)", "before 9"],
+        "forget it",
+    ),
+    (UnknownName("n"), UsageError, {"name": "n"}, ["'n'"], "`runnel cursor list`"),
+    (
+        GroupInUse("g", "t", 2),
+        UsageError,
+        {"group": "g", "pattern": "t", "members": 2},
+        ["'g'", "'t'", "2 members"],
+        "end their subscriptions first",
     ),
     (NotWritten("bad disk"), NotNow, {"why": "bad disk"}, ["nothing was written", "bad disk"], "publish again"),
     (OutcomeUnknown("bad disk"), NotNow, {"why": "bad disk"}, ["may or may not"], "if twice does no harm"),

@@ -32,9 +32,12 @@ from runnel.core.packing import (
     TIMES,
     VALUES,
     Packed,
+    body_of,
     check,
     last_delta,
     pack,
+    pack_body,
+    pack_columns,
     read_header,
     unpack,
 )
@@ -568,3 +571,31 @@ def test_a_batch_that_only_lacks_a_library_is_not_called_damaged(kind: str) -> N
     with pytest.raises(NotSupported, match=r"runnel\[compression\]"):
         unpack(BATCHES[kind])
     assert read_header(BATCHES[kind]).compression == kind
+
+
+# -- batches made of batches ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
+def test_a_body_that_is_encoded_already_is_packed_as_it_is(compression: str | None) -> None:
+    batch = pack([b"x" * 200, b"y"], compression=compression, content_type=JSON, schema=7)
+    header = read_header(batch)
+    body = bytes(body_of(header, batch))
+    assert len(body) == header.raw_length
+    about = {"compression": compression, "content_type": JSON, "schema": 7}
+    assert pack_body(header.columns, 2, body, **about) == batch  # type: ignore[arg-type]
+
+
+def test_columns_that_were_unpacked_can_be_packed_again() -> None:
+    metas = [Meta(b"k", {"a": "b"}, 1.0, 2.0, 3), None]
+    batch = pack([b"x", b"y"], metas, times=[5, None])
+    one = unpack(batch)
+    columns = (one.values, one.keys, one.headers, one.times, one.due, one.expires, one.priorities)
+    assert pack_columns(columns) == batch
+    assert pack_columns([one.values, None, None, None, None, None, None]) == pack([b"x", b"y"])
+
+
+def test_a_body_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "MAX_RAW", 10)
+    with pytest.raises(TooLarge, match="MAX_RAW"):
+        pack_body(1, 1, bytes(11))

@@ -17,9 +17,10 @@ from runnel.journal.entry import Kind, Part
 from runnel.journal.folder import FolderLock
 from runnel.journal.group_state import GroupState
 from runnel.journal.journal import Journal
-from runnel.journal.ledger import CursorState, TopicState, cursor_part, group_part, progress_part, topic_part
+from runnel.journal.ledger import CursorState, TopicState
 from runnel.journal.options import JournalOptions
 from runnel.journal.os_storage import OsStorage
+from runnel.journal.parts import cursor_part, group_part, progress_part, topic_part
 from runnel.journal.storage import Storage
 from runnel.journal.swap import read_whole
 from runnel.testing.power import MemoryStorage

@@ -11,10 +11,11 @@ from runnel.core.packing import pack
 from runnel.journal import history, index
 from runnel.journal.draft import Draft
 from runnel.journal.entry import Kind, Part
-from runnel.journal.history import Found, History, Lost, Plan
+from runnel.journal.history import Found, History, Lost, Plan, Staged
 from runnel.journal.journal import Journal
-from runnel.journal.ledger import TopicState, topic_part
+from runnel.journal.ledger import TopicState
 from runnel.journal.options import JournalOptions
+from runnel.journal.parts import topic_part
 from runnel.journal.storage import Storage
 from runnel.journal.swap import read_whole
 from runnel.testing import MemoryStorage
@@ -82,25 +83,27 @@ class Writer:
         return [one for one in self.written if one.topic == topic]
 
 
-def read_topic(read: History, topic: int, offset: int = 0) -> list[Found | Lost]:
+def read_topic(read: History, topic: int, offset: int = 0) -> list[Found | Staged | Lost]:
     """Everything of a topic from an offset on."""
     return _read(read, {topic}, offset, read.plan(topic, offset), topic)
 
 
-def read_sequence(read: History, topics: Collection[int], sequence: int = 0) -> list[Found | Lost]:
+def read_sequence(read: History, topics: Collection[int], sequence: int = 0) -> list[Found | Staged | Lost]:
     """Everything of some topics from a sequence on."""
     return _read(read, topics, sequence, read.plan_sequence(sequence), None)
 
 
-def read_from(read: History, topics: Collection[int], plan: Plan | None, topic: int | None) -> list[Found | Lost]:
+def read_from(
+    read: History, topics: Collection[int], plan: Plan | None, topic: int | None
+) -> list[Found | Staged | Lost]:
     """Everything from a plan on: of one topic by offset, or of all of them by sequence."""
     return [] if plan is None else _read(read, topics, plan.place, plan, topic)
 
 
 def _read(
     read: History, topics: Collection[int], place: int, plan: Plan | None, topic: int | None
-) -> list[Found | Lost]:
-    items: list[Found | Lost] = []
+) -> list[Found | Staged | Lost]:
+    items: list[Found | Staged | Lost] = []
     rounds = 0
     while plan is not None:
         parsed = read.parse(plan, read.fetch(plan), topics, by_sequence=topic is None)

@@ -8,7 +8,8 @@ from runnel.core.journal_errors import FormatUnknown, JournalDamaged
 from runnel.journal import checkpoint
 from runnel.journal.checkpoint import name_of
 from runnel.journal.entry import Kind, state
-from runnel.journal.ledger import CursorState, Ledger, TopicState, cursor_part, topic_part
+from runnel.journal.ledger import CursorState, Ledger, TopicState
+from runnel.journal.parts import cursor_part, topic_part
 from runnel.journal.swap import read_whole
 from runnel.testing import MemoryStorage
 from tests.journal.rig import put

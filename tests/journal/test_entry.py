@@ -188,6 +188,16 @@ def test_the_numbers_on_disk_are_these() -> None:
         "GROUP_DELETED": 7,
         "SEQUENCE": 8,
         "TRIM": 9,
+        "CURSOR_FORGOTTEN": 10,
+        "STAGED": 16,
+        "STAGE_COMMIT": 17,
+        "MARK": 18,
+        "MESSAGE_IDS": 19,
+        "MERGED": 20,
+        "STAGE": 21,
+        "STAGE_DROPPED": 22,
+        "COMPACTED": 23,
         "OPTIONAL": 128,
+        "NAMES": 129,
     }
     assert (HEADER.size, PART.size, MAGIC) == (32, 48, b"rnle")

@@ -12,9 +12,11 @@ from runnel.core.packing import pack, unpack
 from runnel.core.record import Gap, Record
 from runnel.journal.entry import Kind, Part
 from runnel.journal.extract import Extract, decoded
-from runnel.journal.history import Found
+from runnel.journal.history import Found, History
 from runnel.journal.ledger import TopicState
+from runnel.journal.parts import stage_commit_part
 from runnel.testing.power import MemoryStorage
+from tests.journal.cleaned import stage
 from tests.journal.folders import Writer, publish_numbered
 
 TOPIC = TopicState(1, "t", 7, {}, None, 0, 100)
@@ -73,3 +75,18 @@ def test_without_topics_there_is_nothing() -> None:
         for by_sequence in (True, False):
             for time in (None, 0):
                 assert list(Extract(writer.journal.history, [], ">", by_sequence=by_sequence).read(time=time)) == []
+
+
+@pytest.mark.parametrize("by_sequence", [True, False])
+def test_staged_batches_that_are_gone_are_a_gap_unless_their_topic_let_go_of_them(by_sequence: bool) -> None:
+    with Writer(MemoryStorage()) as writer:
+        stage(writer, "t", [[b"a", b"b"], [b"c"]], commit=False)
+        writer.journal._roll(0, writer.time)
+        ledger, topic = writer.journal.ledger, writer.topic("t")
+        writer.write(stage_commit_part(ledger.stages[1], topic.end, ledger.sequence, writer.time))
+        writer.publish("t", [b"d"])
+        for first, told in ((0, [(0, 3), 3]), (3, [3])):
+            topic.first = first
+            history = History(writer.journal.history.sources[1:])
+            found = list(Extract(history, [topic], "t", by_sequence=by_sequence).read())
+            assert [one.offset if isinstance(one, Record) else (one.first, one.end) for one in found] == told

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.journal.draft import Draft
-from runnel.journal.history import Found, History, Lost, Source, rebuilt
+from runnel.journal.history import Found, History, Lost, Source, Staged, rebuilt
 from runnel.journal.index import IndexFile
-from runnel.journal.ledger import CursorState, cursor_part
+from runnel.journal.ledger import CursorState
+from runnel.journal.parts import cursor_part
 from runnel.journal.segment import START, entries
 from runnel.journal.swap import read_whole
 from runnel.testing import MemoryStorage
@@ -25,6 +26,7 @@ STEPS = st.lists(
     st.one_of(st.lists(BATCH, min_size=1, max_size=3), st.none(), st.sampled_from(["kill", "close"])), max_size=40
 )
 Step = list[tuple[int, int, int]] | str | None
+Item = Found | Staged | Lost
 
 
 @pytest.fixture(autouse=True)
@@ -124,7 +126,7 @@ def test_a_reader_by_sequence_at_the_end_goes_on_when_more_is_written_even_into_
     for number in range(12):
         writer.publish(1, b"%d" % number * 400)
     assert len(read.sources) > 2
-    found: list[Found | Lost] = []
+    found: list[Found | Staged | Lost] = []
     position, place = parsed.position, parsed.place
     while (plan := read.plan_sequence(place, plan, position)) is not None:
         parsed = read.parse(plan, read.fetch(plan), {1}, by_sequence=True)
@@ -211,7 +213,7 @@ def long_writer() -> Writer:
     return writer
 
 
-def spoiled(writer: Writer, damaged: int) -> tuple[list[Found | Lost], list[Found | Lost]]:
+def spoiled(writer: Writer, damaged: int) -> tuple[list[Item], list[Item]]:
     """What a reader of topic 1, and one of everything, get when one bit of a sealed segment has changed."""
     assert isinstance(writer.storage, MemoryStorage)
     info = writer.journal.history.sources[1].info
@@ -221,7 +223,7 @@ def spoiled(writer: Writer, damaged: int) -> tuple[list[Found | Lost], list[Foun
     return read_topic(read, 1), read_sequence(read, {1, 2, 3})
 
 
-def covered(items: list[Found | Lost], *, by_sequence: bool) -> list[tuple[int, int, bool]]:
+def covered(items: list[Item], *, by_sequence: bool) -> list[tuple[int, int, bool]]:
     """The ranges of places, and whether they were read."""
     found = []
     for one in items:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.core.journal_errors import FormatUnknown, JournalDamaged
-from runnel.journal.index import Index, IndexBuilder, IndexFile, TopicRange
+from runnel.journal.entry import STAGE_TOPIC
+from runnel.journal.index import Block, Index, IndexBuilder, IndexFile, TopicRange
 from runnel.journal.segment import SegmentInfo
 from tests.journal.rig import small_windows
 
@@ -58,6 +59,7 @@ def answers(index: Index, topics: list[int], added: list[Added]) -> list[object]
     for topic in topics:
         found += [index.window(topic, offset) for offset in range(60)]
         found += [index.window_at_time(topic, time) for time in range(998, 1100)]
+        found += [index.windows_at_time(topic, time) for time in range(998, 1100)]
     if added:
         found += [index.sequence_window(sequence) for sequence in range(100)]
         found += [index.time_window(time) for time in range(998, 1100)]
@@ -92,6 +94,19 @@ def test_time_windows_skip_what_is_surely_too_old(added: list[Added]) -> None:
     late = builder.time_window(last + 1)
     assert late == max(builder.sequence_window(sequence) for sequence in range(200))
     assert builder.window_at_time(added[-1].topic, last + 1) == builder.window(added[-1].topic, 10**6)[0]
+
+
+@given(batches())
+def test_the_windows_around_a_time_are_neighbours_one_older_and_one_not(added: list[Added]) -> None:
+    builder = built(added)
+    for topic in {one.topic for one in added}:
+        for time in range(998, 1100):
+            before, behind = builder.windows_at_time(topic, time)
+            assert before is not None or behind is not None
+            assert before is None or before.time < time
+            assert behind is None or behind.time >= time
+            if before is not None:
+                assert builder.window(topic, before.base) == (before.position, behind and behind.position)
 
 
 @given(batches())
@@ -139,6 +154,84 @@ def test_others_may_look_at_any_moment_while_it_grows() -> None:
             finally:
                 sys.setprofile(before)
     assert looks > 6 * 6
+
+
+@st.composite
+def blocks(draw: st.DrawFn) -> list[list[Added]]:
+    """Entries of a cleaned segment, block by block: a topic's lie in order, sequences are mixed within a block."""
+    position, sequence, time, ends, made = 64, 10, 1000, dict[int, int](), []
+    for _ in range(draw(st.integers(0, 5))):
+        block = []
+        for topic in draw(st.lists(st.integers(1, 4), min_size=1, max_size=4, unique=True)):
+            base = ends.get(topic, 5 * topic)
+            ends[topic] = base + draw(st.integers(1, 4))
+            first = sequence + draw(st.integers(0, 9))
+            block.append(Added((position, topic, base, ends[topic] - 1, first, time + draw(st.integers(0, 2)), 50)))
+            position += draw(st.sampled_from([10, 150]))
+        made.append(block)
+        sequence += 20
+        time += 3
+    return made
+
+
+def cleaned(made: list[list[Added]]) -> IndexBuilder:
+    builder = IndexBuilder()
+    for block in made:
+        lowest = min(block, key=lambda one: one.sequence)
+        builder.begin_block(block[0].position, lowest.sequence, min(one.time for one in block))
+        for one in block:
+            builder.add(*one, records=1, apart=True)
+    return builder
+
+
+@given(blocks())
+def test_in_a_cleaned_segment_every_entry_has_a_window_and_every_block(
+    made: list[list[Added]],
+) -> None:
+    builder = cleaned(made)
+    for index in (builder, IndexFile(memoryview(builder.encode(INFO)), INFO)):
+        for number, block in enumerate(made):
+            lowest = min(one.sequence for one in block)
+            following = made[number + 1] if number + 1 < len(made) else None
+            behind = None if following is None else min(one.sequence for one in following)
+            expected = Block(block[0].position, None if following is None else following[0].position, lowest, behind)
+            assert index.block(lowest) == expected
+            assert index.block(lowest + 9) == expected
+            assert index.block(0, block[0].position) == expected
+            found = index.block_at_time(min(one.time for one in block) + 1)
+            assert found is not None
+            assert found.position <= block[0].position
+            for one in block:
+                assert index.window(one.topic, one.base)[0] == one.position
+                held = index.range_of(one.topic)
+                assert held is not None
+                assert held.records == sum(other.topic == one.topic for each in made for other in each)
+        if made:
+            assert index.block(0) == index.block(-1) == index.block(made[0][0].sequence - 20)
+            assert index.block_at_time(0) == index.block(0)
+        assert index.block(0, 10**6) is None
+
+
+def test_without_blocks_none_is_found() -> None:
+    for index in (IndexBuilder(), IndexFile(memoryview(IndexBuilder().encode(INFO)), INFO)):
+        assert index.block(5) is None
+        assert index.block_at_time(5) is None
+
+
+def test_what_is_staged_has_windows_and_no_sequence() -> None:
+    builder = IndexBuilder()
+    with small_windows(WINDOW):
+        builder.add(64, STAGE_TOPIC | 3, 0, 0, 0, 5, 9)
+        builder.add(90, STAGE_TOPIC | 3, 1, 1, 0, 5, 9)
+        builder.add(500, STAGE_TOPIC | 3, 2, 2, 0, 6, 9)
+        assert builder.block(0) is None
+        assert builder.end_sequence == 0
+        builder.add(600, 1, 0, 1, 40, 7, 9)
+    assert builder.window(STAGE_TOPIC | 3, 1) == (64, 500)
+    assert builder.window(STAGE_TOPIC | 3, 2) == (500, None)
+    assert builder.sequence_window(0) == 600
+    assert builder.end_sequence == 42
+    assert builder.range_of(STAGE_TOPIC | 3) == TopicRange(0, 3, 3, 27)
 
 
 EXAMPLE = built([Added((64, 2, 0, 3, 0, 5, 9)), Added((300, 1, 0, 0, 4, 6, 9)), Added((300, 2, 4, 4, 5, 6, 9))])

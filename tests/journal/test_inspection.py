@@ -12,9 +12,10 @@ from runnel.journal import inspection as module
 from runnel.journal import manifest
 from runnel.journal.folder import FolderLock
 from runnel.journal.inspection import Inspection, NoJournal, owner_of
-from runnel.journal.ledger import trim_part
 from runnel.journal.os_storage import OsStorage
+from runnel.journal.parts import trim_part
 from runnel.journal.verify import verify
+from tests.journal.cleaned import folder_with_stages
 from tests.journal.folders import (
     BEGAN,
     SECOND,
@@ -301,3 +302,47 @@ def test_what_a_killed_owner_had_written_is_seen_as_it_will_come_back(tmp_path: 
         assert seen.unsynced == (0, 0)
     with Owner(tmp_path, fsync=mode), Inspection(tmp_path) as seen:
         assert records(seen) == found
+
+
+@pytest.mark.parametrize("cleaned", [False, True])
+def test_cleaned_segments_and_committed_stages_are_seen_as_records_like_all_others(
+    tmp_path: Path, cleaned: bool
+) -> None:
+    folder_with_stages(tmp_path / "data", cleaned=cleaned)
+    folder_with_stages(tmp_path / "plain", cleaned=False)
+    with Inspection(tmp_path / "data") as seen, Inspection(tmp_path / "plain") as plain:
+        every = records(plain)
+        assert [one.sequence for one in every] == list(range(len(every)))
+        assert b"never" not in {one.value for one in every}
+        for place in (0, 1, 7, 20, 40):
+            assert records(seen, ">", place=place) == every[place:]
+        for name in ("a", "b", "c"):
+            mine = [one for one in every if one.topic == name]
+            for place in (0, 1, 2, 5, 13):
+                assert records(seen, name, place=place) == mine[place:]
+        for at in (0, 3, 8, 20):
+            time = BEGAN + at * SECOND // 2
+            since = [one for one in every if one.time.timestamp() * 1e6 >= time]
+            assert records(seen, ">", time=time) == since
+            mine = [one for one in since if one.topic == "a"]
+            assert records(seen, "a", time=time) == mine
+            assert seen.place_at("a", time) == (mine[0].offset if mine else None)
+        held = seen.held()
+        assert {name: one.records for name, one in held.items()} == {"a": 20, "b": 15, "c": 6}
+        assert held["c"].bytes > sum(len(one.value) for one in every if one.topic == "c")
+
+
+def test_a_staged_batch_that_is_lost_is_told_as_a_gap_in_its_place(tmp_path: Path) -> None:
+    folder_with_stages(tmp_path / "data", cleaned=True)
+    (name,) = (tmp_path / "data").glob("*-1.seg")
+    data = bytearray(name.read_bytes())
+    data[data.index(b"s1")] ^= 1
+    name.write_bytes(data)
+    with Inspection(tmp_path / "data") as seen:
+        found = list(seen.read("c"))
+        assert [one.first if isinstance(one, Gap) else one.offset for one in found] == [0, 1, 2, 4, 5]
+        gap = found[2]
+        assert isinstance(gap, Gap)
+        assert (gap.end, gap.count) == (4, 2)
+        assert [one.first for one in seen.read() if isinstance(one, Gap)] == [8]  # the same by sequence
+    assert [(one.topic, one.first, one.end) for one in verify(tmp_path / "data").lost] == [("c", 2, 4)]

@@ -17,9 +17,10 @@ from runnel.journal.entry import Kind, Part, size_of, state
 from runnel.journal.group_state import GroupState
 from runnel.journal.history import Found
 from runnel.journal.journal import RESERVED_SEQUENCES, SKIPPED, Journal
-from runnel.journal.ledger import CursorState, cursor_part, group_part, progress_part, trim_part
+from runnel.journal.ledger import CursorState
 from runnel.journal.mark import Mark
 from runnel.journal.options import JournalOptions
+from runnel.journal.parts import cursor_part, group_part, progress_part, trim_part
 from runnel.journal.segment import START, Segment, entries
 from runnel.journal.storage import Storage
 from runnel.journal.swap import read_whole
@@ -389,10 +390,11 @@ def test_a_reader_goes_on_in_a_segment_that_was_dropped_under_it() -> None:
     assert plan.source not in history.sources
     assert history.fetch(plan) == data
     parsed = history.parse(plan, data, {1}, by_sequence=False)
-    assert isinstance(parsed.items[0], Found)
+    first = next(iter(parsed.items))
+    assert isinstance(first, Found)
     following = history.plan(1, parsed.place, plan, parsed.position)
     assert following is None or following.source in history.sources
-    by_sequence = history.plan_sequence(parsed.items[0].sequence, plan, parsed.position)
+    by_sequence = history.plan_sequence(first.sequence, plan, parsed.position)
     assert by_sequence is None or by_sequence.source in history.sources
 
 
@@ -471,6 +473,40 @@ def test_a_full_disk_refuses_records_and_takes_state_and_is_no_failure() -> None
     writer.killed()
     assert writer.journal.ledger.cursors["reader"].place == 7
     assert read_topic(writer.journal.history, 1, len(writer.written) - 1) == writer.written[-1:]
+
+
+def test_state_goes_on_for_as_long_as_there_is_any_room_though_records_are_refused() -> None:
+    storage = MemoryStorage(capacity=60_000)
+    writer = example(JournalOptions(segment_bytes=4096, min_free=30_000), storage)
+    with pytest.raises(WriteFailed):
+        fill(writer)
+    for place in range(1000):  # many times what is reserved in a segment
+        writer.write([cursor_part(CursorState("reader", "a", 1, place))])
+    assert not writer.journal.has_room(100)
+    with pytest.raises(WriteFailed):
+        writer.publish(1, bytes(100))
+    assert storage.free() > 15_000, "segments with nothing but state in them are given back"
+    storage.capacity = 200_000
+    writer.publish(1, b"there is room again")
+    writer.killed()
+    assert writer.journal.ledger.cursors["reader"].place == 999
+    assert read_topic(writer.journal.history, 1) == writer.written
+
+
+def test_a_journal_that_is_opened_below_the_watermark_takes_no_records_until_there_is_room() -> None:
+    storage = MemoryStorage()
+    writer = example(storage=storage)
+    writer.publish(1, b"x")
+    writer.journal.close()
+    used = sum(storage.open(name).size() for name in storage.names())
+    storage.capacity = used + 20_000
+    journal = Journal.open(storage, JournalOptions(segment_bytes=4096, min_free=20_000), now=9)
+    assert not journal.has_room(100)
+    assert storage.free() > 15_000
+    storage.capacity = used + 40_000
+    assert journal.has_room(100)
+    journal.write([Draft([batch(1, 1, 1, 9, [b"y"])], 9)])
+    assert journal.ledger.topics[1].end == 2
 
 
 def test_publishing_stops_before_the_disk_is_full() -> None:

@@ -11,21 +11,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.core.journal_errors import FormatUnknown
+from runnel.core.packing import pack
+from runnel.core.position import Position
+from runnel.core.producers import MAX_SECONDS
+from runnel.core.window import MAX_IDS, SOME
 from runnel.journal.entry import Kind, Part, state
+from runnel.journal.gone import Gone, Reason
 from runnel.journal.group_state import Failure, GroupState
-from runnel.journal.ledger import (
-    CursorState,
-    Ledger,
-    TopicState,
+from runnel.journal.ledger import CursorState, Ledger, TopicState
+from runnel.journal.parts import (
+    compacted_part,
+    cursor_forgotten_part,
     cursor_part,
     group_part,
+    ids_part,
+    mark_part,
     progress_part,
+    stage_commit_part,
+    stage_dropped_part,
+    stage_part,
+    staged_part,
     topic_part,
     trim_part,
 )
+from runnel.journal.stage_state import Committed, StageState
 from tests.journal.rig import batch
 
-TOPIC, GROUP, OFFSET = st.integers(1, 4), st.integers(1, 3), st.integers(0, 30)
+TOPIC, GROUP, STAGE, OFFSET = st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 30)
 
 
 def made_topic(topic: int, epoch: int, kept: int) -> Part:
@@ -39,6 +51,27 @@ def made_group(group: int, topic: int, floor: int) -> Part:
 
 def published(topic: int, base: int, count: int, sequence: int, time: int) -> Part:
     return batch(topic, base, sequence, time, [b"x"] * count)
+
+
+def produced(topic: int, base: int, count: int, producer: int, number: int) -> Part:
+    body = pack([b"x"] * count, producer=producer, producer_sequence=number)
+    return Part(Kind.BATCH, body, int.from_bytes(body[:4], "little"), topic, base, base + count - 1, 0, 5)
+
+
+def identified(topic: int, offset: int, ids: list[str]) -> Part:
+    return ids_part(topic, ids, list(range(offset, offset + len(ids))), 7)
+
+
+def opened(stage: int, topic: int) -> Part:
+    return stage_part(StageState(stage, "writer", 7, 0, stage, topic, 9))
+
+
+def staged(stage: int, ordinal: int, count: int) -> Part:
+    return staged_part(stage, ordinal, pack([b"x"] * count), 11)
+
+
+def committed(stage: int, topic: int, base: int, counts: list[int]) -> Part:
+    return stage_commit_part(StageState(stage, "writer", 7, 0, stage, topic, 9, counts, 100), base, 3, 12)
 
 
 def progressed(group: int, first: int, count: int, failed: int) -> Part:
@@ -59,6 +92,16 @@ PARTS = st.one_of(
     st.builds(progressed, GROUP, OFFSET, st.integers(0, 4), OFFSET),
     st.builds(lambda group: state(Kind.GROUP_DELETED, topic=group), GROUP),
     st.builds(lambda base: state(Kind.SEQUENCE, base=base), st.integers(0, 999)),
+    st.builds(produced, TOPIC, OFFSET, st.integers(1, 3), st.integers(1, 3), st.integers(0, 9)),
+    st.builds(identified, TOPIC, OFFSET, st.lists(st.sampled_from("abcdef"), max_size=3)),
+    st.builds(mark_part, st.sampled_from("abc"), st.one_of(st.none(), OFFSET, st.text(max_size=2), st.binary())),
+    st.builds(trim_part, TOPIC, OFFSET, OFFSET, st.sampled_from(Reason), OFFSET),
+    st.builds(compacted_part, TOPIC, OFFSET, OFFSET, OFFSET, OFFSET, OFFSET),
+    st.builds(cursor_forgotten_part, st.sampled_from("abc")),
+    st.builds(opened, STAGE, TOPIC),
+    st.builds(staged, STAGE, st.integers(0, 2), st.integers(1, 3)),
+    st.builds(committed, STAGE, TOPIC, OFFSET, st.lists(st.integers(1, 3), min_size=1, max_size=3)),
+    st.builds(stage_dropped_part, STAGE),
     st.builds(lambda kind, body: state(kind, body), st.integers(128, 255), st.binary(max_size=5)),
 )
 ENTRIES = st.lists(st.tuples(st.lists(PARTS, max_size=4), st.integers(0, 99)), max_size=25)
@@ -71,6 +114,10 @@ def seen(ledger: Ledger) -> dict[str, Any]:
         "topics": ledger.topics,
         "cursors": ledger.cursors,
         "groups": {group: found.encode() for group, found in ledger.groups.items()},
+        "marks": ledger.marks,
+        "producers": {producer: ledger.producers.encode(producer) for producer in ledger.producers},
+        "ids": {topic: window.encode(everything=True) for topic, window in ledger.ids.items() if len(window)},
+        "stages": (ledger.stages, ledger.committed),
         "scalars": [
             ledger.next_topic,
             ledger.next_group,
@@ -78,6 +125,7 @@ def seen(ledger: Ledger) -> dict[str, Any]:
             ledger.sequence,
             ledger.reserved,
             ledger.time,
+            ledger.next_stage,
         ],
     }
 
@@ -193,7 +241,7 @@ def test_a_group_made_again_is_set_back() -> None:
     assert ledger.groups[1].floor == 0
 
 
-@pytest.mark.parametrize("kind", [0, 10, 16, 17, 18, 19, 127])
+@pytest.mark.parametrize("kind", [0, 11, 15, 24, 127])
 def test_state_of_a_kind_that_is_not_known_is_refused(kind: int) -> None:
     with pytest.raises(FormatUnknown):
         of(state(kind, b"later"))  # type: ignore[arg-type]
@@ -226,15 +274,131 @@ def test_thousands_of_topics_and_cursors_are_checkpointed_in_pieces() -> None:
     [
         (
             lambda: topic_part(TopicState(1, "a", 2, {"k": 1}, None, 3, 4, 5, 6)),
-            [1, "a", 2, {"k": 1}, None, 3, 4, 5, 6],
+            [1, "a", 2, {"k": 1}, None, 3, 4, 5, 6, [], 0],
         ),
-        (lambda: cursor_part(CursorState("n", "a.>", 0, 7)), ["n", "a.>", 0, 7]),
+        (
+            lambda: topic_part(TopicState(1, "a", 2, {}, gone=[Gone(0, 3, Reason.AGE, 9)], compacted=5)),
+            [1, "a", 2, {}, None, 0, 0, 0, 0, [[0, 3, 3, 9]], 5],
+        ),
+        (lambda: cursor_part(CursorState("n", "a.>", 0, 7)), ["n", "a.>", 0, 7, False]),
         (lambda: group_part(GroupState(1, "g", "a", {}, 5)), [1, "g", "a", {}, 5, [], []]),
         (lambda: progress_part(3, [1, 2], [(9, 1, 0.5, "no")]), [[1, 2], [[9, 1, 0.5, "no"]]]),
     ],
 )
 def test_the_bodies_of_state_are_these(part: Callable[[], Part], body: list[object]) -> None:
     assert msgspec.msgpack.decode(part().body) == body
+
+
+def test_a_checkpoint_of_an_earlier_version_has_no_stages_in_its_numbers() -> None:
+    ledger = Ledger()
+    ledger.restore([["ledger", [2, 3, 4, 5, 6, 7]], ["topics", [[1, "a", 4, {}, None, 0, 9, 100, 7]]]])
+    assert seen(ledger)["scalars"] == [2, 3, 4, 5, 6, 7, 1]
+    assert ledger.topics[1] == TopicState(1, "a", 4, {}, None, 0, 9, 100, 7, [], 0)
+
+
+# -- publishers -------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_says_who_numbered_it() -> None:
+    ledger = of(made_topic(1, 3, 9), produced(1, 10, 2, 77, 5), produced(1, 12, 1, 77, 7))
+    assert ledger.producers.find(77, 6, 2, 1.0) == Position(3, 11)
+    assert ledger.producers.next(77, 1.0) == 8
+    assert list(of(made_topic(1, 3, 9), batch(1, 0, 0, 7, [b"a"])).producers) == []
+
+
+def test_a_producer_outlives_the_topic_it_published_to() -> None:
+    ledger = of(made_topic(1, 3, 9), produced(1, 10, 2, 77, 5), state(Kind.TOPIC_DELETED, topic=1))
+    assert ledger.producers.find(77, 5, 2, 1.0) == Position(3, 10)
+    assert seen(of(produced(1, 10, 2, 77, 5)))["producers"] == {}  # it was deleted, later
+
+
+def test_ids_are_those_of_their_topic_and_go_with_it() -> None:
+    ledger = of(made_topic(1, 3, 9), made_topic(2, 4, 9), identified(1, 5, ["a", "b"]), identified(2, 5, ["a"]))
+    assert [ledger.ids[topic].find("a", 1.0) for topic in (1, 2)] == [Position(3, 5), Position(4, 5)]
+    assert ledger.ids[1].find("b", 1.0) == Position(3, 6)
+    ledger.apply([state(Kind.TOPIC_DELETED, topic=1)], 6)
+    assert list(ledger.ids) == [2]
+    assert ["ids", [1]] in ledger.changes(everything=False)
+
+
+def test_a_checkpoint_holds_only_the_ids_that_are_new() -> None:
+    ledger = of(made_topic(1, 3, 9), identified(1, 5, ["a", "b"]))
+    ledger.checked()
+    ledger.apply([identified(1, 7, ["c"])], 6)
+    assert ["ids", [[1, [3, 2, [["c", 7e-6, 7]]]]]] in ledger.changes(everything=False)
+
+
+def test_what_is_out_of_date_is_left_out_of_a_full_checkpoint() -> None:
+    ledger = of(made_topic(1, 3, 9), identified(1, 5, ["a"]), produced(1, 10, 2, 77, 5))
+    assert {kind for kind, _ in ledger.changes(everything=True)} == {"ledger", "topics", "producers", "ids"}
+    ledger.apply([], int(MAX_SECONDS * 1e6) + 7)
+    assert {kind for kind, _ in ledger.changes(everything=True)} == {"ledger", "topics"}
+
+
+def test_the_ids_of_all_topics_together_are_bounded() -> None:
+    ledger = Ledger()
+    topics, each = 6, MAX_IDS // 16
+    ledger._ids_allowed.limit = limit = each * topics - 1
+    ledger.apply([made_topic(topic, topic, 9) for topic in range(1, topics + 1)], 1)
+    for topic in range(1, topics + 1):
+        ledger.apply([ids_part(topic, [str(n) for n in range(each)], list(range(each)), topic * 10)], topic * 10)
+    assert sum(map(len, ledger.ids.values())) == limit - limit // SOME
+    assert ledger.ids[1].find("0", 0.0) is None
+    assert len(ledger.ids[topics]) == each
+
+
+def test_a_mark_has_its_last_value_until_it_is_forgotten() -> None:
+    ledger = of(mark_part("a", 1), mark_part("b", "x"), mark_part("a", b"2"), mark_part("b", None))
+    assert ledger.marks == {"a": b"2"}
+
+
+# -- what is gone, what is staged -------------------------------------------------------------------------------
+
+
+def test_a_trim_says_why_and_what_was_never_given() -> None:
+    ledger = of(made_topic(1, 3, 9), batch(1, 0, 0, 7, [b"a"] * 10), trim_part(1, 4, 10, Reason.AGE, 70))
+    ledger.apply([trim_part(1, 4, 15, Reason.UNKNOWN, 80)], 80)
+    assert ledger.topics[1].gone == [Gone(0, 4, Reason.AGE, 70), Gone(10, 15, Reason.SKIPPED, 80)]
+
+
+def test_what_was_compacted_is_noted() -> None:
+    ledger = of(made_topic(1, 3, 9), batch(1, 0, 0, 7, [b"a"] * 10), compacted_part(1, 0, 8, 3, 5, 70))
+    assert ledger.topics[1].gone == [Gone(0, 8, Reason.COMPACTED, 70)]
+    assert ledger.topics[1].compacted == 8
+
+
+def test_a_forgotten_cursor_is_gone_from_the_checkpoint_too() -> None:
+    ledger = of(cursor("a", 1))
+    ledger.checked()
+    ledger.apply([cursor_forgotten_part("a"), cursor_forgotten_part("b")], 6)
+    assert (ledger.cursors, ledger.changed_cursors) == ({}, {"a"})
+
+
+def test_a_stage_counts_what_is_staged_in_order() -> None:
+    ledger = of(made_topic(1, 3, 9), opened(1, 1), staged(1, 0, 2), staged(1, 0, 3), staged(1, 2, 3), staged(1, 1, 4))
+    stage = ledger.stages[1]
+    assert (stage.counts, stage.records, stage.time) == ([2, 4], 6, 11)
+    assert stage.bytes == len(staged(1, 0, 2).body) + len(staged(1, 1, 4).body)
+    assert ledger.next_stage == 2
+
+
+def test_a_committed_stage_is_records_of_its_topic_until_those_are_gone() -> None:
+    ledger = of(made_topic(1, 3, 9), opened(1, 1), staged(1, 0, 2), committed(1, 1, 5, [2]))
+    assert (ledger.stages, ledger.committed) == ({}, {1: Committed(1, 1, 5, 7, 100)})
+    assert (ledger.topics[1].end, ledger.topics[1].bytes, ledger.sequence) == (7, 100, 5)
+    ledger.apply([trim_part(1, 6, 7)], 6)
+    assert list(ledger.committed) == [1]
+    ledger.apply([trim_part(1, 7, 7)], 6)
+    assert ledger.committed == {}
+
+
+def test_a_dropped_stage_and_one_of_a_deleted_topic_are_gone() -> None:
+    parts = [made_topic(1, 3, 9), opened(1, 1), opened(2, 1), opened(3, 9), committed(4, 1, 0, [1])]
+    ledger = of(*parts, stage_dropped_part(1))
+    assert list(ledger.stages) == [2]
+    ledger.apply([state(Kind.TOPIC_DELETED, topic=1)], 6)
+    assert (ledger.stages, ledger.committed) == ({}, {})
+    assert ledger.next_stage == 4
 
 
 def test_it_shows_itself() -> None:

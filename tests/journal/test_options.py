@@ -32,6 +32,14 @@ def test_every_kind_of_sync_can_be_chosen(fsync: str) -> None:
         ("min_free", -1),
         ("max_pending_bytes", 0),
         ("tail_bytes", 0),
+        ("max_staged_bytes", 0),
+        ("clean_bytes_per_second", 0),
+        ("clean_bytes_per_second", 1.5),
+        ("tombstone_age", -1),
+        ("tombstone_age", True),
+        ("stage_expiry", 0),
+        ("stage_expiry", -1.0),
+        ("scrub_interval", -1),
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused_by_name(option: str, value: Any) -> None:
@@ -43,6 +51,12 @@ def test_an_option_that_makes_no_sense_is_refused_by_name(option: str, value: An
 def test_the_smallest_values_that_make_sense_are_taken() -> None:
     options = JournalOptions(segment_bytes=4096, min_free=0, segment_age=0.001, fsync_interval=0.001, tail_bytes=1)
     assert options.segment_bytes == 4096
+
+
+@pytest.mark.parametrize(("size", "free"), [(4096, 128 << 20), (64 << 20, 128 << 20), (256 << 20, 512 << 20)])
+def test_room_for_two_segments_is_left_and_128_mebibytes_at_least(size: int, free: int) -> None:
+    assert JournalOptions(segment_bytes=size).min_free == free
+    assert JournalOptions(segment_bytes=size, min_free=7).min_free == 7
 
 
 @pytest.mark.parametrize(("size", "reserve"), [(4096, 512), (8 << 20, 1 << 20), (64 << 20, 1 << 20)])

@@ -1,14 +1,12 @@
-"""What is no longer wanted: whole segments, the oldest first, and never one that somebody needs."""
+"""What is no longer wanted: whole segments, and never one that somebody needs; and where a topic is to begin."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
-
-from runnel.core.options import TopicOptions
 from runnel.journal import retention
-from runnel.journal.ledger import trim_part
+from runnel.journal.index import WINDOW, TopicRange
+from runnel.journal.options import JournalOptions
+from runnel.journal.parts import trim_part
+from runnel.testing import MemoryStorage
 from tests.journal.rig import Writer
 
 
@@ -23,9 +21,8 @@ def filled(count: int = 30) -> Writer:
     return writer
 
 
-def kept(writer: Writer, now: int = 0, **options: Any) -> int:
-    journal = writer.journal
-    return retention.first_kept(journal.history, journal.ledger.topics[1], TopicOptions(**options), now)
+def leaving(writer: Writer, keep: int, first: int = 0) -> retention.Leaving:
+    return retention.first_leaving(writer.journal.history, 1, first, keep)
 
 
 def starts(writer: Writer) -> list[int]:
@@ -34,72 +31,78 @@ def starts(writer: Writer) -> list[int]:
     return [*(found.first for found in ranges), ranges[-1].end]
 
 
-def test_without_retention_everything_is_kept() -> None:
-    assert kept(filled()) == 0
+def size_of(writer: Writer) -> int:
+    return sum(found.bytes for _, found in writer.journal.history.ranges(1))
 
 
-@pytest.mark.parametrize("count", [*range(1, 32), 1000])
-def test_at_least_so_many_records_are_kept_and_no_whole_segment_more(count: int) -> None:
+def test_so_many_bytes_are_kept_to_about_a_record_and_never_less_than_one() -> None:
     writer = filled()
-    first = kept(writer, retention_count=count)
-    assert first in starts(writer)
-    assert 30 - first >= min(count, 30)
-    later = [start for start in starts(writer)[:-1] if start > first]
-    assert all(30 - start < count for start in later)
+    size = size_of(writer)
+    each = size / 30
+    for keep in range(0, size + 200, 37):
+        first, held = leaving(writer, keep)
+        assert abs((30 - first) * each - min(keep, size)) <= 2 * each or (first == 29 and keep < each)
+        assert held == min(keep, size)
+        assert first <= 29
 
 
-def test_at_least_so_many_bytes_are_kept_and_no_whole_segment_more() -> None:
+def test_what_is_kept_never_grows_with_a_smaller_limit() -> None:
+    writer = filled(100)
+    firsts = [leaving(writer, keep).first for keep in range(0, size_of(writer), 53)]
+    assert firsts == sorted(firsts, reverse=True)
+    assert (firsts[0], leaving(writer, size_of(writer)).first) == (99, 0)
+
+
+def test_a_topic_that_begins_later_already_stays_there() -> None:
     writer = filled()
-    ranges = [found for _, found in writer.journal.history.ranges(1)]
-    each = ranges[0].bytes // ranges[0].records
-    assert kept(writer, retention_bytes=each * 30 + 1) == 0
-    for size in range(1, each * 30, each // 2):
-        first = kept(writer, retention_bytes=size)
-        assert (30 - first) * each >= size
-        later = [start for start in starts(writer)[:-1] if start > first]
-        assert all((30 - start) * each < size for start in later)
+    assert leaving(writer, 10**9, first=17).first == 17
+    assert leaving(writer, 1, first=17).first == 29
 
 
-def test_what_is_too_old_goes_once_its_whole_segment_is() -> None:
+def test_windows_tell_where_in_a_long_segment_the_bytes_lie() -> None:
+    writer = Writer(None, JournalOptions(segment_bytes=1 << 22, min_free=0))
+    topic = writer.topic("a")
+    for number in range(200):  # the second half is ten times as large as the first
+        writer.publish(topic, bytes(1000 if number < 100 else 10_000))
+    assert len(writer.journal.history.sources) == 1
+    sizes = [len(found.body) for found in writer.written]
+    for keep in range(10_000, sum(sizes), 10_000):
+        assert abs(sum(sizes[leaving(writer, keep).first :]) - keep) < WINDOW, "to the window, whatever is in it"
+
+
+def young(writer: Writer, time: int, first: int = 0, topic: int = 1) -> retention.Young:
+    return retention.first_not_older(writer.journal.history, topic, first, time)
+
+
+def test_the_first_record_that_is_not_older_is_found_to_the_batch_and_with_its_time() -> None:
     writer = filled()
-    sources = [source for source, _ in writer.journal.history.ranges(1)]
-    second = sources[1].info.last_time
-    age = 10.0
-    assert kept(writer, now=second + 10_000_000, retention_age=age) == starts(writer)[1]
-    assert kept(writer, now=second + 10_000_001, retention_age=age) == starts(writer)[2]
-    assert kept(writer, now=0, retention_age=age) == 0
+    for record in writer.written:
+        if record.topic == 1:
+            assert young(writer, record.time) == (record.base, record.time)
+    last = writer.written[-1]
+    assert young(writer, last.time + 1) == (None, None)
+    assert young(writer, 0) == young(writer, writer.written[1].time)
+    assert young(writer, 0, topic=77) == (None, None)
 
 
-def test_a_topic_that_nobody_publishes_to_any_more_is_emptied_once_all_of_it_is_too_old() -> None:
+def test_it_is_found_in_segments_with_many_windows_and_in_windows_with_one_entry_alone() -> None:
+    writer = Writer(None, JournalOptions(segment_bytes=1 << 22, min_free=0))
+    a, b = writer.topic("a"), writer.topic("b")
+    for number in range(120):
+        writer.publish_together((a, [bytes(100)] * 3), (b, [bytes(70_000 if number % 3 else 10)]))
+    for record in writer.written:
+        assert young(writer, record.time, topic=record.topic) == (record.base, record.time)
+
+
+def test_what_is_damaged_keeps_nothing() -> None:
     writer = filled()
-    journal, options = writer.journal, TopicOptions(retention_age=10.0)
-    (source, found), *more = journal.history.ranges(2)
-    late = source.info.last_time + 10_000_000
-    assert (more, found.end) == ([], 1)
-    assert retention.first_kept(journal.history, journal.ledger.topics[2], options, late) == 0
-    assert retention.first_kept(journal.history, journal.ledger.topics[2], options, late + 1) == 1
-
-
-def test_one_that_is_full_is_never_emptied_by_count_or_bytes() -> None:
-    writer = filled()
-    journal, options = writer.journal, TopicOptions(retention_count=1, retention_bytes=1)
-    assert retention.first_kept(journal.history, journal.ledger.topics[2], options, 0) == 0
-
-
-def test_the_segment_that_is_being_written_stays_however_old_it_is() -> None:
-    writer = filled()
-    assert kept(writer, now=10**15, retention_age=1.0, retention_count=1, retention_bytes=1) == starts(writer)[-2]
-
-
-def test_any_of_several_bounds_is_enough() -> None:
-    writer = filled()
-    assert kept(writer, retention_count=1000, retention_bytes=1) == starts(writer)[-2]
-
-
-def test_a_topic_that_was_trimmed_further_stays_there() -> None:
-    writer = filled()
-    writer.write([trim_part(1, 29, 30)])
-    assert kept(writer, retention_count=1000) == 29
+    source = writer.journal.history.sources[0]
+    assert isinstance(writer.storage, MemoryStorage)
+    content = writer.storage._names[source.info.name].content
+    third = writer.written[3]
+    at = bytes(content).index(third.body)
+    content[at] ^= 1
+    assert young(writer, third.time) == (writer.written[4].base, writer.written[4].time)
 
 
 def test_a_segment_is_wanted_while_any_topic_has_records_in_it() -> None:
@@ -128,3 +131,11 @@ def test_a_topic_that_wants_a_segment_is_asked_first_the_next_time() -> None:
     writer.write([trim_part(1, 30, 30)])
     assert retention.is_wanted(source, topics)
     assert source.pin == 2
+
+
+def test_the_bytes_of_a_stage_that_is_named_count_where_its_name_lies() -> None:
+    found = TopicRange(first=10, end=130, records=120, bytes=400)
+    stages = [(30, 80, 5_000), (80, 110, 900)]
+    assert retention._spread(found, stages) == [(10, 30, 200), (30, 80, 5_000), (80, 110, 900), (110, 130, 200)]
+    assert retention._spread(TopicRange(0, 50, 50, 30), [(0, 50, 5_000)]) == [(0, 50, 5_000)]
+    assert retention._spread(TopicRange(0, 5, 5, 50), []) == [(0, 5, 50)]

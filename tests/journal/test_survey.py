@@ -7,11 +7,13 @@ import pytest
 from runnel.core.checksum import crc_of
 from runnel.core.packing import pack
 from runnel.journal import checkpoint, manifest
+from runnel.journal.index import IndexFile
 from runnel.journal.journal import SKIPPED
-from runnel.journal.ledger import trim_part
+from runnel.journal.parts import trim_part
 from runnel.journal.survey import Damage, LostRange, Survey, TornTail
 from runnel.journal.swap import read_whole
 from runnel.testing.power import MemoryStorage
+from tests.journal.cleaned import clean, journal_with_stages
 from tests.journal.folders import Writer, in_memory, publish_numbered
 from tests.journal.test_salvage import load, overwrite
 
@@ -202,3 +204,16 @@ def test_without_a_manifest_the_files_are_read_all_the_same() -> None:
     assert survey.manifest_lost
     assert survey.records == 180
     assert [damage.file for damage in survey.damages] == [manifest.NAME]
+
+
+def test_of_a_cleaned_segment_with_holes_no_more_is_called_lost_than_its_index_says() -> None:
+    storage = journal_with_stages()
+    info = clean(storage, block=4, wanted=lambda one: one.offset % 6 in (2, 3))
+    index = IndexFile(memoryview(read_whole(storage, info.index_name)), info)
+    at, following = index.window(1, 0)
+    assert following is not None
+    hurt(storage, info.name, at)  # the head of the first entry of topic a
+    survey = Survey(storage).run()
+    assert [(one.topic, one.first, one.end) for one in survey.lost] == [("a", 2, index.base_behind(1, at + 1))]
+    hurt(storage, info.index_name, 60)  # and its index: then every hole may have been a record
+    assert {one.topic for one in Survey(storage).run().lost} == {"a", "b"}

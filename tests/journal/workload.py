@@ -1,12 +1,14 @@
-"""A small journal with a bit of everything, the same bytes every time: golden/ is what version 1 made of it.
+"""Small journals with a bit of everything, the same bytes every time: golden/ is what version 1 made of them.
 
-`python -m tests.journal.workload` writes golden/ again. That is right only together with a new version of the
+`version-1-early` is the first of them, as it was written before entries and checkpoints said as much as they do now.
+`python -m tests.journal.workload` writes the others again. That is right only together with additions to the
 format, and then the old folder stays, under another name: what was written once must be readable for ever.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +16,36 @@ import pytest
 
 from runnel.core.packing import JSON, pack
 from runnel.core.record import Meta
-from runnel.journal import journal
+from runnel.journal import cleaner, journal
+from runnel.journal.cleaning import Shares, choose
+from runnel.journal.compaction import Compaction
 from runnel.journal.draft import Draft
 from runnel.journal.entry import Kind, Part, state
+from runnel.journal.gone import Reason
 from runnel.journal.group_state import Failure, GroupState
 from runnel.journal.history import Found
-from runnel.journal.ledger import (
-    CursorState,
-    TopicState,
+from runnel.journal.ledger import CursorState, TopicState
+from runnel.journal.parts import (
+    cursor_forgotten_part,
     cursor_part,
     group_part,
+    ids_part,
+    mark_part,
     progress_part,
+    stage_commit_part,
+    stage_part,
+    staged_part,
     topic_part,
     trim_part,
 )
+from runnel.journal.stage_state import StageState
 from runnel.journal.storage import Storage
 from runnel.testing import MemoryStorage
 from tests.journal.rig import SMALL, Writer, batch, contents
 
 GOLDEN = Path(__file__).parent / "golden" / "version-1"
+EARLY = GOLDEN.with_name("version-1-early")
+CLEANED = GOLDEN.with_name("version-1-cleaned")
 NOW = 1_700_000_000_000_000
 
 METAS = [
@@ -93,6 +106,68 @@ def write_all(storage: Storage) -> list[Found]:
         return [found for found in writer.written if found.topic != gone]
 
 
+def write_cleaned(storage: Storage) -> None:
+    """What is published once, staged, marked, compacted and cleaned. The last stage is open, the journal cut off."""
+    with pytest.MonkeyPatch.context() as patch:
+        fixed = Fixed()
+        patch.setattr(journal, "secrets", fixed)
+        patch.setattr(cleaner, "secrets", fixed)
+        writer = Writer(storage, SMALL, NOW)
+        plain, keyed, gone = writer.topic("plain"), writer.topic("keyed", compact=True), writer.topic("gone")
+        ledger = writer.journal.ledger
+        for number in range(12):
+            writer.publish(plain, b"plain %d " % number * 9)
+            writer.publish(gone, b"gone %d " % number * 30)
+            body = pack(
+                [b"value %d" % number], [Meta(key=b"key %d" % (number % 2))], producer=7, producer_sequence=number
+            )
+            at = (keyed, ledger.topics[keyed].end, ledger.topics[keyed].end, ledger.sequence, writer.now + 1)
+            writer.write(
+                [
+                    Part(Kind.BATCH, body, int.from_bytes(body[:4], "little"), *at),
+                    ids_part(keyed, [f"id {number}"], [at[1]], writer.now + 1),
+                    mark_part("numbers", number),
+                ]
+            )
+        stage = StageState(1, "writer", 5, 0, 1, plain, writer.now + 1)
+        for ordinal in range(2):
+            opened = [stage_part(stage)] if not ordinal else []
+            writer.write([*opened, staged_part(1, ordinal, pack([b"staged %d" % ordinal] * 3), writer.now + 1)])
+        end, sequence = ledger.topics[plain].end, ledger.sequence
+        writer.write([stage_commit_part(ledger.stages[1], end, sequence, writer.now + 1), mark_part("job", b"done")])
+        writer.write([state(Kind.TOPIC_DELETED, topic=gone), cursor_part(CursorState("gone", "gone", 3, 1))])
+        writer.write([cursor_forgotten_part("gone"), trim_part(plain, 2, 0, Reason.ASKED, writer.now + 1)])
+        writer.journal.close()
+
+        writer.reopen()
+        _clean(writer)
+        other = StageState(2, "writer", 6, 0, 0, plain, writer.now + 1)
+        writer.write([stage_part(other), staged_part(2, 0, pack([b"not yet"]), writer.now + 1)])
+        writer.publish(plain, b"last")
+
+
+def _clean(writer: Writer) -> None:
+    """Take the older records of each key, and write the segments that are half dead again."""
+    journal_now, now = writer.journal, writer.now + 1
+    keys = Compaction(journal_now.history)
+    living = journal_now.living()
+    while (look := keys.due(living, {}, now)) is not None:
+        while not look.done:
+            look.step()
+        if (part := keys.over(look, now)) is not None:
+            writer.write([part])
+    living.taken = keys.taken()
+    shares = Shares()
+    for _ in shares.look(tuple(journal_now.history.sources), living):
+        pass
+    chosen = choose(shares.now, SMALL.segment_bytes, 0.1, 1 << 30)
+    job = journal_now.clean(chosen, living)
+    while not job.done:
+        job.step()
+    assert journal_now.replace(job)
+    writer.write(keys.replaced(job, now))
+
+
 TOPICS: list[dict[str, Any]] = [
     {"id": 1, "name": "orders.eu", "epoch": 1, "options": {"retention_count": 5}, "first": 0, "end": 32},
     {"id": 2, "name": "orders.us", "epoch": 2, "options": {}, "first": 2, "end": 22},
@@ -104,15 +179,19 @@ CURSORS = {
 FAILED = {place: Failure(1, 1.7e9, "ValueError") for place in range(5, 27, 3)}
 
 
+WRITTEN: dict[Path, Callable[[Storage], object]] = {GOLDEN: write_all, CLEANED: write_cleaned}
+
+
 def main() -> None:
     """Write golden/ again."""
-    storage = MemoryStorage()
-    write_all(storage)
-    GOLDEN.mkdir(parents=True, exist_ok=True)
-    for old in GOLDEN.iterdir():
-        old.unlink()
-    for name, data in contents(storage).items():
-        (GOLDEN / name).write_bytes(data)
+    for folder, write in WRITTEN.items():
+        storage = MemoryStorage()
+        write(storage)
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.iterdir():
+            old.unlink()
+        for name, data in contents(storage).items():
+            (folder / name).write_bytes(data)
 
 
 if __name__ == "__main__":

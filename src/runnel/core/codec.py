@@ -12,6 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from runnel.core.errors import InvalidOption, SchemaConflict, ValidationFailed
+from runnel.core.record import Record
 
 T = TypeVar("T")
 
@@ -73,6 +74,12 @@ class Codec(Generic[T]):
             raise ValidationFailed(topic, self.name, *_located(str(error))) from None
         except RecursionError:
             raise ValidationFailed(topic, self.name, "the value", "it is nested too deeply") from None
+
+    def value_of(self, record: Record[bytes]) -> T | None:
+        """The value of a record, or ValidationFailed; None for a tombstone: a key, and no value."""
+        if not record.value and record.key is not None:
+            return None
+        return self.decode(record.topic, record.value)
 
     def encoded_as(self, encoding: str | None) -> Codec[T]:
         """The codec of the same type for another encoding; None: this one."""

@@ -166,9 +166,11 @@ class TooLarge(UsageError):
 
     code = "too_large"
 
-    def __init__(self, what: str, size: int, limit_name: str, limit: int) -> None:
+    def __init__(
+        self, what: str, size: int, limit_name: str, limit: int, advice: str = "split it, or make it smaller"
+    ) -> None:
         self.what, self.size, self.limit_name, self.limit = what, size, limit_name, limit
-        super().__init__(f"{what} is {size:,}, more than {limit_name}={limit:,}; split it, or make it smaller")
+        super().__init__(f"{what} is {size:,}, more than {limit_name}={limit:,}; {advice}")
 
 
 class NotSupported(UsageError):

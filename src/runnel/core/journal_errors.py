@@ -5,6 +5,8 @@ They hang in the same tree as all others: see `runnel.core.errors`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from runnel.core.errors import Damaged, Ended, NotNow, UsageError
 
 
@@ -84,6 +86,43 @@ class DiskFull(NotNow):
         )
 
 
+class TopicHeld(NotNow):
+    """Records that somebody asked to be taken away, and that a subscription holds."""
+
+    code = "topic_held"
+
+    def __init__(self, topic: str, before: int, holders: Mapping[str, int]) -> None:
+        self.topic, self.before, self.holders = topic, before, dict(holders)
+        names = ", ".join(f"{name!r} (from offset {offset:,} on)" for name, offset in sorted(holders.items()))
+        super().__init__(
+            f"topic {topic!r} is held by {names}, so nothing was taken: let that subscription read on, forget it "
+            f"(`broker.forget`, `runnel cursor forget`), or take the records before {before:,} all the same "
+            "(force=True, --force)"
+        )
+
+
+class UnknownName(UsageError):
+    """No named subscription has ever stood anywhere under this name."""
+
+    code = "unknown_name"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"no subscription is known by the name {name!r}; `runnel cursor list` shows those there are")
+
+
+class GroupInUse(UsageError):
+    """A group that has members cannot be forgotten."""
+
+    code = "group_in_use"
+
+    def __init__(self, group: str, pattern: str, members: int) -> None:
+        self.group, self.pattern, self.members = group, pattern, members
+        super().__init__(
+            f"group {group!r} on {pattern!r} has {members} members; end their subscriptions first, then forget it"
+        )
+
+
 class NotWritten(NotNow):
     """A publish that was not written when the journal failed. It is safe to publish again."""
 
@@ -105,3 +144,59 @@ class OutcomeUnknown(NotNow):
             f"it was being written when the journal failed, and may or may not be there after reopening: {why}; "
             "look at the end of the topic then, or publish it again if twice does no harm"
         )
+
+
+class NoArchive(UsageError):
+    """A folder that was to be restored from, and is no archive."""
+
+    code = "no_archive"
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        super().__init__(f"{folder!r} is no archive; name the one that `runnel log archive` was given")
+
+
+class ArchiveMismatch(UsageError):
+    """An archive of another journal, or of another life of this one. Nothing was added to it."""
+
+    code = "archive_mismatch"
+
+    def __init__(self, archive: str, why: str) -> None:
+        self.archive, self.why = archive, why
+        super().__init__(f"{archive!r} does not fit this journal: {why}; begin another archive in a new folder")
+
+
+class ArchiveDamaged(Damaged):
+    """Bytes of an archive that have changed, or are gone. Nothing was restored."""
+
+    code = "archive_damaged"
+
+    def __init__(self, file: str, position: int, why: str) -> None:
+        self.file, self.position, self.why = file, position, why
+        super().__init__(
+            f"{file} is damaged at {position}: {why}; put the file back from a copy of the archive, restore "
+            "another point (--until) or from another base (--base): `runnel log restore ARCHIVE --list` shows them"
+        )
+
+
+class PointNotArchived(UsageError):
+    """A point in time that an archive cannot restore: before it, behind it, or where it missed something."""
+
+    code = "point_not_archived"
+
+    def __init__(self, point: str, why: str) -> None:
+        self.point, self.why = point, why
+        super().__init__(
+            f"{point} cannot be restored: {why}; `runnel log restore ARCHIVE --list` shows which points can"
+        )
+
+
+class ArchiveBusy(NotNow):
+    """Another run is adding to the archive."""
+
+    code = "archive_busy"
+
+    def __init__(self, archive: str, pid: int | None) -> None:
+        self.archive, self.pid = archive, pid
+        who = "another process" if pid is None else f"process {pid}"
+        super().__init__(f"{who} is adding to {archive!r}; wait for it, or let that one do the work (--follow)")

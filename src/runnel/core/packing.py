@@ -206,6 +206,37 @@ def pack(
     else:
         columns, present = _gathered(values, metas, times, deltas)
         body = _encode(present)
+    return pack_body(
+        columns,
+        count,
+        body,
+        compression=compression,
+        content_type=content_type,
+        producer=producer,
+        producer_sequence=producer_sequence,
+        schema=schema,
+    )
+
+
+def pack_columns(columns: Sequence[Sequence[Any] | None], **about: Any) -> bytes:
+    """Columns as `Unpacked` holds them, in the order of their bits, as a batch; None: it has no such column."""
+    present = [column for column in columns if column is not None]
+    bits = sum(bit for (bit, _), column in zip(_COLUMNS, columns, strict=False) if column is not None)
+    return pack_body(bits, len(present[0]), _encode(present), **about)
+
+
+def pack_body(
+    columns: int,
+    count: int,
+    body: bytes,
+    *,
+    compression: str | None = None,
+    content_type: int = BYTES,
+    producer: int = 0,
+    producer_sequence: int = 0,
+    schema: int = 0,
+) -> bytes:
+    """A batch of a body that is encoded already, and not compressed."""
     raw_length = body_length = len(body)
     if raw_length > MAX_RAW:
         raise TooLarge("a batch in bytes", raw_length, "MAX_RAW", MAX_RAW)
@@ -291,6 +322,12 @@ def read_header(data: bytes | memoryview) -> Packed:
     return header
 
 
+def body_of(header: Packed, data: bytes | memoryview) -> bytes | memoryview:
+    """The encoded columns of a batch whose header was read, decompressed. Nothing of them is looked at."""
+    body = memoryview(data)[HEADER_SIZE:]
+    return decompress(COMPRESSIONS[header.flags - 1], body, header.raw_length) if header.flags else body
+
+
 def unpack(data: bytes | memoryview, *, verify: bool = True) -> Unpacked:
     """The records of a batch, or a `BadBatch`. A memoryview is copied once.
 
@@ -301,9 +338,7 @@ def unpack(data: bytes | memoryview, *, verify: bool = True) -> Unpacked:
     header = read_header(data)
     if verify and crc_extended(header.crc ^ _BEFORE_CRC, data) != header.crc:
         raise BadBatch("its checksum does not fit")
-    body: bytes | memoryview = memoryview(data)[HEADER_SIZE:]
-    if header.flags:
-        body = decompress(COMPRESSIONS[header.flags - 1], body, header.raw_length)
+    body = body_of(header, data)
     try:
         columns = _decoder(header.columns).decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError, MemoryError, OverflowError) as error:

@@ -29,10 +29,7 @@ _AFTER_CRC = 8
 
 
 class Kind(IntEnum):
-    """What a part is. Readers refuse kinds they do not know, unless they are `OPTIONAL` or above.
-
-    16 to 19 are spoken for: staged batches, their commit, named marks, producers' sequences.
-    """
+    """What a part is. Readers refuse kinds they do not know, unless they are `OPTIONAL` or above."""
 
     BATCH = 1
     TOPIC = 2
@@ -43,14 +40,29 @@ class Kind(IntEnum):
     GROUP_DELETED = 7
     SEQUENCE = 8
     TRIM = 9
+    CURSOR_FORGOTTEN = 10
+    STAGED = 16
+    STAGE_COMMIT = 17
+    MARK = 18
+    MESSAGE_IDS = 19
+    MERGED = 20
+    STAGE = 21
+    STAGE_DROPPED = 22
+    COMPACTED = 23
     OPTIONAL = 128
+    NAMES = 129
+
+
+SELF_CHECKED = frozenset((Kind.BATCH, Kind.STAGED, Kind.MERGED))  # their bodies begin with a crc of all that follows
+HOLDS_RECORDS = frozenset((Kind.BATCH, Kind.MERGED, Kind.STAGE_COMMIT))  # of the topic, at the offsets that they name
+STAGE_TOPIC = 1 << 31  # with a stage's id: what stands for a topic where staged batches are looked for
 
 
 class Part(msgspec.Struct, gc=False):
     """One change: a batch for a topic, or a piece of state. What the broker assigned lies in the fields.
 
-    `topic` is the id of the topic (of the group, for PROGRESS); `base` and `last` are offsets,
-    `sequence` is that of the first record, `time` the append time in microseconds.
+    `topic` is the id of the topic (of the group, for PROGRESS; of the stage, for STAGED); `base` and `last`
+    are offsets, `sequence` is that of the first record, `time` the append time in microseconds.
     """
 
     kind: int
@@ -153,8 +165,8 @@ def read_entry(data: bytes | memoryview, at: int, segment_id: int, position: int
 
 
 def body_crc(kind: int, body: bytes) -> int:
-    """The crc of a body as the table holds it. A batch begins with its own crc, of all that follows it."""
-    if kind != Kind.BATCH:
+    """The crc of a body as the table holds it. Some begin with their own crc, of all that follows it."""
+    if kind not in SELF_CHECKED:
         return crc_of(body)
     own = crc_of(body[4:])
     return own if body[:4] == own.to_bytes(4, "little") else ~own & 0xFFFFFFFF

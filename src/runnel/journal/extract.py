@@ -1,8 +1,8 @@
 """Records out of a journal, as a person or another program wants them: decoded, in order, and told what is missing.
 
 One topic is read by offset, several by sequence. What cannot be read comes out as a `Gap` where it
-would have been: nothing is left out in silence.
-Below: history, ledger. Above: inspection.
+would have been: nothing is left out in silence. Records that were staged come where their commit lies.
+Below: history, ledger, staged. Above: inspection.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from runnel.core.errors import BadBatch
 from runnel.core.moment import from_micros
 from runnel.core.packing import Unpacked, unpack
 from runnel.core.record import Gap, Meta, Record
-from runnel.journal.history import Found, History, Lost, Plan
+from runnel.journal.found import Found, Lost, Staged, runs_of
+from runnel.journal.history import History, Plan
 from runnel.journal.ledger import TopicState
+from runnel.journal.staged import Placing, topic_of
 
 _PLAIN = Meta()
 
@@ -28,6 +30,7 @@ class Extract:
     def __init__(self, history: History, topics: Collection[TopicState], name: str, *, by_sequence: bool) -> None:
         self._history, self._name, self._by_sequence = history, name, by_sequence
         self._topics = {topic.id: topic for topic in topics}
+        self._merged: dict[int, tuple[bytes, Unpacked]] = {}  # by topic, the batch that a block is in the middle of
 
     def __repr__(self) -> str:
         return f"<Extract of {self._name!r}, {len(self._topics)} topics>"
@@ -43,11 +46,11 @@ class Extract:
                 plan, self._history.fetch(plan), self._topics.keys(), by_sequence=self._by_sequence
             )
             for item in parsed.items:
-                if isinstance(item, Lost):
-                    if item.end > (first := max(item.first, place)):
-                        yield self._gap(first, item.end, item.reason)
+                if isinstance(item, Staged):
+                    for one in self._followed(item, place):
+                        yield from self._told(one, place, time)
                 else:
-                    yield from self._records(item, place, time)
+                    yield from self._told(item, place, time)
             if parsed.position <= plan.position:
                 return  # nothing more can be said about this segment, and nothing lies behind it
             place = max(place, parsed.place)
@@ -66,6 +69,28 @@ class Extract:
             return self._history.plan_sequence(place, after, position)
         return next((self._history.plan(topic, place, after, position) for topic in self._topics), None)
 
+    def _followed(self, staged: Staged, place: int) -> Iterator[Found | Lost]:
+        """What was committed there, from where it was staged."""
+        topic = self._topics[staged.topic]
+        if staged.last < topic.first:
+            return  # retention let go of it
+        placing = Placing(staged, place, by_sequence=self._by_sequence)
+        stage = topic_of(staged)
+        plan = self._history.plan(stage, placing.ordinal)
+        while plan is not None and not placing.done:
+            parsed = self._history.parse(plan, self._history.fetch(plan), (stage,), by_sequence=False)
+            yield from placing.placed(parsed.items)
+            if parsed.position <= plan.position:
+                break
+            plan = self._history.plan(stage, parsed.place, plan, parsed.position)
+        yield from placing.rest()
+
+    def _told(self, item: Found | Lost, place: int, time: int | None) -> Iterator[Record[bytes] | Gap]:
+        if isinstance(item, Found):
+            yield from self._records(item, place, time)
+        elif item.end > (first := max(item.first, place)):
+            yield self._gap(first, item.end, item.reason)
+
     def _gap(self, first: int, end: int, reason: str) -> Gap:
         return Gap(self._name, first, end, None if self._by_sequence else end - first, reason)
 
@@ -75,7 +100,7 @@ class Extract:
         if first >= end:
             return  # retention let go of it
         try:
-            batch = unpack(found.body)
+            batch = self._unpacked(found)
         except BadBatch as error:
             yield Gap(topic.name, first, end, end - first, str(error))
             return
@@ -85,22 +110,35 @@ class Extract:
             if first <= record.offset < end and here >= place and (since is None or record.time >= since):
                 yield record
 
+    def _unpacked(self, found: Found) -> Unpacked:
+        """A batch, decoded once, in how many pieces it may come."""
+        if found.runs is None:
+            return unpack(found.body)
+        known = self._merged.pop(found.topic, None)
+        batch = known[1] if known is not None and known[0] is found.body else unpack(found.body)
+        if found.at + sum(run.count for run in found.runs) < len(batch):
+            self._merged[found.topic] = (found.body, batch)
+        return batch
+
 
 def decoded(found: Found, batch: Unpacked, topic: TopicState) -> Iterator[Record[bytes]]:
     """The records of a batch."""
-    appended = from_micros(found.time)
-    metas = batch.metas
-    for index, value in enumerate(batch.values):
-        delta = index if batch.deltas is None else batch.deltas[index]
-        meta = metas.get(index, _PLAIN)
-        own = None if batch.times is None else batch.times[index]
-        yield Record(
-            topic.name,
-            found.base + delta,
-            found.sequence + delta,
-            topic.epoch,
-            meta.key,
-            value,
-            meta.headers,
-            appended if own is None else from_micros(own),
-        )
+    metas, index = batch.metas, found.at
+    for run in runs_of(found):
+        appended = from_micros(run.time)
+        behind = index + run.count if found.runs is not None else len(batch)
+        for number in range(index, behind):
+            delta = number - index if batch.deltas is None else batch.deltas[number]
+            meta = metas.get(number, _PLAIN)
+            own = None if batch.times is None else batch.times[number]
+            yield Record(
+                topic.name,
+                run.offset + delta,
+                run.sequence + delta,
+                topic.epoch,
+                meta.key,
+                batch.values[number],
+                meta.headers,
+                appended if own is None else from_micros(own),
+            )
+        index = behind

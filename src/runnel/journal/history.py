@@ -2,8 +2,9 @@
 
 *Decide, then act*: `plan` says which bytes to read, `fetch` reads them (the only I/O, for any
 thread), `parse` finds the batches in them. Everything read is checked; what is damaged is told
-as a range that is missing, and reading goes on behind it.
-Below: entry, index, segment. Above: broker.catch_up, inspection.
+as a range that is missing, and reading goes on behind it. A chunk of a segment as it was written is some
+entries; of a cleaned one it is one entry (by topic), or a whole block (by sequence).
+Below: block, entry, found, source. Above: broker.catch_up, inspection.
 """
 
 from __future__ import annotations
@@ -12,72 +13,20 @@ from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from runnel.core.journal_errors import FormatUnknown, JournalDamaged
-from runnel.journal import entry, segment
-from runnel.journal.entry import HEADER, Kind, body_crc
-from runnel.journal.index import WINDOW, Index, IndexBuilder, IndexFile, TopicRange
+from runnel.journal import entry, opened, segment
+from runnel.journal.entry import HEADER, HOLDS_RECORDS, STAGE_TOPIC, Kind, body_crc
+from runnel.journal.found import Found, Lost, Parsed, Staged, run_at_time
+from runnel.journal.index import WINDOW, Block, TopicRange
+from runnel.journal.merged import Run
+from runnel.journal.opened import Opened, staged_in
 from runnel.journal.segment import START, SegmentInfo
-from runnel.journal.storage import File, Storage
-from runnel.journal.swap import read_whole
+from runnel.journal.source import Source, add_to, rebuilt
+
+__all__ = ["CHUNK", "Found", "History", "Lost", "Opened", "Parsed", "Plan", "Source", "Staged", "add_to", "rebuilt"]
+
+_BATCH, _STAGED, _COMMIT = int(Kind.BATCH), int(Kind.STAGED), int(Kind.STAGE_COMMIT)  # looked at for every part
 
 CHUNK = 256 * 1024  # read at a time where a topic lies densely: what the loop decodes before others get their turn
-
-
-class Source:
-    """One segment to read from: sealed, or the one that is being written."""
-
-    __slots__ = ("_file", "_index", "damage", "info", "pin", "storage", "suspect", "written")
-
-    def __init__(self, storage: Storage, info: SegmentInfo, builder: IndexBuilder | None = None) -> None:
-        self.storage, self.info = storage, info
-        self._file: File | None = None
-        self._index: Index | None = builder
-        self.written = info.end  # up to where it may be read; grows while it is written
-        self.damage: str | None = None  # what was wrong with its index
-        self.suspect = False  # the index was made again, and not all that it should tell of could be read
-        self.pin: int | None = None  # a topic whose records here are still wanted, as far as is known
-
-    def __repr__(self) -> str:
-        return f"<Source {self.info.name}, {self.written} bytes>"
-
-    @property
-    def file(self) -> File:
-        """The segment, opened when first read."""
-        if self._file is None:
-            self._file = self.storage.open(self.info.name)
-        return self._file
-
-    @property
-    def index(self) -> Index:
-        """The index, mapped when first used; made again when it is missing or damaged."""
-        index = self._index  # looked at once: the writer may seal the segment meanwhile
-        if index is None:
-            try:
-                file = self.storage.open(self.info.index_name)
-                try:
-                    index = IndexFile(file.map(), self.info)
-                finally:
-                    file.close()
-            except (JournalDamaged, FormatUnknown, OSError) as error:
-                self.damage = str(error)
-                index, whole = rebuilt(self.storage, self.info)
-                self.suspect = not whole
-            self._index = index
-        return index
-
-    def holds_records(self) -> bool:
-        """Whether there is anything here but state."""
-        return any(True for _ in self.index.topics())
-
-    def seal(self, info: SegmentInfo) -> None:
-        """Nothing more is written to it; the index goes to its file."""
-        self.info, self.written, self._index = info, info.end, None
-
-    def close(self) -> None:
-        """Let go of the files."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
 
 
 class Plan(NamedTuple):
@@ -88,33 +37,7 @@ class Plan(NamedTuple):
     size: int
     place: int
     suspect: bool = False  # whether what does not come, up to the next batch, was lost and is no hole
-
-
-class Found(NamedTuple):
-    """A batch as it lies on disk, checked."""
-
-    topic: int
-    base: int
-    last: int
-    sequence: int
-    time: int
-    body: bytes
-
-
-class Lost(NamedTuple):
-    """Offsets of the topic (or sequences) [first, end) that cannot be read."""
-
-    first: int
-    end: int
-    reason: str
-
-
-class Parsed(NamedTuple):
-    """What a chunk held, where its whole entries end, and the first place that is not in it."""
-
-    items: list[Found | Lost]
-    position: int
-    place: int
+    block: Block | None = None  # of a cleaned segment, to be read by sequence
 
 
 class History:
@@ -152,8 +75,12 @@ class History:
             if found is None or found.end <= offset:
                 continue
             begin, following = source.index.window(topic, offset)
-            if after is not None and after.source is source:
-                begin = max(begin, position)
+            read = position if after is not None and after.source is source else 0
+            if source.is_cleaned:
+                if begin < read:  # entries of other topics lie in between
+                    begin = source.written if following is None else following
+            else:
+                begin = max(begin, read)
             dense = following is not None and following - begin <= 2 * WINDOW
             size = min(CHUNK if dense else WINDOW, source.written - begin)
             if size > 0:
@@ -162,7 +89,7 @@ class History:
 
     def plan_at_time(self, topic: int, time: int) -> Plan | None:
         """Where to look for the first record of `topic` that is not older than `time` (microseconds)."""
-        for source in self.sources:
+        for source in tuple(self.sources):
             if source.info.last_time < time and source.info.sealed:
                 continue
             found = source.index.range_of(topic)
@@ -182,14 +109,22 @@ class History:
         """Where to read `sequence`, or what follows it."""
         sources = tuple(self.sources)
         if after is not None and after.source in sources:
-            if position < after.source.written:
-                size = min(CHUNK, after.source.written - position)
-                return Plan(after.source, position, size, sequence)
-            start = sources.index(after.source) + 1
+            source = after.source
+            if source.is_cleaned:
+                found = source.index.block(sequence, position) if sequence < source.info.end_sequence else None
+                if found is not None:
+                    return _block_plan(source, found, sequence)
+            elif position < source.written:
+                return Plan(source, position, min(CHUNK, source.written - position), sequence)
+            start = sources.index(source) + 1
         else:
             start = bisect_left(sources, sequence + 1, key=_end_sequence)
         for source in sources[start:]:
             if source.written > START and (source.holds_records() or source.suspect):
+                if source.is_cleaned:
+                    if (found := source.index.block(sequence)) is not None:
+                        return _block_plan(source, found, sequence)
+                    continue
                 # All of a suspect segment is read: what is damaged in it is met on the way, and told.
                 window = START if source.suspect else source.index.sequence_window(sequence)
                 begin = min(window, source.written)
@@ -200,8 +135,12 @@ class History:
 
     def plan_sequence_at_time(self, time: int) -> Plan | None:
         """Where to look for the first record of any topic that is not older than `time` (microseconds)."""
-        for source in self.sources:
+        for source in tuple(self.sources):
             if source.written > START and (source.info.last_time >= time or not source.info.sealed):
+                if source.is_cleaned:
+                    if (found := source.index.block_at_time(time)) is not None:
+                        return _block_plan(source, found, source.info.first_sequence)
+                    continue
                 if not source.holds_records():
                     continue
                 begin = min(source.index.time_window(time), source.written)
@@ -212,26 +151,33 @@ class History:
         """The offset of the first record of each topic at `sequence` or behind it; those that have none are left out.
 
         One chunk is read. A topic with nothing in it has its next batch further on, at the head of a window: windows
-        are as long as a chunk is at least.
+        are as long as a chunk is at least. Of a cleaned segment, one entry of each topic is read, or a few.
         """
         plan = self.plan_sequence(sequence)
         if plan is None:
             return {}
-        due: dict[int, int] = {}
-        plan = plan._replace(size=min(max(plan.size, CHUNK), plan.source.written - plan.position), place=sequence)
-        parsed = self.parse(plan, self.fetch(plan), topics, by_sequence=True)
-        for item in parsed.items:
-            if isinstance(item, Found) and item.topic not in due:
-                due[item.topic] = item.base + max(0, sequence - item.sequence)
+        source, due = plan.source, dict[int, int]()
+        position = plan.position
+        if plan.block is None:
+            size = min(max(plan.size, CHUNK), source.written - plan.position)
+            plan = plan._replace(size=size, place=sequence)
+            parsed = self.parse(plan, self.fetch(plan), topics, by_sequence=True)
+            position = parsed.position
+            for item in parsed.items:
+                if not isinstance(item, Lost) and item.topic not in due:
+                    due[item.topic] = item.base + max(0, sequence - item.sequence)
         sources = tuple(self.sources)
-        later = sources[sources.index(plan.source) + 1 :] if plan.source in sources else ()
+        later = sources[sources.index(source) + 1 :] if source in sources else ()
         for topic in topics:
             if topic in due:
                 continue
-            here = plan.source.index.range_of(topic)
-            base = None if here is None else plan.source.index.base_behind(topic, parsed.position)
+            base = None
+            if plan.block is not None:
+                base = opened.first_in(source, plan.block, topic, sequence)
+            elif source.index.range_of(topic) is not None:
+                base = source.index.base_behind(topic, position)
             if base is None:
-                ranges = (source.index.range_of(topic) for source in later)
+                ranges = (one.index.range_of(topic) for one in later)
                 base = next((found.first for found in ranges if found is not None), None)
             if base is not None:
                 due[topic] = base
@@ -245,8 +191,10 @@ class History:
         while plan is not None:
             parsed = self.parse(plan, self.fetch(plan), (topic,), by_sequence=False)
             for item in parsed.items:
-                if isinstance(item, Lost) or item.time >= time:
-                    return item.first if isinstance(item, Lost) else item.base
+                if isinstance(item, Lost):
+                    return item.first
+                if (run := run_at_time(item, time)) is not None:
+                    return run.offset
             plan = self.plan(topic, parsed.place, plan, parsed.position)
         return None
 
@@ -256,16 +204,20 @@ class History:
         while plan is not None:
             parsed = self.parse(plan, self.fetch(plan), topics, by_sequence=True)
             for item in parsed.items:
-                if isinstance(item, Lost) or item.time >= time:
-                    return item.first if isinstance(item, Lost) else item.sequence
+                if isinstance(item, Lost):
+                    return item.first
+                if (run := run_at_time(item, time)) is not None:
+                    return run.sequence
             plan = self.plan_sequence(parsed.place, plan, parsed.position)
         return None
 
     # -- acting -------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def fetch(plan: Plan) -> bytes:
-        """The bytes of a plan: at least one whole entry, however long, unless it is damaged."""
+    def fetch(plan: Plan) -> bytes | Opened:
+        """The bytes of a plan: at least one whole entry, however long, unless it is damaged. Or what they hold."""
+        if plan.source.is_cleaned:
+            return opened.opened(plan.source, plan.position, plan.size, alone=plan.block is None)
         data = plan.source.file.read(plan.position, plan.size)
         if len(data) >= HEADER.size:
             magic, _, length, *_ = HEADER.unpack_from(data)
@@ -274,10 +226,12 @@ class History:
         return data
 
     @staticmethod
-    def parse(plan: Plan, data: bytes, topics: Collection[int], *, by_sequence: bool) -> Parsed:
+    def parse(plan: Plan, data: bytes | Opened, topics: Collection[int], *, by_sequence: bool) -> Parsed:
         """The batches of `topics` in `data` from the plan's place on, in order."""
+        if isinstance(data, Opened):
+            return _parse_opened(plan, data, topics)
         info, place = plan.source.info, plan.place
-        items: list[Found | Lost] = []
+        items: list[Found | Staged | Lost] = []
         at, position = 0, plan.position
         if not data and plan.size:  # the file ends before its time
             return _skip_damage(plan, items, position, place, topics, by_sequence=by_sequence)
@@ -289,22 +243,45 @@ class History:
                 break  # the rest is for the next chunk
             body_at = at + head.bodies
             for kind, _, _, length, crc, topic, base, last, sequence, time in head.table:
-                if kind == Kind.BATCH and (by_sequence or topic in topics):
+                if kind != _BATCH:
+                    if kind == _STAGED:
+                        topic |= STAGE_TOPIC  # and never met by sequence: it has none
+                    elif kind not in HOLDS_RECORDS:
+                        body_at += length
+                        continue
+                if topic in topics or (by_sequence and topic < STAGE_TOPIC):
                     first, end = (sequence, sequence + last - base + 1) if by_sequence else (base, last + 1)
                     if end > place:
                         if plan.suspect and first > place:
                             items.append(Lost(place, first, f"damaged on disk, and so is the index ({info.name})"))
                         if topic in topics:
                             body = data[body_at : body_at + length]
+                            found: Found | Staged | None = None
                             if body_crc(kind, body) == crc:
-                                items.append(Found(topic, base, last, sequence, time, body))
-                            else:
-                                items.append(Lost(max(first, place), end, _damaged(info, position)))
+                                if kind == _COMMIT:
+                                    found = staged_in(body, Run(base, sequence, time, last - base + 1), topic)
+                                else:
+                                    found = Found(topic, base, last, sequence, time, body)
+                            items.append(found or Lost(max(first, place), end, _damaged(info, position)))
                         place = end
                 body_at += length
             at += head.end - position
             position = head.end
         return Parsed(items, position, place)
+
+
+def _block_plan(source: Source, found: Block, place: int) -> Plan:
+    size = (source.written if found.end is None else found.end) - found.position
+    return Plan(source, found.position, size, max(place, found.first), block=found)
+
+
+def _parse_opened(plan: Plan, data: Opened, topics: Collection[int]) -> Parsed:
+    source, place = plan.source, plan.place
+    if plan.block is None:
+        items, end = opened.of_topic(data, source, plan.position, place, topics, suspect=plan.suspect)
+        return Parsed(items, data.end, end)
+    behind = source.info.end_sequence if plan.block.behind is None else plan.block.behind
+    return Parsed(opened.in_order(data, source, plan.block, place, frozenset(topics)), data.end, max(place, behind))
 
 
 def _oldest_with(sources: Sequence[Source], topic: int, offset: int) -> int:
@@ -318,6 +295,8 @@ def _oldest_with(sources: Sequence[Source], topic: int, offset: int) -> int:
             best = at
             if found.first <= offset:
                 break
+        elif sources[at].suspect:
+            best = at  # it may have held some of it
     return best
 
 
@@ -331,7 +310,13 @@ def _is_whole_header(data: bytes, at: int, left: int) -> bool:
 
 
 def _skip_damage(
-    plan: Plan, items: list[Found | Lost], position: int, place: int, topics: Collection[int], *, by_sequence: bool
+    plan: Plan,
+    items: list[Found | Staged | Lost],
+    position: int,
+    place: int,
+    topics: Collection[int],
+    *,
+    by_sequence: bool,
 ) -> Parsed:
     """Go on at the next whole entry of the segment, and tell what lies between."""
     source = plan.source
@@ -341,19 +326,14 @@ def _skip_damage(
     wanted: list[int] = []
     while following is not None:
         # The next batch of ours tells how much is missing before it.
-        wanted = [
-            part.sequence if by_sequence else part.base
-            for part in following.parts
-            if part.kind == Kind.BATCH and part.topic in topics
-        ]
+        wanted = [part.sequence if by_sequence else part.base for part in following.parts if _topic_of(part) in topics]
         if wanted:
             break
         following = segment.next_whole(whole, following.end, info)
     if wanted:
         end = wanted[0]
     elif by_sequence:
-        index = source.index
-        end = index.end_sequence if isinstance(index, IndexBuilder) and not info.sealed else info.end_sequence
+        end = source.end_sequence
     else:
         ranges = [found for topic in topics if (found := source.index.range_of(topic)) is not None]
         end = max((found.end for found in ranges), default=place)
@@ -362,31 +342,15 @@ def _skip_damage(
     return Parsed(items, following.position if following else written, max(place, end))
 
 
+def _topic_of(part: entry.Part) -> int | None:
+    """The topic that readers find a part by; None: it holds no records."""
+    if part.kind == Kind.STAGED:
+        return STAGE_TOPIC | part.topic
+    return part.topic if part.kind in HOLDS_RECORDS else None
+
+
 def _damaged(info: SegmentInfo, position: int) -> str:
     return f"damaged on disk ({info.name} at {position})"
-
-
-def rebuilt(storage: Storage, info: SegmentInfo) -> tuple[IndexBuilder, bool]:
-    """The index of a segment, made again from its whole entries; and whether all of them are."""
-    builder, whole = IndexBuilder(), True
-    data = read_whole(storage, info.name)[: info.end]
-    position = START
-    while position < len(data):
-        found = entry.read_entry(data, position, info.id, position)
-        if found is None:
-            whole = False
-            if (found := segment.next_whole(data, position + 1, info)) is None:
-                break
-        add_to(builder, found)
-        position = found.end
-    return builder, whole and position == info.end
-
-
-def add_to(builder: IndexBuilder, found: entry.Entry) -> None:
-    """Note the batches of an entry."""
-    for part in found.parts:
-        if part.kind == Kind.BATCH:
-            builder.add(found.position, part.topic, part.base, part.last, part.sequence, part.time, len(part.body))
 
 
 def _end_sequence(source: Source) -> int:

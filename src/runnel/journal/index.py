@@ -2,7 +2,8 @@
 
 While a segment is written its index grows in memory; when it is sealed the index becomes a file
 of its own, which is mapped. A window is where to begin reading: an entry that holds records of
-the topic, at least `WINDOW` bytes behind the one before. An index can always be made again.
+the topic, at least `WINDOW` bytes behind the one before. In a cleaned segment every entry has a
+window of its topic, and those of the segment are its blocks. An index can always be made again.
 Below: storage. Above: journal, history.
 """
 
@@ -16,6 +17,7 @@ from typing import NamedTuple, Protocol
 
 from runnel.core.checksum import crc_of
 from runnel.core.journal_errors import FormatUnknown, JournalDamaged
+from runnel.journal.entry import STAGE_TOPIC
 from runnel.journal.segment import SegmentInfo
 
 VERSION = 1
@@ -37,6 +39,26 @@ class TopicRange(NamedTuple):
     bytes: int
 
 
+class Block(NamedTuple):
+    """A stretch of a cleaned segment: the sequences from `first` on lie in it, and nowhere else, up to `behind`.
+
+    `end` and `behind` are None for the last one.
+    """
+
+    position: int
+    end: int | None
+    first: int
+    behind: int | None
+
+
+class Window(NamedTuple):
+    """Where records of a topic begin: the first offset, its time, and the position of its entry."""
+
+    base: int
+    time: int
+    position: int
+
+
 class Index(Protocol):
     """Finds records in one segment."""
 
@@ -55,11 +77,20 @@ class Index(Protocol):
     def window_at_time(self, topic: int, time: int) -> int:
         """Where to begin reading for the first record of a topic that is here, not older than `time`."""
 
+    def windows_at_time(self, topic: int, time: int) -> tuple[Window | None, Window | None]:
+        """The last window of a topic that is here and begins before `time`, and the one behind it."""
+
     def sequence_window(self, sequence: int) -> int:
         """Where to begin reading for `sequence`."""
 
     def time_window(self, time: int) -> int:
         """Where to begin reading for the first record not older than `time`."""
+
+    def block(self, sequence: int, position: int = 0) -> Block | None:
+        """The block that holds `sequence`, or the first at `position` if that is further on; None: there is none."""
+
+    def block_at_time(self, time: int) -> Block | None:
+        """The first block that may hold a record not older than `time`."""
 
 
 class _Topic:
@@ -79,24 +110,48 @@ class IndexBuilder:
         self._topics: dict[int, _Topic] = {}
         self.end_sequence = 0
 
-    def add(self, position: int, topic: int, base: int, last: int, sequence: int, time: int, size: int) -> None:
-        """A batch in the entry at `position`."""
-        if not self._positions or position >= self._positions[-1] + WINDOW:
-            self._positions.append(position)  # first: whoever finds a window by the others finds it here
-            self._times.append(time)
-            self._sequences.append(sequence)
+    def add(
+        self,
+        position: int,
+        topic: int,
+        base: int,
+        last: int,
+        sequence: int,
+        time: int,
+        size: int,
+        records: int | None = None,
+        *,
+        apart: bool = False,
+    ) -> None:
+        """A batch in the entry at `position`; of `records`, where there are holes between its offsets.
+
+        In a cleaned segment every entry lies `apart`: its topic finds it by a window of its own, and readers by
+        sequence find its block. A staged batch, whose topic is its stage, has no sequence yet.
+        """
+        if records is None:
+            records = last - base + 1
+        staged = topic >= STAGE_TOPIC
+        if not (apart or staged) and (not self._positions or position >= self._positions[-1] + WINDOW):
+            self.begin_block(position, sequence, time)
         found = self._topics.get(topic)
         if found is None:
             found = _Topic(base)
-        if not found.positions or position >= found.positions[-1] + WINDOW:
+        if apart or not found.positions or position >= found.positions[-1] + WINDOW:
             found.positions.append(position)
             found.times.append(time)
             found.bases.append(base)
         self._topics[topic] = found
         found.end = last + 1
-        found.records += last - base + 1
+        found.records += records
         found.bytes += size
-        self.end_sequence = sequence + last - base + 1
+        if not staged:
+            self.end_sequence = max(self.end_sequence, sequence + records)
+
+    def begin_block(self, position: int, sequence: int, time: int) -> None:
+        """What follows `position` is behind all that came before: `sequence` and `time` are the lowest in it."""
+        self._positions.append(position)  # first: whoever finds a window by the others finds it here
+        self._times.append(time)
+        self._sequences.append(sequence)
 
     def __len__(self) -> int:
         return len(self._topics)
@@ -130,6 +185,17 @@ class IndexBuilder:
         found = self._topics[topic]
         return found.positions[max(0, bisect_left(found.times, time) - 1)]
 
+    def windows_at_time(self, topic: int, time: int) -> tuple[Window | None, Window | None]:
+        """The last window of a topic that begins before `time`, and the one behind it."""
+        found = self._topics[topic]
+        count = len(found.bases)  # the last to grow
+        at = bisect_left(found.times, time, 0, count)
+
+        def window(at: int) -> Window | None:
+            return Window(found.bases[at], found.times[at], found.positions[at]) if 0 <= at < count else None
+
+        return window(at - 1), window(at)
+
     def sequence_window(self, sequence: int) -> int:
         """Where to begin reading for `sequence`."""
         return self._positions[max(0, bisect_right(self._sequences, sequence) - 1)]
@@ -137,6 +203,23 @@ class IndexBuilder:
     def time_window(self, time: int) -> int:
         """Where to begin reading for the first record not older than `time`."""
         return self._positions[max(0, bisect_left(self._times, time) - 1)]
+
+    def block(self, sequence: int, position: int = 0) -> Block | None:
+        """The block that holds `sequence`, or the first at `position` if that is further on."""
+        at = max(0, bisect_right(self._sequences, sequence) - 1, bisect_left(self._positions, position))
+        return self._block(at)
+
+    def block_at_time(self, time: int) -> Block | None:
+        """The first block that may hold a record not older than `time`."""
+        return self._block(max(0, bisect_left(self._times, time) - 1))
+
+    def _block(self, at: int) -> Block | None:
+        if at >= len(self._sequences):
+            return None
+        end, behind = None, None
+        if at + 1 < len(self._sequences):
+            end, behind = self._positions[at + 1], self._sequences[at + 1]
+        return Block(self._positions[at], end, self._sequences[at], behind)
 
     def encode(self, info: SegmentInfo) -> bytes:
         """The file of this index."""
@@ -203,6 +286,13 @@ class IndexFile:
         at = bisect_left(range(count), time, key=lambda i: self._topic_window(start + i)[1])
         return self._topic_window(start + max(0, at - 1))[2]
 
+    def windows_at_time(self, topic: int, time: int) -> tuple[Window | None, Window | None]:
+        """The last window of a topic that begins before `time`, and the one behind it."""
+        start, count = self._windows_of(topic)
+        at = bisect_left(range(count), time, key=lambda i: self._topic_window(start + i)[1])
+        before = Window(*self._topic_window(start + at - 1)) if at else None
+        return before, Window(*self._topic_window(start + at)) if at < count else None
+
     def sequence_window(self, sequence: int) -> int:
         """Where to begin reading for `sequence`."""
         at = bisect_right(range(self._windows), sequence, key=lambda i: self._window(i)[0])
@@ -212,6 +302,24 @@ class IndexFile:
         """Where to begin reading for the first record not older than `time`."""
         at = bisect_left(range(self._windows), time, key=lambda i: self._window(i)[1])
         return self._window(max(0, at - 1))[2]
+
+    def block(self, sequence: int, position: int = 0) -> Block | None:
+        """The block that holds `sequence`, or the first at `position` if that is further on."""
+        every = range(self._windows)
+        at = max(0, bisect_right(every, sequence, key=lambda i: self._window(i)[0]) - 1)
+        return self._block(max(at, bisect_left(every, position, key=lambda i: self._window(i)[2])))
+
+    def block_at_time(self, time: int) -> Block | None:
+        """The first block that may hold a record not older than `time`."""
+        at = bisect_left(range(self._windows), time, key=lambda i: self._window(i)[1])
+        return self._block(max(0, at - 1))
+
+    def _block(self, at: int) -> Block | None:
+        if at >= self._windows:
+            return None
+        behind, _, end = self._window(at + 1) if at + 1 < self._windows else (None, None, None)
+        first, _, position = self._window(at)
+        return Block(position, end, first, behind)
 
     def _window(self, at: int) -> tuple[int, int, int]:
         found: tuple[int, int, int] = _WINDOW.unpack_from(self._data, _HEADER.size + at * _WINDOW.size)

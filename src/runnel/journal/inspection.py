@@ -22,9 +22,10 @@ from runnel.core.journal_errors import FolderUnusable, JournalDamaged
 from runnel.core.pattern import is_pattern, matches
 from runnel.core.record import Gap, Record
 from runnel.journal import manifest
-from runnel.journal.entry import Kind
+from runnel.journal.entry import HOLDS_RECORDS, STAGE_TOPIC
 from runnel.journal.extract import Extract
 from runnel.journal.folder import LOCK, ReadersLease
+from runnel.journal.gone import skipped
 from runnel.journal.group_state import GroupState
 from runnel.journal.history import History, Source, add_to
 from runnel.journal.ledger import CursorState, Ledger, TopicState
@@ -162,13 +163,13 @@ class Inspection:
         if topic is None:
             return None if is_pattern(group.pattern) else 0
         floor = max(group.floor, topic.first)
-        settled = sum(max(0, end - max(first, floor)) for first, end in group.settled)
-        return max(0, topic.end - floor - settled)
+        settled = sum(_given(topic, max(first, floor), end) for first, end in group.settled)
+        return max(0, _given(topic, floor, topic.end) - settled)
 
     def cursor_lag(self, cursor: CursorState) -> int | None:
         """How far a named subscription is behind its topic; None for a pattern, or a topic of another life."""
         topic = self.topic(cursor.pattern)
-        return None if topic is None or topic.epoch != cursor.epoch else max(0, topic.end - cursor.place)
+        return None if topic is None or topic.epoch != cursor.epoch else _given(topic, cursor.place, topic.end)
 
     def held(self) -> dict[str, Held]:
         """What is stored of every topic, by name. One look at each segment, however many topics there are."""
@@ -176,6 +177,11 @@ class Inspection:
         sizes = dict.fromkeys(self.ledger.topics, 0)
         for source in self.history.sources:
             for number, found in source.index.topics():
+                if number >= STAGE_TOPIC:  # of a stage: its records are counted where they were committed
+                    committed = self.ledger.committed.get(number & ~STAGE_TOPIC)
+                    if committed is not None and committed.topic in sizes:
+                        sizes[committed.topic] += found.bytes
+                    continue
                 topic = self.ledger.topics.get(number)
                 if topic is not None and found.end > topic.first:
                     # Never a difference of offsets alone: after a crash they go on far higher, and leave a hole.
@@ -219,6 +225,11 @@ class Inspection:
         return None
 
 
+def _given(topic: TopicState, first: int, end: int) -> int:
+    """How many of the offsets [first, end) were ever given."""
+    return max(0, end - first - skipped(topic.gone, first, end))
+
+
 def check_folder(folder: Path) -> None:
     """Raise unless a journal lies there, or what is left of one."""
     try:
@@ -255,7 +266,7 @@ def unsynced(storage: Storage, info: SegmentInfo, position: int) -> Unsynced:
     except FileNotFoundError:  # the owner has closed meanwhile
         return Unsynced()
     for found in entries(data, position, info, position):
-        records += sum(part.count for part in found.parts if part.kind == Kind.BATCH)
+        records += sum(part.count for part in found.parts if part.kind in HOLDS_RECORDS)
         end = found.end
     return Unsynced(records, end - position)
 

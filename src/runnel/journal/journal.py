@@ -2,7 +2,7 @@
 
 `write` returns when its entries are durable (as far as `fsync` says). After a failed write or sync
 the journal takes nothing more until it is opened again; reading goes on.
-Synchronous and for one thread at a time. Below: recovery, segment, history. Above: broker.committer.
+Synchronous and for one thread at a time. Below: recovery, segments, segment. Above: broker.committer.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from contextlib import suppress
 import msgspec
 
 from runnel.core.journal_errors import DiskFull, JournalFailed
-from runnel.journal import checkpoint, manifest, mark, retention
+from runnel.journal import checkpoint, manifest, mark
 from runnel.journal.draft import Draft, WriteFailed
-from runnel.journal.entry import Kind, Part, size_of
-from runnel.journal.history import History, Source
+from runnel.journal.entry import HOLDS_RECORDS, Kind, Part, size_of
 from runnel.journal.index import IndexBuilder
-from runnel.journal.ledger import Ledger, sequence_part, trim_part
+from runnel.journal.ledger import Ledger
 from runnel.journal.manifest import Manifest
 from runnel.journal.options import JournalOptions
+from runnel.journal.parts import sequence_part, trim_part
 from runnel.journal.recovery import Recovered, RecoveryReport, recover
 from runnel.journal.segment import START, Segment, SegmentInfo, give_back
+from runnel.journal.segments import NO_SPACE, Segments
+from runnel.journal.source import Source, add_part
 from runnel.journal.storage import File, Storage
 from runnel.journal.swap import write_new
 
 RESERVED_SEQUENCES = 1 << 32  # for records that are not stored; see `reserve_sequences`
 SKIPPED = 1 << 31  # offsets, after a cut-off journal that did not sync every commit: more than a segment holds
 SKIPPED_EPOCHS = 1 << 20  # after every cut-off journal: more topics than are made without a trace
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_RECORDS = HOLDS_RECORDS | {Kind.STAGED}  # what the last bytes of a segment are not for
 
 
-class Journal:
+class Journal(Segments):
     """A journal that is open for writing. `Journal.open` finds its way back first."""
 
     def __init__(self, storage: Storage, options: JournalOptions, found: Manifest, ledger: Ledger) -> None:
-        self.storage, self.options, self.manifest, self.ledger = storage, options, found, ledger
-        self.history = History([Source(storage, info) for info in found.segments if info.sealed])
-        self.failed: JournalFailed | None = None
+        super().__init__(storage, options, found, ledger)
         self.report = RecoveryReport(clean=True)
         self.syncs = 0
         self.sync_seconds = 0.0  # what the first one took
-        self.may_remove: Callable[[], bool] = lambda: True
+        self.appended = self.appended_batches = 0  # bytes written in this life, and those of batches among them
         self.rolled: Callable[[], None] = lambda: None  # called when a segment was sealed
         self._active: Segment | None = None
         self._builder = IndexBuilder()
@@ -53,7 +53,6 @@ class Journal:
         self._marked = (0, 0)  # the segment and the position that others were told last
         self._unsynced = 0  # records, and writes, since the last sync
         self._created = 0.0
-        self._removable: list[str] = []
 
     def __repr__(self) -> str:
         state_now = "failed" if self.failed else "open" if self._active else "closed"
@@ -81,7 +80,7 @@ class Journal:
             journal._clear_up()
             journal._go_on(found, time.time_ns() // 1000 if now is None else now)
         except OSError as error:
-            if error.errno in _NO_SPACE:
+            if error.errno in NO_SPACE:
                 raise DiskFull(storage.free(), options.segment_bytes + options.min_free) from error
             raise JournalFailed(f"it could not be opened: {error}") from error
         return journal
@@ -127,15 +126,6 @@ class Journal:
         for info in self.manifest.segments[-4:-1]:
             give_back(self.storage, info)
         self._remove_retired()
-
-    def _clear_up(self) -> None:
-        """Remove what a crash left behind: temporary files, and those that the manifest does not name."""
-        if (unnamed := self.manifest.unnamed(self.storage.names())) and self.may_remove():
-            # A killed process may have swapped the manifest and not synced its name. If that came undone, the
-            # manifest before would count again, and all that it names had better be there.
-            self.storage.sync_names()
-            for name in unnamed:
-                self._remove(name)
 
     def close(self) -> None:
         """Seal and leave. A failed journal is only let go of. Closing twice is harmless."""
@@ -204,12 +194,14 @@ class Journal:
             pieces += active.encode(parts, position, at)
             position += size_of(parts)
         active.write(pieces, position - start)
+        self.appended += position - start
         for parts, at in drafts:
             ledger.apply(parts, at)
             for part in parts:
-                if part.kind == Kind.BATCH:
-                    self._unsynced += part.last - part.base + 1
-                    builder.add(start, part.topic, part.base, part.last, part.sequence, part.time, len(part.body))
+                if part.kind in _RECORDS:
+                    self._unsynced += part.count
+                    self.appended_batches += len(part.body)
+                    add_part(builder, start, part)
             start += size_of(parts)
         self._unsynced += 1
 
@@ -252,9 +244,6 @@ class Journal:
             mark.write(self._mark, active.info.number, active.info.id, active.synced)
             self._marked = (active.info.id, active.synced)
 
-    def _fail(self, error: Exception) -> None:
-        self.failed = JournalFailed(str(error))
-
     # -- rolling ------------------------------------------------------------------------------------------------
 
     def _fits(self, draft: Draft, size: int) -> bool:
@@ -265,19 +254,18 @@ class Journal:
         return active.end + size <= active.limit - self.options.reserve
 
     def _make_room(self, draft: Draft, size: int) -> None:
-        """Roll; when the disk has no room, state may go into what was reserved for it."""
+        """Roll; when the disk has no room, state may go into what was reserved for it, and then into `min_free`."""
         active = self._active
         assert active is not None
         try:
             self._roll(size, draft.time)
         except OSError as error:
-            if error.errno not in _NO_SPACE or self.failed is not None:
+            if error.errno not in NO_SPACE or self.failed is not None:
                 raise
-            for name in self.manifest.unnamed(self.storage.names()):
-                if name not in self._removable:
-                    self._remove(name)
-            holds_records = any(part.kind == Kind.BATCH for part in draft.parts)
-            if active.end + size > active.limit - (self.options.reserve if holds_records else 0):
+            self._remove_unfinished()
+            holds_records = any(part.kind in _RECORDS for part in draft.parts)
+            fits = active.end + size <= active.limit - (self.options.reserve if holds_records else 0)
+            if not fits and (holds_records or not self._roll_small(size, draft.time)):
                 raise DiskFull(self.storage.free(), self.needed(size)) from None
 
     def needed(self, size: int) -> int:
@@ -291,9 +279,20 @@ class Journal:
             return True
         return self.storage.free() >= self.needed(size)
 
-    def _roll(self, size: int, now: int) -> None:
-        """Seal the segment and begin another, that has room for `size` bytes."""
-        if self.storage.free() < self.needed(size):
+    def _roll_small(self, size: int, now: int) -> bool:
+        """Begin a segment for state alone, while the disk has no room for records; whether there was room for it."""
+        try:
+            self._roll(size, now, small=True)
+        except OSError as error:
+            if error.errno not in NO_SPACE or self.failed is not None:
+                raise
+            self._remove_unfinished()
+            return False
+        return True
+
+    def _roll(self, size: int, now: int, *, small: bool = False) -> None:
+        """Seal the segment and begin another, that has room for `size` bytes; a `small` one has none for records."""
+        if self.storage.free() < self.needed(size) and not small:
             raise OSError(errno.ENOSPC, "below min_free")
         old = self._active
         assert old is not None
@@ -303,7 +302,7 @@ class Journal:
         sealed = msgspec.structs.replace(old.info)
         try:
             self._seal(sealed, builder, old.end)
-            self._begin(size + START, now).sync()
+            self._begin(size + START, now, small=small).sync()
             self._swap()
         except BaseException:
             # Nothing that counts has changed: the old segment goes on.
@@ -327,18 +326,19 @@ class Journal:
         write_new(self.storage, info.index_name, [builder.encode(info)])
         self.manifest.segments.append(info)
 
-    def _begin(self, size: int, now: int, *, opening: bool = False) -> Segment:
+    def _begin(self, size: int, now: int, *, opening: bool = False, small: bool = False) -> Segment:
         """A checkpoint, and a new segment behind it, which is to be synced before the manifest names it."""
         number = self.manifest.next_number
         if self.manifest.checkpoints[-1:] != [number]:  # a clean close has written it already
             self._write_checkpoint(number)
         known = self.manifest
         info = SegmentInfo(number, secrets.randbits(63), 0, self.ledger.sequence, 0, max(now, self.ledger.time))
-        limit = max(self.options.segment_bytes, size + self.options.reserve)
+        small = small or (opening and self.storage.free() < self.needed(size))
+        limit = size + self.options.reserve if small else max(self.options.segment_bytes, size + self.options.reserve)
         try:
             begun = Segment.create(self.storage, info, limit, now)
         except OSError as error:
-            if not opening or error.errno not in _NO_SPACE:
+            if not opening or error.errno not in NO_SPACE:
                 raise
             # Nothing can be published, but what is there can be read, acked and deleted.
             begun = Segment.create(self.storage, info, size + self.options.reserve, now)
@@ -368,37 +368,3 @@ class Journal:
     def _swap(self) -> None:
         self.storage.sync_names()  # whatever the manifest names must be there before it is
         manifest.write(self.storage, self.manifest)
-
-    # -- giving back --------------------------------------------------------------------------------------------
-
-    def retain(self, now: int) -> None:
-        """Drop the segments in which nothing is wanted any more."""
-        unwanted = retention.unwanted(self.history.sources, self.ledger.topics)
-        if not unwanted or self.failed is not None:
-            return
-        self.sync()  # what made them unwanted must not be forgotten when they are gone
-        kept = [source for source in self.history.sources if source not in unwanted]
-        smaller = msgspec.structs.replace(self.manifest, segments=[source.info for source in kept])
-        try:
-            manifest.write(self.storage, smaller)
-        except OSError as error:
-            if error.errno not in _NO_SPACE:
-                self._fail(error)
-                raise
-            return
-        self.history.sources, self.manifest = kept, smaller
-        self._removable += [name for source in unwanted for name in (source.info.name, source.info.index_name)]
-        self._remove_retired()
-
-    def _remove_retired(self) -> None:
-        """Remove files that no manifest names any more, unless another process is looking."""
-        if self._removable and self.may_remove():
-            named = self.manifest.files()
-            for name in self._removable:
-                if name not in named:
-                    self._remove(name)
-            self._removable = []
-
-    def _remove(self, name: str) -> None:
-        with suppress(FileNotFoundError):
-            self.storage.remove(name)

@@ -1,26 +1,39 @@
-"""The state that the entries of a journal add up to: topics, cursors, groups, the next sequence.
+"""The state that the entries of a journal add up to: all that is durable and is not a record.
 
 The same `apply` runs when an entry is written and when it is read again, so what a restart finds
 is what was there. What changed since the last checkpoint is remembered, for the next one.
-Below: entry, group_state. Above: journal, recovery, checkpoint.
+Below: entry, group_state, stage_state, gone. Above: journal, recovery, checkpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from struct import Struct
 from typing import Any
 
 import msgspec
 
 from runnel.core.journal_errors import FormatUnknown
-from runnel.journal.entry import Kind, Part, state
+from runnel.core.position import Position
+from runnel.core.producers import Producers
+from runnel.core.window import Allowance, MessageIds
+from runnel.journal.entry import Kind, Part
+from runnel.journal.gone import Gone, Reason, note
 from runnel.journal.group_state import GroupState
+from runnel.journal.stage_state import Committed, StageState
 
-_encode = msgspec.msgpack.Encoder().encode
+MarkValue = int | str | bytes
+
+PIECE = 1000  # items in one piece of a checkpoint
+
 _decode = msgspec.msgpack.Decoder().decode
+_COUNT_AT = 8  # in the header of a packed batch: how many records it holds
+_PRODUCER_AT = 20  # and who produced it
+_PRODUCER = Struct("<QQ")
+_NO_PRODUCER = bytes(8)
 
 
-class TopicState(msgspec.Struct, array_like=True, gc=False):
+class TopicState(msgspec.Struct, array_like=True):
     """A durable topic: its records are [first, end), less the holes."""
 
     id: int
@@ -32,15 +45,21 @@ class TopicState(msgspec.Struct, array_like=True, gc=False):
     end: int = 0
     bytes: int = 0  # of all batches ever appended
     last_time: int = 0
+    gone: list[Gone] = []  # why offsets below `end` are not there
+    compacted: int = 0  # below this offset only the newest record of each key was left, when it was looked at
 
 
 class CursorState(msgspec.Struct, array_like=True, gc=False):
-    """Where a named subscription stands: an offset in an epoch, or (epoch 0) a sequence."""
+    """Where a named subscription stands: an offset in an epoch, or (epoch 0) a sequence.
+
+    Nothing from there on is taken away while it asks to `hold`.
+    """
 
     name: str
     pattern: str
     epoch: int
     place: int
+    hold: bool = False
 
 
 class Ledger:
@@ -50,8 +69,15 @@ class Ledger:
         self.topics: dict[int, TopicState] = {}
         self.cursors: dict[str, CursorState] = {}
         self.groups: dict[int, GroupState] = {}
+        self.marks: dict[str, MarkValue] = {}
+        self.producers = Producers()
+        self.ids: dict[int, MessageIds] = {}  # by topic
+        self._ids_allowed = Allowance()
+        self.stages: dict[int, StageState] = {}  # that are open
+        self.committed: dict[int, Committed] = {}  # stages that are read from where they lie
         self.next_topic = 1
         self.next_group = 1
+        self.next_stage = 1
         self.epoch = 0  # the highest ever given
         self.sequence = 0  # the next one
         self.reserved = 0  # sequences below this may have been given to records that are not stored
@@ -59,6 +85,28 @@ class Ledger:
         self.changed_topics: set[int] = set()
         self.changed_cursors: set[str] = set()
         self.changed_groups: set[int] = set()
+        self.changed_marks: set[str] = set()
+        self.changed_producers: set[int] = set()
+        self.changed_ids: set[int] = set()
+        self.changed_stages: set[int] = set()
+        self._apply_state: dict[int, Callable[[Part], None]] = {
+            Kind.TOPIC: self._make_topic,
+            Kind.TOPIC_DELETED: self._delete_topic,
+            Kind.TRIM: self._trim,
+            Kind.COMPACTED: self._compacted,
+            Kind.CURSOR: self._move_cursor,
+            Kind.CURSOR_FORGOTTEN: self._forget_cursor,
+            Kind.GROUP: self._make_group,
+            Kind.PROGRESS: self._progress,
+            Kind.GROUP_DELETED: self._delete_group,
+            Kind.SEQUENCE: self._reserve,
+            Kind.MARK: self._mark,
+            Kind.MESSAGE_IDS: self._remember_ids,
+            Kind.STAGE: self._open_stage,
+            Kind.STAGED: self._stage,
+            Kind.STAGE_COMMIT: self._commit_stage,
+            Kind.STAGE_DROPPED: self._drop_stage,
+        }
 
     def __repr__(self) -> str:
         return f"<Ledger, {len(self.topics)} topics, {len(self.cursors)} cursors, {len(self.groups)} groups>"
@@ -71,150 +119,288 @@ class Ledger:
             self.time = time
         for part in parts:
             if part.kind == Kind.BATCH:
-                topic = self.topics.get(part.topic)
-                if part.sequence + part.count > self.sequence:
-                    self.sequence = part.sequence + part.count
-                if topic is not None:  # None: it was deleted, later, and the checkpoint already knows
-                    topic.end = part.last + 1
-                    topic.bytes += len(part.body)
-                    topic.last_time = part.time
-                    self.changed_topics.add(part.topic)
-            else:
-                self._apply_state(part)
+                self._append(part, len(part.body))
+                if part.body[_PRODUCER_AT : _PRODUCER_AT + 8] != _NO_PRODUCER:
+                    self._produced(part)
+            elif (apply := self._apply_state.get(part.kind)) is not None:
+                apply(part)
+            elif part.kind < Kind.OPTIONAL:
+                raise FormatUnknown(f"an entry part of kind {part.kind}", part.kind, max(self._apply_state))
 
-    def _apply_state(self, part: Part) -> None:
-        kind = part.kind
-        if kind == Kind.TOPIC:
-            topic = msgspec.convert(_decode(part.body), TopicState)
-            known = self.topics.get(topic.id)
-            if known is not None:
-                topic.first, topic.end, topic.bytes, topic.last_time = (
-                    known.first,
-                    known.end,
-                    known.bytes,
-                    known.last_time,
-                )
-            self.topics[topic.id] = topic
-            self.changed_topics.add(topic.id)
-            self.next_topic = max(self.next_topic, topic.id + 1)
-            self.epoch = max(self.epoch, topic.epoch)
-        elif kind == Kind.TOPIC_DELETED:
-            self._delete_topic(part.topic)
-        elif kind == Kind.TRIM:
-            if (known := self.topics.get(part.topic)) is not None:
-                known.first = max(known.first, part.base)
-                known.end = max(known.end, part.last)
-                self.changed_topics.add(part.topic)
-        elif kind == Kind.CURSOR:
-            cursor = msgspec.convert(_decode(part.body), CursorState)
-            self.cursors[cursor.name] = cursor
-            self.changed_cursors.add(cursor.name)
-        elif kind == Kind.GROUP:
-            group = GroupState.decode(_decode(part.body))
-            self.groups[group.id] = group
-            self.changed_groups.add(group.id)
-            self.next_group = max(self.next_group, group.id + 1)
-        elif kind == Kind.PROGRESS:
-            if (found := self.groups.get(part.topic)) is not None:
-                found.progress(*_decode(part.body))
-                self.changed_groups.add(part.topic)
-        elif kind == Kind.GROUP_DELETED:
-            if self.groups.pop(part.topic, None) is not None:
-                self.changed_groups.add(part.topic)
-        elif kind == Kind.SEQUENCE:
-            self.reserved = max(self.reserved, part.base)
-            self.epoch = max(self.epoch, part.last)
-        elif kind < Kind.OPTIONAL:
-            raise FormatUnknown(f"an entry part of kind {kind}", kind, Kind.TRIM)
+    def _append(self, part: Part, size: int) -> None:
+        """Records were appended to a topic."""
+        topic = self.topics.get(part.topic)
+        if part.sequence + part.count > self.sequence:
+            self.sequence = part.sequence + part.count
+        if topic is not None:  # None: it was deleted, later, and the checkpoint already knows
+            topic.end = part.last + 1
+            topic.bytes += size
+            topic.last_time = part.time
+            self.changed_topics.add(part.topic)
 
-    def _delete_topic(self, topic: int) -> None:
-        deleted = self.topics.pop(topic, None)
+    def _produced(self, part: Part) -> None:
+        topic = self.topics.get(part.topic)
+        if topic is not None:
+            producer, sequence = _PRODUCER.unpack_from(part.body, _PRODUCER_AT)
+            self.producers.remember(producer, sequence, part.count, Position(topic.epoch, part.base), part.time / 1e6)
+            self.changed_producers.add(producer)
+
+    # -- topics -------------------------------------------------------------------------------------------------
+
+    def _make_topic(self, part: Part) -> None:
+        topic = msgspec.convert(_decode(part.body), TopicState)
+        known = self.topics.get(topic.id)
+        if known is not None:
+            topic.first, topic.end, topic.bytes, topic.last_time, topic.gone, topic.compacted = (
+                known.first,
+                known.end,
+                known.bytes,
+                known.last_time,
+                known.gone,
+                known.compacted,
+            )
+        self.topics[topic.id] = topic
+        self.changed_topics.add(topic.id)
+        self.next_topic = max(self.next_topic, topic.id + 1)
+        self.epoch = max(self.epoch, topic.epoch)
+
+    def _delete_topic(self, part: Part) -> None:
+        deleted = self.topics.pop(part.topic, None)
         if deleted is None:
             return
-        self.changed_topics.add(topic)
+        self.changed_topics.add(part.topic)
         for group in [one for one in self.groups.values() if one.pattern == deleted.name]:
             del self.groups[group.id]  # a group on one topic ends with it
             self.changed_groups.add(group.id)
+        for stage in [one.id for one in self.stages.values() if one.topic == part.topic]:
+            del self.stages[stage]
+            self.changed_stages.add(stage)
+        self._forget_committed(part.topic, deleted.end)
+        if self.ids.pop(part.topic, None) is not None:
+            self.changed_ids.add(part.topic)
+
+    def _trim(self, part: Part) -> None:
+        known = self.topics.get(part.topic)
+        if known is not None:
+            known.gone = note(known.gone, known.first, part.base, part.sequence, part.time)
+            known.gone = note(known.gone, known.end, part.last, Reason.SKIPPED, part.time)
+            known.first = max(known.first, part.base)
+            known.end = max(known.end, part.last)
+            self.changed_topics.add(part.topic)
+            self._forget_committed(part.topic, known.first)
+
+    def _compacted(self, part: Part) -> None:
+        known = self.topics.get(part.topic)
+        if known is not None:
+            known.gone = note(known.gone, part.base, part.last, Reason.COMPACTED, part.time)
+            _, _, *rest = _decode(part.body)
+            known.compacted = max(known.compacted, rest[0] if rest else part.last)
+            self.changed_topics.add(part.topic)
+
+    # -- readers ------------------------------------------------------------------------------------------------
+
+    def _move_cursor(self, part: Part) -> None:
+        cursor = msgspec.convert(_decode(part.body), CursorState)
+        self.cursors[cursor.name] = cursor
+        self.changed_cursors.add(cursor.name)
+
+    def _forget_cursor(self, part: Part) -> None:
+        name = _decode(part.body)
+        if self.cursors.pop(name, None) is not None:
+            self.changed_cursors.add(name)
+
+    def _make_group(self, part: Part) -> None:
+        group = GroupState.decode(_decode(part.body))
+        self.groups[group.id] = group
+        self.changed_groups.add(group.id)
+        self.next_group = max(self.next_group, group.id + 1)
+
+    def _progress(self, part: Part) -> None:
+        if (found := self.groups.get(part.topic)) is not None:
+            found.progress(*_decode(part.body))
+            self.changed_groups.add(part.topic)
+
+    def _delete_group(self, part: Part) -> None:
+        if self.groups.pop(part.topic, None) is not None:
+            self.changed_groups.add(part.topic)
+
+    # -- the broker, its publishers -----------------------------------------------------------------------------
+
+    def _reserve(self, part: Part) -> None:
+        self.reserved = max(self.reserved, part.base)
+        self.epoch = max(self.epoch, part.last)
+
+    def _mark(self, part: Part) -> None:
+        name, value = _decode(part.body)
+        if value is None:
+            self.marks.pop(name, None)
+        else:
+            self.marks[name] = value
+        self.changed_marks.add(name)
+
+    def _remember_ids(self, part: Part) -> None:
+        topic = self.topics.get(part.topic)
+        if topic is not None:
+            window = self.ids.setdefault(part.topic, MessageIds())
+            names, offsets = _decode(part.body)
+            for name, offset in zip(names, offsets, strict=True):
+                window.remember(name, Position(topic.epoch, offset), part.time / 1e6)
+            self.changed_ids.add(part.topic)
+            self._ids_allowed.take(len(names), self.ids.values)
+
+    # -- stages -------------------------------------------------------------------------------------------------
+
+    def _open_stage(self, part: Part) -> None:
+        stage = msgspec.convert(_decode(part.body), StageState)
+        self.next_stage = max(self.next_stage, stage.id + 1)
+        if stage.topic in self.topics:  # or it was deleted, later, and the checkpoint already knows
+            self.stages[stage.id] = stage
+            self.changed_stages.add(stage.id)
+
+    def _stage(self, part: Part) -> None:
+        stage = self.stages.get(part.topic)
+        if stage is not None and part.base == len(stage.counts):
+            stage.counts.append(int.from_bytes(part.body[_COUNT_AT : _COUNT_AT + 4], "little"))
+            stage.bytes += len(part.body)
+            stage.time = max(stage.time, part.time)
+            self.changed_stages.add(part.topic)
+
+    def _commit_stage(self, part: Part) -> None:
+        stage, _, size = _decode(part.body)
+        self._append(part, size)
+        self.stages.pop(stage, None)
+        if (known := self.topics.get(part.topic)) is not None and part.last >= known.first:
+            self.committed[stage] = Committed(stage, part.topic, part.base, part.last + 1, size)
+        self.changed_stages.add(stage)
+
+    def _drop_stage(self, part: Part) -> None:
+        if self.stages.pop(part.topic, None) is not None:
+            self.changed_stages.add(part.topic)
+
+    def _forget_committed(self, topic: int, first: int) -> None:
+        """A topic begins at `first`: stages whose records lie before that are not read any more."""
+        if self.committed:
+            for stage in [one.id for one in self.committed.values() if one.topic == topic and one.end <= first]:
+                del self.committed[stage]
+                self.changed_stages.add(stage)
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def changes(self, *, everything: bool) -> list[list[Any]]:
         """What a checkpoint has to hold, in pieces: all of it, or what changed. Forgets nothing: see `checked`."""
-        topics = list(self.topics) if everything else sorted(self.changed_topics)
-        cursors = list(self.cursors) if everything else sorted(self.changed_cursors)
-        groups = list(self.groups) if everything else sorted(self.changed_groups)
-        scalars = [self.next_topic, self.next_group, self.epoch, self.sequence, self.reserved, self.time]
+        scalars = [
+            self.next_topic,
+            self.next_group,
+            self.epoch,
+            self.sequence,
+            self.reserved,
+            self.time,
+            self.next_stage,
+        ]
         pieces: list[list[Any]] = [["ledger", scalars]]
-        for start in range(0, len(topics), 1000):
-            ids = topics[start : start + 1000]
-            pieces.append(["topics", [self.topics.get(one, one) for one in ids]])
-        for start in range(0, len(cursors), 1000):
-            names = cursors[start : start + 1000]
-            pieces.append(["cursors", [self.cursors.get(one, one) for one in names]])
-        for one in groups:
-            found = self.groups.get(one)
-            pieces.append(["groups", [one if found is None else found.encode()]])
+        if everything:
+            self._expire()
+
+        def add(kind: str, known: Iterable[Any], changed: set[Any], encode: Callable[[Any], Any], size: int) -> None:
+            names = list(known) if everything else sorted(changed)
+            starts = range(0, len(names), size)
+            pieces.extend([kind, [encode(one) for one in names[start : start + size]]] for start in starts)
+
+        def encoded_group(one: int) -> Any:
+            return one if (found := self.groups.get(one)) is None else found.encode()
+
+        def encoded_ids(one: int) -> Any:
+            return one if (found := self.ids.get(one)) is None else [one, found.encode(everything=everything)]
+
+        def encoded_stage(one: int) -> Any:
+            return self.stages.get(one) or self.committed.get(one) or one
+
+        add("topics", self.topics, self.changed_topics, lambda one: self.topics.get(one, one), PIECE)
+        add("cursors", self.cursors, self.changed_cursors, lambda one: self.cursors.get(one, one), PIECE)
+        add("groups", self.groups, self.changed_groups, encoded_group, 1)
+        add("marks", self.marks, self.changed_marks, lambda one: [one, self.marks.get(one)], PIECE)
+        add("producers", self.producers, self.changed_producers, self.producers.encode, PIECE)
+        add("ids", self.ids, self.changed_ids, encoded_ids, 1)
+        add("stages", [*self.stages, *self.committed], self.changed_stages, encoded_stage, PIECE)
         return pieces
+
+    def _expire(self) -> None:
+        """Let go of ids and producers that are out of date: nobody asked since, or they would be gone."""
+        now = self.time / 1e6
+        self.producers.expire(now)
+        for topic, window in list(self.ids.items()):
+            window.expire(now)
+            if not len(window):
+                del self.ids[topic]
 
     def checked(self) -> None:
         """A checkpoint holds all that changed."""
-        self.changed_topics.clear()
-        self.changed_cursors.clear()
-        self.changed_groups.clear()
+        for topic in self.changed_ids:
+            if (window := self.ids.get(topic)) is not None:
+                window.fresh = 0
+        for changed in (
+            self.changed_topics,
+            self.changed_cursors,
+            self.changed_groups,
+            self.changed_marks,
+            self.changed_producers,
+            self.changed_ids,
+            self.changed_stages,
+        ):
+            changed.clear()
 
     def restore(self, pieces: Iterable[list[Any]]) -> None:
         """Take in a checkpoint on top of what is known. What it names alone was deleted."""
         for kind, items in pieces:
             if kind == "ledger":
-                self.next_topic, self.next_group, self.epoch, self.sequence, self.reserved, self.time = items
+                self.next_topic, self.next_group, self.epoch, self.sequence, self.reserved, self.time, *rest = items
+                self.next_stage = rest[0] if rest else self.next_stage
             for item in items if kind != "ledger" else ():
-                if kind == "topics":
-                    if isinstance(item, int):
-                        self.topics.pop(item, None)
-                    else:
-                        topic = msgspec.convert(item, TopicState)
-                        self.topics[topic.id] = topic
-                elif kind == "cursors":
-                    if isinstance(item, str):
-                        self.cursors.pop(item, None)
-                    else:
-                        cursor = msgspec.convert(item, CursorState)
-                        self.cursors[cursor.name] = cursor
-                elif isinstance(item, int):
-                    self.groups.pop(item, None)
-                else:
-                    group = GroupState.decode(item)
-                    self.groups[group.id] = group
+                self._restore(kind, item)
 
+    def _restore(self, kind: str, item: Any) -> None:
+        if kind == "topics":
+            if isinstance(item, int):
+                self.topics.pop(item, None)
+            else:
+                topic = msgspec.convert(item, TopicState)
+                self.topics[topic.id] = topic
+        elif kind == "cursors":
+            if isinstance(item, str):
+                self.cursors.pop(item, None)
+            else:
+                cursor = msgspec.convert(item, CursorState)
+                self.cursors[cursor.name] = cursor
+        elif kind == "groups":
+            if isinstance(item, int):
+                self.groups.pop(item, None)
+            else:
+                group = GroupState.decode(item)
+                self.groups[group.id] = group
+        elif kind == "marks":
+            if item[1] is None:
+                self.marks.pop(item[0], None)
+            else:
+                self.marks[item[0]] = item[1]
+        elif kind == "producers":
+            self.producers.restore(item)
+        elif kind == "ids":
+            if isinstance(item, int):
+                self.ids.pop(item, None)
+            else:
+                self.ids.setdefault(item[0], MessageIds()).restore(item[1])
+        elif kind == "stages":
+            self._restore_stage(item)
+        else:
+            raise FormatUnknown(f"a piece of a checkpoint, {kind!r}", 0, 0)
 
-# -- parts, as the broker makes them ----------------------------------------------------------------------------
-
-
-def topic_part(topic: TopicState) -> Part:
-    """A topic was made, or its options changed."""
-    return state(Kind.TOPIC, _encode(topic))
-
-
-def trim_part(topic: int, first: int, end: int) -> Part:
-    """A topic begins at `first` now, and goes on at `end` at the earliest."""
-    return Part(Kind.TRIM, b"", 0, topic, first, end)
-
-
-def sequence_part(reserved: int, epoch: int) -> Part:
-    """Sequences below `reserved`, and epochs up to `epoch`, may have been given."""
-    return Part(Kind.SEQUENCE, b"", 0, 0, reserved, epoch)
-
-
-def cursor_part(cursor: CursorState) -> Part:
-    """A named subscription moved."""
-    return state(Kind.CURSOR, _encode(cursor))
-
-
-def group_part(group: GroupState) -> Part:
-    """A group was made, or set back."""
-    return state(Kind.GROUP, _encode(group.encode()))
-
-
-def progress_part(group: int, settled: list[int], failed: list[tuple[int, int, float, str]]) -> Part:
-    """A group settled places (flat ranges), and failed at others."""
-    return state(Kind.PROGRESS, _encode([settled, failed]), group)
+    def _restore_stage(self, item: Any) -> None:
+        stage = item if isinstance(item, int) else item[0]
+        self.stages.pop(stage, None)
+        self.committed.pop(stage, None)
+        if isinstance(item, int):
+            return
+        if len(item) == len(Committed.__struct_fields__):
+            self.committed[stage] = msgspec.convert(item, Committed)
+        else:
+            self.stages[stage] = msgspec.convert(item, StageState)

@@ -24,6 +24,10 @@ NAME = "MANIFEST"
 _HEADER = Struct("<8sII")  # magic, version, crc
 
 
+class NotNamed(OSError):
+    """A manifest was swapped, and it cannot be told whether that will last."""
+
+
 class Manifest(msgspec.Struct):
     """The journal's id, its segments in order (the last may be open), and its chain of checkpoints."""
 
@@ -65,7 +69,7 @@ def write(storage: Storage, manifest: Manifest) -> None:
         storage.sync_names()
     except OSError as error:
         # Either manifest may be found now. Whatever the reason was, nobody may go on as if it were the old one.
-        raise OSError(errno.EIO, f"the manifest's name could not be synced: {error}") from error
+        raise NotNamed(errno.EIO, f"the manifest's name could not be synced: {error}") from error
 
 
 def load(storage: Storage) -> Manifest | None:

@@ -7,6 +7,7 @@ import msgspec
 from runnel.core.errors import InvalidOption
 from runnel.core.options import not_negative, positive
 
+MIN_FREE = 128 * 1024 * 1024
 FSYNC = ("commit", "interval", "os")
 
 
@@ -17,18 +18,29 @@ class JournalOptions(msgspec.Struct, frozen=True):
       seconds: a power loss takes at most that much), "os" (when the system sees fit: a power loss may
       take up to a segment). A killed process loses nothing in any of them.
     - `segment_bytes`, `segment_age` (seconds): when a new segment begins. Retention frees whole segments.
-    - `min_free`: publishing stops with `DiskFull` when a new segment would leave less than this.
+    - `min_free`: publishing stops with `DiskFull` when a new segment would leave less than this, so that acks,
+      deletes and cleaning always have room. By default two segments, and 128 MiB at least.
     - `max_pending_bytes`: how much may wait to be written before `publish` waits and `publish_nowait` raises.
     - `tail_bytes`: how much of the newest records is kept in memory for live readers.
+    - `max_staged_bytes`: how much all open stages together may hold; `StagingFull` beyond that.
+    - `stage_expiry` (seconds): a stage that nobody wrote to for so long is dropped.
+    - `clean_bytes_per_second`: how much the cleaner may read and write, so that publishers and readers notice little.
+    - `tombstone_age` (seconds): how long a compacted topic keeps a tombstone after all that it removed is gone.
+    - `scrub_interval` (seconds): how often each segment is read to find damage before anybody needs it; 0: never.
     """
 
     fsync: str = "commit"
     fsync_interval: float = 0.05
     segment_bytes: int = 64 * 1024 * 1024
     segment_age: float = 24 * 3600.0
-    min_free: int = 32 * 1024 * 1024
+    min_free: int = None  # type: ignore[assignment]  # worked out of segment_bytes, and an int from then on
     max_pending_bytes: int = 64 * 1024 * 1024
     tail_bytes: int = 64 * 1024 * 1024
+    max_staged_bytes: int = 4 * 1024 * 1024 * 1024
+    stage_expiry: float = 24 * 3600.0
+    clean_bytes_per_second: int = 32 * 1024 * 1024
+    tombstone_age: float = 24 * 3600.0
+    scrub_interval: float = 7 * 24 * 3600.0
 
     def __post_init__(self) -> None:
         if self.fsync not in FSYNC:
@@ -39,9 +51,17 @@ class JournalOptions(msgspec.Struct, frozen=True):
             raise InvalidOption("segment_bytes", self.segment_bytes, "a segment has at least 4,096 bytes")
         if not not_negative("segment_age", self.segment_age):
             raise InvalidOption("segment_age", self.segment_age, "expected seconds above 0")
+        if self.min_free is None:
+            msgspec.structs.force_setattr(self, "min_free", max(MIN_FREE, 2 * self.segment_bytes))
         not_negative("min_free", self.min_free)
         positive("max_pending_bytes", self.max_pending_bytes)
         positive("tail_bytes", self.tail_bytes)
+        positive("max_staged_bytes", self.max_staged_bytes)
+        if not not_negative("stage_expiry", self.stage_expiry):
+            raise InvalidOption("stage_expiry", self.stage_expiry, "expected seconds above 0")
+        positive("clean_bytes_per_second", self.clean_bytes_per_second)
+        not_negative("tombstone_age", self.tombstone_age)
+        not_negative("scrub_interval", self.scrub_interval)
 
     @property
     def reserve(self) -> int:

@@ -93,9 +93,10 @@ def _load_checkpoints(storage: Storage, found: Manifest, notes: list[str]) -> tu
         try:
             checkpoint.load(storage, number, before, ledger)
         except JournalDamaged as error:
-            # Entries say it all again, if all that were written since are still there.
+            # Entries say it all again, if all that were written since are still there, state and all.
             needed = range(before or 1, found.next_number)
-            if [info.number for info in found.segments if info.number >= (before or 1)] != list(needed):
+            there = [info for info in found.segments if info.number >= (before or 1)]
+            if [info.number for info in there] != list(needed) or any(info.generation for info in there):
                 raise
             notes.append(f"{error.file} is damaged ({error.why}); its state was read from the segments instead")
             found.checkpoints = []  # the next one stands for itself

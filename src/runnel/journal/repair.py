@@ -2,7 +2,7 @@
 
 New files come first and the swap of the manifest last, so a crash on the way leaves the folder as it
 was. No file is ever changed in place: a snapshot may share it. Damaged originals are kept under `damaged/`.
-Below: survey, segment, checkpoint, folder. Above: cli.
+Below: survey, rescue, checkpoint, folder. Above: cli.
 """
 
 from __future__ import annotations
@@ -16,26 +16,21 @@ from pathlib import Path
 
 import msgspec
 
-from runnel.core.errors import BadBatch, NotSupported
-from runnel.core.packing import check, last_delta
 from runnel.journal import checkpoint, manifest
-from runnel.journal.entry import Entry, Kind, Part, encode, size_of
 from runnel.journal.folder import FolderLock
-from runnel.journal.history import rebuilt
-from runnel.journal.index import IndexBuilder
 from runnel.journal.inspection import check_folder
 from runnel.journal.journal import SKIPPED
 from runnel.journal.ledger import Ledger, TopicState
 from runnel.journal.manifest import Manifest
 from runnel.journal.os_storage import OsStorage
-from runnel.journal.salvage import walk
-from runnel.journal.segment import START, TEMPORARY, SegmentInfo, encode_header
-from runnel.journal.storage import File, Storage
+from runnel.journal.rescue import rescued
+from runnel.journal.segment import SegmentInfo
+from runnel.journal.source import rebuilt
+from runnel.journal.storage import Storage
 from runnel.journal.survey import MISSING, Damage, LostRange, Progress, Survey
-from runnel.journal.swap import read_whole, write_new
+from runnel.journal.swap import write_new
 
 DAMAGED = "damaged"  # the folder in the folder
-PIECE = 1024 * 1024  # bytes written at a time
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -103,7 +98,7 @@ def planned(survey: Survey) -> list[Step]:
     bad = [checkpoint.name_of(number) for number in survey.bad_checkpoints]
     steps += [Step("write all that is known into a new checkpoint, instead of", name) for name in bad]
     steps += [
-        Step(f"give records without a topic the topic {_orphan_name(topic)!r}", manifest.NAME)
+        Step(f"give records without a topic the topic {_orphan_name(survey, topic)[0]!r}", manifest.NAME)
         for topic in survey.orphans
     ]
     return [*steps, Step("make it again from the files" if survey.manifest_lost else "swap", manifest.NAME)]
@@ -131,8 +126,12 @@ def _warnings(survey: Survey) -> list[str]:
     return found
 
 
-def _orphan_name(topic: int) -> str:
-    return f"recovered.{topic}"
+def _orphan_name(survey: Survey, topic: int) -> tuple[str, int]:
+    """What a topic is called that nobody knows any more, and its epoch; 0: it gets a new one."""
+    name, epoch = survey.names.get(topic, ("", 0))
+    if name and all(known.name != name for known in survey.ledger.topics.values()):
+        return name, epoch
+    return f"recovered.{topic}", 0
 
 
 # -- acting -----------------------------------------------------------------------------------------------------
@@ -179,7 +178,7 @@ def _rebuild(survey: Survey) -> None:
                 write_new(storage, info.index_name, [rebuilt(storage, info)[0].encode(info)])
             segments.append(info)
             continue
-        copied = _copy(storage, info, number)
+        copied = rescued(survey, info, number)
         if copied is not None:
             segments.append(copied)
             number += 1
@@ -193,74 +192,19 @@ def _rebuild(survey: Survey) -> None:
 def _go_on_safely(survey: Survey, ledger: Ledger) -> None:
     """Let no offset and no sequence be given twice, and no record be without a topic."""
     for topic, (first, end) in survey.orphans.items():
-        ledger.epoch = max(ledger.epoch + 1, time.time_ns() // 1_000_000 << 11)
-        ledger.topics[topic] = TopicState(topic, _orphan_name(topic), ledger.epoch, {}, None, first, end)
+        name, epoch = _orphan_name(survey, topic)
+        ledger.epoch = max(ledger.epoch + 1, epoch, time.time_ns() // 1_000_000 << 11)
+        ledger.topics[topic] = TopicState(topic, name, epoch or ledger.epoch, {}, None, first, end)
         ledger.next_topic = max(ledger.next_topic, topic + 1)
+    for stage in survey.torn_stages:
+        del ledger.stages[stage]
+    for commit, _ in list(survey.stages.broken(ledger)):
+        ledger.committed.pop(commit.staged.stage, None)  # what is left of it are batches of their own now
     ledger.sequence = max(ledger.sequence, ledger.reserved)
     if survey.guessed or (not survey.manifest.clean and survey.manifest.fsync != "commit"):
         ledger.sequence += SKIPPED
         for known in ledger.topics.values():
             known.end += SKIPPED
-
-
-def _copy(storage: Storage, info: SegmentInfo, number: int) -> SegmentInfo | None:
-    """All whole entries of a segment in a new one, with an index, durable but for their names; None: there are none."""
-    try:
-        data = read_whole(storage, info.name)
-    except FileNotFoundError:
-        return None
-    made = SegmentInfo(
-        number, secrets.randbits(63), 0, info.first_sequence, info.end_sequence, info.first_time, info.last_time
-    )
-    builder = IndexBuilder()
-    file = storage.create(made.name + TEMPORARY)
-    try:
-        file.write(0, [encode_header(made, info.first_time)])
-        end = _copy_entries(file, data[: info.end] if info.sealed else data, info, made, builder)
-        file.sync()
-    finally:
-        file.close()
-    if end == START:
-        storage.remove(made.name + TEMPORARY)
-        return None
-    storage.rename(made.name + TEMPORARY, made.name)
-    made.end = end
-    write_new(storage, made.index_name, [builder.encode(made)])
-    return made
-
-
-def _copy_entries(file: File, data: bytes, info: SegmentInfo, made: SegmentInfo, builder: IndexBuilder) -> int:
-    written = end = START
-    pieces: list[bytes] = []
-    for found in walk(data, info):
-        parts: list[Part] = [part for part in (found.parts if isinstance(found, Entry) else found.kept) if _sound(part)]
-        if not parts:
-            continue
-        pieces += encode(parts, made.id, end, START, found.time)
-        for part in parts:
-            if part.kind == Kind.BATCH:
-                builder.add(end, part.topic, part.base, part.last, part.sequence, part.time, len(part.body))
-                made.end_sequence = max(made.end_sequence, part.sequence + part.count)
-        end += size_of(parts)
-        made.last_time = max(made.last_time, found.time)
-        if end - written > PIECE:
-            file.write(written, pieces)
-            written, pieces = end, []
-    file.write(written, pieces)
-    return end
-
-
-def _sound(part: Part) -> bool:
-    """Whether readers can do something with it: its crc is right, and so is what it covers."""
-    if part.kind != Kind.BATCH:
-        return True
-    try:
-        check(part.body)
-        return last_delta(part.body) == part.last - part.base
-    except NotSupported:
-        return True  # it cannot be looked into here, and its crc is right
-    except BadBatch:
-        return False
 
 
 def _remove_superseded(survey: Survey) -> None:

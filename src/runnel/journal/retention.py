@@ -1,52 +1,155 @@
-"""What is no longer wanted, at the grain of segments. Decides; deletes nothing.
+"""What is no longer wanted. Decides; deletes nothing.
 
-Below: history, ledger. Above: journal (drops segments), broker.store (moves first offsets).
+Below: history, ledger. Above: journal (drops segments), broker.retaining (moves first offsets).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from runnel.core.options import TopicOptions
+from runnel.journal.entry import HEADER, STAGE_TOPIC
+from runnel.journal.found import Lost, run_at_time
 from runnel.journal.history import History, Source
+from runnel.journal.index import WINDOW, TopicRange, Window
 from runnel.journal.ledger import TopicState
+from runnel.journal.stage_state import Committed
 
 
-def is_wanted(source: Source, topics: Mapping[int, TopicState]) -> bool:
-    """Whether any topic still has records in this segment. Remembers one that has: the next look is short."""
+def is_wanted(source: Source, topics: Mapping[int, TopicState], stages: Collection[int] = ()) -> bool:
+    """Whether any topic still has records in this segment, or any of `stages` staged batches.
+
+    Remembers one that has: the next look is short.
+    """
     index = source.index
-    if source.pin is not None:
-        found = index.range_of(source.pin)
-        known = topics.get(source.pin)
-        if found is not None and known is not None and known.first < found.end:
-            return True
+    pinned = None if source.pin is None else index.range_of(source.pin)
+    if source.pin is not None and pinned is not None and _wants(source.pin, pinned, topics, stages):
+        return True
     for topic, found in index.topics():
-        known = topics.get(topic)
-        if known is not None and known.first < found.end:
+        if _wants(topic, found, topics, stages):
             source.pin = topic
             return True
     return False
 
 
-def unwanted(sources: Sequence[Source], topics: Mapping[int, TopicState]) -> list[Source]:
-    """The sealed segments in which no topic has records any more."""
-    return [source for source in sources if source.info.sealed and not is_wanted(source, topics)]
+def _wants(topic: int, found: TopicRange, topics: Mapping[int, TopicState], stages: Collection[int]) -> bool:
+    if topic >= STAGE_TOPIC:
+        return topic & ~STAGE_TOPIC in stages
+    known = topics.get(topic)
+    return known is not None and known.first < found.end
 
 
-def first_kept(history: History, topic: TopicState, options: TopicOptions, now: int) -> int:
-    """The oldest offset that a topic's retention keeps; whole segments go, never a part of one."""
-    count, size, age = options.retention_count, options.retention_bytes, options.retention_age
-    if not options.retains:
-        return topic.first
-    ranges = [(source, found) for source, found in history.ranges(topic.id) if found.end > topic.first]
-    records, held = sum(found.records for _, found in ranges), sum(found.bytes for _, found in ranges)
-    first = topic.first
-    for source, found in ranges:
-        records, held = records - found.records, held - found.bytes
-        too_many = count is not None and records >= count
-        too_large = size is not None and held >= size
-        too_old = age is not None and source.info.sealed and source.info.last_time < now - age * 1e6
-        if not (too_many or too_large or too_old):
-            break
-        first = found.end
-    return first
+def unwanted(sources: Sequence[Source], topics: Mapping[int, TopicState], stages: Collection[int] = ()) -> list[Source]:
+    """The sealed segments in which no topic has records any more, and no stage that counts has batches."""
+    return [source for source in sources if source.info.sealed and not is_wanted(source, topics, stages)]
+
+
+class Young(NamedTuple):
+    """The first record of a topic that is not too old, and its time; None: there is none on disk."""
+
+    offset: int | None
+    time: int | None
+
+
+def first_not_older(history: History, topic: int, first: int, time: int) -> Young:
+    """Where a topic begins that keeps what is not older than `time`, to the batch.
+
+    Indexes tell, but for the window that the time falls into: its entries are read, unless it has only one.
+    """
+    for source in tuple(history.sources):
+        if source.info.sealed and source.info.last_time < time:
+            continue  # all that is in it is older
+        found = source.index.range_of(topic)
+        if found is None or found.end <= first:
+            continue
+        before, behind = source.index.windows_at_time(topic, time)
+        if before is not None and (source.is_cleaned or not _is_alone(source, before)):
+            young = _read(history, source, topic, before, time)
+            if young is not None:
+                return young
+        if behind is not None:
+            return Young(behind.base, behind.time)
+    return Young(None, None)
+
+
+def _is_alone(source: Source, window: Window) -> bool:
+    """Whether a window has no room for a second entry: the first is as long as that."""
+    head = source.file.read(window.position, HEADER.size)
+    return len(head) == HEADER.size and HEADER.unpack(head)[2] >= WINDOW
+
+
+def _read(history: History, source: Source, topic: int, window: Window, time: int) -> Young | None:
+    """The first record from a window on that is not older than `time`, if it is in the same segment."""
+    plan = history.plan(topic, window.base)
+    while plan is not None and plan.source is source:
+        parsed = history.parse(plan, history.fetch(plan), (topic,), by_sequence=False)
+        for item in parsed.items:
+            if not isinstance(item, Lost) and (run := run_at_time(item, time)) is not None:
+                return Young(run.offset, run.time)
+        plan = history.plan(topic, parsed.place, plan, parsed.position)
+    return None
+
+
+class Leaving(NamedTuple):
+    """Where a topic begins that keeps only so many bytes, and about how many those are."""
+
+    first: int
+    bytes: int
+
+
+def first_leaving(history: History, topic: int, first: int, keep: int, committed: Iterable[Committed] = ()) -> Leaving:
+    """Where a topic begins that keeps the newest `keep` bytes of its batches, and one record at least.
+
+    Nothing is read but indexes: of the segment that the place lies in, windows say how its bytes are spread. Of the
+    stages that were `committed` by name, a segment has no more than the name; their bytes count where that lies.
+    """
+    ranges = [(source, found) for source, found in history.ranges(topic) if found.end > first]
+    stages = sorted((one.base, one.end, one.bytes) for one in committed if one.topic == topic)
+    left = keep
+    for source, found in reversed(ranges):
+        if inside := [one for one in stages if found.first <= one[0] < found.end]:
+            for begin, end, size in reversed(_spread(found, inside)):
+                if size > left:
+                    place = min(end - (end - begin) * left // size, ranges[-1][1].end - 1)
+                    return Leaving(max(first, place), keep)
+                left -= size
+            continue
+        if found.bytes > left:
+            place = min(_within(source, topic, found, left), ranges[-1][1].end - 1)
+            return Leaving(max(first, place), keep)
+        left -= found.bytes
+    return Leaving(first, keep - left)
+
+
+def _spread(found: TopicRange, stages: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """The offsets of a topic in a segment, cut at the stages in them, each piece with its bytes, about. In order."""
+    plain = max(1, found.records - sum(end - begin for begin, end, _ in stages))
+    pieces: list[tuple[int, int, int]] = []
+    at = found.first
+    for begin, end, size in [*stages, (found.end, found.end, 0)]:
+        if begin > at:
+            pieces.append((at, begin, (begin - at) * found.bytes // plain))
+        if end > begin:
+            pieces.append((begin, end, size))
+        at = max(at, end)
+    return pieces
+
+
+def _within(source: Source, topic: int, found: TopicRange, keep: int) -> int:
+    """The offset in one segment behind which about `keep` bytes of a topic lie."""
+    index = source.index
+    begin, end = index.window(topic, found.first)[0], source.written
+    target = end - (end - begin) * keep // found.bytes
+    upper = index.base_behind(topic, target)
+    if upper is None:
+        upper, high = found.end, end
+        low = index.window(topic, found.end - 1)[0]
+    elif upper <= found.first:
+        return found.first
+    else:
+        high = index.window(topic, upper)[0]
+        low = index.window(topic, upper - 1)[0]
+    lower = index.base_behind(topic, low)
+    if lower is None or high <= low:
+        return upper
+    return lower + (upper - lower) * (target - low) // (high - low)

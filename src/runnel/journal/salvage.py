@@ -5,20 +5,29 @@ Reads, and decides nothing. Below: entry, segment, index, checkpoint. Above: sur
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from struct import error
 from typing import NamedTuple
 
+from runnel.core import packing
 from runnel.core.checksum import crc_of
+from runnel.core.errors import BadBatch
 from runnel.core.journal_errors import FormatUnknown, JournalDamaged
-from runnel.journal import checkpoint, entry, index, segment
-from runnel.journal.entry import Entry, Kind, Part, body_crc
+from runnel.journal import checkpoint, entry, index, merged, segment
+from runnel.journal.block_index import known_runs
+from runnel.journal.entry import HOLDS_RECORDS, Entry, Kind, Part, body_crc
+from runnel.journal.found import Staged
 from runnel.journal.index import IndexFile
 from runnel.journal.ledger import Ledger
 from runnel.journal.manifest import Manifest
+from runnel.journal.merged import Run
+from runnel.journal.opened import staged_in
 from runnel.journal.segment import START, SegmentInfo
 from runnel.journal.storage import Storage
 from runnel.journal.swap import read_whole
+
+_FILE = re.compile(r"(\d+)(?:-(\d+))?\.(seg|idx|ckpt)")
 
 
 class Spot(NamedTuple):
@@ -76,9 +85,35 @@ def _with_whole_parts(data: bytes, head: entry.Head) -> Spot:
 
 
 def _kind(kind: int) -> str:
-    if kind == Kind.BATCH:
+    if kind in (Kind.BATCH, Kind.MERGED):
         return "a batch"
     return f"a {Kind(kind).name.lower()} part" if kind in Kind._value2member_map_ else f"a part of kind {kind}"
+
+
+def check_part(part: Part) -> None:
+    """Raise `BadBatch` unless readers can do something with a part whose crc is right: so is what it covers."""
+    if part.kind == Kind.BATCH:
+        packing.check(part.body)
+        if packing.last_delta(part.body) != part.last - part.base:
+            raise BadBatch(f"it spans {packing.last_delta(part.body) + 1} offsets, not {part.count}")
+    elif part.kind == Kind.STAGED:
+        packing.check(part.body)
+    elif part.kind == Kind.MERGED:
+        runs = merged.runs_of(part.body)
+        packing.check(merged.batch_of(part.body))
+        if (runs[0].offset, runs[0].sequence, runs[-1].offset + runs[-1].count) != (
+            part.base,
+            part.sequence,
+            part.last + 1,
+        ):
+            raise BadBatch(f"its runs span {runs[0].offset} to {runs[-1].offset + runs[-1].count}")
+    elif part.kind == Kind.STAGE_COMMIT and staged_by(part) is None:
+        raise BadBatch("it does not say what was staged")
+
+
+def staged_by(part: Part) -> Staged | None:
+    """What a commit of a stage makes visible; None where it does not say what it should."""
+    return staged_in(part.body, Run(part.base, part.sequence, part.time, part.count), part.topic)
 
 
 def load_index(storage: Storage, info: SegmentInfo) -> IndexFile:
@@ -108,18 +143,41 @@ def manifest_from_files(storage: Storage, journal: str) -> tuple[Manifest, list[
                 segments.append(_info_of(storage, name))
             except JournalDamaged as damage:
                 hopeless.append(damage)
+    segments = _without_doubles(segments)
     # By what they hold: a repaired segment has a younger number than its place.
     segments.sort(key=lambda info: (info.first_sequence, info.number))
     chain = _newest_chain(storage, names)
-    numbers = [_number(name) for name in names]
+    numbers = [_named(name)[0] for name in names]
     return Manifest(journal, segments, chain, max(numbers, default=0) + 1), hopeless
+
+
+def _without_doubles(segments: list[SegmentInfo]) -> list[SegmentInfo]:
+    """Without those that hold what others hold: what the cleaner has replaced goes only when the manifest is swapped.
+
+    Originals go oldest first, and only when all that replaces them is there. So where the originals of a cleaned
+    segment are all there they count, and else it does.
+    """
+    kept = [info for info in segments if not info.generation]
+    for cleaned in sorted(segments, key=lambda info: (info.generation, info.first_sequence)):
+        if not cleaned.generation:
+            continue
+        others = [info for info in kept if _overlap(info, cleaned)]
+        first = min((info.first_sequence for info in others), default=cleaned.end_sequence)
+        end = max((info.end_sequence for info in others), default=0)
+        if first > cleaned.first_sequence or end < cleaned.end_sequence:
+            kept = [*(info for info in kept if info not in others), cleaned]
+    return kept
+
+
+def _overlap(one: SegmentInfo, other: SegmentInfo) -> bool:
+    return one.first_sequence < other.end_sequence and other.first_sequence < one.end_sequence
 
 
 def _info_of(storage: Storage, name: str) -> SegmentInfo:
     data = read_whole(storage, name)
     header = data[: segment._HEADER.size]
     crc = data[len(header) : len(header) + 4]
-    number = _number(name)
+    number, generation = _named(name)
     known = True
     if len(data) >= START and data[:8] == segment.MAGIC and crc_of(header).to_bytes(4, "little") == crc:
         _, version, _, number, segment_id, first_sequence, created = segment._HEADER.unpack(header)
@@ -127,33 +185,45 @@ def _info_of(storage: Storage, name: str) -> SegmentInfo:
             raise FormatUnknown(name, version, segment.VERSION)
     else:
         # Its index tells the id too, and without the id nothing in it can be believed.
-        indexed = _read_index_header(storage, number)
+        indexed = _read_index_header(storage, number, generation)
         if indexed is None:
             raise JournalDamaged(name, 0, "neither its header nor its index tells its id")
         segment_id, first_sequence, created, known = indexed, 0, 0, False
-    info = SegmentInfo(number, segment_id, len(data), first_sequence, first_sequence, created, created)
+    info = SegmentInfo(number, segment_id, len(data), first_sequence, first_sequence, created, created, generation)
     end = START
+    firsts: list[tuple[int, int]] = []  # sequences and times
     for found in walk(data, info):
         end = found.end if isinstance(found, Entry) or not found.headless else end
         for part in found.parts if isinstance(found, Entry) else (*found.kept, *found.lost):
-            if part.kind == Kind.BATCH:
-                if not known:
-                    info.first_sequence, known = part.sequence, True
-                info.end_sequence = max(info.end_sequence, part.sequence + part.count)
-        info.last_time = max(info.last_time, found.time)
+            if part.kind in HOLDS_RECORDS:
+                firsts.append((part.sequence, part.time))
+                info.end_sequence = max(info.end_sequence, end_sequence(part))
+                info.last_time = max(info.last_time, part.time)
+        info.last_time = max(info.last_time, 0 if generation else found.time)
+    if firsts and not known:
+        info.first_sequence = min(firsts)[0]
+    if firsts and generation:  # it was made later than what is in it
+        info.first_time = min(firsts)[1]
     info.end = 0
     try:
         load_index(storage, claimed := _claimed(storage, info))
         info.end = claimed.end  # it was sealed, and this is where
     except (JournalDamaged, FormatUnknown):
-        pass
+        if generation:  # there is none that is being written
+            info.end = max(len(data), START)
     return info
 
 
-def _number(name: str) -> int:
-    """The number of a segment or checkpoint, by the name of its file; 0 for other files."""
-    number, _, kind = name.partition(".")
-    return int(number) if number.isdigit() and kind in ("seg", "idx", "ckpt") else 0
+def end_sequence(part: Part) -> int:
+    """The end of the sequences of a part that holds records, as far as can be told."""
+    runs = known_runs(part.body, part.crc) if part.kind == Kind.MERGED else None
+    return part.sequence + part.count if runs is None else runs[-1].sequence + runs[-1].count
+
+
+def _named(name: str) -> tuple[int, int]:
+    """The number and the generation of a segment or checkpoint, by the name of its file; 0 for other files."""
+    found = _FILE.fullmatch(name)
+    return (0, 0) if found is None else (int(found[1]), int(found[2] or 0))
 
 
 def _claimed(storage: Storage, info: SegmentInfo) -> SegmentInfo:
@@ -165,15 +235,15 @@ def _claimed(storage: Storage, info: SegmentInfo) -> SegmentInfo:
     if len(data) < index._HEADER.size:
         raise JournalDamaged(info.index_name, 0, "it is cut short")
     end = index._HEADER.unpack_from(data)[5]
-    return SegmentInfo(info.number, info.id, end)
+    return SegmentInfo(info.number, info.id, end, generation=info.generation)
 
 
-def _read_index_header(storage: Storage, number: int) -> int | None:
-    name = SegmentInfo(number, 0).index_name
+def _read_index_header(storage: Storage, number: int, generation: int) -> int | None:
+    name = SegmentInfo(number, 0, generation=generation).index_name
     try:
         data = read_whole(storage, name)
         _, _, _, found, segment_id, end, *_ = index._HEADER.unpack_from(data)
-        IndexFile(memoryview(data), SegmentInfo(number, segment_id, end))
+        IndexFile(memoryview(data), SegmentInfo(number, segment_id, end, generation=generation))
     except (FileNotFoundError, error, JournalDamaged, FormatUnknown):
         return None
     return int(segment_id) if found == number else None

@@ -31,7 +31,10 @@ _CRC = Struct("<I")
 
 
 class SegmentInfo(msgspec.Struct, array_like=True, gc=False):
-    """What the manifest says about a segment. `end` is 0 for the one that is being written."""
+    """What the manifest says about a segment. `end` is 0 for the one that is being written.
+
+    One of a `generation` above 0 was written by the cleaner, in the place of others.
+    """
 
     number: int
     id: int
@@ -40,6 +43,7 @@ class SegmentInfo(msgspec.Struct, array_like=True, gc=False):
     end_sequence: int = 0
     first_time: int = 0
     last_time: int = 0
+    generation: int = 0
 
     @property
     def sealed(self) -> bool:
@@ -49,12 +53,16 @@ class SegmentInfo(msgspec.Struct, array_like=True, gc=False):
     @property
     def name(self) -> str:
         """The file of its entries."""
-        return f"{self.number:012d}.seg"
+        return f"{self._stem}.seg"
 
     @property
     def index_name(self) -> str:
         """The file of its index."""
-        return f"{self.number:012d}.idx"
+        return f"{self._stem}.idx"
+
+    @property
+    def _stem(self) -> str:
+        return f"{self.number:012d}-{self.generation}" if self.generation else f"{self.number:012d}"
 
 
 class Segment:

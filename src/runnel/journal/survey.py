@@ -1,6 +1,6 @@
 """Reading all of a journal, entry by entry: what is damaged, what is lost with it, what is still known.
 
-Changes nothing. Below: salvage, checkpoint, ledger. Above: verify (tells), repair (acts on it).
+Changes nothing. Below: salvage, stage_survey, checkpoint, ledger. Above: verify (tells), repair (acts on it).
 """
 
 from __future__ import annotations
@@ -9,19 +9,29 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from runnel.core import packing
 from runnel.core.errors import BadBatch, NotSupported
 from runnel.core.journal_errors import FormatUnknown, JournalDamaged
 from runnel.journal import checkpoint, manifest, mark, segment
-from runnel.journal.entry import Entry, Kind, Part
-from runnel.journal.history import add_to
-from runnel.journal.index import IndexBuilder
-from runnel.journal.journal import SKIPPED
+from runnel.journal.block_index import BlockIndex, block_of, known_runs
+from runnel.journal.entry import HOLDS_RECORDS, STAGE_TOPIC, Entry, Kind, Part
+from runnel.journal.index import IndexBuilder, IndexFile
 from runnel.journal.ledger import Ledger
+from runnel.journal.losses import Losses
 from runnel.journal.manifest import Manifest
-from runnel.journal.ranges import Ranges
-from runnel.journal.salvage import Spot, is_newer_format, load_index, manifest_from_files, walk
+from runnel.journal.merged import Run
+from runnel.journal.salvage import (
+    Spot,
+    check_part,
+    end_sequence,
+    is_newer_format,
+    load_index,
+    manifest_from_files,
+    staged_by,
+    walk,
+)
 from runnel.journal.segment import START, SegmentInfo
+from runnel.journal.source import add_to
+from runnel.journal.stage_survey import StageSurvey
 from runnel.journal.storage import Storage
 from runnel.journal.swap import read_whole
 
@@ -72,14 +82,15 @@ class Survey:
         self.bad_indexes: list[SegmentInfo] = []  # of segments that are whole
         self.bad_segments: list[SegmentInfo] = []
         self.guessed = False  # whether the ledger had to do without entries that nobody can read
+        self.stages = StageSurvey()
+        self.torn_stages: list[int] = []  # open, and not all that was staged is there
+        self.names: dict[int, tuple[str, int]] = {}  # names and epochs of topics, as cleaned segments tell
         self._up_to_mark, self._progress = up_to_mark, progress
         self._done = self._total = self._told = 0
-        self._expected: dict[int, int] = {}  # the next offset of a topic
-        self._breaks = 0  # damages of segments so far
-        self._looked: dict[int, int] = {}  # how many of them when a topic was last met
-        self._lost: dict[int, Ranges] = {}
+        self._losses = Losses()
         self._orphans: dict[int, list[int]] = {}  # first and end of batches, by topic
         self._deleted: set[int] = set()
+        self._state_lost = False  # a change of state that nothing else tells
         self._skipped: set[str] = set()  # compressions that cannot be looked into here
 
     def run(self) -> Survey:
@@ -110,7 +121,7 @@ class Survey:
     def lost(self) -> list[LostRange]:
         """What is lost of topics that are still there, by topic and offset."""
         found = []
-        for topic, ranges in self._lost.items():
+        for topic, ranges in self._losses:
             known = self.ledger.topics.get(topic)
             if known is None and topic not in self.orphans:
                 continue  # deleted since
@@ -122,6 +133,8 @@ class Survey:
     @property
     def orphans(self) -> dict[int, tuple[int, int]]:
         """Topics whose records are there and whose names are not: first offset and end, by id."""
+        if not self.guessed and not self._state_lost:
+            return {}  # all the state is known: a topic that is not in it was deleted
         return {
             topic: (first, end)
             for topic, (first, end) in self._orphans.items()
@@ -169,11 +182,10 @@ class Survey:
             self.ledger = Ledger()  # a full one holds everything that counts
         checkpoint.load(self.storage, number, chain[at - 1] if at else 0, self.ledger)
         for topic in self.ledger.topics.values():
-            # What lies below was let go of, so nothing is missing there.
-            self._expected.setdefault(topic.id, topic.first)
+            self._losses.begin(topic.id, topic.first)
 
     def _has_all_segments(self) -> bool:
-        numbers = sorted(info.number for info in self.manifest.segments)
+        numbers = sorted(info.number for info in self.manifest.segments if not info.generation)  # those hold no state
         return numbers == list(range(1, self.manifest.next_number))
 
     # -- segments -----------------------------------------------------------------------------------------------
@@ -203,7 +215,7 @@ class Survey:
         try:
             segment.check_header(data, info)
         except JournalDamaged as error:
-            self._damaged(info.name, error.position, error.why)
+            self._damaged(info.name, error.position, error.why, known=True)
 
     def _bounds(self, data: bytes, info: SegmentInfo) -> tuple[bytes, int]:
         """The bytes of a segment that count, and from where on bad ones are a torn tail and no damage."""
@@ -219,17 +231,23 @@ class Survey:
         return data, proven
 
     def _walk(self, data: bytes, info: SegmentInfo, torn_from: int, *, covered: bool) -> IndexBuilder:
-        builder = IndexBuilder()
+        builder, blocks = IndexBuilder(), BlockIndex()
         position = START
         for found in walk(data, info):
             if isinstance(found, Entry):
                 self.entries += 1
                 self._take(found.parts, found.time, info, found.position)
-                add_to(builder, found)
+                if info.generation:
+                    for part in found.parts:
+                        runs = known_runs(part.body, part.crc) if part.kind == Kind.MERGED else None
+                        blocks.add(found.position, block_of(found), part, runs)
+                else:
+                    add_to(builder, found)
             elif found.position >= torn_from and found.end >= len(data.rstrip(b"\0")):
                 self.torn = TornTail(info.name, found.position, len(data.rstrip(b"\0")) - found.position)
             else:
-                self._damaged(info.name, found.position, found.why)
+                known = not found.headless or self._lost_by_index(found, info)
+                self._damaged(info.name, found.position, found.why, known=known)
                 self._take_around(found, info, covered=covered)
             self._advance(found.end - position)
             position = found.end
@@ -243,17 +261,35 @@ class Survey:
             self._advance(max(0, info.end - position))
         else:  # what is only reserved does not count
             self._total -= self._size(info.name) - len(data.rstrip(b"\0"))
-        return builder
+        return blocks.finish(info) if info.generation else builder
+
+    def _lost_by_index(self, spot: Spot, info: SegmentInfo) -> bool:
+        """Whether the index can say what some bytes of a cleaned segment held; then that is lost."""
+        if not info.generation:
+            return False
+        try:
+            known: IndexFile = load_index(self.storage, info)
+        except (JournalDamaged, FormatUnknown):
+            return False
+        for topic, found in known.topics():
+            first = known.base_behind(topic, spot.position)
+            following = known.base_behind(topic, spot.end)
+            if topic < STAGE_TOPIC and first is not None and first != following:
+                end = found.end if following is None else following
+                self._losses.lose(topic, first, end)
+        return True
 
     def _take_around(self, spot: Spot, info: SegmentInfo, *, covered: bool) -> None:
         for part in spot.lost:
-            if part.kind == Kind.BATCH:
-                self._lost.setdefault(part.topic, Ranges()).add(part.base, part.last + 1)
-                self._expected[part.topic] = max(self._expected.get(part.topic, 0), part.last + 1)
-                self.ledger.sequence = max(self.ledger.sequence, part.sequence + part.count)
+            if part.kind in HOLDS_RECORDS:
+                runs = known_runs(part.body, part.crc) if part.kind == Kind.MERGED else None
+                for run in runs or (Run(part.base, part.sequence, part.time, part.count),):
+                    self._losses.lose(part.topic, run.offset, run.offset + run.count)
+                self.ledger.sequence = max(self.ledger.sequence, end_sequence(part))
                 if (topic := self.ledger.topics.get(part.topic)) is not None:
                     topic.end = max(topic.end, part.last + 1)
-            elif not covered:
+            elif not covered and part.kind != Kind.STAGED and part.kind < Kind.OPTIONAL:
+                self._state_lost = True
                 what = "a change of state was lost; cursors and groups may stand further back"
                 self.notes.append(f"{info.name} at {spot.position}: {what}")
         self._take(spot.kept, spot.time, info, spot.position)
@@ -262,40 +298,53 @@ class Survey:
 
     def _take(self, parts: Sequence[Part], time: int, info: SegmentInfo, position: int) -> None:
         for part in parts:
-            if part.kind == Kind.BATCH:
+            if part.kind in HOLDS_RECORDS:
                 self._take_batch(part, info, position)
+            elif part.kind == Kind.STAGED:
+                if self._is_sound(part, info, position, f"a staged batch of stage {part.topic}"):
+                    self.stages.note_staged(part, info, position)
             elif part.kind == Kind.TRIM:
-                self._meet(part.topic, part.last)
+                self._losses.meet(part.topic, part.last)
             elif part.kind == Kind.TOPIC_DELETED:
                 self._deleted.add(part.topic)
-        self.ledger.apply(parts, time)
+            elif part.kind == Kind.NAMES:
+                self.names.update((topic, (name, epoch)) for topic, name, epoch in msgspec.msgpack.decode(part.body))
+        if not info.generation:
+            self.ledger.apply(parts, time)
+            return
+        for part in parts:  # a cleaned segment holds no state, and older checkpoints may know less than it does
+            if part.kind in HOLDS_RECORDS:
+                self.ledger.sequence = max(self.ledger.sequence, end_sequence(part))
+                if (topic := self.ledger.topics.get(part.topic)) is not None:
+                    topic.end = max(topic.end, part.last + 1)
 
     def _take_batch(self, part: Part, info: SegmentInfo, position: int) -> None:
-        self.records += part.count
-        self._meet(part.topic, part.base)
-        self._expected[part.topic] = max(self._expected.get(part.topic, 0), part.last + 1)
+        runs = known_runs(part.body, part.crc) if part.kind == Kind.MERGED else None
+        self.records += part.count if runs is None else sum(run.count for run in runs)
+        self._losses.meet(part.topic, part.base, part.last + 1)
         if part.topic not in self.ledger.topics:
             bounds = self._orphans.setdefault(part.topic, [part.base, part.last + 1])
             bounds[1] = max(bounds[1], part.last + 1)
-        try:
-            packing.check(part.body)
-            if packing.last_delta(part.body) != part.last - part.base:
-                raise BadBatch(f"it spans {packing.last_delta(part.body) + 1} offsets, not {part.count}")
-        except BadBatch as error:
-            self._damaged(info.name, position, f"a batch of topic {part.topic} at offset {part.base}: {error.why}")
-            self._lost.setdefault(part.topic, Ranges()).add(part.base, part.last + 1)
-        except NotSupported as error:
-            if (what := error.what) not in self._skipped:
-                self._skipped.add(what)
-                self.notes.append(f"batches with {what} were checked by crc only: {error.why}")
+        if not self._is_sound(part, info, position, f"a batch of topic {part.topic} at offset {part.base}"):
+            for run in runs or (Run(part.base, part.sequence, part.time, part.count),):
+                self._losses.lose(part.topic, run.offset, run.offset + run.count)
+        elif part.kind == Kind.STAGE_COMMIT:
+            staged = staged_by(part)
+            assert staged is not None, "it is sound"
+            self.stages.note_commit(staged, info, position)
 
-    def _meet(self, topic: int, base: int) -> None:
-        """A topic goes on at `base`. What is missing before it was lost, if there was damage since it was last met."""
-        expected = self._expected.get(topic, 0)
-        if expected < base < expected + SKIPPED and self._looked.get(topic, 0) < self._breaks:
-            self._lost.setdefault(topic, Ranges()).add(expected, base)
-        self._expected[topic] = max(expected, base)
-        self._looked[topic] = self._breaks
+    def _is_sound(self, part: Part, info: SegmentInfo, position: int, what: str) -> bool:
+        """Whether readers can do something with a part; if not, that is told."""
+        try:
+            check_part(part)
+        except BadBatch as error:
+            self._damaged(info.name, position, f"{what}: {error.why}", known=True)
+            return False
+        except NotSupported as error:
+            if (missing := error.what) not in self._skipped:
+                self._skipped.add(missing)
+                self.notes.append(f"batches with {missing} were checked by crc only: {error.why}")
+        return True
 
     def _check_index(self, info: SegmentInfo, builder: IndexBuilder | None, *, whole: bool) -> None:
         try:
@@ -313,13 +362,14 @@ class Survey:
         else:
             # The segment is damaged, and its index knows what it held.
             for topic, found in known.topics():
-                self._expected.setdefault(topic, found.first)
-                self._meet(topic, found.end)
+                if topic < STAGE_TOPIC:
+                    self._losses.begin(topic, found.first)
+                    self._losses.meet(topic, found.end)
 
     def _compare(self) -> None:
         """Hold the ledger against what the segments were seen to hold."""
         for topic in self.ledger.topics.values():
-            expected = self._expected.get(topic.id, topic.first)
+            expected = self._losses.expected(topic.id, topic.first)
             if expected > topic.end:
                 self._damaged(
                     manifest.NAME,
@@ -327,13 +377,25 @@ class Survey:
                     f"topic {topic.name!r} ends at {topic.end}, and the segments hold up to {expected}",
                 )
                 topic.end = expected
-            self._meet(topic.id, topic.end)
+            self._losses.meet(topic.id, topic.end)
+        for commit, missing in self.stages.broken(self.ledger):
+            staged = commit.staged
+            why = f"what was staged for topic {staged.topic} at offset {staged.base} is not all there"
+            self._damaged(commit.info.name, commit.position, why, known=True)
+            if commit.info not in self.bad_segments:
+                self.bad_segments.append(commit.info)
+            for first, end in missing:
+                self._losses.lose(staged.topic, first, end)
+        self.torn_stages = self.stages.torn(self.ledger)
+        self.notes += [f"stage {stage} is not whole any more: it cannot be committed" for stage in self.torn_stages]
 
     # -- telling ------------------------------------------------------------------------------------------------
 
-    def _damaged(self, file: str, position: int, why: str) -> None:
+    def _damaged(self, file: str, position: int, why: str, *, known: bool = False) -> None:
+        """Note it. Unless what was there is `known`, whatever is missing behind it was lost with it."""
         self.damages.append(Damage(file, position, why))
-        self._breaks += file.endswith(".seg")
+        if file.endswith(".seg") and not known:
+            self._losses.broke()
 
     def _size(self, name: str) -> int:
         try:

@@ -1,0 +1,376 @@
+"""Keeps an archive of a journal, run by run, beside the running owner: any point of it can be restored.
+
+Each run adds the segments that were sealed since the last one, as they were written, and what is durable
+of the one that still grows. The first run, and each that finds that something went before it could be
+archived, takes a base: the state, and all older segments as they are now.
+Files come first and the catalog last, so a run that is cut off leaves the archive as it was.
+Below: catalog, carrier, manifest, mark. Above: cli.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from runnel.core.journal_errors import ArchiveBusy, ArchiveMismatch, FolderInUse, FolderUnusable, JournalDamaged
+from runnel.journal import catalog, checkpoint, manifest, mark
+from runnel.journal.carrier import Carrier
+from runnel.journal.catalog import BASES, SEGMENTS, Base, Catalog, Piece, continues, pool_index_name, pool_name
+from runnel.journal.entry import HOLDS_RECORDS
+from runnel.journal.folder import LOCK, READERS, FolderLock, ReadersLease
+from runnel.journal.inspection import NoJournal, check_folder, owner_of
+from runnel.journal.ledger import Ledger
+from runnel.journal.manifest import Manifest
+from runnel.journal.os_storage import OsStorage
+from runnel.journal.segment import START, TEMPORARY, SegmentInfo, check_header, entries
+from runnel.journal.survey import Progress
+
+PATIENCE = 100  # times that the owner may swap the manifest while we look
+
+
+class Archived(msgspec.Struct, frozen=True):
+    """What one run added, and what the archive reaches now (microseconds)."""
+
+    archive: str
+    journal: str
+    segments: list[SegmentInfo]  # added whole
+    growing_bytes: int  # added of the segment that still grows
+    linked: int  # files
+    copied: int
+    bytes: int
+    copied_bytes: int
+    base: str | None  # the one that was taken
+    why: str | None  # it was
+    missed: str | None  # what went before it could be archived
+    since: int  # the first point of the newest chain
+    through: int  # and the last
+
+
+class _View(NamedTuple):
+    """A journal at one moment: its manifest, and up to where its last segment is durable (0: it is closed)."""
+
+    found: Manifest
+    position: int
+    owned: bool
+
+    @property
+    def active(self) -> SegmentInfo | None:
+        return None if self.found.clean else self.found.segments[-1]
+
+
+class Plan(NamedTuple):
+    """What a run has to add: segments that follow on what is there, and a new base if something was `missed` then."""
+
+    segments: list[SegmentInfo]
+    missed: str | None
+
+
+def archive(
+    folder: str | Path,
+    target: str | Path,
+    *,
+    new_base: bool = False,
+    link: bool = True,
+    progress: Progress | None = None,
+    now: int | None = None,
+) -> Archived:
+    """Bring the archive in `target` up to this moment; a new one where there is none. Run it again and again."""
+    source, place = Path(folder), Path(target)
+    check_folder(source)
+    _check_target(source, place)
+    lock = FolderLock(place)
+    try:
+        lock.take()
+    except FolderInUse as busy:
+        raise ArchiveBusy(str(place), busy.pid) from None
+    try:
+        lease = ReadersLease(source)
+        try:
+            for _ in range(PATIENCE):
+                began = time.time_ns() // 1000 if now is None else now
+                view = _look(source)
+                try:
+                    return _Run(source, place, view, link=link, progress=progress).run(began, new_base=new_base)
+                except FileNotFoundError:
+                    if manifest.load(OsStorage(source)) != view.found:
+                        continue  # the owner has just closed, and with it went a segment that held nothing but state
+                    missing = sorted(name for name in view.found.files() if not (source / name).exists())
+                    if missing:
+                        raise JournalDamaged(missing[0], 0, "it is missing") from None
+                    raise
+        finally:
+            lease.release()
+    finally:
+        lock.release()
+    raise FolderUnusable(str(source), "its owner swapped the manifest whenever it was read")
+
+
+def _check_target(source: Path, place: Path) -> None:
+    """Raise unless an archive is there, or can be."""
+    try:
+        if place.resolve().is_relative_to(source.resolve()):
+            raise FolderUnusable(str(place), f"it lies in {str(source)!r} itself; name a place outside of it")
+        if not os.path.lexists(place) or (place / catalog.NAME).exists():
+            return
+        if not place.is_dir() or {path.name for path in place.iterdir()} - {SEGMENTS, BASES, LOCK, READERS}:
+            raise FolderUnusable(str(place), "there is something in it already that is no archive")
+    except OSError as error:
+        raise FolderUnusable(str(place), error.strerror or str(error)) from None
+
+
+def _look(folder: Path) -> _View:
+    storage, owned = OsStorage(folder), owner_of(folder) is not None
+    while True:
+        found = manifest.load(storage)
+        if found is None:
+            raise NoJournal(str(folder))
+        if found.clean:
+            return _View(found, 0, owned)
+        published = mark.read(storage)
+        if published is not None and published.id == found.segments[-1].id:
+            return _View(found, published.position, owned)
+        # The mark may have moved on to another segment; if not, this one holds nothing that it proves durable.
+        if manifest.load(storage) == found:
+            return _View(found, START, owned)
+
+
+def plan(known: Catalog, found: Manifest, archive: str) -> Plan:
+    """What follows on the archive. Raises ArchiveMismatch if the journal is not the one that it grew from."""
+    if known.journal != found.journal:
+        raise ArchiveMismatch(archive, f"it holds journal {known.journal}, not {found.journal}")
+    there = {info.number: info for info in found.segments if not info.generation}
+    for piece in known.pieces:
+        info = there.get(piece.info.number)
+        if info is not None and (info.id != piece.info.id or not _fits(piece, info)):
+            raise ArchiveMismatch(archive, f"segment {info.number} is not what it was: this is another life of it")
+    tip = known.tip
+    if tip is None:
+        return Plan([], None)
+    if isinstance(tip, Piece):
+        expected = tip.info.number + tip.whole
+        oldest = tip.info.number + 1
+    else:
+        expected = oldest = tip.number
+    if found.next_number < oldest:
+        raise ArchiveMismatch(archive, f"the journal ends before segment {oldest}: it is older than its archive")
+    segments: list[SegmentInfo] = []
+    before = tip if isinstance(tip, Piece) and tip.whole else None
+    for info in found.segments:
+        if info.generation or info.number < expected:
+            continue
+        if info.number != expected or (before is not None and not continues(before, info)):
+            return Plan(segments, _missed(expected, max(expected, info.number - 1)))
+        segments.append(info)
+        expected, before = expected + 1, Piece(info, whole=True)
+    if expected != found.next_number:
+        return Plan(segments, _missed(expected, found.next_number - 1))
+    return Plan(segments, None)
+
+
+def _fits(piece: Piece, info: SegmentInfo) -> bool:
+    if piece.whole:
+        return info.end == piece.info.end
+    return not info.sealed or info.end >= piece.info.end
+
+
+def _missed(first: int, last: int) -> str:
+    several = first != last
+    which = f"segments {first} to {last} were" if several else f"segment {first} was"
+    return (
+        f"{which} gone before the archive had all of {'them' if several else 'it'}: dropped by retention, cleaned, "
+        "mended, or without records when the broker closed"
+    )
+
+
+class _Run:
+    """One run, on one view of the journal."""
+
+    def __init__(self, source: Path, place: Path, view: _View, *, link: bool, progress: Progress | None) -> None:
+        self.source, self.place, self.view = source, place, view
+        self.pool = place / SEGMENTS
+        self.known = catalog.load(place) or Catalog(view.found.journal)
+        self._done = self._total = 0
+        self._progress = progress
+        self.carrier = Carrier(link=link, carried=self._tell)
+
+    def _tell(self, size: int) -> None:
+        self._done += size
+        if self._progress is not None:
+            self._progress(min(self._done, self._total), self._total)
+
+    def run(self, began: int, *, new_base: bool) -> Archived:
+        known, view = self.known, self.view
+        todo = plan(known, view.found, str(self.place))
+        first = known.tip is None
+        why = "the first" if first else "something was missed" if todo.missed else "asked for" if new_base else None
+        for folder in (self.pool, self.place / BASES):
+            folder.mkdir(parents=True, exist_ok=True)
+        sealed = [info for info in todo.segments if info.sealed]
+        self._total = sum(info.end for info in sealed) + view.position
+        if why is not None:
+            self._total += sum(info.end for info in view.found.segments if info.sealed)
+        added = [self._add(info) for info in sealed]
+        # Behind a gap nothing else is of use: all that came before the segment that grows is in the base.
+        grown = 0 if view.active is None else self._grow(view.active)
+        base = None if why is None else self._take_base(why if todo.missed is None else todo.missed, began)
+        self._reach(began)
+        self.carrier.settle()
+        OsStorage(self.place).sync_names()
+        catalog.write(self.place, known)
+        if first:
+            OsStorage(self.place.parent).sync_names()
+        carrier = self.carrier
+        newest = known.spans()[-1]
+        return Archived(
+            str(self.place),
+            known.journal,
+            added,
+            grown,
+            carrier.linked,
+            carrier.copied,
+            carrier.bytes,
+            carrier.copied_bytes,
+            None if base is None else base.name,
+            why,
+            todo.missed,
+            newest.since,
+            newest.through,
+        )
+
+    # -- segments -----------------------------------------------------------------------------------------------
+
+    def _add(self, info: SegmentInfo) -> SegmentInfo:
+        """A sealed segment that follows on what is there, every entry of it checked."""
+        self._carry(info)
+        data = (self.pool / pool_name(info)).read_bytes()[: info.end]
+        check_header(data, info)
+        end = START
+        for found in entries(data, START, info, START):
+            end = found.end
+        if end != info.end:
+            raise JournalDamaged(info.name, end, f"the segment was sealed with {info.end} bytes")
+        pieces = self.known.pieces
+        if pieces and pieces[-1].info.number == info.number:
+            pieces.pop()  # it was archived while it grew
+        pieces.append(Piece(info, whole=True, through=info.last_time))
+        return info
+
+    def _carry(self, info: SegmentInfo) -> None:
+        self.carrier.carry(self.source / info.name, self.pool / pool_name(info), info.end)
+        self.carrier.carry(self.source / info.index_name, self.pool / pool_index_name(info))
+
+    def _grow(self, info: SegmentInfo) -> int:
+        """Archive what is durable of the segment that is being written; how many bytes are new."""
+        pieces, end = self.known.pieces, self.view.position
+        before = pieces[-1] if pieces and pieces[-1].info.id == info.id else None
+        start = 0 if before is None else before.info.end
+        if end <= max(start, START):
+            return 0
+        target = self.pool / pool_name(info)
+        piece = Piece(msgspec.structs.replace(info, end=end), whole=False)
+        if before is None:
+            self.carrier.carry(self.source / info.name, target, end, link=False)
+            check_header(self._read(target, 0, START), info)
+        else:
+            self.carrier.extend(self.source / info.name, target, start, end)
+            piece.info.last_time, piece.info.end_sequence = before.info.last_time, before.info.end_sequence
+            pieces.pop()
+        self._survey(piece.info, target, max(start, START))
+        pieces.append(piece)
+        return end - start
+
+    def _survey(self, info: SegmentInfo, file: Path, start: int) -> None:
+        """Note the last time and sequence of what was added; it has to be whole entries."""
+        reached = start
+        for found in entries(self._read(file, start, info.end), 0, info, start):
+            reached = found.end
+            info.last_time = max(info.last_time, found.time)
+            for part in found.parts:
+                if part.kind in HOLDS_RECORDS:
+                    info.end_sequence = max(info.end_sequence, part.sequence + part.count)
+        if reached != info.end:
+            raise JournalDamaged(info.name, reached, f"the journal was synced up to {info.end}")
+
+    @staticmethod
+    def _read(file: Path, start: int, end: int) -> bytes:
+        with file.open("rb") as opened:
+            opened.seek(start)
+            return opened.read(end - start)
+
+    # -- bases --------------------------------------------------------------------------------------------------
+
+    def _take_base(self, why: str, began: int) -> Base:
+        """The state when the last segment began, and all segments before it."""
+        found, active = self.view.found, self.view.active
+        number = found.next_number if active is None else active.number
+        if found.checkpoints and found.checkpoints[-1] != number:
+            raise JournalDamaged(manifest.NAME, 0, "its last checkpoint is not that of its last segment")
+        sealed = [info for info in found.segments if info.sealed]
+        known = self._known()
+        for info in sealed:
+            if (info.number, info.generation, info.id) not in known:
+                self._carry(info)
+            else:
+                self._tell(info.end)
+        ledger = self._state(found)
+        piece = self.known.pieces[-1] if self.known.pieces else None
+        base = Base(self._new_name(), number, START, ledger.time, ledger.sequence, began, ledger.time, why)
+        if active is not None and piece is not None and piece.info.id == active.id:
+            base.position = piece.info.end
+            base.time = base.through = max(ledger.time, piece.info.last_time)
+            base.sequence = max(ledger.sequence, piece.info.end_sequence)
+        self._write_base(base, msgspec.structs.replace(found, segments=sealed, next_number=number))
+        self.known.bases.append(base)
+        return base
+
+    def _known(self) -> set[tuple[int, int, int]]:
+        """The segments that are in the archive, whole."""
+        found = {(piece.info.number, 0, piece.info.id) for piece in self.known.pieces if piece.whole}
+        for base in self.known.bases[-1:]:
+            before = manifest.load(OsStorage(catalog.base_folder(self.place, base)))
+            found |= {(info.number, info.generation, info.id) for info in before.segments} if before else set()
+        return found
+
+    def _state(self, found: Manifest) -> Ledger:
+        ledger, before = Ledger(), 0
+        for one in found.checkpoints:
+            checkpoint.load(OsStorage(self.source), one, before, ledger)
+            before = one
+        return ledger
+
+    def _new_name(self) -> str:
+        stem = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        taken = {base.name for base in self.known.bases}
+        return next(name for at in range(len(taken) + 1) if (name := f"{stem}-{at}" if at else stem) not in taken)
+
+    def _write_base(self, base: Base, state: Manifest) -> None:
+        final = catalog.base_folder(self.place, base)
+        making = final.with_name(final.name + TEMPORARY)
+        for left in (making, final):
+            shutil.rmtree(left, ignore_errors=True)  # of a run that was cut off
+        making.mkdir()
+        for number in state.checkpoints:
+            name = checkpoint.name_of(number)
+            self.carrier.carry(self.source / name, making / name, link=False)
+        self.carrier.settle()
+        manifest.write(OsStorage(making), state)
+        making.rename(final)
+        OsStorage(final.parent).sync_names()
+
+    # -- how far it reaches -------------------------------------------------------------------------------------
+
+    def _reach(self, began: int) -> None:
+        """Note up to when nothing is missing."""
+        tip, view = self.known.tip, self.view
+        assert tip is not None, "the first run takes a base"
+        last = tip.info.last_time if isinstance(tip, Piece) else tip.time
+        if view.found.clean or (view.owned and view.found.fsync == "commit"):
+            # What was acknowledged before we looked was durable then. Without a sync at every commit it need not be.
+            last = max(last, began)
+        tip.through = max(tip.through, last)

@@ -1,0 +1,150 @@
+"""Which segments are worth being written again. Decides; reads indexes and nothing else.
+
+A segment is written again when the dead share of it, together with neighbours of its kind, passes a
+bound: with one half, what lives is written once more for at least as much space that comes back, so all
+writing together stays below twice what was published. Small segments, as restarts leave them, are
+put together eight at a time.
+Below: living, history. Above: segments, broker.cleaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from runnel.journal.entry import PART, STAGE_TOPIC
+from runnel.journal.living import Living
+from runnel.journal.segment import START
+from runnel.journal.source import Source
+
+BOUND = 0.5  # the dead share from which on a segment is written again
+MAX_INPUTS = 8  # segments in one job
+SMALL = 8  # a segment is small when so many of them make up a full one
+LEAST = 64  # a job is to give back at least this part of a full segment
+FEW = 64  # topics that are looked for one by one, before all are
+_COST = 64 * 1024  # what a job costs besides the bytes: syncs, and a manifest
+
+
+class Share(NamedTuple):
+    """How much of a segment is wanted: of `total` bytes, `live`, about."""
+
+    source: Source
+    total: int
+    live: int
+
+    @property
+    def dead(self) -> int:
+        """What would come back."""
+        return self.total - self.live
+
+
+def share_of(source: Source, living: Living) -> Share:
+    """What is wanted of a sealed segment, as its index tells."""
+    total = max(0, source.info.end - START)
+    held = 0
+    live = records = 0.0
+    for topic, found in source.index.topics():
+        share = living.share(topic, found)
+        held += found.bytes
+        live += found.bytes * share
+        records += found.records * share
+    # Besides batches there are their headers, which live and die with them, and state, which checkpoints hold.
+    live += min(max(0, total - held) * live / max(1, held), records * PART.size)
+    return Share(source, total, min(total, int(live)))
+
+
+class Shares:
+    """The shares of all sealed segments, kept while nothing dies in them. `look` brings them up to date."""
+
+    def __init__(self) -> None:
+        self.now: list[Share | None] = []  # in the order of the segments; None: not to be touched
+        self._known: dict[int, Share] = {}  # by the id of the segment
+        self._living: Living | None = None
+        self._refused: set[int] = set()
+
+    @property
+    def total(self) -> int:
+        """The bytes of all segments that can be cleaned."""
+        return sum(share.total for share in self.now if share is not None)
+
+    @property
+    def live(self) -> int:
+        """Those of them that are wanted, about."""
+        return sum(share.live for share in self.now if share is not None)
+
+    def refuse(self, sources: Iterable[Source]) -> None:
+        """Leave these alone from now on: something in them cannot be read."""
+        self._refused |= {source.info.id for source in sources}
+
+    def look(self, sources: Sequence[Source], living: Living) -> Iterator[None]:
+        """See what is wanted, a segment at a time."""
+        died = self._died(living)
+        known, self._known, self._living = self._known, {}, living
+        found: list[Share | None] = []
+        for source in sources:
+            number = source.info.id
+            if number not in living.segments or number in self._refused:
+                found.append(None)  # what lives in it cannot be told, or not be read
+                continue
+            index = source.index
+            if source.suspect:
+                found.append(None)  # there may be records in it that its index does not tell of
+                continue
+            share = known.get(number)
+            if share is None or died is None or any(index.range_of(topic) is not None for topic in died):
+                share = share_of(source, living)
+                yield
+            self._known[number] = share
+            found.append(share)
+        self.now = found  # at once: others ask for the sums
+
+    def _died(self, living: Living) -> list[int] | None:
+        """The topics and stages of which something died since the last look; None: too many to ask for each."""
+        last = self._living
+        if last is None:
+            return None
+        died = [topic for topic, first in last.firsts.items() if living.firsts.get(topic) != first]
+        died += [STAGE_TOPIC | stage for stage in last.stages - living.stages]
+        died += [topic for topic, taken in living.taken.items() if taken]
+        return died if len(died) <= FEW else None
+
+
+def choose(
+    shares: Sequence[Share | None], segment_bytes: int, bound: float = BOUND, room: int | None = None
+) -> list[Source]:
+    """The neighbouring segments to be written again next; none: there is nothing that is worth it.
+
+    `shares` are those of all sealed segments in their order, None for one that is not to be touched. With `room`,
+    what lives in them must fit into so many bytes.
+    """
+    best: list[Source] = []
+    best_score = (0.0, 0)
+    for start in range(len(shares)):
+        run: list[Share] = []
+        for one in shares[start : start + MAX_INPUTS]:
+            if one is None or not (_is_dead(one.dead, one.total, bound) or one.live * SMALL <= segment_bytes):
+                break
+            run.append(one)
+            live = sum(share.live for share in run)
+            if (live > segment_bytes and len(run) > 1) or (room is not None and live > room):
+                break
+            score = _score(run, segment_bytes, bound)
+            if score > best_score:
+                best, best_score = [share.source for share in run], score
+    return best
+
+
+def _score(run: Sequence[Share], segment_bytes: int, bound: float) -> tuple[float, int]:
+    """What comes back for each byte that is written; (0, 0): not worth it."""
+    total, live = sum(one.total for one in run), sum(one.live for one in run)
+    dead = total - live
+    if _is_dead(dead, total, bound) and dead * LEAST >= segment_bytes:
+        return dead / (live + _COST), len(run)
+    # Small ones: each at most half of what they become, so that no byte is written often on its way to a full one.
+    if len(run) == MAX_INPUTS and all(one.live * SMALL <= segment_bytes and one.live * 2 <= live for one in run):
+        return max(1.0, dead) / (live + _COST), len(run)
+    return 0.0, 0
+
+
+def _is_dead(dead: int, total: int, bound: float) -> bool:
+    return dead > 0 and dead >= bound * total

@@ -1,0 +1,72 @@
+"""What is still wanted of what is on disk, at one moment: a copy, for those who work while the journal goes on.
+
+It may be old: what was wanted then and is not any more is kept a little longer. Nothing that it
+does not want is ever wanted again.
+Below: ledger, offset_set. Above: cleaning (decides by it), cleaner (keeps by it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from runnel.journal.entry import STAGE_TOPIC
+from runnel.journal.index import TopicRange
+from runnel.journal.ledger import Ledger
+from runnel.journal.offset_set import OffsetSet
+from runnel.journal.segment import SegmentInfo
+
+
+class Name(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a topic is called."""
+
+    topic: int
+    name: str
+    epoch: int
+
+
+class Living(msgspec.Struct):
+    """The topics there are and where they begin, the stages that are open or read, and the offsets to be taken.
+
+    It tells of the segments that were sealed then, and of no others: in a later one there may be topics
+    that it does not know, and they would seem to be dead.
+    """
+
+    firsts: dict[int, int]
+    names: dict[int, Name]
+    stages: frozenset[int]
+    segments: frozenset[int] = frozenset()  # the ids of those that were sealed
+    compacting: dict[int, tuple[int, int]] = {}  # topics that keep the newest of each key: compacted below, and end
+    taken: Mapping[int, OffsetSet] = {}  # by topic: what compaction by key takes
+
+    @classmethod
+    def of(cls, ledger: Ledger, segments: Iterable[SegmentInfo] = ()) -> Living:
+        """As a ledger says. On the thread that changes it: between two changes, or a stage might be missed."""
+        topics = ledger.topics.values()
+        return cls(
+            {topic.id: topic.first for topic in topics},
+            {topic.id: Name(topic.id, topic.name, topic.epoch) for topic in topics},
+            frozenset((*ledger.stages, *ledger.committed)),
+            frozenset(info.id for info in segments if info.sealed),
+            {topic.id: (topic.compacted, topic.end) for topic in topics if topic.options.get("compact")},
+        )
+
+    def wants(self, topic: int, last: int) -> bool:
+        """Whether a topic, or a stage in the place of one, still wants something up to offset `last`."""
+        if topic & STAGE_TOPIC:
+            return topic ^ STAGE_TOPIC in self.stages
+        first = self.firsts.get(topic)
+        return first is not None and last >= first
+
+    def share(self, topic: int, found: TopicRange) -> float:
+        """How much of what a segment holds of a topic is wanted, about: from 0 to 1."""
+        if not self.wants(topic, found.end - 1):
+            return 0.0
+        share = 1.0
+        first = self.firsts.get(topic, 0)
+        if first > found.first:
+            share = (found.end - first) / (found.end - found.first)
+        if (taken := self.taken.get(topic)) is not None:
+            share -= taken.count(max(first, found.first), found.end) / max(1, found.records)
+        return max(0.0, share)

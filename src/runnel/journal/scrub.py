@@ -1,0 +1,150 @@
+"""Scrub: reads sealed segments now and then, so that damage is known before anybody needs what is damaged.
+
+A step reads a little; whoever calls decides how often. When each segment was read last is kept in memory only:
+at the start each gets a random moment within the interval, so that however often a process is restarted
+every segment has its turn. Pages that are read once are the first to leave the system's cache; nothing is
+thrown out of it here, since others may be reading the same segment.
+Below: history, salvage. Above: broker.scrubbing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import random
+from typing import NamedTuple
+
+from runnel.core.journal_errors import FormatUnknown, JournalDamaged
+from runnel.journal import entry, segment
+from runnel.journal.entry import HEADER
+from runnel.journal.history import History, Source
+from runnel.journal.salvage import load_index
+from runnel.journal.segment import START
+from runnel.journal.storage import File, Storage
+
+STEP = 256 * 1024  # bytes; an entry that is longer is read whole
+
+
+class Step(NamedTuple):
+    """How many bytes were read (0: nothing is due), and what was found to be damaged."""
+
+    bytes: int
+    damage: JournalDamaged | None = None
+
+
+class Scrub:
+    """Reads every sealed segment of a journal once per `interval` seconds. For one thread at a time."""
+
+    def __init__(
+        self, storage: Storage, history: History, interval: float, now: float, chance: Callable[[], float] = random
+    ) -> None:
+        self._storage, self._history, self._interval = storage, history, interval
+        # By segment id: the next time. Those that come later were just written, and are read after an interval.
+        self._due = {one.info.id: now + chance() * interval for one in history.sources if one.info.sealed}
+        self._source: Source | None = None  # the one that is being read
+        self._file: File | None = None
+        self._position = 0
+        self.bytes = 0  # read so far
+        self.segments = 0  # read to their end
+        self.damage: dict[int, JournalDamaged] = {}  # by segment id, of those that are still there
+
+    def __repr__(self) -> str:
+        return f"<Scrub, {self.segments} segments read, {len(self.damage)} damaged>"
+
+    def wait(self, now: float) -> float:
+        """Seconds until something is due."""
+        if self._source is not None:
+            return 0.0
+        self._look(now)
+        return max(0.0, min(self._due.values(), default=now + self._interval) - now)
+
+    def step(self, now: float) -> Step:
+        """Read a little of what is due, the longest unread first."""
+        if self._source is None and not self._begin(now):
+            return Step(0)
+        source = self._source
+        assert source is not None, "it has begun"
+        before = self.bytes
+        try:
+            done = self._read(source)
+        except FileNotFoundError:
+            if source in self._history.sources:
+                return self._damaged(source, now, before, JournalDamaged(source.info.name, 0, "it is missing"))
+            self._end(now)  # it was given up meanwhile
+        except (JournalDamaged, FormatUnknown, OSError) as error:
+            if not isinstance(error, JournalDamaged):
+                error = JournalDamaged(source.info.name, self._position, str(error))
+            return self._damaged(source, now, before, error)
+        else:
+            if done:
+                self.segments += 1
+                self.damage.pop(source.info.id, None)
+                self._end(now)
+        return Step(max(1, self.bytes - before))
+
+    def close(self) -> None:
+        """Let go of what is being read."""
+        if self._file is not None:
+            self._file.close()
+        self._file = self._source = None
+
+    # -- which --------------------------------------------------------------------------------------------------
+
+    def _look(self, now: float) -> dict[int, Source]:
+        """The sealed segments there are. What went is forgotten, what is new has its time."""
+        there = {one.info.id: one for one in tuple(self._history.sources) if one.info.sealed}
+        self._due = {one: self._due.get(one, now + self._interval) for one in there}
+        self.damage = {one: found for one, found in self.damage.items() if one in there}
+        return there
+
+    def _begin(self, now: float) -> bool:
+        there = self._look(now)
+        due = min(self._due, key=self._due.__getitem__, default=None)
+        if due is None or self._due[due] > now:
+            return False
+        self._source, self._position = there[due], 0
+        return True
+
+    def _end(self, now: float) -> None:
+        if self._source is not None:
+            self._due[self._source.info.id] = now + self._interval
+        self.close()
+
+    def _damaged(self, source: Source, now: float, before: int, damage: JournalDamaged) -> Step:
+        """The rest of a damaged segment is for `runnel log verify`."""
+        known = source.info.id in self.damage
+        self.damage[source.info.id] = damage
+        self._end(now)
+        return Step(max(1, self.bytes - before), None if known else damage)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def _read(self, source: Source) -> bool:
+        """The next entries of a segment, and behind them its index; whether that was all."""
+        info = source.info
+        if self._file is None:
+            self._file = self._storage.open(info.name)
+            header = self._file.read(0, START)
+            segment.check_header(header, info)
+            self.bytes += len(header)
+            self._position = START
+        if self._position < info.end:
+            self._check_entries(self._file, source)
+            return False
+        load_index(self._storage, info)
+        return True
+
+    def _check_entries(self, file: File, source: Source) -> None:
+        info, begin = source.info, self._position
+        data = file.read(begin, min(STEP, info.end - begin))
+        if len(data) >= HEADER.size:
+            _, _, length, *_ = HEADER.unpack_from(data)
+            if len(data) < length <= info.end - begin:
+                data += file.read(begin + len(data), length - len(data))
+        self.bytes += len(data)
+        while self._position - begin < len(data):
+            found = entry.read_entry(data, self._position - begin, info.id, self._position)
+            if found is None:
+                break  # perhaps it is only cut off here; the next step begins with it
+            self._position = found.end
+        if self._position == begin:
+            raise JournalDamaged(info.name, begin, "no whole entry begins here")

@@ -1,0 +1,86 @@
+"""Every error of publishing exactly once names its facts, is on the right branch, and shows a way out."""
+
+from __future__ import annotations
+
+import pytest
+
+from runnel.core import transaction_errors
+from runnel.core.errors import Ended, NotNow, RunnelError, UsageError
+from runnel.core.transaction_errors import (
+    MarkConflict,
+    OffsetConflict,
+    SequenceForgotten,
+    SequenceGap,
+    SequenceOverlap,
+    StageEnded,
+    StagingFull,
+    TransactionEnded,
+    UnknownStage,
+)
+
+# error, its branch, the facts as fields, what the message must name, the way out
+CASES: list[tuple[RunnelError, type[RunnelError], dict[str, object], list[str], str]] = [
+    (
+        SequenceGap(0xAB, 5, 7),
+        UsageError,
+        {"producer": 0xAB, "expected": 5, "got": 7},
+        ["0xab", "number 7", "5 is next"],
+        "publish what lies between first",
+    ),
+    (
+        SequenceOverlap(0xAB, 5, 15, 10),
+        UsageError,
+        {"producer": 0xAB, "sequence": 5, "end": 15, "stored": 10},
+        ["0xab", "numbers 5 to 14", "before 10 are stored"],
+        "publish from 10 on",
+    ),
+    (
+        SequenceForgotten(0xAB, 5, 90),
+        UsageError,
+        {"producer": 0xAB, "sequence": 5, "oldest": 90},
+        ["0xab", "number 5", "it is stored", "from 90 on"],
+        "go on with the numbers behind it",
+    ),
+    (
+        OffsetConflict("t", 5, 7),
+        NotNow,
+        {"topic": "t", "expected": 5, "actual": 7},
+        ["'t'", "is 7", "not 5"],
+        "decide again, and retry",
+    ),
+    (
+        MarkConflict("m", 1, "x"),
+        NotNow,
+        {"mark": "m", "expected": 1, "actual": "x"},
+        ["'m'", "is 'x'", "not 1"],
+        "read it again",
+    ),
+    (TransactionEnded(), Ended, {}, ["is over"], "open another"),
+    (StageEnded("s", "it expired"), Ended, {"stage": "s", "why": "it expired"}, ["s", "it expired"], "a new attempt"),
+    (UnknownStage("s"), UsageError, {"stage": "s"}, ["no stage s"], "a mark in the same transaction"),
+    (
+        StagingFull("bytes", 3000, "max_staged_bytes", 2000),
+        NotNow,
+        {"what": "bytes", "amount": 3000, "limit_name": "max_staged_bytes", "limit": 2000},
+        ["3,000 bytes", "max_staged_bytes is 2,000"],
+        "commit or drop some first",
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "branch", "facts", "named", "way_out"), CASES, ids=[case[0].code for case in CASES])
+def test_an_error_carries_its_facts_and_a_way_out(
+    error: RunnelError, branch: type[RunnelError], facts: dict[str, object], named: list[str], way_out: str
+) -> None:
+    assert isinstance(error, branch)
+    assert {name: getattr(error, name) for name in facts} == facts
+    assert [text for text in [*named, way_out] if text not in str(error)] == []
+
+
+def test_every_error_has_its_case_here() -> None:
+    own = {
+        one
+        for one in vars(transaction_errors).values()
+        if isinstance(one, type) and issubclass(one, RunnelError) and one.__module__ == transaction_errors.__name__
+    }
+    assert own == {type(case[0]) for case in CASES}

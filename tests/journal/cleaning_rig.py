@@ -1,0 +1,240 @@
+"""Cleaning a journal in a test, and looking at what it holds: record by record, whatever batches they lie in."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from random import Random
+from typing import NamedTuple
+
+from runnel.core.packing import Unpacked, pack, unpack
+from runnel.core.record import Meta
+from runnel.journal.cleaner import Job
+from runnel.journal.entry import STAGE_TOPIC, Kind, Part, state
+from runnel.journal.found import Found, Lost, Staged, runs_of
+from runnel.journal.gone import Reason
+from runnel.journal.history import History
+from runnel.journal.journal import Journal
+from runnel.journal.ledger import Ledger
+from runnel.journal.offset_set import OffsetSet
+from runnel.journal.options import JournalOptions
+from runnel.journal.parts import stage_commit_part, stage_dropped_part, stage_part, staged_part, trim_part
+from runnel.journal.source import Source
+from runnel.journal.stage_state import StageState
+from runnel.journal.storage import Storage
+from tests.journal.rig import Writer, read_sequence, read_topic
+
+
+class Seen(NamedTuple):
+    """One record, with all that must stay as it is."""
+
+    topic: int
+    offset: int
+    sequence: int
+    time: int
+    value: bytes
+    meta: Meta
+    client_time: int | None
+    about: tuple[int, int]  # content type and schema
+
+
+_PLAIN = Meta()
+
+
+def records(items: Iterable[Found | Staged | Lost], history: History) -> list[Seen | Lost]:
+    """The records of batches, in order; staged ones from where they lie."""
+    seen: list[Seen | Lost] = []
+    for item in items:
+        if isinstance(item, Lost):
+            seen.append(item)
+        elif isinstance(item, Staged):
+            offset, sequence = item.base, item.sequence
+            staged = {one.base: one for one in read_topic(history, STAGE_TOPIC | item.stage) if isinstance(one, Found)}
+            for ordinal, count in enumerate(item.counts):
+                if ordinal in staged:  # or it was cleaned away, before the commit that nobody wants any more
+                    body = staged[ordinal].body
+                    seen += _of_batch(Found(item.topic, offset, offset + count - 1, sequence, item.time, body))
+                offset, sequence = offset + count, sequence + count
+        else:
+            seen += _of_batch(item)
+    return seen
+
+
+def _of_batch(item: Found) -> list[Seen]:
+    batch = unpack(item.body)
+    places: list[tuple[int, int, int]] = []
+    if item.runs is None:
+        deltas = batch.deltas or range(len(batch))
+        places = [(item.base + delta, item.sequence + delta, item.time) for delta in deltas]
+    else:
+        for run in runs_of(item):
+            places += [(run.offset + at, run.sequence + at, run.time) for at in range(run.count)]
+    return [_seen(item.topic, place, batch, item.at + at) for at, place in enumerate(places)]
+
+
+def _seen(topic: int, place: tuple[int, int, int], batch: Unpacked, at: int) -> Seen:
+    client_time = None if batch.times is None else batch.times[at]
+    about = (batch.header.content_type, batch.header.schema)
+    return Seen(topic, *place, batch.values[at], batch.metas.get(at, _PLAIN), client_time, about)
+
+
+def by_topic(history: History, topic: int, offset: int = 0) -> list[Seen | Lost]:
+    """All records of a topic from an offset on."""
+    found = records(read_topic(history, topic, offset), history)
+    return [one for one in found if isinstance(one, Lost) or one.offset >= offset]
+
+
+def by_sequence(history: History, topics: Collection[int], sequence: int = 0) -> list[Seen | Lost]:
+    """All records of some topics from a sequence on."""
+    found = records(read_sequence(history, topics, sequence), history)
+    return [one for one in found if isinstance(one, Lost) or one.sequence >= sequence]
+
+
+def finished(job: Job) -> Job:
+    """A job, worked off."""
+    while not job.done:
+        job.step()
+    return job
+
+
+def sealed(journal: Journal) -> list[Source]:
+    """The segments that may be cleaned."""
+    return [source for source in journal.history.sources if source.info.sealed]
+
+
+def clean(
+    journal: Journal, sources: Sequence[Source] | None = None, taken: Mapping[int, OffsetSet] | None = None
+) -> Job:
+    """Write sealed segments again, by default all of them, and put the new ones in their place."""
+    living = journal.living()
+    living.taken = taken or {}
+    job = finished(journal.clean(sealed(journal) if sources is None else sources, living))
+    assert journal.replace(job)
+    return job
+
+
+class World:
+    """A journal that much happens to, and what it should hold: record by record."""
+
+    def __init__(self, seed: int, storage: Storage | None = None, segment_bytes: int = 4096) -> None:
+        self.random = Random(seed)
+        self.writer = Writer(storage, JournalOptions(segment_bytes=segment_bytes, min_free=0))
+        self.model: list[Seen] = []  # all that was ever published
+        self.topics = [self.writer.topic(f"t{number}") for number in range(4)]
+        self._stages: dict[int, list[Sequence[bytes]]] = {}
+
+    @property
+    def journal(self) -> Journal:
+        """The journal, open."""
+        return self.writer.journal
+
+    def work(self, steps: int) -> None:
+        """Publish, stage, trim and delete."""
+        for _ in range(steps):
+            action = self.random.choice([self.publish] * 12 + [self.stage] * 3 + [self.commit, self.trim, self.renew])
+            action()
+
+    def clean_some(self) -> Job | None:
+        """Clean some neighbouring segments."""
+        sources = sealed(self.journal)
+        if not sources:
+            return None
+        first = self.random.randrange(len(sources))
+        return clean(self.journal, sources[first : first + self.random.randrange(1, 5)])
+
+    def publish(self) -> None:
+        """A batch of any kind."""
+        random, ledger = self.random, self.journal.ledger
+        topic = random.choice(self.topics)
+        count = random.choice((1, 1, 2, 5, 30))
+        values = [random.randbytes(random.randrange(40)) for _ in range(count)]
+        metas = [self._meta() if random.random() < 0.5 else None for _ in values] if random.random() < 0.4 else None
+        times = [random.choice((None, 5)) for _ in values] if random.random() < 0.2 else None
+        deltas = None
+        if random.random() < 0.1:
+            deltas = sorted(random.sample(range(1, 60), count - 1))
+            deltas.insert(0, 0)
+        kind, schema = random.choice((0, 0, 0, 1)), random.choice((0, 0, 0, 7))
+        compression = random.choice((None, None, None, "zstd"))
+        body = pack(
+            values, metas, times=times, deltas=deltas, content_type=kind, schema=schema, compression=compression
+        )
+        base, sequence, time = ledger.topics[topic].end, ledger.sequence, self.writer.now + 1
+        last = base + (deltas[-1] if deltas else count - 1)
+        self.writer.write(
+            [Part(Kind.BATCH, body, int.from_bytes(body[:4], "little"), topic, base, last, sequence, time)]
+        )
+        self.model += _of_batch(Found(topic, base, last, sequence, time, body))
+
+    def _meta(self) -> Meta:
+        random = self.random
+        return Meta(
+            random.choice((None, b"k", b"key")),
+            {"a": "b"} if random.random() < 0.3 else {},
+            None,
+            9.0,
+            random.choice((0, 3)),
+        )
+
+    def stage(self) -> None:
+        """One batch of a stage that is open, or of a new one."""
+        ledger, now = self.journal.ledger, self.writer.now + 1
+        values = [self.random.randbytes(30) for _ in range(self.random.randrange(1, 9))]
+        if ledger.stages and self.random.random() < 0.6:
+            stage = self.random.choice(list(ledger.stages.values()))
+            self.writer.write([staged_part(stage.id, len(stage.counts), pack(values), now)])
+            self._stages[stage.id].append(values)
+        else:
+            made = StageState(ledger.next_stage, "w", ledger.next_stage, 0, 0, self.random.choice(self.topics), now)
+            self.writer.write([stage_part(made), staged_part(made.id, 0, pack(values), now)])
+            self._stages[made.id] = [values]
+
+    def commit(self) -> None:
+        """Commit a stage, or drop it."""
+        ledger = self.journal.ledger
+        if ledger.stages:
+            stage = self.random.choice(list(ledger.stages.values()))
+            if self.random.random() < 0.3:
+                self.writer.write([stage_dropped_part(stage.id)])
+                return
+            base, sequence, time = ledger.topics[stage.topic].end, ledger.sequence, self.writer.now + 1
+            topic = stage.topic
+            self.writer.write([stage_commit_part(stage, base, sequence, time)])
+            for values in self._stages[stage.id]:
+                self.model += _of_batch(Found(topic, base, base + len(values) - 1, sequence, time, pack(values)))
+                base, sequence = base + len(values), sequence + len(values)
+
+    def trim(self) -> None:
+        """Let go of the beginning of a topic."""
+        topic = self.journal.ledger.topics[self.random.choice(self.topics)]
+        first = self.random.randint(topic.first, topic.end)
+        self.writer.write([trim_part(topic.id, first, 0, Reason.ASKED)])
+
+    def renew(self) -> None:
+        """Delete a topic, and begin another."""
+        at = self.random.randrange(len(self.topics))
+        self.writer.write([state(Kind.TOPIC_DELETED, topic=self.topics[at])])
+        self.topics[at] = self.writer.topic(f"t{at}")
+
+    def wanted(self, ledger: Ledger) -> list[Seen]:
+        """What must be there."""
+        firsts = {topic.id: topic.first for topic in ledger.topics.values()}
+        return [one for one in self.model if one.offset >= firsts.get(one.topic, 1 << 63)]
+
+    def check(self, journal: Journal | None = None, model: list[Seen] | None = None) -> None:
+        """Read it in every way, and find what must be there."""
+        journal = journal or self.journal
+        ledger, history = journal.ledger, journal.history
+        expected = self.wanted(ledger) if model is None else model
+        for topic in ledger.topics.values():
+            assert by_topic(history, topic.id, topic.first) == [one for one in expected if one.topic == topic.id]
+        firsts = {topic.id: topic.first for topic in ledger.topics.values()}
+        seen = by_sequence(history, ledger.topics)
+        assert [one for one in seen if isinstance(one, Lost) or one.offset >= firsts[one.topic]] == expected
+        if expected:
+            middle = self.random.choice(expected)
+            rest = by_topic(history, middle.topic, middle.offset)
+            assert rest == [one for one in expected if one.topic == middle.topic and one.offset >= middle.offset]
+            some = by_sequence(history, ledger.topics, middle.sequence)
+            assert [one for one in some if isinstance(one, Lost) or one.offset >= firsts[one.topic]] == [
+                one for one in expected if one.sequence >= middle.sequence
+            ]

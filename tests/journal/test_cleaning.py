@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from runnel.journal import cleaning
+from runnel.journal.cleaning import Share, Shares, choose, share_of
+from runnel.journal.entry import Kind, state
+from runnel.journal.parts import progress_part, trim_part
+from runnel.journal.segment import SegmentInfo
+from runnel.journal.source import Source
+from runnel.testing import MemoryStorage
+from tests.journal.cleaning_rig import clean, sealed
+from tests.journal.rig import Writer, flip
+
+FULL = 64_000
+
+
+def shares(*sizes: tuple[int, int] | None) -> list[Share | None]:
+    """Segments of (total, live) bytes."""
+    storage = MemoryStorage()
+    sources = [Source(storage, SegmentInfo(number, number)) for number in range(len(sizes))]
+    return [None if one is None else Share(source, *one) for source, one in zip(sources, sizes, strict=True)]
+
+
+def chosen(*sizes: tuple[int, int] | None, bound: float = 0.5, room: int | None = None) -> list[int]:
+    return [source.info.number for source in choose(shares(*sizes), FULL, bound, room)]
+
+
+# -- what is dead -----------------------------------------------------------------------------------------------
+
+
+def example() -> Writer:
+    writer = Writer()
+    for name in ("a", "b"):
+        writer.topic(name)
+    for number in range(60):
+        writer.publish(1 + number % 2, *[b"%d" % number * 5] * 10)
+    return writer
+
+
+def dead_share(writer: Writer, at: int = 1) -> float:
+    found = share_of(sealed(writer.journal)[at], writer.journal.living())
+    return found.dead / found.total
+
+
+def test_a_segment_in_which_all_is_wanted_is_hardly_dead() -> None:
+    assert dead_share(example()) < 0.1
+
+
+def test_half_of_a_segment_is_dead_when_one_of_two_topics_is_gone() -> None:
+    writer = example()
+    writer.write([state(Kind.TOPIC_DELETED, topic=1)])
+    assert 0.45 < dead_share(writer) < 0.6
+
+
+def test_what_lies_below_the_first_offset_is_dead() -> None:
+    writer = example()
+    found = sealed(writer.journal)[1].index.range_of(1)
+    assert found is not None
+    writer.write([trim_part(1, found.first + (found.end - found.first) // 2, 0)])
+    assert 0.2 < dead_share(writer) < 0.35
+
+
+def test_state_is_dead_as_soon_as_its_segment_is_sealed() -> None:
+    writer = example()
+    for _ in range(40):
+        writer.write([progress_part(1, list(range(200)), [])])
+        writer.publish(1, b"one")
+    assert dead_share(writer, -1) > 0.75
+
+
+def test_a_segment_that_was_just_cleaned_is_not_worth_it_again() -> None:
+    writer = example()
+    writer.write([state(Kind.TOPIC_DELETED, topic=1), trim_part(2, 7, 0)])
+    clean(writer.journal)
+    assert dead_share(writer, 0) < 0.1
+
+
+# -- what is chosen ---------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_chosen_where_nothing_is_dead() -> None:
+    assert chosen((FULL, FULL), (FULL, FULL), (100, 100)) == []
+    assert chosen() == []
+
+
+def test_a_segment_is_chosen_from_the_bound_on() -> None:
+    assert chosen((FULL, FULL // 2 + 1)) == []
+    assert chosen((FULL, FULL // 2)) == [0]
+    assert chosen((FULL, FULL * 3 // 4), bound=0.25) == [0]
+
+
+def test_the_deadest_comes_first() -> None:
+    assert chosen((FULL, 30_000), (FULL, FULL), (FULL, 20_000), (FULL, FULL)) == [2]
+
+
+def test_dead_neighbours_become_one_as_long_as_that_fits() -> None:
+    assert chosen(*[(FULL, FULL // 3)] * 5) == [0, 1, 2]
+    assert chosen((FULL, FULL // 2), (FULL, FULL), (FULL, FULL // 2)) == [0]
+
+
+def test_a_small_neighbour_is_taken_along() -> None:
+    assert chosen((FULL, FULL // 4), (600, 600), (FULL, FULL // 4)) == [0, 1, 2]
+
+
+def test_no_job_has_more_than_eight_inputs() -> None:
+    assert len(chosen(*[(FULL, 1000)] * 20)) == 8
+
+
+def test_eight_small_ones_are_put_together_and_seven_are_not() -> None:
+    assert chosen((FULL, FULL), *[(700, 650)] * 7, (FULL, FULL)) == []
+    assert chosen((FULL, FULL), *[(700, 650)] * 8) == list(range(1, 9))
+
+
+def test_a_small_one_that_grew_waits_for_its_like() -> None:
+    assert chosen((8000, 8000), *[(100, 100)] * 7) == []
+    assert chosen((8000, 8000), *[(100, 100)] * 8) == list(range(1, 9))
+
+
+def test_one_that_is_not_to_be_touched_parts_its_neighbours() -> None:
+    assert chosen((FULL, FULL // 3), None, (FULL, FULL // 3)) == [0]
+    assert chosen(None, None) == []
+
+
+def test_little_is_not_worth_a_job() -> None:
+    assert chosen((900, 300)) == []
+    assert chosen((1600, 300)) == [0]
+
+
+def test_what_lives_must_fit_where_it_is_written() -> None:
+    assert chosen((FULL, 20_000), room=19_000) == []
+    assert chosen((FULL, 20_000), (FULL, 5_000), room=19_000) == [1]
+    assert chosen((FULL, 20_000), room=20_000) == [0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_all_writing_together_stays_below_two_and_a_half_times_what_was_published(seed: int) -> None:
+    """Records die at random until half of all is dead, over and over."""
+    random = Random(seed)
+    segments: list[list[bool]] = []  # of records, which live
+    written = published = 0
+    size, records = FULL, 64
+    for _ in range(400):
+        segments.append([True] * records)
+        published += size
+        for segment in segments:
+            for at in range(len(segment)):
+                if segment[at] and random.random() < 0.02:
+                    segment[at] = False
+        while True:
+            now = shares(*[(len(one) * 1000, sum(one) * 1000) for one in segments])
+            picked = [source.info.number for source in choose(now, FULL)]
+            if not picked:
+                break
+            alive = [True for number in picked for lives in segments[number] if lives]
+            written += len(alive) * 1000
+            segments[picked[0] : picked[-1] + 1] = [alive] if alive else []
+    live, total = sum(map(sum, segments)) * 1000, sum(map(len, segments)) * 1000
+    assert (published + written) / published < 2.5
+    assert total < 2.2 * live
+
+
+# -- looking ----------------------------------------------------------------------------------------------------
+
+
+def look(found: Shares, writer: Writer) -> int:
+    """Look once; how many segments were looked into."""
+    return len(list(found.look(writer.journal.history.sources, writer.journal.living())))
+
+
+def test_a_segment_is_looked_into_again_only_when_something_in_it_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = example()
+    writer.topic("c")
+    found = Shares()
+    assert look(found, writer) == len(sealed(writer.journal))
+    assert look(found, writer) == 0
+    writer.write([state(Kind.TOPIC_DELETED, topic=3)])
+    assert look(found, writer) == 0
+    before = found.live
+    writer.write([trim_part(1, 5, 0)])
+    assert look(found, writer) == len(sealed(writer.journal))
+    assert found.live < before <= found.total
+    monkeypatch.setattr(cleaning, "FEW", 0)
+    writer.write([trim_part(1, 6, 0)])
+    assert look(found, writer) == len(sealed(writer.journal))
+    fresh = Shares()
+    look(fresh, writer)
+    assert fresh.now == found.now
+
+
+def test_what_is_written_refused_or_hard_to_read_is_not_touched() -> None:
+    writer = example()
+    sources = sealed(writer.journal)
+    found = Shares()
+    found.refuse(sources[:1])
+    flip(writer.storage, sources[1].info.index_name, 20)  # it is made again from the segment
+    flip(writer.storage, sources[2].info.index_name, 20)
+    flip(writer.storage, sources[2].info.name, 200)  # and here that cannot be done
+    for source in sources:
+        source._index = None
+    look(found, writer)
+    assert [share is None for share in found.now] == [True, False, True, *[False] * (len(sources) - 3), True]

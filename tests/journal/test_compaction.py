@@ -1,0 +1,372 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runnel.core.packing import pack
+from runnel.core.record import Meta
+from runnel.journal.compaction import Compaction, KeyPass
+from runnel.journal.draft import Draft
+from runnel.journal.entry import Kind, Part, state
+from runnel.journal.gone import Reason
+from runnel.journal.parts import stage_commit_part, stage_part, staged_part, trim_part
+from runnel.journal.stage_state import StageState
+from tests.journal.cleaning_rig import Seen, by_topic, clean, sealed
+from tests.journal.rig import Writer, flip
+
+AGE = 1000  # microseconds
+
+
+class Keyed:
+    """A compacted topic, written record by record; and what a dict would make of it."""
+
+    def __init__(self, max_keys: int = 1000) -> None:
+        self.writer = Writer()
+        self.topic = self.writer.topic("t", compact=True)
+        self.other = self.writer.topic("other")
+        self.compaction = Compaction(self.writer.journal.history, AGE / 1e6, max_keys)
+        self.published: list[tuple[int, bytes | None, bytes]] = []  # offset, key, value
+        self.max_keys = max_keys
+
+    def publish(self, *records: tuple[bytes | None, bytes]) -> None:
+        """One batch."""
+        ledger, time = self.writer.journal.ledger, self.writer.now + 1
+        base = ledger.topics[self.topic].end
+        body = pack([value for _, value in records], [None if key is None else Meta(key) for key, _ in records])
+        crc, last = int.from_bytes(body[:4], "little"), base + len(records) - 1
+        self.writer.write([Part(Kind.BATCH, body, crc, self.topic, base, last, ledger.sequence, time)])
+        self.published += [(base + at, key, value) for at, (key, value) in enumerate(records)]
+
+    def seal(self) -> None:
+        """Have all that was published in sealed segments."""
+        number = self.writer.journal.manifest.next_number
+        while self.writer.journal.manifest.next_number == number:
+            self.writer.publish(self.other, b"x" * 700)
+
+    def later(self, micros: int = 2 * AGE) -> None:
+        """Let time pass."""
+        self.writer.now += micros
+
+    def passes(self, holds: Mapping[int, int] | None = None) -> int:
+        """Look as often as it is due."""
+        count = 0
+        while (found := self.due(holds)) is not None:
+            while not found.done:
+                found.step()
+            part = self.compaction.over(found, self.writer.now)
+            if part is not None:
+                self.writer.write([part])
+            count += 1
+            assert count < 50, "it looks for ever"
+        return count
+
+    def due(self, holds: Mapping[int, int] | None = None) -> KeyPass | None:
+        return self.compaction.due(self.writer.journal.living(), holds or {}, self.writer.now)
+
+    def clean(self, holds: Mapping[int, int] | None = None, which: slice = slice(None)) -> None:
+        """Look, and write some of the segments again."""
+        self.passes(holds)
+        journal = self.writer.journal
+        if not (sources := sealed(journal)[which]):
+            return
+        job = clean(journal, sources, self.compaction.taken())
+        parts = self.compaction.replaced(job, self.writer.now)
+        if parts:
+            journal.write([Draft(parts, self.writer.now)])
+
+    def restart(self) -> None:
+        self.writer.journal.close()
+        self.writer.reopen()
+        self.compaction = Compaction(self.writer.journal.history, AGE / 1e6, self.max_keys)
+
+    def left(self) -> list[tuple[int, bytes | None, bytes]]:
+        """What there is on disk."""
+        found = by_topic(self.writer.journal.history, self.topic)
+        return [(one.offset, one.meta.key, one.value) for one in found if isinstance(one, Seen)]
+
+    @property
+    def compacted(self) -> int:
+        return self.writer.journal.ledger.topics[self.topic].compacted
+
+
+def newest(published: list[tuple[int, bytes | None, bytes]]) -> list[tuple[int, bytes | None, bytes]]:
+    last = {key: offset for offset, key, _ in published}
+    return [one for one in published if one[1] is None or last[one[1]] == one[0]]
+
+
+def view(records: list[tuple[int, bytes | None, bytes]]) -> dict[bytes, bytes]:
+    """What a reader makes of it that goes from the beginning to the end."""
+    found: dict[bytes, bytes] = {}
+    for _, key, value in records:
+        if key is not None and value:
+            found[key] = value
+        elif key is not None:
+            found.pop(key, None)
+    return found
+
+
+def test_the_newest_record_of_each_key_is_kept_and_those_without_a_key() -> None:
+    keyed = Keyed()
+    keyed.publish((b"a", b"1"), (b"b", b"2"), (None, b"3"), (b"a", b"4"))
+    keyed.publish((b"a", b"5"), (None, b"6"))
+    keyed.seal()
+    keyed.clean()
+    assert keyed.left() == [(1, b"b", b"2"), (2, None, b"3"), (4, b"a", b"5"), (5, None, b"6")]
+
+
+def test_why_records_are_gone_is_written_and_how_far_it_came() -> None:
+    keyed = Keyed()
+    keyed.publish((b"a", b"1"), (b"b", b"2"), (b"a", b"3"))
+    keyed.seal()
+    keyed.clean()
+    topic = keyed.writer.journal.ledger.topics[keyed.topic]
+    assert [(one.first, one.end, one.reason) for one in topic.gone] == [(0, 3, Reason.COMPACTED)]
+    assert topic.compacted == 3
+    keyed.restart()
+    assert keyed.compacted == 3
+
+
+def test_an_older_record_goes_when_a_newer_one_comes_much_later() -> None:
+    keyed = Keyed()
+    keyed.publish((b"a", b"1"), (b"b", b"2"))
+    keyed.seal()
+    keyed.clean()
+    for _ in range(3):
+        keyed.publish((b"a", b"9"))
+    keyed.seal()
+    keyed.clean()
+    assert keyed.left() == [(1, b"b", b"2"), (4, b"a", b"9")]
+
+
+def test_what_is_not_in_a_sealed_segment_is_left_alone_and_takes_nothing() -> None:
+    keyed = Keyed()
+    keyed.publish((b"a", b"1"))
+    keyed.seal()
+    keyed.publish((b"a", b"2"))
+    keyed.clean()
+    assert keyed.left() == keyed.published
+
+
+def test_only_topics_that_ask_for_it_are_looked_at() -> None:
+    keyed = Keyed()
+    keyed.seal()
+    assert keyed.due() is None
+    assert repr(keyed.compaction) == "<Compaction of 1 topics>"
+
+
+def test_a_pass_is_due_when_there_is_as_much_that_is_new_as_was_kept() -> None:
+    keyed = Keyed()
+    keyed.publish(*[(b"%d" % number, b"x") for number in range(4)])
+    keyed.seal()
+    assert keyed.passes() == 1
+    keyed.publish((b"0", b"y"), (b"1", b"y"), (b"2", b"y"))
+    keyed.seal()
+    assert keyed.passes() == 0
+    keyed.publish((b"3", b"y"))
+    keyed.seal()
+    assert keyed.passes() == 1
+
+
+# -- tombstones -------------------------------------------------------------------------------------------------
+
+
+def test_a_tombstone_takes_all_that_is_older_and_stays_until_it_is_old() -> None:
+    keyed = Keyed()
+    keyed.publish((b"a", b"1"), (b"b", b"2"), (b"a", b""))
+    keyed.seal()
+    keyed.clean()
+    assert keyed.left() == [(1, b"b", b"2"), (2, b"a", b"")]
+    keyed.clean()
+    assert keyed.left() == [(1, b"b", b"2"), (2, b"a", b"")]
+    keyed.later()
+    keyed.clean()
+    assert keyed.left() == [(1, b"b", b"2")]
+
+
+def test_a_young_tombstone_stays_though_its_topic_is_looked_through() -> None:
+    keyed = Keyed()
+    keyed.publish((b"a", b"1"), (b"a", b""))
+    keyed.seal()
+    keyed.clean()
+    keyed.publish((b"b", b"2"), (b"c", b"2"))
+    keyed.seal()
+    assert keyed.passes() == 1
+    keyed.clean()
+    assert keyed.left() == keyed.published[1:]
+
+
+def test_a_tombstone_stays_while_what_it_took_is_still_on_disk() -> None:
+    keyed = Keyed()
+    keyed.publish((b"a", b"1"))
+    keyed.seal()
+    keyed.publish((b"a", b""))
+    keyed.seal()
+    keyed.later()
+    last = slice(1, None)
+    for _ in range(3):
+        keyed.clean(which=last)  # the segment of the old record is never written again
+        keyed.later()
+    assert [value for _, _, value in keyed.left()] == [b"1", b""]
+    assert keyed.compacted == 0
+    keyed.clean()
+    keyed.later()
+    keyed.clean()
+    assert keyed.left() == []
+
+
+def test_a_tombstone_without_a_key_is_an_empty_value() -> None:
+    keyed = Keyed()
+    keyed.publish((None, b""), (None, b""))
+    keyed.seal()
+    keyed.later()
+    keyed.clean()
+    keyed.later()
+    keyed.clean()
+    assert keyed.left() == keyed.published
+
+
+def test_a_tombstone_stays_behind_records_that_were_staged() -> None:
+    keyed = Keyed()
+    writer = keyed.writer
+    body = pack([b"staged"], [Meta(b"a")])
+    writer.write([stage_part(StageState(1, "w", 0, 0, 0, keyed.topic, 5)), staged_part(1, 0, body, 5)])
+    ledger = writer.journal.ledger
+    writer.write([stage_commit_part(ledger.stages[1], 0, ledger.sequence, writer.now + 1)])
+    keyed.publish((b"a", b"1"), (b"a", b""))
+    keyed.seal()
+    for _ in range(3):
+        keyed.clean()
+        keyed.later()
+    assert view(keyed.left()) == {}
+    assert [value for _, _, value in keyed.left()] == [b"staged", b""]
+
+
+def test_a_tombstone_stays_behind_damage_that_may_hide_what_it_took() -> None:
+    keyed = Keyed()
+    keyed.publish((b"a", b"1" * 50))
+    keyed.seal()
+    keyed.publish((b"a", b""))
+    keyed.seal()
+    source = sealed(keyed.writer.journal)[0]
+    found = source.index.range_of(keyed.topic)
+    assert found is not None
+    position, _ = source.index.window(keyed.topic, 0)
+    flip(keyed.writer.storage, source.info.name, position + 120)
+    for _ in range(3):
+        keyed.later()
+        keyed.clean(which=slice(1, None))
+    assert keyed.left() == [(1, b"a", b"")]
+
+
+# -- bounds -----------------------------------------------------------------------------------------------------
+
+
+def test_nothing_from_a_held_offset_on_is_taken() -> None:
+    keyed = Keyed()
+    keyed.publish((b"a", b"1"), (b"a", b"2"), (b"a", b"3"), (b"a", b"4"))
+    keyed.seal()
+    keyed.clean({keyed.topic: 2})
+    assert keyed.left() == keyed.published[1:]
+    keyed.clean({keyed.topic: 2})
+    assert keyed.left() == keyed.published[1:]
+    keyed.clean()
+    assert keyed.left() == keyed.published[3:]
+
+
+def test_a_pass_goes_as_far_as_its_keys_reach_and_the_next_one_goes_on() -> None:
+    keyed = Keyed(max_keys=3)
+    keyed.publish(*[(b"%d" % (number % 7), b"%d" % number) for number in range(21)])
+    keyed.seal()
+    assert keyed.passes() > 1
+    keyed.clean()
+    assert keyed.left() == newest(keyed.published)
+
+
+def test_what_was_not_written_again_before_a_restart_is_found_again() -> None:
+    keyed = Keyed()
+    keyed.publish((b"a", b"1"), (b"b", b"1"))
+    keyed.seal()
+    keyed.publish((b"a", b"2"), (b"b", b"2"))
+    keyed.seal()
+    keyed.passes()
+    assert keyed.compacted == 0
+    keyed.restart()
+    keyed.clean()
+    assert keyed.left() == newest(keyed.published)
+    assert keyed.compacted == 4
+
+
+def test_a_pass_is_done_in_small_steps() -> None:
+    keyed = Keyed()
+    for number in range(30):
+        keyed.publish(*[(b"%d" % at, b"%d" % number) for at in range(20)])
+    keyed.seal()
+    found = keyed.due()
+    assert found is not None
+    steps = 0
+    while not found.done:
+        found.step()
+        steps += 1
+    assert steps > 3
+    assert found.read > 0
+    assert repr(found) == f"<KeyPass of topic {keyed.topic}, 0 keys>"
+
+
+def test_a_topic_that_was_deleted_meanwhile_is_forgotten() -> None:
+    keyed = Keyed()
+    keyed.publish((b"a", b"1"), (b"a", b"2"))
+    keyed.seal()
+    found = keyed.due()
+    assert found is not None
+    while not found.done:
+        found.step()
+    keyed.writer.write([state(Kind.TOPIC_DELETED, topic=keyed.topic)])
+    assert keyed.due() is None
+    assert keyed.compaction.over(found, 1) is None
+    assert keyed.compaction.taken() == {}
+
+
+KEYS = st.sampled_from([b"a", b"b", b"c", b"d", None])
+BATCHES = st.lists(st.tuples(KEYS, st.sampled_from([b"", b"1", b"2"])), min_size=1, max_size=5)
+STEPS = st.lists(
+    BATCHES | st.sampled_from(["seal", "clean", "clean some", "restart", "later", "trim"]), min_size=3, max_size=25
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(STEPS, st.integers(1, 6))
+def test_whatever_happens_a_reader_finds_the_newest_values(steps: list[object], max_keys: int) -> None:
+    keyed = Keyed(max_keys)
+    first = 0
+    for step in steps:
+        if isinstance(step, list):
+            keyed.publish(*step)
+        elif step == "seal":
+            keyed.seal()
+        elif step == "clean":
+            keyed.clean()
+        elif step == "clean some":
+            keyed.clean(which=slice(1, 3))
+        elif step == "restart":
+            keyed.restart()
+        elif step == "later":
+            keyed.later()
+        else:
+            first = keyed.writer.journal.ledger.topics[keyed.topic].end // 2
+            keyed.writer.write([trim_part(keyed.topic, first, 0)])
+        published = [one for one in keyed.published if one[0] >= keyed.writer.journal.ledger.topics[keyed.topic].first]
+        left = [one for one in keyed.left() if one[0] >= keyed.writer.journal.ledger.topics[keyed.topic].first]
+        assert view(left) == view(published)
+        assert [one for one in left if one[1] is None] == [one for one in published if one[1] is None]
+        assert set(left) <= set(published)
+    keyed.seal()
+    keyed.clean()
+    keyed.clean()
+    keyed.later()
+    keyed.clean()
+    first = keyed.writer.journal.ledger.topics[keyed.topic].first
+    expected = newest([one for one in keyed.published if one[0] >= first])
+    left = [one for one in keyed.left() if one[0] >= first]
+    assert {one for one in expected if one[2] or one[1] is None} <= set(left) <= {*expected}

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+
+from runnel.core.packing import pack
+from runnel.journal.entry import STAGE_TOPIC, Kind, state
+from runnel.journal.index import TopicRange
+from runnel.journal.ledger import Ledger, TopicState
+from runnel.journal.living import Living, Name
+from runnel.journal.offset_set import OffsetSet
+from runnel.journal.parts import stage_commit_part, stage_part, staged_part, topic_part, trim_part
+from runnel.journal.segment import SegmentInfo
+from runnel.journal.stage_state import StageState
+
+LIVING = Living({1: 0, 2: 50}, {}, frozenset({7}))
+
+
+def test_it_is_a_copy_of_what_a_ledger_wants() -> None:
+    ledger = Ledger()
+    ledger.apply([topic_part(TopicState(1, "kept", 5, {"compact": True})), topic_part(TopicState(2, "gone", 6, {}))], 1)
+    open_stage, read_stage, dropped = (StageState(number, "w", number, 0, 0, 1, 1) for number in (1, 2, 3))
+    for stage in (open_stage, read_stage, dropped):
+        ledger.apply([stage_part(stage), staged_part(stage.id, 0, pack([b"x"]), 1)], 1)
+    ledger.apply([stage_commit_part(ledger.stages[2], 0, 0, 2), state(Kind.STAGE_DROPPED, topic=3)], 2)
+    living = Living.of(ledger, [SegmentInfo(1, 31, end=100), SegmentInfo(2, 32)])
+    ledger.apply([trim_part(1, 1, 0), state(Kind.TOPIC_DELETED, topic=2)], 3)
+    assert living.firsts == {1: 0, 2: 0}
+    assert living.names == {1: Name(1, "kept", 5), 2: Name(2, "gone", 6)}
+    assert living.stages == {1, 2}
+    assert living.segments == {31}
+    assert living.compacting == {1: (0, 1)}
+    assert Living.of(ledger).firsts == {1: 1}
+
+
+@pytest.mark.parametrize(
+    ("topic", "last", "wanted"),
+    [
+        (1, 0, True),
+        (2, 49, False),
+        (2, 50, True),
+        (3, 9, False),
+        (STAGE_TOPIC | 7, 0, True),
+        (STAGE_TOPIC | 8, 0, False),
+    ],
+)
+def test_a_batch_is_wanted_when_its_topic_or_stage_is_there_and_begins_before_its_end(
+    topic: int, last: int, wanted: bool
+) -> None:
+    assert LIVING.wants(topic, last) == wanted
+
+
+@pytest.mark.parametrize(
+    ("topic", "found", "share"),
+    [
+        (1, TopicRange(0, 100, 100, 1000), 1.0),
+        (2, TopicRange(0, 100, 100, 1000), 0.5),
+        (2, TopicRange(0, 50, 50, 1000), 0.0),
+        (2, TopicRange(60, 100, 40, 1000), 1.0),
+        (3, TopicRange(0, 100, 100, 1000), 0.0),
+        (STAGE_TOPIC | 7, TopicRange(0, 3, 3, 1000), 1.0),
+        (STAGE_TOPIC | 8, TopicRange(0, 3, 3, 1000), 0.0),
+    ],
+)
+def test_the_share_of_a_topic_that_is_wanted_follows_from_where_it_begins(
+    topic: int, found: TopicRange, share: float
+) -> None:
+    assert LIVING.share(topic, found) == share
+
+
+def test_what_compaction_takes_is_not_wanted() -> None:
+    living = Living({1: 10}, {}, frozenset(), taken={1: OffsetSet([*range(10, 30), *range(200, 300)])})
+    assert living.share(1, TopicRange(10, 50, 40, 1000)) == 0.5
+    assert living.share(1, TopicRange(200, 300, 100, 1000)) == 0.0

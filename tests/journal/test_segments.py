@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from runnel.core.journal_errors import JournalDamaged, JournalFailed
+from runnel.core.packing import pack
+from runnel.journal import manifest
+from runnel.journal.checkpoint import name_of
+from runnel.journal.cleaning import Shares
+from runnel.journal.draft import WriteFailed
+from runnel.journal.entry import STAGE_TOPIC, Kind, state
+from runnel.journal.found import Lost
+from runnel.journal.journal import Journal
+from runnel.journal.options import JournalOptions
+from runnel.journal.parts import stage_dropped_part, stage_part, staged_part, trim_part
+from runnel.journal.segments import Segments
+from runnel.journal.stage_state import StageState
+from runnel.testing import FaultyStorage, MemoryStorage
+from tests.journal.cleaning_rig import Seen, by_sequence, by_topic, clean, finished, records, sealed
+from tests.journal.rig import SMALL, Writer, flip, small_windows
+
+
+def example(batches: int = 60, storage: MemoryStorage | FaultyStorage | None = None) -> Writer:
+    writer = Writer(storage)
+    for name in ("a", "b", "c"):
+        writer.topic(name)
+    for number in range(batches):
+        writer.publish(1 + number % 3, b"%d" % number * 20, b"second")
+    return writer
+
+
+# -- replacing --------------------------------------------------------------------------------------------------
+
+
+def test_what_was_replaced_is_named_no_more_and_removed() -> None:
+    writer = example()
+    old = {name for source in sealed(writer.journal) for name in (source.info.name, source.info.index_name)}
+    clean(writer.journal)
+    assert not old & writer.journal.manifest.files()
+    assert not old & set(writer.storage.names())
+    assert writer.journal.manifest == manifest.load(writer.storage)
+    assert not writer.journal.manifest.unnamed(writer.storage.names())
+
+
+def test_the_segment_that_is_written_goes_on() -> None:
+    writer = example()
+    clean(writer.journal)
+    writer.publish(1, b"more")
+    writer.journal.close()
+    writer.reopen()
+    assert [one.value for one in by_topic(writer.journal.history, 1)][-1:] == [b"more"]  # type: ignore[union-attr]
+
+
+def test_a_segment_that_is_sealed_meanwhile_does_not_disturb() -> None:
+    writer = example()
+    job = finished(writer.journal.clean(sealed(writer.journal), writer.journal.living()))
+    for number in range(60):
+        writer.publish(1, b"%d" % number * 20)
+    before = by_sequence(writer.journal.history, {1, 2, 3})
+    assert writer.journal.replace(job)
+    assert by_sequence(writer.journal.history, {1, 2, 3}) == before
+
+
+@pytest.mark.parametrize("at", [0, 1, -1])
+def test_a_job_is_void_when_one_of_its_segments_went_meanwhile(at: int) -> None:
+    writer = example()
+    job = finished(writer.journal.clean(sealed(writer.journal), writer.journal.living()))
+    clean(writer.journal, [job.sources[at]])
+    before = by_sequence(writer.journal.history, {1, 2, 3})
+    names = writer.journal.manifest.files()
+    assert not writer.journal.replace(job)
+    job.abandon()
+    assert writer.journal.manifest.files() == names
+    assert by_sequence(writer.journal.history, {1, 2, 3}) == before
+
+
+def test_a_job_is_void_when_somebody_removed_its_files() -> None:
+    writer = example()
+    job = finished(writer.journal.clean(sealed(writer.journal), writer.journal.living()))
+    writer.storage.remove(job.made[0].index_name)
+    assert not writer.journal.replace(job)
+
+
+def test_what_was_published_to_a_topic_that_is_newer_than_what_is_known_is_not_taken_for_dead() -> None:
+    writer = example()
+    living = writer.journal.living()
+    topic = writer.topic("new")
+    for number in range(60):
+        writer.publish(topic, b"%d" % number * 20)
+    later = [source for source in sealed(writer.journal) if source.index.range_of(topic) is not None]
+    assert later
+    shares = Shares()
+    list(shares.look(writer.journal.history.sources, living))
+    told = {share.source for share in shares.now if share is not None}
+    assert not told & set(later)
+    with pytest.raises(ValueError, match="sealed later"):
+        writer.journal.clean(sealed(writer.journal), living)
+
+
+def test_an_unfinished_job_cannot_be_put_in_place() -> None:
+    writer = example()
+    with pytest.raises(AssertionError, match="finished"):
+        writer.journal.replace(writer.journal.clean(sealed(writer.journal), writer.journal.living()))
+
+
+def test_what_died_while_a_job_ran_is_kept_until_the_next() -> None:
+    writer = example()
+    job = finished(writer.journal.clean(sealed(writer.journal), writer.journal.living()))
+    before = by_topic(writer.journal.history, 2)
+    writer.write([trim_part(2, 10, 0)])
+    assert writer.journal.replace(job)
+    assert by_topic(writer.journal.history, 2, 10) == before[10:]
+
+
+@pytest.mark.parametrize("fsync", ["os", "interval"])
+def test_what_made_records_unwanted_is_durable_before_they_are_gone(fsync: str) -> None:
+    storage = MemoryStorage()
+    writer = Writer(storage, JournalOptions(fsync, segment_bytes=4096, min_free=0))
+    writer.topic("a")
+    for number in range(60):
+        writer.publish(1, b"%d" % number * 20)
+    writer.write([trim_part(1, 30, 0)])
+    clean(writer.journal)
+    for _, found in storage.worst():
+        again = Journal.open(found, SMALL)
+        assert again.ledger.topics[1].first == 30
+        assert isinstance(by_topic(again.history, 1, 30)[0], Seen)
+
+
+def test_files_stay_while_another_process_looks() -> None:
+    writer = example()
+    old = {name for source in sealed(writer.journal) for name in (source.info.name, source.info.index_name)}
+    looking = True
+    writer.journal.may_remove = lambda: not looking
+    clean(writer.journal)
+    assert old <= set(writer.storage.names())
+    looking = False
+    writer.journal.retain(writer.now)
+    clean(writer.journal, sealed(writer.journal)[:1])
+    assert not old & set(writer.storage.names())
+
+
+@pytest.mark.parametrize("topic", [None, 1])
+def test_a_reader_in_the_middle_of_a_replaced_segment_goes_on_and_misses_nothing(topic: int | None) -> None:
+    with small_windows():
+        writer = example(120)
+        history = writer.journal.history
+        topics = {1, 2, 3} if topic is None else {topic}
+        expected = by_sequence(history, topics)
+        for cut in range(40):
+            found: list[Seen | Lost] = []
+            place, plan, rounds = 0, history.plan_sequence(0) if topic is None else history.plan(topic, 0), 0
+            while plan is not None:
+                if rounds == cut:
+                    there = sealed(writer.journal)
+                    clean(writer.journal, there[cut % 3 : cut % 3 + 4] or there[-1:])
+                parsed = history.parse(plan, history.fetch(plan), topics, by_sequence=topic is None)
+                for one in records(parsed.items, history):
+                    assert isinstance(one, Seen)
+                    if (one.sequence if topic is None else one.offset) >= place:
+                        found.append(one)
+                place, rounds = max(place, parsed.place), rounds + 1
+                args = (place, plan, parsed.position)
+                plan = history.plan_sequence(*args) if topic is None else history.plan(topic, *args)
+            assert found == expected
+
+
+# -- failing ----------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_at_the_swap_leaves_everything_as_it_was() -> None:
+    storage = FaultyStorage(MemoryStorage(), error=errno.ENOSPC, kinds=("create",))
+    writer = example(storage=storage)
+    before, files = by_sequence(writer.journal.history, {1, 2, 3}), writer.journal.manifest.files()
+    job = finished(writer.journal.clean(sealed(writer.journal), writer.journal.living()))
+    storage.fail_at = storage.calls + 1
+    with pytest.raises(OSError, match="No space"):
+        writer.journal.replace(job)
+    job.abandon()
+    assert writer.journal.failed is None
+    assert writer.journal.manifest.files() == files == manifest.load(storage).files()  # type: ignore[union-attr]
+    assert by_sequence(writer.journal.history, {1, 2, 3}) == before
+    writer.publish(1, b"goes on")
+
+
+def test_a_manifest_whose_name_is_not_durable_fails_the_journal_and_no_file_of_either_goes() -> None:
+    storage = FaultyStorage(MemoryStorage(), kinds=("sync_names",))
+    writer = example(storage=storage)
+    before, old = by_sequence(writer.journal.history, {1, 2, 3}), writer.journal.manifest.files()
+    job = finished(writer.journal.clean(sealed(writer.journal), writer.journal.living()))
+    storage.fail_at = storage.calls + 2  # the names of the segments, and then that of the manifest
+    with pytest.raises(OSError, match="manifest's name"):
+        writer.journal.replace(job)
+    job.abandon()
+    assert writer.journal.failed is not None
+    assert old <= set(storage.names())
+    assert {info.name for info in job.made} <= set(storage.names())
+    assert by_sequence(writer.journal.history, {1, 2, 3}) == before
+    with pytest.raises(JournalFailed):
+        writer.journal.replace(job)
+    assert isinstance(storage.inner, MemoryStorage)
+    for _, found in storage.inner.worst():
+        assert by_sequence(Journal.open(found, SMALL).history, {1, 2, 3}) == before
+
+
+def test_a_roll_that_finds_no_room_spares_the_files_of_a_job() -> None:
+    storage = MemoryStorage()
+    writer = example(30, storage)
+    job = finished(writer.journal.clean(sealed(writer.journal), writer.journal.living()))
+    storage.capacity = sum(storage.open(name).size() for name in storage.names())
+    with pytest.raises(WriteFailed, match="the disk"):
+        writer.publish(1, b"x" * 4000)
+    assert job.files <= set(storage.names())
+    assert writer.journal.failed is None
+    writer.journal.let_go(job)
+    with pytest.raises(WriteFailed, match="the disk"):
+        writer.publish(1, b"x" * 4000)
+    assert not job.files & set(storage.names())
+
+
+# -- recovering -------------------------------------------------------------------------------------------------
+
+
+def test_what_a_crash_leaves_of_a_job_is_cleared_up() -> None:
+    writer = example()
+    finished(writer.journal.clean(sealed(writer.journal), writer.journal.living()))
+    before = by_sequence(writer.journal.history, {1, 2, 3})
+    writer.killed()
+    assert not [name for name in writer.storage.names() if "-" in name]
+    assert by_sequence(writer.journal.history, {1, 2, 3}) == before
+
+
+def test_a_damaged_checkpoint_is_not_made_up_for_by_cleaned_segments() -> None:
+    writer = example(20)
+    storage = writer.storage
+    assert isinstance(storage, MemoryStorage)
+    clean(writer.journal)
+    writer.journal.close()
+    for number in writer.journal.manifest.checkpoints:
+        flip(storage, name_of(number), 40)
+    with pytest.raises(JournalDamaged, match="ckpt"):
+        Journal.open(storage, SMALL)
+
+
+# -- giving back ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_a_segment_with_staged_batches_stays_while_their_stage_counts(over: bool) -> None:
+    writer = Writer()
+    writer.topic("a")
+    writer.write([stage_part(StageState(1, "w", 0, 0, 0, 1, 5)), staged_part(1, 0, pack([b"staged" * 300]), 5)])
+    for number in range(60):
+        writer.publish(1, b"%d" % number * 20)
+    if over:
+        writer.write([stage_dropped_part(1)])
+    writer.write([trim_part(1, writer.journal.ledger.topics[1].end, 0)])
+    writer.journal.retain(writer.now)
+    kept = [source for source in sealed(writer.journal) if source.index.range_of(STAGE_TOPIC | 1) is not None]
+    assert bool(kept) == (not over)
+    assert sealed(writer.journal) == kept
+
+
+def test_whoever_asked_is_told_when_something_may_be_dead() -> None:
+    writer = example()
+    told: list[int] = []
+    writer.journal.freed = lambda: told.append(1)
+    writer.write([state(Kind.TOPIC_DELETED, topic=1)])
+    writer.journal.retain(writer.now)
+    assert told == [1]
+    for number in range(60):
+        writer.publish(2, b"%d" % number * 20)
+    assert len(told) > 1
+
+
+def test_segments_alone_write_nothing() -> None:
+    writer = example()
+    journal = writer.journal
+    with pytest.raises(NotImplementedError):
+        Segments(journal.storage, journal.options, journal.manifest, journal.ledger).sync()

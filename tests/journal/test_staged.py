@@ -1,0 +1,84 @@
+"""Placing staged batches: each gets the offsets that its commit gave it, and none is missing in silence."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runnel.core.packing import pack, unpack
+from runnel.journal.entry import STAGE_TOPIC
+from runnel.journal.found import Found, Lost, Staged
+from runnel.journal.staged import MISSING, Placing, topic_of
+
+TOPIC = STAGE_TOPIC | 7
+
+
+def committed(counts: list[int]) -> Staged:
+    return Staged(1, 100, 100 + sum(counts) - 1, 5000, 9, 7, counts)
+
+
+def in_stage(ordinal: int, count: int) -> Found:
+    return Found(TOPIC, ordinal, ordinal, 0, 1, pack([b"%d.%d" % (ordinal, at) for at in range(count)]))
+
+
+COUNTS = st.lists(st.integers(1, 5), min_size=1, max_size=8)
+
+
+@given(COUNTS, st.sets(st.integers(0, 7)), st.integers(-3, 45), st.booleans())
+def test_what_comes_is_placed_and_what_does_not_is_told(
+    counts: list[int], gone: set[int], skip: int, by_sequence: bool
+) -> None:
+    staged = committed(counts)
+    start = 5000 if by_sequence else 100
+    placing = Placing(staged, start + skip, by_sequence=by_sequence)
+    ends = list(accumulate(counts))
+    assert placing.ordinal == sum(end <= skip for end in ends)
+    wanted = range(placing.ordinal, len(counts))
+    items = [in_stage(at, counts[at]) for at in range(len(counts)) if at not in gone]
+    told = [*placing.placed(items), *placing.rest()]
+    assert placing.done
+    place, values = start + ([0, *ends][wanted.start]), list[bytes]()
+    for one in told:
+        if isinstance(one, Lost):
+            assert (one.first, one.reason) == (place, MISSING)
+            place = one.end
+        else:
+            assert (one.sequence if by_sequence else one.base) == place
+            assert (one.topic, one.time, one.sequence - one.base) == (1, 9, 4900)
+            assert one.last - one.base + 1 == len(unpack(one.body))
+            values += unpack(one.body).values
+            place += len(unpack(one.body))
+    assert place == start + ends[-1]
+    assert values == [b"%d.%d" % (at, n) for at in wanted if at not in gone for n in range(counts[at])]
+
+
+def test_a_loss_in_the_stage_is_told_with_its_reason() -> None:
+    placing = Placing(committed([2, 3, 4]), 0, by_sequence=False)
+    told = list(placing.placed([in_stage(0, 2), Lost(1, 2, "damaged"), in_stage(2, 4)]))
+    assert told[1] == Lost(102, 105, "damaged")
+    assert [type(one) for one in told] == [Found, Lost, Found]
+    assert list(placing.rest()) == []
+
+
+@pytest.mark.parametrize("bad", [in_stage(1, 2), Found(TOPIC, 1, 1, 0, 1, b"short")])
+def test_a_batch_that_is_not_what_was_committed_is_never_served(bad: Found) -> None:
+    placing = Placing(committed([2, 3, 4]), 0, by_sequence=False)
+    told = list(placing.placed([in_stage(0, 2), bad, in_stage(2, 4)]))
+    assert [type(one) for one in told] == [Found, Lost, Found]
+    assert (told[1][0], told[1][1]) == (102, 105)
+
+
+def test_what_comes_twice_or_was_never_committed_is_left_out() -> None:
+    placing = Placing(committed([2, 3]), 0, by_sequence=False)
+    told = list(placing.placed([in_stage(0, 2), in_stage(0, 2), in_stage(1, 3), in_stage(2, 9), Lost(2, 4, "x")]))
+    assert [one.base for one in told if isinstance(one, Found)] == [100, 102]
+    assert len(told) == 2
+    assert placing.done
+
+
+def test_a_stage_is_looked_for_as_a_topic_that_no_topic_can_be() -> None:
+    assert topic_of(committed([1])) == TOPIC
+    assert TOPIC >= STAGE_TOPIC
