@@ -20,14 +20,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from runnel.broker.attempt import Publication
     from runnel.broker.broker import Broker
     from runnel.broker.delivery import Delivery, DeliveryBatch
     from runnel.broker.group_subscription import GroupSubscription
     from runnel.broker.handler import Reject
     from runnel.broker.place import open
+    from runnel.broker.producer import Producer
+    from runnel.broker.stage import Stage, StageInfo
     from runnel.broker.statistics import Statistics
     from runnel.broker.subscription import Subscription
     from runnel.broker.topic import Topic
+    from runnel.broker.transaction import Transaction
     from runnel.core.batch import Batch
     from runnel.core.errors import (
         AlreadySettled,
@@ -71,14 +75,28 @@ if TYPE_CHECKING:
         FolderInUse,
         FolderUnusable,
         FormatUnknown,
+        GroupInUse,
         JournalDamaged,
         JournalFailed,
         NotWritten,
         OutcomeUnknown,
+        TopicHeld,
+        UnknownName,
     )
     from runnel.core.policy import Policy
     from runnel.core.position import Position, Span
     from runnel.core.record import Gap, Record
+    from runnel.core.transaction_errors import (
+        MarkConflict,
+        OffsetConflict,
+        SequenceForgotten,
+        SequenceGap,
+        SequenceOverlap,
+        StageEnded,
+        StagingFull,
+        TransactionEnded,
+        UnknownStage,
+    )
     from runnel.journal.inspection import NoJournal
 
 __all__ = [
@@ -99,6 +117,7 @@ __all__ = [
     "FormatUnknown",
     "Full",
     "Gap",
+    "GroupInUse",
     "GroupSubscription",
     "InvalidName",
     "InvalidOption",
@@ -107,16 +126,20 @@ __all__ = [
     "JournalDamaged",
     "JournalFailed",
     "LeaseEnded",
+    "MarkConflict",
     "NameInUse",
     "NoJournal",
     "NoResponders",
     "NotNow",
     "NotSupported",
     "NotWritten",
+    "OffsetConflict",
     "OffsetOutOfRange",
     "OutcomeUnknown",
     "Policy",
     "Position",
+    "Producer",
+    "Publication",
     "PublishTimeout",
     "Record",
     "RecordsMissed",
@@ -124,7 +147,14 @@ __all__ = [
     "RequestTimeout",
     "RunnelError",
     "SchemaConflict",
+    "SequenceForgotten",
+    "SequenceGap",
+    "SequenceOverlap",
     "Span",
+    "Stage",
+    "StageEnded",
+    "StageInfo",
+    "StagingFull",
     "Stalled",
     "Statistics",
     "Subscription",
@@ -134,8 +164,13 @@ __all__ = [
     "Topic",
     "TopicConflict",
     "TopicDeleted",
+    "TopicHeld",
+    "Transaction",
+    "TransactionEnded",
     "UnknownGroup",
     "UnknownMember",
+    "UnknownName",
+    "UnknownStage",
     "UnknownTopic",
     "UsageError",
     "ValidationFailed",
@@ -144,6 +179,11 @@ __all__ = [
 ]
 
 _HOME = {
+    "TransactionEnded": "runnel.core.transaction_errors",
+    "OffsetConflict": "runnel.core.transaction_errors",
+    "MarkConflict": "runnel.core.transaction_errors",
+    "Publication": "runnel.broker.attempt",
+    "Transaction": "runnel.broker.transaction",
     "Reject": "runnel.broker.handler",
     "Delivery": "runnel.broker.delivery",
     "DeliveryBatch": "runnel.broker.delivery",
@@ -153,8 +193,17 @@ _HOME = {
     "Gap": "runnel.core.record",
     "Policy": "runnel.core.policy",
     "Position": "runnel.core.position",
+    "Producer": "runnel.broker.producer",
     "Record": "runnel.core.record",
+    "SequenceForgotten": "runnel.core.transaction_errors",
+    "SequenceGap": "runnel.core.transaction_errors",
+    "SequenceOverlap": "runnel.core.transaction_errors",
     "Span": "runnel.core.position",
+    "Stage": "runnel.broker.stage",
+    "StageEnded": "runnel.core.transaction_errors",
+    "StageInfo": "runnel.broker.stage",
+    "StagingFull": "runnel.core.transaction_errors",
+    "UnknownStage": "runnel.core.transaction_errors",
     "Statistics": "runnel.broker.statistics",
     "Subscription": "runnel.broker.subscription",
     "Topic": "runnel.broker.topic",
@@ -168,6 +217,9 @@ _HOME = {
     "NoJournal": "runnel.journal.inspection",
     "NotWritten": "runnel.core.journal_errors",
     "OutcomeUnknown": "runnel.core.journal_errors",
+    "GroupInUse": "runnel.core.journal_errors",
+    "TopicHeld": "runnel.core.journal_errors",
+    "UnknownName": "runnel.core.journal_errors",
 }
 
 

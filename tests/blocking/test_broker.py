@@ -171,3 +171,14 @@ async def test_blocking_on_the_loops_own_thread_is_refused_rather_than_hung() ->
 def test_attaching_to_a_broker_without_a_loop_is_refused() -> None:
     with pytest.raises(runnel.NotSupported, match="enter it first"):
         blocking.attach(runnel.open())
+
+
+def test_names_and_groups_are_forgotten() -> None:
+    with blocking.open() as broker:
+        with broker.subscribe("t", name="n"), broker.subscribe("t", group="g"):
+            with pytest.raises(runnel.NameInUse):
+                broker.forget("n")
+        broker.forget("n")
+        broker.forget_group("g", "t")
+        with pytest.raises(runnel.UnknownGroup):
+            broker.forget_group("g", "t")

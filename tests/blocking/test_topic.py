@@ -51,3 +51,12 @@ def test_a_handle_joins_a_group_with_its_type() -> None:
             with jobs.receive(timeout=5) as job:
                 assert job.value == 7
         assert broker.statistics().groups[0].acked == 1
+
+
+def test_a_handle_trims() -> None:
+    with blocking.open() as broker:
+        topic = broker.topic("t")
+        topic.publish_many(["x"] * 5)
+        assert topic.trim(3) == 3
+        with topic.subscribe(start="earliest") as records:
+            assert records.receive(timeout=5).offset == 3

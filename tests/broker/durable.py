@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from runnel.broker.broker import Broker
 from runnel.broker.commits import Commits
+from runnel.broker.committer import Result
 from runnel.broker.folder_place import FolderPlace
 from runnel.broker.log import Log
 from runnel.core.clock import Clock
 from runnel.journal import entry, segment
+from runnel.journal.draft import WriteFailed
 from runnel.journal.entry import Entry, Kind
 from runnel.journal.history import Source
 from runnel.journal.journal import Journal
@@ -65,6 +68,38 @@ class Disk(FaultyStorage):
         if self._failing is not None and operation == self._failing[0] and self._failing[1] in name:
             self.fail_at, self.error, self._failing = self.calls + 1, self._failing[2], None
         super()._step(operation, name, before_failing)
+
+
+class ByHand:
+    """In place of the commit thread: the test says when, and how, commits are done with."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.results: deque[Result] = deque()
+        self.put_in: list[Any] = []
+        self.round = 0
+        commits: Any = commits_of(broker)
+        self._commits, self._real = commits, commits._committer
+        commits._committer = self
+
+    def put(self, commit: Any) -> None:
+        self.put_in.append(commit)
+
+    def done(self, commit: Any, failed: WriteFailed | None = None) -> None:
+        """Say that `commit` was written, or failed."""
+        self.results.append(Result([commit], failed, self.round))
+        self._commits._landed()
+
+    async def landed(self, *tasks: asyncio.Future[Any]) -> list[Any]:
+        """The results of tasks, with every commit written until they are done."""
+        while not all(task.done() for task in tasks):
+            for commit in [one for one in self.put_in if one in self._commits._under_way]:
+                self.done(commit)
+            await asyncio.sleep(0)
+        return [task.result() for task in tasks]
+
+    def leave(self) -> None:
+        """The thread goes on, behind as many failures."""
+        self._commits._committer, self._real._round = self._real, self.round
 
 
 def open_on(disk: Disk, folder: Path, clock: Clock | None = None, **options: Any) -> Broker:

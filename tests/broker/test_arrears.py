@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def test_what_is_read_is_not_due_any_more_and_what_retention_took_is_told_once()
     assert arrears.read(log, found(0, 5)) == 5
     assert (arrears.count, arrears.read(log, found(5, 8)), arrears.count) == (5, 2, 2)
     assert arrears.skip(9) == 2, "no more than there is"
-    assert arrears.close() == (0, 0)
+    assert arrears.close(timeline.in_memory_from) == (0, 0)
 
 
 def test_what_never_came_is_gone_with_its_topic_or_by_retention() -> None:
@@ -42,8 +43,26 @@ def test_what_never_came_is_gone_with_its_topic_or_by_retention() -> None:
     arrears = Arrears(timeline)
     arrears._due, arrears.count = {short: 4, deleted: 6}, 10
     deleted.clear()
-    assert arrears.close() == (3, 4)
-    assert (arrears.count, arrears.close()) == (0, (0, 0))
+    assert arrears.close(0) == (3, 4)
+    assert (arrears.count, arrears.close(0)) == (0, (0, 0))
+
+
+def test_what_is_in_memory_but_lies_before_what_is_not_is_due_as_well() -> None:
+    timeline, short, staged = make_timeline(), make_log("t", retention_count=3), make_log("s")
+    timeline.tail_bytes = 10**6
+    for number, log in enumerate((short, staged)):
+        log.stored = Stored(number, 0)
+    first = timeline.hold(20)
+    timeline.land(short, first, timeline.now(), [b"x"] * 10, None, 10)
+    timeline.land_elsewhere(staged, first + 10, timeline.now(), 10, 100)
+    timeline.release(first)
+    store: Any = None
+    arrears = Arrears(timeline)
+    arrears.begin([short, staged], 0, store)
+    assert arrears.count == 13
+    assert arrears.close(timeline.in_memory_from) == (0, 0)
+    arrears._due = {short: 2}
+    assert arrears.close(timeline.in_memory_from) == (5, 0)
 
 
 async def test_a_segment_that_cannot_be_read_keeps_no_folder_from_opening(

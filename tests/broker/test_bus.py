@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+import runnel
 from runnel.broker.broker import Broker
 from runnel.broker.bus import Bus
 from runnel.broker.gate import TURN
-from runnel.core.errors import BrokerClosed
+from runnel.core.errors import BrokerClosed, NameInUse
+from runnel.core.journal_errors import UnknownName
 from runnel.testing import JumpingClock
 from tests.broker.durable import Disk, commits_of, log_of, open_on, turns, until
 
@@ -168,3 +170,37 @@ async def test_whatever_fails_in_closing_the_folder_is_let_go(tmp_path: Path, mo
         broker.close()
     async with open_on(disk, tmp_path):
         pass
+
+
+async def test_a_name_can_be_forgotten_unless_somebody_reads_under_it(runnel_broker: Broker) -> None:
+    await runnel_broker.topic("t").publish_many(["a", "b", "c"])
+    async with runnel_broker.subscribe("t", name="n") as records:
+        await anext(records)
+        await anext(records)
+        with pytest.raises(NameInUse):
+            await runnel_broker.forget("n")
+    await runnel_broker.forget("n")
+    with pytest.raises(UnknownName):
+        await runnel_broker.forget("n")
+    async with runnel_broker.subscribe("t", name="n") as records:
+        assert (await anext(records)).offset == 0, "it begins anew"
+
+
+async def test_what_was_forgotten_is_forgotten_after_a_restart(tmp_path: Path) -> None:
+    async with runnel.open(tmp_path) as broker:
+        await broker.topic("t").publish_many(["a", "b", "c"])
+        for name in ("one", "two"):
+            async with broker.subscribe("t", name=name) as records:
+                await anext(records)
+                await anext(records)
+        async with broker.subscribe("t", group="g") as deliveries:
+            async for delivery in deliveries:
+                await delivery.ack()
+                break
+        await broker.forget("one")
+        await broker.forget_group("g", "t")
+    async with runnel.open(tmp_path) as broker:
+        async with broker.subscribe("t", name="one") as one, broker.subscribe("t", name="two") as two:
+            assert ((await anext(one)).offset, (await anext(two)).offset) == (0, 1)
+        with pytest.raises(runnel.UnknownGroup):
+            broker.group("g", "t")

@@ -1,5 +1,6 @@
 """The topics of a broker: made, agreed upon, deleted."""
 
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -94,3 +95,11 @@ def test_what_needs_a_disk_is_refused_unless_it_is_declined(option: str) -> None
     with pytest.raises(NotSupported, match=option):
         broker.topic("t", **yes)
     broker.topic("t", **no)
+
+
+@pytest.mark.parametrize("option", [{"compact": True}, {"compression": "zstd"}])
+async def test_what_is_stored_in_a_way_has_to_be_stored(option: Any, tmp_path: Path) -> None:
+    async with runnel.open(tmp_path) as broker:
+        with pytest.raises(NotSupported, match="durable=False"):
+            broker.topic("t", durable=False, **option)
+        await broker.topic("t", **option).declare()

@@ -23,11 +23,11 @@ from tests.broker.rig import make_log
 class Reading:
     """A way through the journal, and a view of when its owner is woken."""
 
-    def __init__(self, broker: Broker, *topics: str, sequence: bool = False) -> None:
+    def __init__(self, broker: Broker, *topics: str, sequence: bool = False, on_demand: bool = False) -> None:
         store: Any = broker._bus.store
         logs = {log.stored.id: log for topic in topics if (log := log_of(broker, topic)).stored is not None}
         self.woken = asyncio.Event()
-        self.way = CatchUp(store, lambda: logs, self.woken.set, sequence=sequence)
+        self.way = CatchUp(store, lambda: logs, self.woken.set, sequence=sequence, on_demand=on_demand)
 
     async def take(self, place: int, limit: int = 10**6) -> Slice | Lost | End:
         while (found := self.way.take(place, limit)) is None:
@@ -116,6 +116,24 @@ async def test_the_next_chunk_is_read_while_one_is_worked_on(broker: Broker, dis
     assert reading.way.take(1, 10) is None
     go.set()
     assert offsets(await reading.take(1)) == (1, 2)
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+async def test_on_demand_no_chunk_is_read_before_its_records_are_wanted(
+    broker: Broker, disk: Disk, sequence: bool
+) -> None:
+    for _ in range(3):
+        await broker.publish("t", b"x" * CHUNK)
+    reads: list[str] = []
+    disk.on_read = reads.append
+    reading = Reading(broker, "t", sequence=sequence, on_demand=True)
+    assert offsets(await reading.take(0)) == (0, 1)
+    assert reading.way.reach == 1
+    await asyncio.to_thread(lambda: None)
+    await turns()
+    assert len(reads) == 2, "an entry that is longer than a chunk"
+    assert offsets(await reading.take(1)) == (1, 2)
+    assert (reading.way.reach, len(reads)) == (2, 4)
 
 
 async def test_neighbours_become_one_slice(broker: Broker) -> None:
@@ -215,9 +233,9 @@ async def test_a_chunk_that_comes_for_nobody_is_dropped(broker: Broker) -> None:
     await broker.publish("t", b"x")
     reading = Reading(broker, "t")
     assert reading.way.take(0, 1) is None
-    plan = reading.way._plan
+    plan = reading.way._chunks._plan
     assert plan is not None
-    reading.way._came(plan._replace(position=1), b"another's")
+    reading.way._chunks._came(plan._replace(position=1), b"another's")
     assert reading.way.take(0, 1) is None
     await turns()
 

@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import logging
-from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,12 @@ import pytest
 
 from runnel.broker.broker import Broker
 from runnel.broker.commits import UNDER_WAY
-from runnel.broker.committer import Result
 from runnel.broker.gathering import BATCH_BYTES
 from runnel.core.errors import BrokerClosed, Full, TopicDeleted
 from runnel.core.journal_errors import DiskFull, JournalFailed, NotWritten, OutcomeUnknown
 from runnel.journal.draft import WriteFailed
 from runnel.journal.entry import Kind
-from tests.broker.durable import Disk, commits_of, entries, journal_of, log_of, open_on, turns, until
+from tests.broker.durable import ByHand, Disk, commits_of, entries, journal_of, log_of, open_on, turns, until
 
 
 @pytest.fixture
@@ -39,29 +37,6 @@ def publishing(broker: Broker, *values: bytes, topic: str = "t") -> list[asyncio
 
 def end(broker: Broker, topic: str = "t") -> int:
     return broker.statistics().topics[topic].end
-
-
-class ByHand:
-    """In place of the commit thread: the test says when, and how, commits are done with."""
-
-    def __init__(self, broker: Broker) -> None:
-        self.results: deque[Result] = deque()
-        self.put_in: list[Any] = []
-        self.round = 0
-        commits: Any = commits_of(broker)
-        self._commits, self._real = commits, commits._committer
-        commits._committer = self
-
-    def put(self, commit: Any) -> None:
-        self.put_in.append(commit)
-
-    def done(self, commit: Any, failed: WriteFailed | None = None) -> None:
-        """Say that `commit` was written, or failed."""
-        self.results.append(Result([commit], failed, self.round))
-        self._commits._landed()
-
-    def leave(self) -> None:
-        self._commits._committer = self._real
 
 
 # -- sharing --------------------------------------------------------------------------------------------------------

@@ -221,3 +221,39 @@ async def test_what_a_deletion_frees_is_given_back_before_it_is_told(
     assert (await it.results(2))[-1].failed is None
     assert it.journal.retained == before + 1
     assert ("could not be removed" in caplog.text) is fails
+
+
+async def test_a_call_is_made_on_the_commit_thread_between_two_commits(rig: Any) -> None:
+    it: Rig = rig()
+    it.journal.go.clear()
+    it.committer.put(Put(0))
+    await asyncio.to_thread(it.journal.reached.wait, PATIENCE)
+    made = it.committer.call(lambda: (threading.current_thread().name, list(it.journal.written)))
+    it.committer.put(Put(1))
+    assert not made.done()
+    it.journal.go.set()
+    name, written = await asyncio.wrap_future(made)
+    assert name == "runnel-commit"
+    assert written == [[0]]
+    await it.results(2)
+    assert it.journal.written == [[0], [1]]
+
+
+async def test_what_a_call_raises_goes_to_whoever_asked(rig: Any) -> None:
+    it: Rig = rig()
+
+    def fails() -> None:
+        raise OSError("no")
+
+    with pytest.raises(OSError, match="no"):
+        await asyncio.wrap_future(it.committer.call(fails))
+    it.committer.put(Put(0))
+    assert (await it.results(1))[0].failed is None
+
+
+async def test_calls_are_made_before_the_end_and_cancelled_after_it(rig: Any) -> None:
+    it: Rig = rig()
+    early = it.committer.call(lambda: 5)
+    it.committer.stop()
+    assert early.result(0) == 5
+    assert it.committer.call(lambda: 6).cancelled()

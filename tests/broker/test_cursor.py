@@ -1,14 +1,18 @@
 """Cursors: on one log by offset, on the timeline by sequence, both against plain lists."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.broker.cursor import DELETED, RETENTION, SLICE, Cursor, Missed, Taken, joined
+from runnel.broker.cursor import DELETED, RETENTION, SLICE, Cursor, LogCursor, Missed, Taken, joined
 from runnel.broker.log import Log
 from runnel.broker.timeline import Timeline
 from runnel.core.record import Record
+from tests.broker.durable import Disk, log_of, open_on
 from tests.broker.rig import make_log, make_timeline, on_all, on_log, put
+from tests.journal.cleaned import Rec, cleaned
 
 Step = tuple[int, list[bytes], bool]
 STEPS: st.SearchStrategy[list[Step]] = st.lists(
@@ -206,3 +210,18 @@ def test_each_reason_is_told_once_however_often_they_alternate() -> None:
     for at in range(100):
         missed = joined(missed, Missed(at, at + 1, 1, "slow" if at % 2 else "gone"))
     assert missed == Missed(0, 100, 100, "gone; slow")
+
+
+async def test_what_is_known_to_lie_ahead_stays_right_where_a_cleaned_segment_has_holes(tmp_path: Path) -> None:
+    records = [Rec(1, 10 * at, 20 * at, 5, b"x") for at in range(100)]
+    async with open_on(Disk(), tmp_path, tail_bytes=1) as broker:
+        await broker.publish("t", b"x")
+        log, store = log_of(broker, "t"), broker._bus.store
+        assert store is not None
+        assert log.stored is not None
+        store.journal.history.sources = [cleaned([records[:50], records[50:]])]
+        store.journal.ledger.topics[log.stored.id].compacted = 991
+        log.revive(0, 991, 1)
+        places = (0, 500, 900, 990, 991)
+        known = [LogCursor(broker._bus.timeline, log, place, store).known() for place in places]
+        assert known == [100, 50, 10, 1, 0]

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.broker.gate import Entry
-from runnel.broker.gathering import BATCH_BYTES, Commit, Gathering, Pending, Stored
+from runnel.broker.gathering import BATCH_BYTES, Commit, Gathering, Pending, Stored, refuse_behind
+from runnel.broker.log import Log
 from runnel.core.errors import BrokerClosed
 from runnel.core.record import Meta
 from runnel.journal.draft import Draft
@@ -46,12 +47,78 @@ def test_every_value_keeps_what_it_carries(entries: list[list[tuple[bytes, Meta 
     assert one.end == 7 + len(expected)
 
 
+def numbered(producer: int, sequence: int, count: int = 1) -> Entry:
+    entry = Entry([b"x"] * count, None, count)
+    entry.producer, entry.producer_sequence = producer, sequence
+    return entry
+
+
 def test_it_is_full_when_it_has_so_many_bytes() -> None:
     one = gathering()
     one.add(Entry([b"x"], None, BATCH_BYTES - 1))
-    assert not one.is_full
+    assert one.takes(Entry([b"x"], None, 9))
     one.add(Entry([b"x"], None, 1))
-    assert one.is_full
+    assert not one.takes(Entry([b"x"], None, 9))
+
+
+def test_what_a_producer_numbers_takes_its_next_number_and_nothing_else() -> None:
+    one = gathering()
+    one.add(numbered(7, 40, 3))
+    one.add(numbered(7, 43))
+    assert (one.producer, one.producer_sequence, one.count) == (7, 40, 4)
+    assert one.takes(numbered(7, 44))
+    for other in (numbered(7, 43), numbered(7, 45), numbered(8, 44), Entry([b"x"], None, 1)):
+        assert not one.takes(other)
+    plain = gathering()
+    plain.add(Entry([b"x"], None, 1))
+    assert not plain.takes(numbered(7, 0))
+
+
+def test_what_is_numbered_goes_on_while_it_is_the_last_and_counts_as_coming() -> None:
+    stored, log = Stored(1, 5), make_log()
+    one = stored.gathering = Gathering(log, stored.next, pending())
+    one.add(numbered(7, 0, 2))
+    stored.number(one)
+    assert stored.gathering is not one
+    assert (stored.numbered, stored.next, log.coming) == (one, 7, 2)
+    one.add(numbered(7, 2))
+    stored.number(one)
+    assert (stored.numbered, stored.next, log.coming, log.coming_bytes) == (one, 8, 3, 3)
+    plain = stored.gathering = Gathering(log, stored.next, pending())
+    plain.add(Entry([b"x"], None, 1))
+    stored.close(plain)
+    assert stored.numbered is None, "a plain record lies behind it"
+    one.count_out()
+    plain.count_out()
+    assert (log.coming, log.coming_bytes) == (0, 0)
+
+
+def test_what_is_numbered_takes_nothing_more_once_it_is_written_or_failed() -> None:
+    def closed(stored: Stored, one: Gathering) -> None:
+        stored.close(one)
+
+    def taken_back(stored: Stored, one: Gathering) -> None:
+        stored.take_back(one.first)
+
+    for end in (closed, taken_back):
+        stored = Stored(1, 5)
+        one = stored.gathering = Gathering(make_log(), stored.next, pending())
+        one.add(numbered(7, 0, 2))
+        stored.number(one)
+        assert stored.numbered is one
+        end(stored, one)
+        assert stored.numbered is None
+
+
+def test_what_a_producer_numbered_behind_a_refused_batch_is_refused_too() -> None:
+    logs = [make_log(name) for name in "abcd"]
+    gatherings = [Gathering(log, 0, pending()) for log in logs]
+    for one, entry in zip(gatherings, (numbered(7, 0), numbered(7, 1), numbered(8, 0), numbered(7, 2)), strict=True):
+        one.add(entry)
+    why = BrokerClosed("publishing")
+    refused: dict[Log, Exception] = {logs[1]: why}
+    refuse_behind(gatherings, refused)
+    assert refused == {logs[1]: why, logs[3]: why}
 
 
 async def test_each_who_waits_is_told_and_one_who_gave_up_harms_nobody() -> None:

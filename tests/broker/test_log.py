@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from runnel.broker.gathering import Stored
 from runnel.broker.log import CHUNK, KEEP_COUNT, Log
 from runnel.core.record import Meta
+from runnel.journal.gone import Reason
 from runnel.testing.clock import START, JumpingClock
 from tests.broker.rig import make_log, make_timeline, put
 
@@ -228,6 +229,37 @@ def test_beginning_later_moves_the_first_offset_and_never_back() -> None:
     assert (log.first, log.live_bytes) == (11, 2)
 
 
+def test_what_is_held_stays_whatever_retention_says_unless_by_force() -> None:
+    log = revived(retention_count=2)
+    log.held = 7
+    put(make_timeline(), log, *[b"x"] * 10)
+    assert (log.first, log.reason) == (7, Reason.COUNT)
+    log.begin_at(9, Reason.AGE)
+    assert (log.first, log.reason) == (7, Reason.COUNT)
+    log.begin_at(9, Reason.ASKED, force=True)
+    assert (log.first, log.reason) == (9, Reason.ASKED)
+    log.held = None
+    assert (log.first, log.reason) == (18, Reason.COUNT)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"retention_count": 2}, Reason.COUNT),
+        ({"retention_bytes": 2}, Reason.BYTES),
+        ({"retention_age": 1}, Reason.AGE),
+        ({"retention_bytes": 2, "retention_count": 3}, Reason.BYTES),
+        ({"retention_bytes": 3, "retention_count": 2}, Reason.COUNT),
+    ],
+)
+def test_it_knows_why_it_begins_where_it_does(options: dict[str, int], why: Reason) -> None:
+    log = revived(**options)
+    put(make_timeline(), log, *[b"x"] * 10)
+    log.trim(BEGIN + timedelta(seconds=60))
+    assert log.first >= 18
+    assert log.reason is why
+
+
 def test_what_is_on_disk_stays_in_memory_however_little_is_to_be_kept() -> None:
     log = revived(retention_count=2)
     put(make_timeline(), log, *[b"x"] * 10)
@@ -253,3 +285,42 @@ async def test_age_moves_the_first_offset_as_far_as_memory_tells() -> None:
     assert log.first == 3, "what is older is for the store to tell"
     log.trim(BEGIN + timedelta(seconds=14))
     assert log.first == 12
+
+
+@given(APPENDS, APPENDS, st.integers(1, 100), st.integers(0, 10**6))
+def test_what_is_passed_by_takes_offsets_and_bytes_and_nothing_else(
+    before: list[list[bytes]], after: list[list[bytes]], count: int, size: int
+) -> None:
+    log, timeline = revived(), make_timeline()
+    for values in before:
+        put(timeline, log, *values)
+        timeline._tick()
+    end, known = log.end, log.count_bytes()
+    runs = len(log.runs)
+    timeline.cool()
+    assert log.pass_by(count, size) == runs
+    assert (log.base, log.end, log.values, log.runs, log.metas) == (end + count, end + count, [], [], {})
+    assert (log.count_bytes(), log.first) == (known + size, 3)
+    everything: list[bytes] = []
+    for values in after:
+        assert put(timeline, log, *values) == end + count + len(everything)
+        everything += values
+        timeline._tick()
+    for at in range(len(everything) + 1):
+        assert log.bytes_before(end + count + at) == known + size + sum(map(len, everything[:at]))
+    log.begin_at(end + count)
+    assert log.live_bytes == sum(map(len, everything))
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3)), max_size=10), st.data())
+def test_the_first_offset_behind_a_sequence_is_found(runs: list[tuple[int, int]], data: st.DataObject) -> None:
+    timeline, log, other = make_timeline(), revived(), make_log("other")
+    for count, gap in runs:
+        put(timeline, log, *[b"x"] * count)
+        if gap:
+            put(timeline, other, *[b"y"] * gap)
+    timeline.cool()
+    log.cut(data.draw(st.integers(log.base, log.end)))
+    sequence = data.draw(st.integers(0, timeline.sequence + 3))
+    left = [offset for offset in range(log.base, log.end) if log.sequence_of(offset) >= sequence]
+    assert log.offset_behind(sequence) == (left[0] if left else log.end)

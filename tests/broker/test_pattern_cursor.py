@@ -17,6 +17,7 @@ from runnel.broker.cursor import DELETED, RETENTION, Missed, Taken
 from runnel.broker.pattern_cursor import PatternCursor
 from runnel.core.record import Record
 from tests.broker.durable import PATIENCE, Disk, damage, log_of, open_on, turns, until
+from tests.journal.cleaned import clean, journal_with_stages
 
 DURABLE, PASSING = ("a", "b"), "m"
 
@@ -323,3 +324,28 @@ async def test_a_topic_without_anything_on_disk_reads_what_is_in_memory(broker: 
     await reading.to_the_end()
     assert reading.of("m") == [0]
     await until(lambda: reading.cursor.pending() == 0)
+
+
+@pytest.mark.parametrize("cleaned", [False, True])
+@pytest.mark.parametrize("pattern", [">", "a", "c"])
+async def test_cleaned_segments_and_committed_stages_are_read_like_all_others(
+    tmp_path: Path, cleaned: bool, pattern: str
+) -> None:
+    storage = journal_with_stages()
+    if cleaned:
+        clean(storage)
+    async with open_on(Disk(inner=storage), tmp_path, tail_bytes=1) as broker:
+        await broker.publish("a", b"now")
+        want = {">": 42, "a": 21, "c": 6}[pattern]
+        async with broker.subscribe(pattern, start="earliest") as subscription:
+            found: list[Record[bytes]] = []
+            while len(found) < want:
+                record = await asyncio.wait_for(anext(subscription), PATIENCE)
+                assert record.gap is None
+                found.append(record)
+        assert [one.sequence for one in found] == sorted(one.sequence for one in found)
+        assert len({one.sequence for one in found}) == want
+        assert (b"now" in {one.value for one in found}) == (pattern != "c")
+        for name in "abc":
+            offsets = [one.offset for one in found if one.topic == name]
+            assert offsets == list(range(len(offsets)))

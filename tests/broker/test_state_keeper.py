@@ -231,3 +231,25 @@ async def test_nothing_is_urgent_but_a_failed_attempt(broker: Broker, disk: Disk
         assert keeper.is_urgent
         await commits_of(broker).flushed()
         assert not keeper.is_urgent
+
+
+async def test_that_a_name_holds_is_written_beside_its_place_and_so_is_that_it_does_not(broker: Broker) -> None:
+    for hold in (True, None, False):
+        async with broker.subscribe("t", name="n", hold=hold):
+            await broker._bus.flushed()
+    assert [(place.place, place.hold) for place in places(broker)] == [(0, True), (0, False)]
+
+
+async def test_what_was_forgotten_is_not_written_again_when_its_commit_failed(
+    disk: Disk, broker: Broker, tmp_path: Path
+) -> None:
+    async with broker.subscribe("t", name="n") as records:
+        await anext(records)
+        await anext(records)
+    await broker._bus.flushed()
+    keeper = keeper_of(broker)
+    keeper._unwrite({"n": ("t", Position(1, 0), False), "other": ("t", Position(1, 0), False)})
+    assert (keeper._positions, "other" in keeper._written) == ({"n"}, False)
+    await broker.forget("n")
+    assert (keeper._positions, keeper._written) == (set(), {})
+    assert len(said(broker, Kind.CURSOR_FORGOTTEN)) == 1

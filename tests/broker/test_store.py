@@ -197,14 +197,14 @@ async def test_a_publish_in_the_child_of_a_fork_joins_no_batch(disk: Disk, tmp_p
         store.give_up()
 
 
-async def _answer(broker: Broker) -> bytes | OSError:
+async def _answer(broker: Broker) -> object:
     """What comes of reading the first chunk of topic "t"."""
     store, log = broker._bus.store, log_of(broker, "t")
     assert store is not None
     assert log.stored is not None
     plan = store.journal.history.plan(log.stored.id, 0, None, 0)
     assert plan is not None
-    answer: asyncio.Future[bytes | OSError] = asyncio.get_running_loop().create_future()
+    answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     store.read(plan, lambda _, found: answer.set_result(found))
     return await asyncio.wait_for(answer, 5)
 

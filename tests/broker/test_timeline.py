@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from runnel.broker.gathering import Stored
 from runnel.broker.log import CHUNK, Log
+from runnel.broker.pattern_cursor import PatternCursor
 from runnel.broker.timeline import CACHED_SLICES, RECORD_COST, Timeline
 from runnel.core.codec import Codec
 from runnel.testing.clock import START, JumpingClock
@@ -307,6 +309,86 @@ def test_a_deleted_topic_leaves_the_tail() -> None:
     timeline.forget(log)
     assert timeline._tail_cost == 50 + RECORD_COST
     assert timeline.in_memory_from == 1
+
+
+def land_elsewhere(timeline: Timeline, log: Log, count: int, size: int) -> int:
+    """Records that were staged become visible; their first sequence."""
+    first = timeline.hold(count)
+    timeline.land_elsewhere(log, first, timeline.now(), count, size)
+    timeline.release(first)
+    timeline.landed(log)
+    return first
+
+
+def test_what_lands_elsewhere_is_visible_and_not_in_memory() -> None:
+    timeline, log, other = make_timeline(), stored_log(), stored_log("other")
+    timeline.tail_bytes = 10**6
+    landed(timeline, other, b"o")
+    landed(timeline, log, b"a", b"b")
+    first = land_elsewhere(timeline, log, 5, 500)
+    assert (first, timeline.sequence, timeline.in_memory_from) == (3, 8, 8)
+    assert (log.first, log.base, log.end, log.values, log.runs) == (0, 7, 7, [], [])
+    assert (log.count_bytes(), other.values) == (502, [b"o"])
+    run = timeline.run_at(5)
+    assert run is not None
+    assert (run.log, run.offset, run.end, run.size) == (log, 2, 7, 500)
+    landed(timeline, log, b"c")
+    assert (log.values, log.sequence_of(7), log.bytes_before(8)) == ([b"c"], 8, 503)
+    assert timeline.sequence_of(log, 4) >= 5, "not before it"
+
+
+def test_those_who_read_in_order_are_sent_to_disk_for_what_lands_elsewhere() -> None:
+    timeline, log, memory = make_timeline(), stored_log(), make_log("m")
+    timeline.tail_bytes = 10**6
+    store: Any = object()
+    cursor = PatternCursor(timeline, {log, memory}, 0, store)
+    landed(timeline, log, b"a")
+    taken = cursor.take(10)
+    assert taken is not None
+    assert (len(taken.slices[0]), cursor.is_behind) == (1, False)
+    land_elsewhere(timeline, log, 5, 500)
+    put(timeline, memory, b"x")
+    assert (cursor.is_behind, cursor.pending(), cursor.position) == (True, 6, 1)
+
+
+def test_what_lands_elsewhere_is_not_buried_before_anybody_could_see_it() -> None:
+    readers: list[PatternCursor] = []
+
+    def settle() -> None:
+        for reader in readers:
+            reader.collect()
+
+    timeline = make_timeline(before_compacting=settle)
+    log, busy, store = stored_log(), stored_log("busy"), object()
+    timeline.tail_bytes = 1
+    nobody: Any = store
+    readers.append(PatternCursor(timeline, {log}, 0, nobody))
+    landed(timeline, busy, b"x")
+    timeline._dead = 2 * CHUNK  # so that whoever buries anything compacts
+    first = timeline.hold(6)
+    timeline.land_elsewhere(log, first, timeline.now(), 5, 50)
+    timeline.land(busy, first + 5, timeline.now(), [b"x"], None, 1)
+    timeline.release(first)
+    timeline.cut_tail()
+    assert timeline._dead == 0, "by now it is gone"
+    assert timeline.run_at(first) is None
+    assert readers[0].pending() == 5
+
+
+def test_the_run_of_a_sequence_is_found_while_it_is_known() -> None:
+    timeline, log, other = make_timeline(), make_log(), make_log("m")
+    assert timeline.run_at(0) is None
+    put(timeline, log, b"0", b"1")
+    timeline.release(timeline.hold(1))  # given to a record that never landed
+    put(timeline, other, b"3")
+    assert [run and (run.log, run.offset) for run in map(timeline.run_at, range(-1, 5))] == [
+        None,
+        (log, 0),
+        (log, 0),
+        None,
+        (other, 0),
+        None,
+    ]
 
 
 def test_sequences_and_time_go_on_behind_an_earlier_life() -> None:

@@ -32,11 +32,19 @@ class Folder:
         return broker
 
     def copy(self) -> "Folder":
-        """What is on disk this very moment, elsewhere."""
+        """What is on disk this very moment, elsewhere; again, if the owner swapped files meanwhile."""
         self._lives += 1
-        path = self.path.with_name(f"life-{self._lives}")
-        shutil.copytree(self.path, path)
-        return Folder(path, self.clock, killed=self.killed)
+        path, manifest = self.path.with_name(f"life-{self._lives}"), self.path / "MANIFEST"
+        while True:
+            before = manifest.read_bytes()
+            try:
+                shutil.copytree(self.path, path)
+            except shutil.Error:
+                pass
+            else:
+                if manifest.read_bytes() == before:
+                    return Folder(path, self.clock, killed=self.killed)
+            shutil.rmtree(path)
 
     @asynccontextmanager
     async def life(self, **options: Any) -> AsyncIterator[Broker]:

@@ -41,6 +41,8 @@ async def at_rest() -> None:
             for _ in range(ROUNDS):
                 if bus.home.closed:
                     break
+                while bus.store.retaining.is_busy:  # noqa: ASYNC110  # a thread looks what is too old
+                    await asyncio.sleep(0)
                 with suppress(JournalFailed):  # then nothing more is on its way
                     await bus.flushed()
                 await _turns()

@@ -37,6 +37,25 @@ async def test_a_group_goes_on_where_it_was(folder: Folder, pattern: str) -> Non
         assert await work(deliveries, 1) == numbers(11, 12)
 
 
+@PATTERNS
+async def test_however_many_wait_for_their_time_what_lies_behind_them_comes(
+    folder: Folder, clock: JumpingClock, monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    monkeypatch.setattr("runnel.broker.group.machine.MAX_BYTES", 1000)  # as if they were very many
+    for _ in range(2):  # in this life, and in the next
+        async with folder.life(**ON_DISK) as broker:
+            if broker.statistics().published == 0:
+                await broker.topic("jobs").publish_many([b"x" * 100] * 500, delay=60)
+                await broker.publish("jobs", b"behind them")
+            async with broker.subscribe(pattern, group="g", max_ack_pending=8) as deliveries:
+                (found,) = await take(deliveries, 1)
+                assert found.value == b"behind them"
+                assert (look(broker).scheduled, look(broker).in_flight) == (500, 1)
+    async with folder.life(**ON_DISK) as broker, broker.subscribe(pattern, group="g") as deliveries:
+        await clock.advance(60)
+        assert sorted(await work(deliveries, 501)) == [b"behind them"] + [b"x" * 100] * 500
+
+
 @pytest.mark.parametrize("pattern", ["jobs", "*"])
 async def test_the_lag_of_a_group_and_a_name_survives(folder: Folder, pattern: str) -> None:
     async with folder.life() as broker:

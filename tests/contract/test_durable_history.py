@@ -394,6 +394,7 @@ async def first_of(broker: Broker) -> int:
 
 async def kept(broker: Broker) -> list[int]:
     """The numbers that a newcomer can read."""
+    await at_rest()  # retention may still be looking at what an earlier life left
     topic = broker.statistics().topics["t"]
     first = await first_of(broker)
     async with broker.subscribe("t", start="earliest") as subscription:
@@ -418,7 +419,7 @@ async def test_retention_by_bytes_gives_files_back(folder: Folder) -> None:
         await fill(broker, count=2000, retention_bytes=100 * size)
         found = await kept(broker)
         assert found == list(range(found[0], 2000))
-        assert 50 <= len(found) <= 400, "on disk it goes by whole segments, of about 130 here"
+        assert 50 <= len(found) <= 110, "on disk batches count as they are stored, and there is a little slack"
         await at_rest()
         assert 1 <= len(folder.segments()) <= 6
     async with folder.life(**ON_DISK) as broker:

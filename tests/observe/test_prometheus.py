@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import runnel
 from runnel.observe import prometheus
 
 
-def samples(text: str) -> dict[str, int]:
-    return {name: int(value) for name, value in (line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")}
+def samples(text: str) -> dict[str, float]:
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")}
 
 
 async def test_published_delivered_and_dropped_are_counted_by_topic_and_subscriber() -> None:
@@ -99,3 +100,28 @@ async def test_groups_and_handlers_are_there_with_their_histogram() -> None:
     assert found[f"handler_duration_seconds_count{{{labels}}}"] == "3"
     assert found[f'handler_duration_seconds_bucket{{{labels},le="+Inf"}}'] == "3"
     assert found[f"handler_failures_total{{{labels}}}"] == "1"
+
+
+async def test_a_journal_shows_its_figures_and_memory_has_none(tmp_path: Path) -> None:
+    async with runnel.open() as broker:
+        assert "journal_" not in prometheus.render(broker.statistics())
+    async with runnel.open(tmp_path, segment_bytes=8192, min_free=0) as broker:
+        async with broker.subscribe("jobs", name="archive", hold=True):
+            for _ in range(10):
+                await broker.publish("jobs", bytes(1000))
+            found = samples(prometheus.render(broker.statistics()))
+    assert found["journal_segments"] >= 2
+    assert 10_000 < found["journal_disk_bytes"] < 20_000
+    assert found["journal_syncs_total"] > 10
+    assert [found[f"journal_{name}"] for name in ("pending_bytes", "disk_low", "disk_full", "failed")] == [0, 0, 0, 0]
+    assert (found["journal_scrubbed_bytes_total"], found["journal_damaged_segments"]) == (0, 0)
+    assert found['journal_held_bytes{subscriber="archive",topic="jobs"}'] >= 0
+
+
+async def test_the_cleaner_shows_what_it_did(tmp_path: Path) -> None:
+    async with runnel.open(tmp_path) as broker:
+        await broker.publish("jobs", bytes(1000))
+        found = samples(prometheus.render(broker.statistics()))
+    assert 1 < found["journal_write_amplification"] < 2
+    for name in ("read_bytes_total", "written_bytes_total", "freed_bytes_total", "segments_total", "live_bytes"):
+        assert found[f"cleaner_{name}"] == 0

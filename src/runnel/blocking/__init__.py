@@ -7,7 +7,22 @@ any thread and blocks until it is done.
 
 from runnel.blocking.broker import Broker, attach, open
 from runnel.blocking.delivery import Delivery, DeliveryBatch
+from runnel.blocking.producer import Producer
+from runnel.blocking.stage import Stage
 from runnel.blocking.subscription import GroupSubscription, Subscription
 from runnel.blocking.topic import Topic
+from runnel.blocking.transaction import Transaction
 
-__all__ = ["Broker", "Delivery", "DeliveryBatch", "GroupSubscription", "Subscription", "Topic", "attach", "open"]
+__all__ = [
+    "Broker",
+    "Delivery",
+    "DeliveryBatch",
+    "GroupSubscription",
+    "Producer",
+    "Stage",
+    "Subscription",
+    "Topic",
+    "Transaction",
+    "attach",
+    "open",
+]

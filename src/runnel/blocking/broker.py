@@ -9,11 +9,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from runnel.blocking.portal import Portal
+from runnel.blocking.producer import Producer
+from runnel.blocking.stage import Stage
 from runnel.blocking.subscription import GroupSubscription, Subscription
 from runnel.blocking.topic import Topic
+from runnel.blocking.transaction import Transaction
 from runnel.broker import broker as aio
 from runnel.broker.place import open as open_async
 from runnel.broker.publisher import Seconds
+from runnel.broker.stage import StageInfo
 from runnel.broker.start import Start
 from runnel.broker.statistics import Statistics
 from runnel.core.errors import NotSupported
@@ -22,6 +26,8 @@ from runnel.core.record import Record
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultingTypeVar
+
+    from runnel.journal.ledger import MarkValue
 
     V = DefaultingTypeVar("V", default=bytes)
 else:
@@ -76,7 +82,7 @@ class Broker:
     def publish(
         self,
         topic: str,
-        value: bytes | str,
+        value: bytes | str | None,
         *,
         key: bytes | str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -84,11 +90,45 @@ class Broker:
         expires: Seconds | None = None,
         priority: int = 0,
         message_id: str | None = None,
+        expected_offset: int | None = None,
     ) -> Position:
         """Publish one record; its position."""
         return self.topic(topic).publish(
-            value, key=key, headers=headers, delay=delay, expires=expires, priority=priority, message_id=message_id
+            value,
+            key=key,
+            headers=headers,
+            delay=delay,
+            expires=expires,
+            priority=priority,
+            message_id=message_id,
+            expected_offset=expected_offset,
         )
+
+    def transaction(self) -> Transaction:
+        """Publishes, acks and marks that happen together or not at all, at the end of the block. Use it with `with`."""
+        return Transaction(self._broker.transaction(), self._portal)
+
+    def stage(self, topic: str | Topic[V], *, writer: str, batch: int, part: int = 0, attempt: int = 0) -> Stage[V]:
+        """A handle on a stage: records that are durable and invisible until `tx.commit(stage)`. No I/O yet."""
+        bare: Any = topic._topic if isinstance(topic, Topic) else topic
+        stage = self._broker.stage(bare, writer=writer, batch=batch, part=part, attempt=attempt)
+        return Stage(stage, self._portal)
+
+    def stages(self) -> list[StageInfo]:
+        """The stages that are open, by their key."""
+        return self._portal.run(self._broker.stages())
+
+    def mark(self, name: str) -> MarkValue | None:
+        """The value of a mark that a transaction left; None: there is none of that name."""
+        return self._portal.run(self._broker.mark(name))
+
+    def marks(self, prefix: str = "") -> dict[str, MarkValue]:
+        """All marks whose names begin with `prefix`, sorted by name."""
+        return self._portal.run(self._broker.marks(prefix))
+
+    def producer(self, name: str | None = None) -> Producer:
+        """A publisher that numbers its records, so that what it sends again is stored once."""
+        return Producer(self._broker.producer(name), self._portal)
 
     @overload
     def subscribe(
@@ -145,6 +185,14 @@ class Broker:
     def delete(self, name: str) -> None:
         """Delete a topic and its records."""
         self._portal.run(self._broker.delete(name))
+
+    def forget(self, name: str) -> None:
+        """Forget a named subscription: where it stands, and what it holds."""
+        self._portal.run(self._broker.forget(name))
+
+    def forget_group(self, name: str, pattern: str) -> None:
+        """Forget a group that has no members, and all that it settled."""
+        self._portal.run(self._broker.forget_group(name, pattern))
 
     def statistics(self) -> Statistics:
         """What happened so far and what is held now, as a frozen snapshot."""

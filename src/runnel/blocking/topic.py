@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Generic, TypeVar, overload
 
 from runnel.blocking.portal import Portal
@@ -33,11 +34,15 @@ class Topic(Generic[T]):
         """Delete the topic and its records."""
         self._portal.run(self._topic.delete())
 
-    def publish(self, value: T | bytes | str, **options: Any) -> Position:
+    def trim(self, before: int | datetime, *, force: bool = False) -> int:
+        """Take away the records before an offset, or older than a time; the first offset that is left."""
+        return self._portal.run(self._topic.trim(before, force=force))
+
+    def publish(self, value: T | bytes | str | None, **options: Any) -> Position:
         """Publish one record; its position."""
         return self._portal.run(self._topic.publish(value, **options))
 
-    def publish_nowait(self, value: T | bytes | str, **options: Any) -> None:
+    def publish_nowait(self, value: T | bytes | str | None, **options: Any) -> None:
         """Hand one record over without waiting; the quickest way from a thread."""
         self._topic.publish_nowait(value, **options)
 

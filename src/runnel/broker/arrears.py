@@ -35,7 +35,9 @@ class Arrears:
     def begin(self, logs: Iterable[Log], sequence: int, store: Store) -> None:
         """Everything from `sequence` on that is not in memory is due."""
         self._due, self.count = {}, 0
-        stored = {log.stored.id: log for log in logs if log.stored is not None and log.first < log.base}
+        until = self._timeline.in_memory_from
+        edges = {log: log.offset_behind(until) for log in logs if log.stored is not None}
+        stored = {log.stored.id: log for log, edge in edges.items() if log.stored is not None and log.first < edge}
         due = {log: log.first for log in stored.values()}
         is_bound = len(stored) > MANY
         if sequence > 0 and not is_bound:
@@ -46,11 +48,11 @@ class Arrears:
                 logger.warning("how much lies ahead of sequence %d is not known exactly: %s", sequence, error)
                 is_bound = True
         for log, offset in due.items():
-            if offset < log.base:
+            if offset < edges[log]:
                 self._due[log] = offset
-                self.count += log.base - offset
+                self.count += edges[log] - offset
         if is_bound:
-            self.count = min(self.count, max(0, self._timeline.in_memory_from - sequence))
+            self.count = min(self.count, max(0, until - sequence))
 
     def add(self, runs: Iterable[tuple[Run, int]]) -> None:
         """Runs that were ahead in memory, and are on disk only."""
@@ -73,13 +75,13 @@ class Arrears:
         self.count -= skipped
         return skipped
 
-    def close(self) -> tuple[int, int]:
-        """Nothing more is on disk; how many of those still due retention took, and how many went with their topic."""
+    def close(self, until: int) -> tuple[int, int]:
+        """Nothing more is to be read before `until`; how many of those still due retention took, or a deletion."""
         gone = deleted = 0
         for log, due in self._due.items():
             if log.deleted:
                 deleted += max(0, log.end - due)
             else:
-                gone += max(0, min(self._timeline.first(log), log.base) - due)
+                gone += max(0, min(self._timeline.first(log), log.offset_behind(until)) - due)
         self._due, self.count = {}, 0
         return gone, deleted

@@ -18,12 +18,16 @@ from runnel.broker.folder_place import FolderPlace
 from runnel.broker.group_reader import GroupReader
 from runnel.broker.group_subscription import GroupSubscription
 from runnel.broker.handler import Handler, HandlerStatistics, Middleware
+from runnel.broker.marks import check_mark_name
+from runnel.broker.producer import Producer
 from runnel.broker.publisher import Seconds
+from runnel.broker.stage import Stage, StageInfo, infos
 from runnel.broker.start import Start
 from runnel.broker.statistics import Statistics, snapshot
 from runnel.broker.subscribing import open_subscription
 from runnel.broker.subscription import Subscription
 from runnel.broker.topic import Topic
+from runnel.broker.transaction import Transaction
 from runnel.broker.workers import Workers
 from runnel.core.clock import Clock
 from runnel.core.codec import Codec
@@ -36,11 +40,14 @@ from runnel.core.pattern import check_name, check_pattern
 from runnel.core.policy import Policy
 from runnel.core.position import Position
 from runnel.core.record import Gap, Record
+from runnel.journal.stage_state import StageKey
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultingTypeVar
+
+    from runnel.journal.ledger import MarkValue
 
     V = DefaultingTypeVar("V", default=bytes)  # without a type, values are bytes
 else:
@@ -126,7 +133,7 @@ class Broker:
     async def publish(
         self,
         topic: str,
-        value: bytes | str,
+        value: bytes | str | None,
         *,
         key: bytes | str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -134,15 +141,50 @@ class Broker:
         expires: Seconds | None = None,
         priority: int = 0,
         message_id: str | None = None,
+        expected_offset: int | None = None,
     ) -> Position:
         """Publish one record; its position. With a folder, it is on disk when this returns.
 
         `delay` (seconds) and `priority` (0-9) act in groups; an expired record is skipped by everybody;
-        a `message_id` seen in the last two minutes is not stored again: its first position comes back.
+        a `message_id` seen in the last two minutes is not stored again: its first position comes back, after a
+        restart too. With `expected_offset`, the record gets this offset or `OffsetConflict` is raised.
         """
         return await self.topic(topic).publish(
-            value, key=key, headers=headers, delay=delay, expires=expires, priority=priority, message_id=message_id
+            value,
+            key=key,
+            headers=headers,
+            delay=delay,
+            expires=expires,
+            priority=priority,
+            message_id=message_id,
+            expected_offset=expected_offset,
         )
+
+    def transaction(self) -> Transaction:
+        """Publishes, acks and marks that happen together or not at all, at the end of the block. See `Transaction`.
+
+        >>> async with broker.transaction() as tx:
+        ...     tx.publish("paid", order.id)
+        ...     tx.ack(delivery)
+        """
+        return Transaction(self._bus)
+
+    async def mark(self, name: str) -> MarkValue | None:
+        """The value of a mark that a transaction left; None: there is none of that name."""
+        self._bus.home.check_usable("reading a mark")
+        return self._bus.marks.values.get(check_mark_name(name))
+
+    async def marks(self, prefix: str = "") -> dict[str, MarkValue]:
+        """All marks whose names begin with `prefix`, sorted by name."""
+        self._bus.home.check_usable("reading marks")
+        return {name: value for name, value in sorted(self._bus.marks.values.items()) if name.startswith(prefix)}
+
+    def producer(self, name: str | None = None) -> Producer:
+        """A publisher that numbers its records, so that what it sends again is stored once. See `Producer`.
+
+        With a name it goes on, after a restart too, behind what was stored under that name; without one it is new.
+        """
+        return Producer(self._bus, name)
 
     async def request(
         self,
@@ -161,6 +203,20 @@ class Broker:
     ) -> bool:
         """Answer a request; False when whoever asked has stopped waiting."""
         return await request.reply(self._bus, record, value, headers)
+
+    def stage(self, topic: str | Topic[V], *, writer: str, batch: int, part: int = 0, attempt: int = 0) -> Stage[V]:
+        """A handle on a stage: records that are durable and invisible until `tx.commit(stage)`. No I/O yet.
+
+        The key says what is staged: a `part` of a `batch` of a `writer`, and which `attempt` at it; the first write of
+        a later attempt drops the earlier ones. Give a typed `Topic` to have values encoded and validated.
+        """
+        handle: Topic[Any] = self.topic(topic) if isinstance(topic, str) else topic
+        return Stage(self._bus, handle, StageKey(writer, batch, part, attempt))
+
+    async def stages(self) -> list[StageInfo]:
+        """The stages that are open, by their key."""
+        self._bus.home.check_usable("listing stages")
+        return infos(self._bus)
 
     # -- subscribing --------------------------------------------------------------------------------------------
 
@@ -194,11 +250,14 @@ class Broker:
         max_deliver: int | None = None,
         backoff: Sequence[float] | None = None,
         jitter: float | None = None,
+        hold: bool | None = None,
     ) -> Subscription[V] | GroupSubscription[V]:
         """Read a topic, or every topic that a pattern covers, now and later. Use it with `async with`.
 
         - `start`: "latest" (the default), "earliest", an offset, a time or a Position.
         - `name`: keep the position under this name; a named subscription starts at "earliest" the first time.
+        - `hold`: with a name, let nobody take away what was not read under it yet: not retention, not `trim`, not
+          compaction; also while nobody reads. False lets go again, None (the default) leaves it as it was.
         - `type`: decode values as this type.
 
         Alone, every subscriber sees every record:
@@ -233,8 +292,21 @@ class Broker:
             max_deliver=max_deliver,
             backoff=backoff,
             jitter=jitter,
+            hold=hold,
         )
         return found
+
+    async def forget(self, name: str) -> None:
+        """Forget a named subscription: where it stands, and what it holds. `NameInUse` while it is open."""
+        self._bus.home.check_usable("forgetting a subscription")
+        self._bus.forget_position(name)
+        await self._bus.flushed()
+
+    async def forget_group(self, name: str, pattern: str) -> None:
+        """Forget a group that has no members, and all that it settled. `GroupInUse` while it has some."""
+        self._bus.home.check_usable("forgetting a group")
+        self._bus.groups.remove(name, pattern)
+        await self._bus.flushed()
 
     def group(self, name: str, pattern: str) -> GroupReader:
         """A group that somebody has joined: to `pause()`, `resume()` or `reset(start)` it, or to look at it."""

@@ -13,18 +13,20 @@ from contextlib import contextmanager
 from typing import Any
 
 from runnel.broker.catalog import Catalog
-from runnel.broker.gate import TURN, GateReader, Watch
+from runnel.broker.gate import TURN, Entry, GateReader, Watch
 from runnel.broker.groups import Groups
 from runnel.broker.handler import Handler
 from runnel.broker.home import Home
 from runnel.broker.log import Log
+from runnel.broker.marks import Marks
 from runnel.broker.publisher import Publisher
 from runnel.broker.statistics import Totals
 from runnel.broker.store import Store
 from runnel.broker.subscription import Subscription
 from runnel.broker.timeline import Timeline
 from runnel.core.clock import Clock
-from runnel.core.errors import BrokerClosed
+from runnel.core.errors import BrokerClosed, NameInUse
+from runnel.core.journal_errors import UnknownName
 from runnel.core.position import Position
 
 
@@ -41,6 +43,7 @@ class Bus:
         self.publisher = Publisher(self)
         self.readers: dict[GateReader, None] = {}
         self.groups = Groups(self)
+        self.marks = Marks(self)
         self.handlers: list[Handler] = []
         self.named: dict[str, Subscription[Any]] = {}  # the open subscriptions that have a name
         self.positions: dict[str, tuple[str, Position | int]] = {}  # where names were when they left
@@ -109,10 +112,18 @@ class Bus:
         if self.store is not None:
             self.store.keeper.keep(name)
 
-    async def until_durable(self, log: Log, offset: int) -> None:
-        """Return when the record at `offset` of a durable topic is on disk, and visible."""
-        assert self.store is not None, "only a store makes logs durable"
-        if (landed := self.store.commits.waiter(log, offset)) is not None:
+    def forget_position(self, name: str) -> None:
+        """Forget where `name` stands, and what it holds."""
+        if name in self.named:
+            raise NameInUse(name)
+        if self.positions.pop(name, None) is None:
+            raise UnknownName(name)
+        if self.store is not None:
+            self.store.keeper.forget(name)
+
+    async def until_durable(self, log: Log, entry: Entry, first: int) -> None:
+        """Return when `entry`, whose first record is at `first` of a durable topic, is on disk, and visible."""
+        if (landed := entry.landed or self.publisher.once.landing(log, entry, first)) is not None:
             await landed
 
     async def flushed(self) -> None:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 UNSAID = TopicOptions()  # of a topic that has only been subscribed to: whoever publishes first says what it is
 
 _DURABLE_ONLY = ("durable", "compact", "compression")
-_NOT_YET = ("compact",)
 
 
 class Catalog:
@@ -41,14 +40,14 @@ class Catalog:
     def check(self, options: TopicOptions) -> TopicOptions:
         """`options`, when a topic here can have them."""
         in_memory = not self._bus.is_durable
-        for option in _DURABLE_ONLY if in_memory else _NOT_YET:
+        for option in _DURABLE_ONLY if in_memory else ():
             if value := getattr(options, option):
-                why = "this broker lives in memory only" if in_memory else "this version does not clean by key"
-                raise NotSupported(f"{option}={value!r}", why)
+                raise NotSupported(f"{option}={value!r}", "this broker lives in memory only")
         if options.compression:
             compress(options.compression, b"")  # raises now, and not when the first record is written
-        if options.durable is False and options.compression:
-            raise NotSupported("compression", "a topic with durable=False is kept in memory, as it is")
+        for option in ("compression", "compact") if options.durable is False else ():
+            if getattr(options, option):
+                raise NotSupported(option, "a topic with durable=False is kept in memory, as it is")
         return options
 
     def find(

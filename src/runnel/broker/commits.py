@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 from runnel.broker import waiting
 from runnel.broker.committer import Committer
 from runnel.broker.gate import Entry
-from runnel.broker.gathering import Commit, Gathering, Pending
+from runnel.broker.gathering import Commit, Gathering, Pending, refuse_behind
 from runnel.broker.log import Log
+from runnel.broker.stage_gathering import batches_of
+from runnel.broker.unit import Unit
 from runnel.core.errors import BrokerClosed, TopicDeleted
 from runnel.core.journal_errors import DiskFull, NotWritten, OutcomeUnknown
 from runnel.core.moment import from_micros, micros
-from runnel.core.packing import BYTES, JSON, MSGPACK, pack
 from runnel.journal.draft import Draft, WriteFailed
 from runnel.journal.entry import Kind, Part, state
 from runnel.journal.journal import Journal
@@ -31,9 +32,11 @@ if TYPE_CHECKING:
     from runnel.broker.state_keeper import StateKeeper
 
 UNDER_WAY = 2
+STAGED = 4 * 1024 * 1024  # bytes of stages on their way, while nobody else writes
+COMPANY = 5.0  # seconds after somebody else did, in which stages put up with one batch on its way
 RETRY = 0.2  # seconds until state that found no room on the disk is tried again
 
-_CONTENT = {"json": JSON, "msgpack": MSGPACK}
+_FREEING = (Kind.TOPIC_DELETED, Kind.TRIM, Kind.STAGE_DROPPED)
 
 logger = logging.getLogger("runnel")
 
@@ -45,16 +48,19 @@ class Commits:
         self.loop = asyncio.get_running_loop()
         self.stopped = False
         self.pending = Pending(journal.options.max_pending_bytes, self.loop)
+        self.staged = Pending(STAGED, self.loop)  # a window of their own for stages: they make no publisher wait
         self._bus, self._journal, self._keeper = bus, journal, keeper
         self._committer = Committer(journal, self.loop, self._landed)
+        self.call = self._committer.call  # has something done on the commit thread
         self._gathered: list[Gathering] = []
+        self._units: list[Unit] = []  # whose records are gathered
         self._said: list[Part] = []  # topics, groups and deletions, in order: before the batches of the same commit
         self._under_way: deque[Commit] = deque()
         self._round = 0  # how often records failed to be written; offsets given before the last time are void
-        self._room: deque[asyncio.Future[None]] = deque()
         self._flushes: list[asyncio.Future[None]] = []  # to be told with the next commit
         self._flushing = False  # a flush comes at the end of this turn
         self._asked = False  # one came, and too many commits were under way
+        self._company = float("-inf")  # when others last wrote, beside stages
         self._failure_told = False
 
     def __repr__(self) -> str:
@@ -69,7 +75,7 @@ class Commits:
         try:
             self._flush(last=True)
         finally:  # whatever happens: nobody else may write when the journal is closed
-            self.stopped = True
+            self.stopped = self.pending.over = True
             self._committer.stop()
         self._landed()
         self._fail_gathered(BrokerClosed("publishing"))
@@ -77,29 +83,6 @@ class Commits:
         _tell_all(flushes, BrokerClosed("waiting for the disk"))
 
     # -- handing over -------------------------------------------------------------------------------------------
-
-    def has_room(self) -> bool:
-        """Whether more may be handed over."""
-        return self.pending.bytes < self.pending.limit and not self._room
-
-    async def room(self) -> None:
-        """Return when more may be handed over, first come first served."""
-        waiter = self.loop.create_future()
-        self._room.append(waiter)
-        try:
-            await waiter
-        finally:
-            if waiter in self._room:
-                self._room.remove(waiter)
-            # Whoever was woken hands over before the next one looks, so that the bound holds.
-            self.loop.call_soon(self._make_room)
-
-    def _make_room(self) -> None:
-        while self._room and (self.pending.bytes < self.pending.limit or self._room[0].done() or self.stopped):
-            waiter = self._room.popleft()
-            if not waiter.done():
-                waiting.tell(waiter)
-                return
 
     def gather(self, log: Log, size: int) -> Gathering | None:
         """A batch that takes a plain record of `size` bytes for `log`; None: something has to be looked at first."""
@@ -109,8 +92,8 @@ class Commits:
             or self.stopped
             or log.deleted
             or journal.failed is not None
-            or not self.has_room()
-            or not journal.has_room(self.pending.bytes + size)
+            or not self.pending.has_room()
+            or not journal.has_room(self.pending.bytes + self.staged.bytes + size)
             or asyncio._get_running_loop() is not self.loop
         ):
             return None
@@ -123,25 +106,45 @@ class Commits:
 
     def hand_over(self, log: Log, entry: Entry) -> int:
         """Take `entry` for the next commit; its first offset."""
-        journal, size = self._journal, entry.size
-        if journal.failed is not None:
-            raise journal.failed
-        if self.stopped:
-            raise BrokerClosed("publishing")
-        if not journal.has_room(self.pending.bytes + size):
-            raise DiskFull(journal.storage.free(), journal.needed(size))
+        self._check(entry.size)
         stored = log.stored
         assert stored is not None, "only durable logs are handed over"
-        gathering = stored.gathering
-        if gathering is None or gathering.is_full:
+        gathering = stored.gathering or (stored.numbered if entry.producer else None)
+        if gathering is None or not gathering.takes(entry):
+            if gathering is not None:
+                stored.close(gathering)
             gathering = stored.gathering = Gathering(log, stored.next, self.pending)
             self._gathered.append(gathering)
         first = gathering.end
         gathering.add(entry)
-        if not self._flushing:
-            self._flushing = True
-            self.loop.call_soon(self._flush)
+        if entry.producer:
+            stored.number(gathering)
+        self.flush_soon()
         return first
+
+    def hand_over_unit(self, unit: Unit) -> list[int]:
+        """Take all of `unit` for the next commit, or raise and take nothing; the first offset of each entry."""
+        self._check(unit.size)
+        unit.gatherings, firsts = batches_of(unit, self.loop)
+        for one in unit.gatherings:
+            assert one.log.stored is not None
+            one.log.stored.append(one)
+            one.pending = self.pending
+            self.pending.bytes += one.weight
+        self._gathered += unit.gatherings
+        self._units.append(unit)
+        self.flush_soon()
+        return firsts
+
+    def _check(self, size: int) -> None:
+        """Raise unless `size` bytes more can be written, as far as can be told."""
+        journal = self._journal
+        if journal.failed is not None:
+            raise journal.failed
+        if self.stopped:
+            raise BrokerClosed("publishing")
+        if not journal.has_room(self.pending.bytes + self.staged.bytes + size):
+            raise DiskFull(journal.storage.free(), journal.needed(size))
 
     def waiter(self, log: Log, offset: int) -> asyncio.Future[None] | None:
         """Done when the record at `offset` is durable and visible; None: it is."""
@@ -149,7 +152,8 @@ class Commits:
             return None
         future: asyncio.Future[None] = self.loop.create_future()
         stored = log.stored
-        if stored is not None and (current := stored.gathering) is not None and current.first <= offset:
+        current = None if stored is None else stored.gathering or stored.numbered
+        if current is not None and current.first <= offset < current.end:
             current.waiters.append(future)
             return future
         under_way = [one for commit in self._under_way for one in commit.gatherings]
@@ -167,8 +171,9 @@ class Commits:
         """A topic is deleted: what waits to be written of it goes with it."""
         gone = [one for one in self._gathered if one.log is log]
         self._gathered = [one for one in self._gathered if one.log is not log]
-        for gathering in gone:
-            self.pending.bytes -= gathering.weight
+        for gathering in reversed(gone):  # a unit goes on without it, as if the topic had been deleted right behind it
+            gathering.count_out()
+            self._bus.publisher.once.deleted(gathering)
             gathering.tell(why)
         if log.stored is not None:
             self._said.append(state(Kind.TOPIC_DELETED, topic=log.stored.id))
@@ -214,42 +219,75 @@ class Commits:
             return
         self._asked = False
         gatherings, self._gathered = self._gathered, []
+        units, self._units = self._units, []
         said, self._said = self._said, []
         kept, landed, undo = self._keeper.take()
-        if not (gatherings or said or kept):
+        if not (gatherings or units or said or kept):
             self._tell_flushed()
             return
+        if any(one.packed is None for one in gatherings) or not all(unit.stages for unit in units):
+            self._company = self.loop.time()
+        self.staged.limit = STAGED if self.loop.time() > self._company + COMPANY else 1
         timeline = self._bus.timeline
         at = micros(timeline.now())
-        first = sequence = timeline.hold(sum(len(one.values) for one in gatherings))
-        batches: list[Part] = []
+        first = sequence = timeline.hold(sum(one.count for one in gatherings))
+        batches: dict[Gathering, list[Part]] = {}
         refused: dict[Log, Exception] = {}
         for one in gatherings:
             one.sequence = sequence
-            sequence += len(one.values)
+            sequence += one.count
             try:
-                batches.append(_batch(one, at))
+                batches[one] = self._parts(one, at)
             except Exception as error:  # too large with its headers, say: and what follows it, has offsets behind it
                 refused.setdefault(one.log, error)
-        for one in [one for one in gatherings if one.log in refused]:
-            self._void(one, refused[one.log], flushed=True)
         if refused:
-            bad = {log.stored.id for log in refused if log.stored is not None}
-            gatherings = [one for one in gatherings if one.log not in refused]
-            batches = [part for part in batches if part.topic not in bad]
+            gatherings, units = self._refuse(gatherings, units, refused)
         if not gatherings and sequence > first:
             timeline.release(first)  # nothing of it comes
-        parts = said + batches + kept
+        written = [part for one in gatherings for part in batches[one]]
+        parts = said + written + [part for unit in units for part in unit.state()] + kept
         commit = Commit(Draft(parts, at), gatherings, first, self._round)
+        if units:
+            commit.units, commit.holds_records = units, True  # what comes behind them may build on their marks
         commit.landed += landed
         commit.undo += undo
         if said:
-            commit.frees = any(part.kind in (Kind.TOPIC_DELETED, Kind.TRIM) for part in said)
+            commit.frees = any(part.kind in _FREEING for part in said)
             commit.undo.append(lambda: self._say_again(said))
         if self._flushes:
             commit.flushes, self._flushes = self._flushes, []
         self._under_way.append(commit)
         self._committer.put(commit)
+
+    @staticmethod
+    def _parts(one: Gathering, at: int) -> list[Part]:
+        """The parts of a batch; from now on it takes nothing more."""
+        stored = one.log.stored
+        assert stored is not None
+        stored.close(one)
+        return list(one.parts(stored.id, at))
+
+    def _refuse(
+        self, gatherings: list[Gathering], units: list[Unit], refused: dict[Log, Exception]
+    ) -> tuple[list[Gathering], list[Unit]]:
+        """Leave out what cannot be written, what has offsets behind it, and units that are not whole without it."""
+        broken: dict[Unit, Exception] = {}
+        seen = -1
+        while seen < len(broken) + len(refused):
+            seen, why = len(broken) + len(refused), None
+            refuse_behind(gatherings, refused)
+            for unit in units:  # those behind a broken one may build on what it said
+                why = why or next((refused[one.log] for one in unit.gatherings if one.log in refused), None)
+                if why is not None:
+                    broken.setdefault(unit, why)
+                    for one in unit.gatherings:
+                        refused.setdefault(one.log, why)
+        for one in gatherings:
+            if one.log in refused:
+                self._void(one, refused[one.log])
+        for unit, error in broken.items():
+            unit.failed(error)
+        return [one for one in gatherings if one.log not in refused], [unit for unit in units if unit not in broken]
 
     def _say_again(self, said: list[Part]) -> None:
         """State that was not written, because the batches beside it could not be."""
@@ -277,9 +315,8 @@ class Commits:
                 self._land(commit)
             if failed is not None:
                 self._fail(commits, failed)
-        if self._room:
-            self._make_room()
-        if self._asked or self._gathered or self._said or self._flushes or self._keeper.is_urgent:
+        self.pending.make_room()
+        if self._asked or self._gathered or self._units or self._said or self._flushes or self._keeper.is_urgent:
             if failed is None:
                 self._flush()
             elif not self.stopped:
@@ -291,18 +328,22 @@ class Commits:
         if commit.gatherings:
             when = from_micros(commit.draft.time)
             for one in commit.gatherings:
-                self._take_off(one)
+                one.count_out()
                 if not one.log.deleted:
-                    timeline.land(one.log, one.sequence, when, one.values, one.metas, one.size)
+                    one.land(timeline, when)
             overtaken = timeline.release(commit.sequence)  # only now, or half of a commit could be seen
             for one in commit.gatherings:
                 timeline.landed(one.log)
+                if one.log.options.retains and bus.store is not None:
+                    bus.store.retaining.landed(one.log)
                 one.tell()
             timeline.cut_tail()
             if overtaken:
                 bus.wake_patterns()  # what they could not see before this was visible
             if bus.publisher.blocked:
                 bus.publisher.release()
+        for unit in commit.units:
+            unit.landed()
         for landed in commit.landed:
             landed()
         _tell_all(commit.flushes, None)
@@ -341,60 +382,35 @@ class Commits:
             self._failure_told = True
             logger.error("%s", self._journal.failed)
 
-    def _take_off(self, one: Gathering) -> None:
-        """It is not under way any more."""
-        self.pending.bytes -= one.weight
-        one.log.coming -= len(one.values)
-        one.log.coming_bytes -= one.size
-
     def _void_records(self, commit: Commit, error: Exception) -> None:
         if commit.gatherings:
             gatherings, commit.gatherings = commit.gatherings, []
             for one in gatherings:
-                self._void(one, error, flushed=True)
+                self._void(one, error)
             if self._bus.timeline.release(commit.sequence):
                 self._bus.wake_patterns()
+        units, commit.units = commit.units, []
+        for unit in units:
+            unit.failed(error)
 
-    def _void(self, one: Gathering, error: Exception, *, flushed: bool) -> None:
+    def _void(self, one: Gathering, error: Exception) -> None:
         """Records that will not come: their offsets were never seen, and are given again."""
         log = one.log
-        if flushed:
-            self._take_off(one)
-        else:
-            self.pending.bytes -= one.weight
+        one.count_out()
         if log.stored is not None:
             log.stored.take_back(one.first)
-        if log.ids is not None:
-            log.ids.forget_from(one.first)  # or a retry would be told that it is there
-        if not one.waiters:
-            logger.error(
-                "%d records for %r, which nobody waits for, were not stored: %s", len(one.values), log.name, error
-            )
+        self._bus.publisher.once.failed(one)
+        if not one.waiters and one.packed is None:  # or it is of a unit, which is told
+            logger.error("%d records for %r, which nobody waits for, were not stored: %s", one.count, log.name, error)
         one.tell(error)
 
     def _fail_gathered(self, error: Exception) -> None:
         gathered, self._gathered = self._gathered, []
+        units, self._units = self._units, []
         for one in gathered:
-            self._void(one, error, flushed=False)
-
-
-def _batch(one: Gathering, at: int) -> Part:
-    """The part of a batch; from now on it takes nothing more."""
-    log = one.log
-    stored = log.stored
-    assert stored is not None
-    stored.close(one)
-    codec, values = log.codec or log.schema, one.values
-    log.coming += len(values)
-    log.coming_bytes += one.size
-    body = pack(
-        values,
-        one.metas,
-        compression=log.options.compression,
-        content_type=BYTES if codec is None else _CONTENT[codec.encoding],
-    )
-    last = one.first + len(values) - 1
-    return Part(Kind.BATCH, body, int.from_bytes(body[:4], "little"), stored.id, one.first, last, one.sequence, at)
+            self._void(one, error)
+        for unit in units:
+            unit.failed(error)
 
 
 def _error(failed: WriteFailed, *, written: bool) -> Exception:

@@ -11,15 +11,18 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from math import inf
-from threading import Thread
+from threading import Lock, Thread
 from time import monotonic
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from runnel.broker.doorbell import Doorbell
 from runnel.core.journal_errors import DiskFull, JournalFailed
 from runnel.journal.draft import Draft, WriteFailed
 from runnel.journal.journal import Journal
+
+T = TypeVar("T")
 
 log = logging.getLogger("runnel")
 
@@ -48,6 +51,9 @@ class Committer:
         self._journal, self._loop, self._landed = journal, loop, landed
         self.results: deque[Result] = deque()
         self._queue: deque[Commit] = deque()
+        self._calls: deque[tuple[Callable[[], None], Future[Any]]] = deque()
+        self._door = Lock()  # between those who call and the end
+        self._ended = False
         self._bell, self._answer = Doorbell(), Doorbell()
         self._stopping = False
         self._thread = Thread(target=self._run, name="runnel-commit", daemon=True)
@@ -69,12 +75,34 @@ class Committer:
         self._queue.append(commit)
         self._bell.ring()
 
+    def call(self, work: Callable[[], T]) -> Future[T]:
+        """Have `work` done on the commit thread, between two commits; cancelled if that has ended. From any thread."""
+        done: Future[T] = Future()
+
+        def make() -> None:
+            try:
+                done.set_result(work())
+            except Exception as error:
+                done.set_exception(error)
+
+        with self._door:
+            if self._ended:
+                done.cancel()
+            else:
+                self._calls.append((make, done))
+                self._bell.ring()
+        return done
+
     def stop(self) -> None:
         """Write what was put, and end. Blocks until then; `results` may hold what the loop was not told of yet."""
         self._stopping = True
         self._bell.ring()
         if self._thread.ident is not None:
             self._thread.join()
+        with self._door:
+            self._ended = True
+            for _, done in self._calls:
+                done.cancel()
         if not self._loop.is_closed():
             self._loop.remove_reader(self._answer.fd)
         self._bell.close()
@@ -92,8 +120,8 @@ class Committer:
 
     def _work(self) -> None:
         to_sync = inf  # when what was written is to be synced
-        while not self._stopping or self._queue:
-            if not self._queue and self._bell.wait(None if to_sync == inf else to_sync - monotonic()):
+        while not self._stopping or self._queue or self._calls:
+            if not (self._queue or self._calls) and self._bell.wait(None if to_sync == inf else to_sync - monotonic()):
                 continue
             if to_sync <= monotonic():
                 to_sync = inf
@@ -102,6 +130,9 @@ class Committer:
                 self._write(commits)
                 if self._interval is not None:
                     to_sync = min(to_sync, monotonic() + self._interval)
+            if self._calls:
+                make, _ = self._calls.popleft()
+                make()
 
     def _write(self, commits: list[Commit]) -> None:
         """Write, and tell. Those that were made before a failure go back unwritten: they build on what failed."""

@@ -17,7 +17,9 @@ from runnel.broker.catch_up import END, CatchUp
 from runnel.broker.log import Log
 from runnel.broker.timeline import Timeline
 from runnel.core.batch import Slice
+from runnel.journal.gone import Reason, skipped
 from runnel.journal.history import Lost
+from runnel.journal.ledger import TopicState
 
 if TYPE_CHECKING:
     from runnel.broker.store import Store
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 SLICE = 4096  # records taken at a time; readers side by side meet on multiples of it
 
 RETENTION = "no longer kept (retention)"
+TRIMMED = "no longer kept (trimmed)"
 DELETED = "the topic was deleted"
 
 
@@ -111,18 +114,29 @@ class LogCursor:
         log, store = self.log, self._store
         if store is None or log.stored is None or self.position >= log.base:
             return self.pending()
-        try:
-            ranges = store.journal.history.ranges(log.stored.id)
-        except OSError:
+        known = store.journal.ledger.topics.get(log.stored.id)
+        if known is None:
             return self.pending()
-        count = log.end - log.base
-        for _, found in ranges:
-            span = min(found.end, log.base) - max(found.first, self.position)
-            if span > found.records:  # there is a hole in it, and what lies before us, or in memory, does not count
-                seen = max(0, self.position - found.first) + max(0, found.end - log.base)
-                span = found.records - seen
-            count += max(0, span)
-        return count
+        count = self.pending() - skipped(known.gone, self.position, log.base)
+        if known.compacted > self.position:
+            count -= self._compacted(known)
+        return max(0, count)
+
+    def _compacted(self, known: TopicState) -> int:
+        """About how many records that lie ahead the cleaner took for their keys."""
+        assert self._store is not None, "only what is stored is compacted"
+        try:
+            ranges = self._store.journal.history.ranges(known.id)
+        except OSError:
+            return 0
+        holes = 0
+        for source, found in ranges:
+            span = found.end - max(found.first, self.position)
+            if source.is_cleaned and span > 0:
+                whole = found.end - found.first
+                gone = whole - found.records - skipped(known.gone, found.first, found.end)
+                holes += max(0, gone) * span // whole
+        return holes
 
     def pending_bytes(self) -> int:
         """How many bytes of values lie ahead."""
@@ -186,7 +200,7 @@ class LogCursor:
     def pass_gone(self) -> Missed | None:
         """Move over what lies right ahead and is no longer there."""
         first = self.timeline.first(self.log)
-        return self.skip(first - self.position, DELETED if self.log.deleted else RETENTION)
+        return self.skip(first - self.position, why_gone(self.log))
 
     def next_bytes(self) -> int:
         """The size of the next record; 0 at the end."""
@@ -206,9 +220,16 @@ def nobody() -> None:
     """Whom to wake, before there is anybody."""
 
 
+def why_gone(log: Log) -> str:
+    """Why a log begins where it does, for those who have not read what lay before."""
+    if log.deleted:
+        return DELETED
+    return TRIMMED if log.reason is Reason.ASKED else RETENTION
+
+
 def is_gone(missed: Missed) -> bool:
     """Whether all of it is gone for good. What could not be read may be there again when the disk is."""
-    return all(reason in (RETENTION, DELETED) for reason in missed.reason.split("; "))
+    return all(reason in (RETENTION, TRIMMED, DELETED) for reason in missed.reason.split("; "))
 
 
 def joined(one: Missed | None, two: Missed | None) -> Missed | None:

@@ -93,7 +93,9 @@ class Delivery(Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
-            if self._lease.is_open(self._place):  # where the lease has ended this raises: the work may be done twice
+            if (promised := self._lease.promised) and self._place in promised:
+                promised[self._place] = True  # a transaction acks it, or gives it back
+            elif self._lease.is_open(self._place):  # where the lease has ended this raises: the work may be done twice
                 self.ack()
         elif not self.settled:
             # Cancelled: not the record's fault, so it goes back at once.

@@ -17,6 +17,7 @@ import msgspec
 
 from runnel.broker.log import CHUNK, KEEP_BYTES, KEEP_COUNT, Log
 from runnel.core.errors import RunnelError
+from runnel.core.position import Position
 from runnel.core.record import Meta
 
 if TYPE_CHECKING:
@@ -35,13 +36,20 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     message_id: str | None = None
     checked: bool = False  # against the type of its topic
     extra: int = 0  # bytes of keys and headers
+    producer: int = 0  # who numbers its records; 0: nobody
+    producer_sequence: int = 0  # the number of the first; below 0: the next one, or -1 - n where none is known
+    known: Position | None = None  # where it was stored before, says its number
+    is_awaited: bool = False  # whether the task that publishes it waits until there is room
+    landed: asyncio.Future[None] | None = None  # done when it is durable, if a task waited for room
+    expected_offset: int | None = None  # what its first record must get, or nothing is appended
 
 
 class Blocked(NamedTuple):
-    """A publish that waits for room; the future gives its first offset."""
+    """A publish that waits for room; the future gives its first offset. `go`: what to do instead of appending it."""
 
     entry: Entry
     first: asyncio.Future[int]
+    go: Callable[[], int] | None = None
 
 
 class Watch(NamedTuple):
@@ -176,13 +184,19 @@ class Gate:
     def release(self, log: Log, append: Callable[[Entry], int]) -> None:
         """Room was made: publish what waited, first come first served, while it fits."""
         while self.blocked:
-            entry, first = self.blocked[0]
+            entry, first, go = self.blocked[0]
             if not first.done() and self.refusing(log, entry) is not None:
                 return
             self.blocked.popleft()
             if first.done():  # it was cancelled or ran out of time, and has written nothing
                 continue
             try:
-                first.set_result(append(entry))
+                offset, wrong = append(entry) if go is None else go(), None
             except Exception as error:  # the publisher's affair, and never that of whoever made room
-                first.set_exception(error)
+                offset, wrong = 0, error
+            if first.done():
+                continue  # cancelled by somebody whom the append told
+            if wrong is None:
+                first.set_result(offset)
+            else:
+                first.set_exception(wrong)

@@ -6,31 +6,83 @@ Below: log. Above: commits; topic, whose short way adds to a batch that is gathe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 
 from runnel.broker.gate import Entry
 from runnel.broker.log import Log
+from runnel.broker.timeline import Timeline
+from runnel.broker.unit import Unit
 from runnel.broker.waiting import tell
+from runnel.core.packing import BYTES, JSON, MSGPACK, pack
 from runnel.core.record import Meta
 from runnel.journal.draft import Draft
+from runnel.journal.entry import Kind, Part
+from runnel.journal.parts import ids_part
 
 BATCH_BYTES = 4 * 1024 * 1024  # a batch that has this much takes no more publishes
 
+_CONTENT = {"json": JSON, "msgpack": MSGPACK}
+
 
 class Pending:
-    """How much is on its way, and how much may be; where those who wait for it get their futures from."""
+    """How much is on its way, and how much may be; who waits for room, and where futures come from."""
 
-    __slots__ = ("bytes", "create_future", "limit")
+    __slots__ = ("_loop", "_waiting", "bytes", "create_future", "limit", "over")
 
     def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
         self.bytes, self.limit = 0, limit
         self.create_future: Callable[[], asyncio.Future[None]] = loop.create_future
+        self.over = False  # nothing is written any more: nobody need wait
+        self._loop = loop
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def has_room(self) -> bool:
+        """Whether more may be handed over."""
+        return self.bytes < self.limit and not self._waiting
+
+    async def room(self) -> None:
+        """Return when more may be handed over, first come first served."""
+        waiter = self.create_future()
+        self._waiting.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+            # Whoever was woken hands over before the next one looks, so that the bound holds.
+            self._loop.call_soon(self.make_room)
+
+    def make_room(self) -> None:
+        """Have the first one who waits go on, if there is room."""
+        while self._waiting and (self.bytes < self.limit or self._waiting[0].done() or self.over):
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                tell(waiter)
+                return
 
 
 class Gathering:
     """Records of one topic that become one batch: published in one go, or while the journal was busy."""
 
-    __slots__ = ("first", "listeners", "log", "metas", "pending", "sequence", "size", "values", "waiters", "weight")
+    __slots__ = (
+        "counted",
+        "first",
+        "ids",
+        "listeners",
+        "log",
+        "metas",
+        "packed",
+        "pending",
+        "producer",
+        "producer_sequence",
+        "sequence",
+        "size",
+        "values",
+        "waiters",
+        "weight",
+    )
 
     def __init__(self, log: Log, first: int, pending: Pending) -> None:
         self.log, self.first, self.pending = log, first, pending
@@ -41,9 +93,21 @@ class Gathering:
         self.sequence = 0
         self.waiters: list[asyncio.Future[None]] = []
         self.listeners: list[Callable[[Exception | None], None]] = []  # told at once, not at the loop's next turn
+        self.ids: list[tuple[str, int]] | None = None  # message ids, and the offsets of their records
+        self.producer = self.producer_sequence = 0
+        self.counted = False  # whether it is among what comes to its log; until it is closed it counts by itself
+        self.packed: bytes | None = None  # its bytes, where it was packed before its time came
 
     def add(self, entry: Entry) -> None:
         """Take in what one publish appends."""
+        if entry.message_id is not None:
+            self.ids = self.ids or []
+            self.ids.append((entry.message_id, self.end))
+        if entry.producer and not self.producer:
+            self.producer, self.producer_sequence = entry.producer, entry.producer_sequence
+        if self.counted:
+            self.log.coming += len(entry.values)
+            self.log.coming_bytes += entry.size
         if entry.metas is not None:
             if self.metas is None:
                 self.metas = [None] * len(self.values)
@@ -61,9 +125,56 @@ class Gathering:
         return self.first + len(self.values)
 
     @property
-    def is_full(self) -> bool:
-        """Whether the next publish goes into another batch."""
-        return self.weight >= BATCH_BYTES
+    def count(self) -> int:
+        """How many records it has."""
+        return len(self.values)
+
+    def takes(self, entry: Entry) -> bool:
+        """Whether `entry` may go into the same batch."""
+        if self.weight >= BATCH_BYTES or entry.producer != self.producer:
+            return False
+        return not entry.producer or entry.producer_sequence == self.producer_sequence + self.count
+
+    def pack(self) -> bytes:
+        """Its bytes."""
+        if self.packed is not None:
+            return self.packed
+        codec = self.log.codec or self.log.schema
+        return pack(
+            self.values,
+            self.metas,
+            compression=self.log.options.compression,
+            content_type=BYTES if codec is None else _CONTENT[codec.encoding],
+            producer=self.producer,
+            producer_sequence=self.producer_sequence,
+        )
+
+    def parts(self, topic: int, at: int) -> Iterator[Part]:
+        """What is written of it: the batch, and what is to be remembered with it."""
+        body = self.pack()
+        last = self.first + len(self.values) - 1
+        crc = int.from_bytes(body[:4], "little")
+        yield Part(Kind.BATCH, body, crc, topic, self.first, last, self.sequence, at)
+        if self.ids is not None:
+            yield ids_part(topic, [name for name, _ in self.ids], [offset for _, offset in self.ids], at)
+
+    def land(self, timeline: Timeline, when: datetime) -> None:
+        """It is durable: append it to its log in memory."""
+        timeline.land(self.log, self.sequence, when, self.values, self.metas, self.size)
+
+    def count_in(self) -> None:
+        """It is on its way, and open to nobody but its producer."""
+        self.counted = True
+        self.log.coming += self.count
+        self.log.coming_bytes += self.size
+
+    def count_out(self) -> None:
+        """It landed, or will not."""
+        self.pending.bytes -= self.weight
+        if self.counted:
+            self.counted = False
+            self.log.coming -= self.count
+            self.log.coming_bytes -= self.size
 
     def tell(self, error: Exception | None = None) -> None:
         """It is durable and visible, or it failed. Each waiter has a future of its own: none can cancel another."""
@@ -76,7 +187,18 @@ class Gathering:
 class Commit:
     """One entry on its way: what it holds, and who is to be told."""
 
-    __slots__ = ("draft", "flushes", "frees", "gatherings", "holds_records", "landed", "round", "sequence", "undo")
+    __slots__ = (
+        "draft",
+        "flushes",
+        "frees",
+        "gatherings",
+        "holds_records",
+        "landed",
+        "round",
+        "sequence",
+        "undo",
+        "units",
+    )
 
     def __init__(self, draft: Draft, gatherings: list[Gathering], sequence: int, round_: int) -> None:
         self.draft, self.gatherings, self.sequence, self.round = draft, gatherings, sequence, round_
@@ -85,16 +207,18 @@ class Commit:
         self.landed: list[Callable[[], None]] = []  # called when it is durable
         self.flushes: list[asyncio.Future[None]] = []  # who waits for this and all before it
         self.undo: list[Callable[[], None]] = []  # called when it was not written, and may be said again
+        self.units: list[Unit] = []
 
 
 class Stored:
     """What a log in memory knows about its topic on disk."""
 
-    __slots__ = ("_next", "gathering", "id")
+    __slots__ = ("_next", "_numbered", "gathering", "id")
 
     def __init__(self, id: int, next: int) -> None:
         self.id, self._next = id, next
         self.gathering: Gathering | None = None  # takes the next publish
+        self._numbered: Gathering | None = None  # takes what its producer numbers next
 
     @property
     def next(self) -> int:
@@ -105,7 +229,38 @@ class Stored:
         """The next publish does not go into `gathering` any more."""
         if self.gathering is gathering:
             self._next, self.gathering = gathering.end, None
+            gathering.count_in()
+        elif self._numbered is gathering:
+            self._numbered = None
+
+    @property
+    def numbered(self) -> Gathering | None:
+        """The batch of a producer that is the last one, and may take what it publishes next."""
+        one = self._numbered
+        return one if one is not None and self.gathering is None and one.end == self._next else None
+
+    def number(self, gathering: Gathering) -> None:
+        """A producer numbers `gathering`: nobody else's records go into it."""
+        self.close(gathering)
+        self._next, self._numbered = gathering.end, gathering
+
+    def append(self, gathering: Gathering) -> None:
+        """`gathering` has the next offsets, and takes nothing more."""
+        if self.gathering is not None:
+            self.close(self.gathering)
+        self._next = gathering.end
+        gathering.count_in()
 
     def take_back(self, offset: int) -> None:
         """The records from `offset` on were never seen, and will not come."""
-        self._next, self.gathering = min(self.next, offset), None
+        self._next, self.gathering, self._numbered = min(self.next, offset), None, None
+
+
+def refuse_behind(gatherings: Iterable[Gathering], refused: dict[Log, Exception]) -> None:
+    """Refuse, too, what a producer numbered behind records that are refused: it left out no number."""
+    lost: dict[int, Exception] = {}
+    for one in gatherings:
+        if one.producer and one.log in refused:
+            lost.setdefault(one.producer, refused[one.log])
+        elif one.producer in lost:
+            refused[one.log] = lost[one.producer]

@@ -11,6 +11,7 @@ from runnel.broker.group.options import GroupOptions
 from runnel.broker.group_reader import GroupReader
 from runnel.broker.start import Start
 from runnel.core.errors import InvalidOption, UnknownGroup
+from runnel.core.journal_errors import GroupInUse
 from runnel.journal.group_state import GroupState
 
 if TYPE_CHECKING:
@@ -72,6 +73,14 @@ class Groups:
     def _add(self, reader: GroupReader) -> None:
         reader.attachment.attach(reader)
         self._readers[reader.name, reader.pattern] = reader
+
+    def remove(self, name: str, pattern: str) -> None:
+        """Forget a group that nobody is a member of, and all that it settled."""
+        found = self.find(name, pattern)
+        if found.subscriptions:
+            raise GroupInUse(name, pattern, len(found.subscriptions))
+        found.end(UnknownGroup(name, pattern))
+        self._bus.publisher.release()  # those who waited for it
 
     def unkeep(self, topic: str) -> None:
         """A topic that groups have joined already turns out not to be durable: nor are they."""

@@ -19,6 +19,7 @@ from runnel.core.batch import Slice, Stretch
 from runnel.core.options import TopicOptions
 from runnel.core.position import Position
 from runnel.core.record import Meta
+from runnel.journal.gone import Reason
 
 if TYPE_CHECKING:
     from runnel.broker.gate import Gate
@@ -70,6 +71,7 @@ class Log:
         "deleted",
         "epoch",
         "gate",
+        "held",
         "ids",
         "metas",
         "name",
@@ -80,6 +82,7 @@ class Log:
         "total_bytes",
         "trip",
         "values",
+        "why",
     )
 
     def __init__(self, name: str, epoch: int, options: TopicOptions) -> None:
@@ -93,6 +96,8 @@ class Log:
         self.bytes_out = 0  # of the values trimmed
         self._counted = 0
         self._floor = 0  # the oldest offset that may be read; values below it go a little later
+        self.why = Reason.UNKNOWN  # it moved there
+        self.held: int | None = None  # of a durable topic: retention takes nothing from here on, somebody holds it
         self._bytes_below = 0  # the bytes ever appended below it
         self._look_at = KEEP_COUNT + CHUNK  # records, or bytes, at which to ask the readers what they want kept
         self._look_at_bytes = KEEP_BYTES + KEEP_BYTES // 2
@@ -115,10 +120,25 @@ class Log:
         return self.base + len(self.values)
 
     @property
+    def next(self) -> int:
+        """The offset that the next publish gets: of a durable topic, behind what is on its way."""
+        return self.base + len(self.values) if self.stored is None else self.stored.next
+
+    @property
     def first(self) -> int:
         """The oldest offset that can be read."""
         kept = self.options.retention_count
-        return self._floor if kept is None else max(self._floor, self.end - kept)
+        if kept is None:
+            return self._floor
+        first = self.end - kept
+        if self.held is not None and first > self.held:
+            first = self.held
+        return first if first > self._floor else self._floor
+
+    @property
+    def reason(self) -> Reason:
+        """Why it begins where it does."""
+        return Reason.COUNT if self.first > self._floor else self.why
 
     @property
     def live_bytes(self) -> int:
@@ -190,9 +210,21 @@ class Log:
         run = self.runs[self._run_at(offset)]
         return run.sequence + offset - run.offset
 
+    def offset_behind(self, sequence: int) -> int:
+        """The first offset in memory that does not lie before `sequence`; the end, if all do."""
+        at = bisect_right(self.runs, sequence, key=_run_sequence) - 1
+        if at < 0:
+            return self.base
+        run = self.runs[at]
+        return max(self.base, min(run.end, run.offset + sequence - run.sequence))
+
     def position(self, offset: int) -> Position:
         """`offset` as a position in this life of the topic."""
         return Position(self.epoch, offset)
+
+    def time_of(self, offset: int) -> datetime:
+        """When a record in memory was published."""
+        return self.runs[self._run_at(offset)].time
 
     def _run_at(self, offset: int) -> int:
         return bisect_right(self.runs, offset, key=_run_offset) - 1
@@ -249,19 +281,23 @@ class Log:
 
     def _trim_stored(self, now: datetime) -> None:
         """Move the first offset of a durable topic, as far as what is in memory tells. The rest is the store's."""
-        options, floor = self.options, self.first
+        options, floor, why = self.options, self.first, Reason.COUNT
         if options.retention_bytes is not None and self.count_bytes() - self._bytes_below > options.retention_bytes:
-            floor = self.offset_leaving(options.retention_bytes, floor)
+            leaving = self.offset_leaving(options.retention_bytes, floor)
+            if leaving > floor:
+                floor, why = leaving, Reason.BYTES
         if options.retention_age is not None and self.runs:
             oldest = now - timedelta(seconds=options.retention_age)
-            if self.runs[0].time < oldest:
-                floor = max(floor, self.offset_at(oldest))
-        self.begin_at(floor)
+            if self.runs[0].time < oldest and (young := self.offset_at(oldest)) > floor:
+                floor, why = young, Reason.AGE
+        self.begin_at(floor, why)
 
-    def begin_at(self, first: int) -> None:
-        """Nothing before `first` can be read any more."""
+    def begin_at(self, first: int, why: Reason = Reason.UNKNOWN, *, force: bool = False) -> None:
+        """Nothing before `first` can be read any more. What is held stays, unless by `force`."""
+        if self.held is not None and first > self.held and not force:
+            first = self.held
         if first > self._floor:
-            self._floor = first
+            self._floor, self.why = first, why
             if first >= self.base:
                 self._bytes_below = self.bytes_before(first)
 
@@ -269,6 +305,18 @@ class Log:
         """Be the tail, still empty, of a topic that has the records [first, end) of `size` bytes on disk."""
         self._floor, self.base, self._counted = first, end, end
         self.total_bytes = self.bytes_out = size
+
+    def pass_by(self, count: int, size: int) -> int:
+        """The next `count` records, of `size` bytes, are on disk only: be empty behind them; how many runs went.
+
+        What is in memory is one stretch up to the end, so all that lies before them leaves it as well.
+        """
+        dead = self.cut(self.end)
+        self.base += count
+        self._counted = self.base
+        self.total_bytes += size
+        self.bytes_out = self.total_bytes
+        return dead
 
     def clear(self) -> None:
         """Let go of everything: the topic was deleted."""
@@ -295,5 +343,6 @@ class Log:
 
 
 _run_offset = attrgetter("offset")
+_run_sequence = attrgetter("sequence")
 _run_bytes = attrgetter("bytes_before")
 _run_time = attrgetter("time")

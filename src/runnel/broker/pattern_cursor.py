@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from runnel.broker.arrears import Arrears
 from runnel.broker.catch_up import END, CatchUp
-from runnel.broker.cursor import DELETED, RETENTION, SLICE, Missed, Taken, joined, nobody
+from runnel.broker.cursor import DELETED, RETENTION, SLICE, Missed, Taken, joined, nobody, why_gone
 from runnel.broker.log import Log, Run
 from runnel.broker.timeline import Timeline
 from runnel.core.batch import Slice
@@ -95,7 +95,7 @@ class PatternCursor:
             first = min(run.end, self.timeline.first(run.log))
             if first <= start:
                 break
-            missed = joined(missed, self._advance(first - start, DELETED if run.log.deleted else RETENTION))
+            missed = joined(missed, self._advance(first - start, why_gone(run.log)))
         return missed
 
     def forget_gone(self) -> None:
@@ -206,7 +206,7 @@ class PatternCursor:
         """Nothing more is to be read from disk. What was due and did not come is gone."""
         before, self.position = self.position, max(self.position, self._behind_until)
         self._behind, self._skipped = None, 0
-        gone, deleted = self._arrears.close()
+        gone, deleted = self._arrears.close(self._behind_until)
         missed = Missed(before, self.position, gone, RETENTION) if gone else None
         if deleted:
             missed = joined(missed, Missed(before, self.position, deleted, DELETED))
@@ -234,7 +234,7 @@ class PatternCursor:
         """Records of the run at the head, which is in memory, or was. No further: the next ones may be on disk."""
         run, start = self._ahead[0]
         if (first := min(run.end, self.timeline.first(run.log))) > start:
-            return Taken([], self._advance(first - start, DELETED if run.log.deleted else RETENTION))
+            return Taken([], self._advance(first - start, why_gone(run.log)))
         stop = min(run.end, start + min(limit, SLICE))
         part = self.timeline.slice(run.log, start, stop)
         self._advance(stop - start, "")

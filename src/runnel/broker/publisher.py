@@ -1,7 +1,7 @@
 """From what a caller wants published to what is appended: checks first, then one entry.
 
 Nothing is appended before everything about an entry is known to be right.
-Below: gate, timeline. Above: topic.
+Below: gate, once, timeline. Above: topic, producer.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from runnel.broker.flow import Flow
 from runnel.broker.gate import Blocked, Entry
+from runnel.broker.once import Once
 from runnel.core.codec import Codec
 from runnel.core.errors import (
     Full,
@@ -31,7 +32,7 @@ from runnel.core.payload import frozen_headers, key_bytes, value_bytes
 from runnel.core.policy import PolicyKind
 from runnel.core.record import NO_HEADERS, Meta
 from runnel.core.trace import HEADER
-from runnel.core.window import MessageIds
+from runnel.core.transaction_errors import OffsetConflict
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus
@@ -51,6 +52,7 @@ class Publisher:
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
+        self.once = Once(bus)
         self.blocked: set[Log] = set()  # logs with publishers that wait
         self.trace: Callable[[], str | None] | None = None
 
@@ -74,7 +76,10 @@ class Publisher:
         message_id: str | None,
     ) -> Entry:
         """The entry of one record."""
-        data = value_bytes(topic, value) if codec is None else codec.encode(topic, value)
+        if value is None and key is not None and self._is_compacted(topic):
+            data = b""  # a tombstone
+        else:
+            data = value_bytes(topic, value) if codec is None else codec.encode(topic, value)
         if len(data) > MAX_RECORD_BYTES:
             raise TooLarge(f"a record for {topic!r}", len(data), "max_record_bytes", MAX_RECORD_BYTES)
         if message_id is not None and not (isinstance(message_id, str) and 0 < len(message_id) <= 256):
@@ -88,6 +93,10 @@ class Publisher:
                 f"the key and headers of a record for {topic!r}", extra, "max_record_bytes", MAX_RECORD_BYTES
             )
         return Entry((data,), (meta,), len(data), message_id, codec is not None, extra)
+
+    def _is_compacted(self, topic: str) -> bool:
+        log = self._bus.catalog.logs.get(topic)
+        return log is not None and bool(log.options.compact)
 
     def many(
         self,
@@ -181,30 +190,33 @@ class Publisher:
     def append(self, log: Log, entry: Entry) -> int:
         """Append `entry`, or find it already there; its first offset. To a durable topic: hand it over."""
         bus = self._bus
-        if entry.message_id is not None:
-            if log.ids is None:
-                log.ids = MessageIds()
-            if (found := log.ids.find(entry.message_id, bus.clock.time())) is not None:
-                return found.offset
+        is_told_apart = entry.message_id is not None or entry.producer
+        if is_told_apart and (found := self.once.find(log, entry)) is not None:
+            return found.offset
+        if entry.expected_offset is not None and entry.expected_offset != log.next:
+            raise OffsetConflict(log.name, entry.expected_offset, log.next)
         if log.stored is not None:
             assert bus.store is not None, "only a store makes logs durable"
             first = bus.store.commits.hand_over(log, entry)
         else:
             first = bus.timeline.append(log, entry.values, entry.metas, entry.size)
-        if entry.message_id is not None and log.ids is not None:
-            log.ids.remember(entry.message_id, log.position(first), bus.clock.time())
+        if is_told_apart:
+            self.once.remember(log, entry, first)
         return first
 
     def append_now(self, log: Log, entry: Entry) -> int | None:
-        """Append `entry` if nobody has to be waited for; None otherwise."""
+        """Append `entry` if nobody has to be waited for, or find it already there; None otherwise."""
         self._check_type(log, entry)
-        if log.stored is not None and not self._journal_has_room():
+        if (log.stored is None or self._journal_has_room()) and not self._must_wait(log, entry):
+            return self.append(log, entry)
+        if entry.message_id is None and (not entry.producer or entry.producer_sequence < 0):
             return None
-        return None if self._must_wait(log, entry) else self.append(log, entry)
+        found = self.once.find(log, entry)
+        return None if found is None else found.offset
 
     def _journal_has_room(self) -> bool:
         store = self._bus.store
-        return store is None or store.commits.has_room()
+        return store is None or store.commits.pending.has_room()
 
     @staticmethod
     def _must_wait(log: Log, entry: Entry) -> bool:
@@ -229,7 +241,7 @@ class Publisher:
     def full(self, log: Log, entry: Entry) -> Full:
         """Why `append_now` did not."""
         store = self._bus.store
-        if log.stored is not None and store is not None and not store.commits.has_room():
+        if log.stored is not None and store is not None and not store.commits.pending.has_room():
             return Full(log.name, "the journal", store.journal.options.max_pending_bytes)
         flow = self._in_the_way(log, entry)
         return Full(log.name, flow.owner.label, flow.buffer)
@@ -238,21 +250,24 @@ class Publisher:
         """Append `entry` as soon as there is room; its first offset."""
         if log.stored is not None and not self._journal_has_room():
             assert self._bus.store is not None
-            await self._bus.store.commits.room()
+            await self._bus.store.commits.pending.room()
             if log.deleted:
                 raise TopicDeleted(log.name, log.epoch)
             if not self._must_wait(log, entry):
                 return self.append(log, entry)
+        entry.is_awaited = True
         return await self.queue(log, entry, asyncio.current_task())
 
-    def queue(self, log: Log, entry: Entry, task: asyncio.Task[Any] | None) -> asyncio.Future[int]:
-        """Have `entry` appended as soon as there is room, for `task`; its first offset."""
+    def queue(
+        self, log: Log, entry: Entry, task: asyncio.Task[Any] | None, go: Callable[[], int] | None = None
+    ) -> asyncio.Future[int]:
+        """Have `entry` appended as soon as there is room, for `task`; its first offset. With `go`, that is called."""
         gate = log.gate
         assert gate is not None, "only a reader can be in the way"
         gate.blocked = gate.blocked or deque()
         count, size = len(entry.values), entry.size
-        count_ahead = count + sum(len(other.values) for other, _ in gate.blocked)
-        size_ahead = size + sum(other.size for other, _ in gate.blocked)
+        count_ahead = count + sum(len(other.entry.values) for other in gate.blocked)
+        size_ahead = size + sum(other.entry.size for other in gate.blocked)
         for flow in gate.limited:
             if flow.policy.kind is PolicyKind.BLOCK and count > flow.buffer:
                 raise TooLarge(f"a batch for {log.name!r}", count, f"buffer of {flow.owner.label!r}", flow.buffer)
@@ -268,7 +283,7 @@ class Publisher:
                 flow.owner.label,
             )
         entry.values = tuple(entry.values)  # the caller may go on changing its own
-        gate.blocked.append(Blocked(entry, first))
+        gate.blocked.append(Blocked(entry, first, go))
         self.blocked.add(log)
         if (seconds := flow.policy.timeout) is not None:
             late = PublishTimeout(log.name, flow.owner.label, seconds)
@@ -293,12 +308,17 @@ class Publisher:
 
     def _append_late(self, log: Log, entry: Entry) -> int:
         self._check_type(log, entry)  # the topic may have got a type while it waited
-        return self.append(log, entry)
+        first = self.append(log, entry)
+        if entry.is_awaited and (landed := self.once.landing(log, entry, first)) is not None:
+            # Its task goes on a turn later. Until then this may fail, and another record get the same offset.
+            landed.add_done_callback(_heard)
+            entry.landed = landed
+        return first
 
     def refuse_blocked(self, log: Log, error: Exception) -> None:
         """Nobody will make room any more: the waiting publishers get `error`."""
         if log.gate is not None and log.gate.blocked:
-            for _, first in log.gate.blocked:
+            for _, first, _ in log.gate.blocked:
                 if not first.done():
                     first.set_exception(error)
             log.gate.blocked.clear()
@@ -315,6 +335,12 @@ def _seconds(option: str, value: Seconds) -> float:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 10**10:
         raise InvalidOption(option, value, "expected seconds (or a timedelta), 0 or more")
     return float(seconds)
+
+
+def _heard(landed: asyncio.Future[None]) -> None:
+    """Whoever waits for it was told, or has given up: asyncio need not complain."""
+    if not landed.cancelled():
+        landed.exception()
 
 
 def _report(first: asyncio.Future[int]) -> None:

@@ -21,7 +21,7 @@ from runnel.broker.log import KEEP_BYTES, KEEP_COUNT
 from runnel.broker.start import Start
 from runnel.core.batch import Slice
 from runnel.core.clock import Clock
-from runnel.core.errors import InvalidOption, NameInUse
+from runnel.core.errors import InvalidOption, NameInUse, NotSupported
 from runnel.core.options import positive
 from runnel.core.pattern import check_name, matches
 from runnel.core.policy import Policy
@@ -48,6 +48,7 @@ class SubscribeOptions(msgspec.Struct, frozen=True):
     on_gap: Callable[[Gap], object] | None = None
     on_drop: Callable[[Record[bytes]], object] | None = None
     dead_letter: str | None = None
+    hold: bool | None = None  # None: as the name did before
     lags: bool = False  # nothing was said about bounds: where records are on disk, it may be as slow as it likes
 
 
@@ -62,6 +63,10 @@ class Reader:
         self.watches: list[Watch] = []
         if options.name is not None and not (isinstance(options.name, str) and options.name):
             raise InvalidOption("name", options.name, "a subscription's name is text of 1 character or more")
+        if options.hold and options.name is None:
+            raise InvalidOption("hold", True, "what is held is kept under a name; give the subscription one")
+        if options.hold and not bus.is_durable:
+            raise NotSupported("hold=True", "this broker lives in memory only")
         positive("buffer", options.buffer)
         positive("buffer_bytes", options.buffer_bytes)
         if options.dead_letter is not None:
@@ -95,6 +100,8 @@ class Reader:
         if self.name is not None and self.name in bus.named:
             raise NameInUse(self.name)
         self.attachment.cover()
+        if self.options.hold and not self._on_disk():
+            raise NotSupported("hold=True", f"topic {self.pattern!r} is kept in memory only")
         cursor, missed = self._starting()
         options = self.options
         eager = options.on_drop is not None or options.dead_letter is not None
@@ -108,6 +115,9 @@ class Reader:
         self.attachment.attach(subscription)
         if self.name is not None:
             self._bus.named[self.name] = subscription
+            if self.options.hold is not None and self._bus.store is not None:
+                place = self.place_of(subscription)
+                self._bus.store.keeper.hold(subscription, self.name, place, hold=self.options.hold)
 
     def leave(self, subscription: Subscription[Any]) -> None:
         """Let go of everything; a name keeps its position."""

@@ -15,11 +15,13 @@ import msgspec
 
 from runnel.broker.group.options import GroupOptions
 from runnel.broker.group_keeper import GroupKeeper
+from runnel.broker.holding import Hold, Holding
 from runnel.core.errors import UnknownTopic
 from runnel.core.position import Position
 from runnel.journal.entry import Kind, Part, state
 from runnel.journal.group_state import GroupState
-from runnel.journal.ledger import CursorState, Ledger, cursor_part, group_part
+from runnel.journal.ledger import CursorState, Ledger
+from runnel.journal.parts import cursor_forgotten_part, cursor_part, group_part
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus
@@ -32,18 +34,20 @@ SOON = 0.005
 logger = logging.getLogger("runnel")
 
 Place = tuple[str, Position | int]
+Written = tuple[str, Position | int, bool]  # and whether it holds
 
 
 class StateKeeper:
     """What is new since the last commit."""
 
-    commits: Commits  # set by the store, which makes both
+    commits: Commits  # set by the store, which makes them all
+    holding: Holding
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._moved: dict[Subscription[Any], None] = {}
         self._positions: set[str] = set()  # names whose position is new, though nobody reads under them now
-        self._written: dict[str, Place] = {}
+        self._written: dict[str, Written] = {}
         self._groups: dict[int, GroupKeeper] = {}
         self._next_group = 1
         self._due = False
@@ -58,7 +62,10 @@ class StateKeeper:
         self._next_group = ledger.next_group
         for cursor in ledger.cursors.values():
             place = Position(cursor.epoch, cursor.place) if cursor.epoch else cursor.place
-            self._bus.positions[cursor.name] = self._written[cursor.name] = (cursor.pattern, place)
+            self._bus.positions[cursor.name] = (cursor.pattern, place)
+            self._written[cursor.name] = (cursor.pattern, place, cursor.hold)
+            if cursor.hold:
+                self.holding.restore(Hold(cursor.name, cursor.pattern, place))
         for group in ledger.groups.values():
             try:
                 self._bus.groups.revive(group, msgspec.convert(group.options, GroupOptions))
@@ -87,6 +94,21 @@ class StateKeeper:
         """The position of `name` was set."""
         self._positions.add(name)
         self.touch()
+
+    def hold(self, subscription: Subscription[Any], name: str, place: Place, *, hold: bool) -> None:
+        """From now on `name` holds what it has not read, or does not any more."""
+        if hold:
+            self.holding.begin(name, *place)
+        else:
+            self.holding.release(name)
+        self.moved(subscription)
+
+    def forget(self, name: str) -> None:
+        """Nobody wants the position of `name` any more."""
+        self.holding.release(name)
+        self._positions.discard(name)
+        self._written.pop(name, None)
+        self.commits.tell(cursor_forgotten_part(name))
 
     # -- groups -------------------------------------------------------------------------------------------------
 
@@ -131,17 +153,20 @@ class StateKeeper:
             places = {name: self._bus.positions[name] for name in names}
             # Those who read under a name now know better than where it was left.
             places |= {one.name: place for one in moved if one.name and (place := one.place()) is not None}
-            news = {name: place for name, place in places.items() if self._written.get(name) != place}
-            parts += [cursor_part(_cursor(name, *place)) for name, place in news.items()]
+            written = {name: (*place, name in self.holding.holds) for name, place in places.items()}
+            news = {name: place for name, place in written.items() if self._written.get(name) != place}
+            for name, told in news.items():
+                parts.append(cursor_part(_cursor(name, *told)))
+                self.holding.moved(name, told[1])  # what it passed may go with the next commit, not before
             before = {name: self._written.get(name) for name in news}
             self._written.update(news)
             if news:
                 undo.append(lambda: self._unwrite(before))
         return parts, landed, undo
 
-    def _unwrite(self, before: dict[str, Place | None]) -> None:
+    def _unwrite(self, before: dict[str, Written | None]) -> None:
         for name, place in before.items():
-            if place is None:
+            if place is None or (name not in self._bus.positions and name not in self._bus.named):
                 self._written.pop(name, None)
             else:
                 self._written[name] = place
@@ -151,7 +176,7 @@ class StateKeeper:
                 self._positions.add(name)
 
 
-def _cursor(name: str, pattern: str, place: Position | int) -> CursorState:
+def _cursor(name: str, pattern: str, place: Position | int, hold: bool) -> CursorState:
     if isinstance(place, Position):
-        return CursorState(name, pattern, place.epoch, place.offset)
-    return CursorState(name, pattern, 0, place)
+        return CursorState(name, pattern, place.epoch, place.offset, hold)
+    return CursorState(name, pattern, 0, place, hold)

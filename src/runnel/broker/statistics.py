@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from runnel.broker.handler import HandlerStatistics
+from runnel.broker.journal_statistics import JournalStatistics, of_store
 from runnel.broker.subscription import Subscription
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus
+    from runnel.broker.group_reader import GroupReader
 
 ANONYMOUS = "anonymous"
 OTHER = "(other)"
@@ -103,6 +105,7 @@ class Statistics(msgspec.Struct, frozen=True):
     delivered: int
     dropped: int
     waiting_publishers: int
+    journal: JournalStatistics | None = None  # of a durable broker
 
 
 class Tally:
@@ -169,6 +172,31 @@ def flowed(subscription: Subscription[Any]) -> Tally:
     return tally
 
 
+def of_group(reader: GroupReader) -> GroupStatistics:
+    """A group as it is now: how far it is, and what each member holds."""
+    group = reader.group
+    members = tuple(
+        MemberStatistics(member.name, member.held, member.prefetch, member.granted, member.acked)
+        for member in group.members.values()
+    )
+    published = group.time_at(reader.floor())  # the oldest that is not settled
+    return GroupStatistics(
+        reader.name,
+        reader.pattern,
+        reader.flow.lag(),
+        group.outstanding,
+        group.scheduled,
+        0.0 if published is None else max(0.0, reader.clock.time() - published),
+        group.acked,
+        group.redelivered,
+        group.dead_lettered,
+        group.expired,
+        reader.missed,
+        group.paused,
+        members,
+    )
+
+
 def snapshot(bus: Bus) -> Statistics:
     """The broker as it is now."""
     topics = {}
@@ -213,4 +241,5 @@ def snapshot(bus: Bus) -> Statistics:
         sum(each.delivered for each in sums.values()),
         sum(each.dropped for each in sums.values()),
         sum(len(log.gate.blocked or ()) for log in bus.publisher.blocked if log.gate),
+        None if bus.store is None else of_store(bus.store),
     )

@@ -6,26 +6,33 @@ Below: commits, state_keeper, journal. Above: bus, publisher, catalog, cursor, g
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from runnel.broker.cleaning import Cleaner
 from runnel.broker.commits import Commits
+from runnel.broker.disk_watch import DiskWatch
 from runnel.broker.gathering import Stored
+from runnel.broker.holding import Holding
 from runnel.broker.log import Log
+from runnel.broker.retaining import Retaining
+from runnel.broker.scrubbing import Scrubber
+from runnel.broker.staging import Staging
 from runnel.broker.state_keeper import StateKeeper
 from runnel.core.codec import Schema
 from runnel.core.errors import TopicDeleted
+from runnel.core.journal_errors import TopicHeld
 from runnel.core.moment import from_micros, micros
 from runnel.core.options import TopicOptions
-from runnel.journal import retention
 from runnel.journal.draft import Draft, WriteFailed
-from runnel.journal.entry import Part
 from runnel.journal.folder import FolderLock
-from runnel.journal.history import Plan
+from runnel.journal.gone import Reason
+from runnel.journal.history import Opened, Plan
 from runnel.journal.journal import RESERVED_SEQUENCES, Journal
-from runnel.journal.ledger import TopicState, sequence_part, topic_part, trim_part
+from runnel.journal.ledger import TopicState
+from runnel.journal.parts import sequence_part, topic_part, trim_part
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus
@@ -34,6 +41,8 @@ READERS = 2  # threads that read for those who are behind
 CLOSED = "the broker is closed"
 
 logger = logging.getLogger("runnel")
+
+T = TypeVar("T")
 
 
 class Store:
@@ -48,6 +57,13 @@ class Store:
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="runnel-read")
         self._next_topic = journal.ledger.next_topic
         self.is_closed = False
+        self.holding = self.keeper.holding = Holding(bus, self)
+        self.retaining = Retaining(bus, self)
+        self.holding.released = self.retaining.released
+        self.staging = Staging(bus, self)
+        self.watch = DiskWatch(bus, self, str(lock.folder))
+        self.scrubber = Scrubber(journal, str(lock.folder))
+        self.cleaner = Cleaner(journal, self.commits.call, self.holds, lambda: int(bus.clock.time() * 1e6))
 
     def __repr__(self) -> str:
         return f"<Store of {self.journal!r}, {self.commits!r}>"
@@ -62,19 +78,28 @@ class Store:
             revived = Log(topic.name, topic.epoch, TopicOptions.of(dict(topic.options)))
             revived.revive(topic.first, topic.end, topic.bytes)
             revived.stored = Stored(topic.id, topic.end)
+            self.retaining.adopt(revived, topic)
             if topic.schema is not None:
                 revived.schema = Schema(topic.schema["encoding"], topic.schema["schema"])
             bus.catalog.logs[topic.name] = revived
+        bus.publisher.once.restore(ledger)
         self.keeper.restore(ledger)
+        stages, following = list(ledger.stages.values()), ledger.next_stage  # from now on the commit thread has them
         self.commits.start()
+        self.staging.restore(stages, following)
         self.journal.rolled = self._rolled
         bus.timeline.reserve_at = ledger.reserved - RESERVED_SEQUENCES // 2
         bus.timeline.reserve = self._reserve
-        self._retain()
+        self.retaining.begin()
+        self.cleaner.start()
+        self.watch.fell = self._low
+        self.watch.look()
+        self.scrubber.start()
 
     def close(self) -> None:
         """Write the last positions, seal the journal, and let the folder go. Blocks until that is done."""
         self.is_closed = True
+        self._stop()
         try:
             self._write_last()
         finally:
@@ -88,7 +113,7 @@ class Store:
 
     def _write_last(self) -> None:
         """State that is not written yet, and how far this life came."""
-        parts = [*self.commits.take_state(), *self._trims()]
+        parts = [*self.commits.take_state(), *self.retaining.last_trims()]
         if parts and self.journal.failed is None:
             try:
                 self.journal.write([Draft(parts, self.journal.ledger.time)])
@@ -101,8 +126,17 @@ class Store:
     def give_up(self) -> None:
         """What `begin` began is not wanted: stop it, and write nothing. The journal and the folder are the caller's."""
         self.commits.stopped = self.is_closed = True
+        self._stop()
         self.commits.drain()
         self._readers.shutdown(wait=True, cancel_futures=True)
+
+    def _stop(self) -> None:
+        """End what goes on by itself."""
+        self.scrubber.stop()
+        self.cleaner.stop()
+        self.retaining.stop()
+        self.staging.stop()
+        self.watch.stop()
 
     def _reserve(self) -> None:
         """Half of the sequences that were set aside for records that are not stored are gone."""
@@ -125,6 +159,8 @@ class Store:
         log.stored = Stored(self._next_topic, log.end)
         self._next_topic += 1
         self.describe(log)
+        self.holding.adopt(log)
+        self.retaining.adopt(log)
 
     def describe(self, log: Log) -> None:
         """Have what is known of a topic written: it is new, or got a type."""
@@ -137,21 +173,27 @@ class Store:
     def delete(self, log: Log, why: TopicDeleted) -> None:
         """Have a topic deleted."""
         self.commits.forget(log, why)
+        self.retaining.forget(log)
+        self.staging.forget(log)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    def read(self, plan: Plan, came: Callable[[Plan, bytes | OSError], None]) -> None:
+    def read(self, plan: Plan, came: Callable[[Plan, bytes | Opened | OSError], None]) -> None:
         """Read a chunk in a thread; `came` is called on the loop, whatever becomes of the read."""
+        self.look(lambda: self.journal.history.fetch(plan), lambda found: came(plan, found))
 
-        def tell(found: bytes | OSError) -> None:
+    def look(self, look: Callable[[], T], came: Callable[[T | OSError], None]) -> None:
+        """Have `look` read the journal in a thread; `came` is called on the loop, whatever becomes of it."""
+
+        def tell(found: T | OSError) -> None:
             try:
-                self.commits.loop.call_soon_threadsafe(came, plan, found)
+                self.commits.loop.call_soon_threadsafe(came, found)
             except RuntimeError:
                 pass  # the loop is closed: nobody wants it any more
 
-        def reading() -> None:
+        def looking() -> None:
             try:
-                found: bytes | OSError = self.journal.history.fetch(plan)
+                found: T | OSError = look()
             except OSError as error:
                 found = error
             except Exception as error:  # a bug; whoever waits must not do so for ever
@@ -164,7 +206,7 @@ class Store:
                 tell(OSError(CLOSED))
 
         try:
-            self._readers.submit(reading).add_done_callback(dropped)
+            self._readers.submit(looking).add_done_callback(dropped)
         except RuntimeError:  # the store is closed, and so are its readers
             tell(OSError(CLOSED))
 
@@ -180,28 +222,29 @@ class Store:
         """The sequence of the first stored record that is not older than `time`; None: there is none on disk."""
         return self.journal.history.sequence_at(micros(time), self.journal.ledger.topics)
 
-    # -- retention ----------------------------------------------------------------------------------------------
+    # -- what is kept -------------------------------------------------------------------------------------------
 
     def _rolled(self) -> None:
         """A segment was sealed, says the commit thread."""
         try:
-            self.commits.loop.call_soon_threadsafe(self._retain)
+            self.commits.loop.call_soon_threadsafe(self.retaining.sweep)
         except RuntimeError:
             pass  # the loop is closed: the next life will see to it
 
-    def _retain(self) -> None:
-        """Move the first offsets of topics whose retention no longer wants the oldest segments."""
-        for part in self._trims():
-            self.commits.tell(part)
+    def _low(self) -> None:
+        """The disk is low: give back what can be."""
+        self.retaining.sweep()
+        self.cleaner.wake()
 
-    def _trims(self) -> Iterator[Part]:
-        """The topics that begin later than the journal knows."""
-        now, timeline = int(self._bus.clock.time() * 1e6), self._bus.timeline
-        for found in self._bus.catalog.logs.values():
-            if found.stored is None or not found.options.retains:
-                continue
-            topic = self.journal.ledger.topics.get(found.stored.id)
-            if topic is not None:
-                found.begin_at(retention.first_kept(self.journal.history, topic, found.options, now))
-                if (first := timeline.first(found)) > topic.first:
-                    yield trim_part(topic.id, first, 0)
+    def holds(self) -> dict[int, int]:
+        """From which offset on each topic is held, by id; topics that nobody holds are left out. From any thread."""
+        logs = list(self._bus.catalog.logs.values())
+        return {log.stored.id: log.held for log in logs if log.stored is not None and log.held is not None}
+
+    def trim(self, log: Log, before: int, *, force: bool) -> None:
+        """Take what lies before an offset, because somebody asked for it; unless somebody else holds it."""
+        if not force and (holds := self.holding.at(log, before)):
+            raise TopicHeld(log.name, before, {hold.name: hold.floor(log) for hold in holds})
+        log.begin_at(before, Reason.ASKED, force=force)
+        if log.stored is not None:
+            self.commits.tell(trim_part(log.stored.id, log.first, 0, log.reason, micros(self._bus.timeline.now())))

@@ -45,6 +45,7 @@ def open_subscription(
     max_deliver: int | None = None,
     backoff: Sequence[float] | None = None,
     jitter: float | None = None,
+    hold: bool | None = None,
     codec: Codec[V] | None = None,
 ) -> Any:
     """The subscription that `Broker.subscribe` describes. What means nothing together is refused."""
@@ -59,7 +60,7 @@ def open_subscription(
     }
     said = {option: value for option, value in said.items() if value is not None}
     if group is not None:
-        alone = {"policy": policy, "on_gap": on_gap, "on_drop": on_drop, "strict": strict or None}
+        alone = {"policy": policy, "on_gap": on_gap, "on_drop": on_drop, "strict": strict or None, "hold": hold}
         _refuse("with group=", alone)
         if dead_letter is not None:
             said["dead_letter"] = dead_letter
@@ -81,6 +82,7 @@ def open_subscription(
         on_gap,
         on_drop,
         dead_letter,
+        hold,
         lags=all(option is None for option in (policy, buffer, buffer_bytes, on_drop, dead_letter)),
     )
     return Subscription(Reader(bus, pattern, chosen), codec)

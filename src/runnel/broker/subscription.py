@@ -84,7 +84,7 @@ class Subscription(Reading, Generic[T]):
 
     @property
     def lag(self) -> int:
-        """Records published for it that it has not asked beyond."""
+        """Records published for it that it has not taken up: reading takes them up a few thousand at a time."""
         return self.flow.lag()
 
     async def __aenter__(self) -> Subscription[T]:
@@ -223,7 +223,7 @@ class Subscription(Reading, Generic[T]):
         missed: Missed | None = None
         for record in records:
             try:
-                value = codec.encoded_as(encoding_of(record.topic)).decode(record.topic, record.value)
+                value = codec.encoded_as(encoding_of(record.topic)).value_of(record)
             except ValidationFailed as error:
                 at = record.sequence if self._reader.is_pattern else record.offset
                 first, count, why = (missed.first, missed.count, missed.reason) if missed else (at, 0, "")

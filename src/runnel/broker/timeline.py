@@ -44,6 +44,7 @@ class Timeline:
         self._held: deque[int] = deque()  # sequences given to records that are not visible yet, in order
         self._tail: deque[Run] = deque()  # the runs of durable topics, which may be cut: they are on disk
         self._tail_cost = 0
+        self._elsewhere = 0  # the sequence behind the last records that became visible without being in memory
         self.reserve_at: float = inf  # the sequence at which `reserve` is called, in a broker that must not reuse any
         self.reserve: Callable[[], None] = lambda: None
         self.tail_bytes = 0  # how much of those to keep; set by the store
@@ -70,7 +71,8 @@ class Timeline:
     @property
     def in_memory_from(self) -> int:
         """The sequence from which on every visible record of a durable topic is in memory."""
-        return self._tail[0].sequence if self._tail else self.sequence
+        first = self._tail[0].sequence if self._tail else self.sequence
+        return max(first, self._elsewhere)
 
     def go_on_from(self, sequence: int, time: datetime) -> None:
         """Sequences and times begin behind those of an earlier life."""
@@ -167,14 +169,27 @@ class Timeline:
         """Records are durable: append them to `log` with the sequence they were given. `landed` wakes its readers."""
         run = Run(log, log.end, sequence, time, log.count_bytes())
         log.runs.append(run)
-        if self.runs and self.runs[-1].sequence > sequence:
-            insort(self.runs, run, key=_sequence)  # others, which are not durable, were quicker
-        else:
-            self.runs.append(run)
+        self._put(run)
         log.append(values, metas, size)
         run.close()
         self._tail.append(run)  # before anybody looks: readers tell by it what is in memory
         self._tail_cost += size + RECORD_COST * len(values)
+
+    def land_elsewhere(self, log: Log, sequence: int, time: datetime, count: int, size: int) -> None:
+        """Records that lie on disk, and were never in memory, became part of `log`: whoever wants them reads there."""
+        run = Run(log, log.end, sequence, time, log.count_bytes())
+        run.end, run.size = log.end + count, size
+        # Readers of patterns see by the run that something came. It is as good as dead, but must not be buried
+        # before it was visible: so it is only counted here.
+        self._dead += log.pass_by(count, size) + 1
+        self._elsewhere = sequence + count
+        self._put(run)
+
+    def _put(self, run: Run) -> None:
+        if self.runs and self.runs[-1].sequence > run.sequence:
+            insort(self.runs, run, key=_sequence)  # others, which are not durable, were quicker
+        else:
+            self.runs.append(run)
 
     @staticmethod
     def landed(log: Log) -> None:
@@ -221,6 +236,14 @@ class Timeline:
         self.cool()
         at = max(0, bisect_right(self.runs, sequence, key=_sequence) - 1)
         return self.runs[at:]
+
+    def run_at(self, sequence: int) -> Run | None:
+        """The run that holds `sequence`, if it is still known."""
+        self.cool()
+        at = bisect_right(self.runs, sequence, key=_sequence) - 1
+        if at < 0 or sequence >= self.runs[at].sequence + self.runs[at].end - self.runs[at].offset:
+            return None
+        return self.runs[at]
 
     def sequence_at(self, time: datetime) -> int:
         """The sequence of the first record that is not older than `time`."""

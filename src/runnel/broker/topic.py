@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+from runnel.broker import trimming
 from runnel.broker.gathering import BATCH_BYTES, Gathering
 from runnel.broker.log import SMALL, Log
 from runnel.broker.publisher import Seconds
 from runnel.broker.subscribing import open_subscription
 from runnel.broker.waiting import all_done
 from runnel.core.codec import Codec
-from runnel.core.errors import Stalled
+from runnel.core.errors import InvalidOption, Stalled
 from runnel.core.options import TopicOptions
 from runnel.core.position import Position, Span
 
@@ -60,9 +62,18 @@ class Topic(Generic[T]):
         self._bus.catalog.delete(self.name)
         await self._bus.flushed()
 
+    async def trim(self, before: int | datetime, *, force: bool = False) -> int:
+        """Take away the records before an offset, or older than a time, for good; the first offset that is left.
+
+        Subscribers that had not read them are told a gap. `TopicHeld` if a subscription holds some of them: with
+        `force` they are taken all the same.
+        """
+        self._bus.home.check_usable("trimming a topic")
+        return await trimming.trim(self._bus, self.name, before, force=force)
+
     def publish_nowait(
         self,
-        value: T | bytes | str,
+        value: T | bytes | str | None,
         # Not keyword-only: Python fills in keyword-only defaults from a dict, which costs a quarter of this call.
         key: bytes | str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -103,6 +114,8 @@ class Topic(Generic[T]):
             and self._joined(log, value) is not None
         ):
             return
+        if value is None and self.options.compact and self._bus.home.is_here():
+            self._resolve()  # a tombstone: known as one once the topic is there
         entry = self._bus.publisher.one(
             self.name, self._codec, value, key, headers, delay, expires, priority, message_id
         )
@@ -115,7 +128,7 @@ class Topic(Generic[T]):
 
     async def publish(
         self,
-        value: T | bytes | str,
+        value: T | bytes | str | None,
         *,
         key: bytes | str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -123,11 +136,13 @@ class Topic(Generic[T]):
         expires: Seconds | None = None,
         priority: int = 0,
         message_id: str | None = None,
+        expected_offset: int | None = None,
     ) -> Position:
         """Publish; the record's position. Where the topic is durable, the record is on disk when this returns.
 
         Waits for room where a subscriber's policy is `block`. Cancelled while it waits for the disk, the
-        record may still be stored.
+        record may still be stored. With `expected_offset`, the record gets this offset or `OffsetConflict` is
+        raised: somebody else published first.
         """
         log = self._log
         values = log.values
@@ -141,6 +156,7 @@ class Topic(Generic[T]):
             and expires is None
             and message_id is None
             and not priority
+            and expected_offset is None
             and get_ident() == self._thread
         ):
             values.append(value)
@@ -154,6 +170,7 @@ class Topic(Generic[T]):
             and expires is None
             and message_id is None
             and not priority
+            and expected_offset is None
             and (gathering := self._joined(log, value)) is not None
         ):
             position = Position(log.epoch, gathering.first + len(gathering.values) - 1)
@@ -171,9 +188,13 @@ class Topic(Generic[T]):
                     expires=expires,
                     priority=priority,
                     message_id=message_id,
+                    expected_offset=expected_offset,
                 )
             )
+        if value is None and self.options.compact:
+            self._resolve()  # a tombstone: known as one once the topic is there
         entry = bus.publisher.one(self.name, self._codec, value, key, headers, delay, expires, priority, message_id)
+        entry.expected_offset = check_expected(expected_offset)
         log = self._resolve()
         first = bus.publisher.append_now(log, entry)
         if first is None:
@@ -181,7 +202,7 @@ class Topic(Generic[T]):
         elif log.stored is None and bus.is_turn_over(log):
             await asyncio.sleep(0)
         if log.stored is not None:
-            await bus.until_durable(log, first)
+            await bus.until_durable(log, entry, first)
         return log.position(first)
 
     async def publish_many(
@@ -193,17 +214,28 @@ class Topic(Generic[T]):
         delay: Seconds | None = None,
         expires: Seconds | None = None,
         priority: int = 0,
+        expected_offset: int | None = None,
     ) -> Span:
         """Publish many at once: all or nothing, side by side; the first and the last position.
 
-        `keys` gives a key (or None) for each value; the other options hold for all.
+        `keys` gives a key (or None) for each value; the other options hold for all. With
+        `expected_offset`, the first of them gets this offset or `OffsetConflict` is raised.
         """
         bus = self._bus
         if not bus.home.is_here():
             return await bus.home.visit(
-                self.publish_many(values, keys=keys, headers=headers, delay=delay, expires=expires, priority=priority)
+                self.publish_many(
+                    values,
+                    keys=keys,
+                    headers=headers,
+                    delay=delay,
+                    expires=expires,
+                    priority=priority,
+                    expected_offset=expected_offset,
+                )
             )
         entry = bus.publisher.many(self.name, self._codec, values, keys, headers, delay, expires, priority)
+        entry.expected_offset = check_expected(expected_offset)
         log = self._resolve()
         first = bus.publisher.append_now(log, entry)
         if first is None:
@@ -211,7 +243,7 @@ class Topic(Generic[T]):
         elif log.stored is None and bus.is_turn_over(log):
             await asyncio.sleep(0)
         if log.stored is not None:
-            await bus.until_durable(log, first)
+            await bus.until_durable(log, entry, first)
         return Span(log.position(first), log.position(first + len(entry.values) - 1))
 
     async def publish_and_wait(
@@ -285,3 +317,10 @@ class Topic(Generic[T]):
         elif self._codec is None and self._log is not log:
             self._log, self._thread = log, get_ident()
         return log
+
+
+def check_expected(offset: int | None) -> int | None:
+    """`offset`, if somebody can expect it."""
+    if offset is not None and (isinstance(offset, bool) or not isinstance(offset, int) or offset < 0):
+        raise InvalidOption("expected_offset", offset, "an offset is a whole number, 0 or more")
+    return offset

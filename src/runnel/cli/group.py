@@ -5,22 +5,25 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from runnel.cli.ask import agreed, check_answerable
 from runnel.cli.command import Commands, add_command, add_family
 from runnel.cli.document import print_document
 from runnel.cli.folder import add_data, add_json, folder_of, looking, owning, write
-from runnel.cli.problem import Refused
+from runnel.cli.problem import FOUND, Refused
 from runnel.cli.start import parse_start, place_of
 from runnel.cli.table import table
 from runnel.core.errors import OffsetOutOfRange
 from runnel.core.pattern import check_pattern, is_pattern
+from runnel.journal.entry import Kind, state
 from runnel.journal.group_state import GroupState
 from runnel.journal.inspection import Inspection
-from runnel.journal.ledger import group_part
+from runnel.journal.parts import group_part
 
 EXAMPLE = """\
 examples:
   runnel group list --data data/
   runnel group reset billing --topic orders --to earliest
+  runnel group delete billing --topic orders
 """
 LIST = """\
 examples:
@@ -37,6 +40,14 @@ examples:
 
 What was settled, and what had failed, is forgotten. Nobody may have the folder open.
 """
+DELETE = """\
+examples:
+  runnel group delete billing --topic orders          asks, on a terminal
+  runnel group delete billing --topic orders --yes    does not; needed in scripts, and with --json
+
+What it settled is forgotten; whoever joins it again makes a new group. Nobody may have the folder open; a
+program says `await broker.forget_group("billing", "orders")`.
+"""
 
 
 def add_to(commands: Commands) -> None:
@@ -44,10 +55,10 @@ def add_to(commands: Commands) -> None:
     inner = add_family(
         commands,
         "group",
-        "list groups and their lag; set one back or forth",
+        "list groups and their lag; set one back or forth, or delete it",
         EXAMPLE,
-        "The groups of a folder. `list` works while a broker has it open; `reset` changes it, so nobody\n"
-        "else may have it open.",
+        "The groups of a folder. `list` works while a broker has it open; `reset` and `delete` change it, so\n"
+        "nobody else may have it open.",
     )
     listing = add_command(inner, "list", "the groups, and how far they have come", LIST, run_list)
     add_data(listing)
@@ -58,6 +69,12 @@ def add_to(commands: Commands) -> None:
     reset.add_argument("--to", required=True, metavar="WHERE", help="earliest, latest, an offset, or a time")
     add_data(reset, bare=False)
     add_json(reset)
+    delete = add_command(inner, "delete", "forget a group, and all that it settled", DELETE, run_delete)
+    delete.add_argument("group", metavar="GROUP", help="the name of the group")
+    delete.add_argument("--topic", metavar="TOPIC", help="what the group reads; needed where several have that name")
+    add_data(delete, bare=False)
+    delete.add_argument("--yes", action="store_true", help="do not ask")
+    add_json(delete)
 
 
 def run_list(chosen: argparse.Namespace) -> int:
@@ -105,6 +122,23 @@ def run_reset(chosen: argparse.Namespace) -> int:
     else:
         what = "sequence" if is_pattern(group.pattern) else "offset"
         print(f"group {group.name!r} on {group.pattern!r} goes on at {what} {place:,}; it stood at {before:,}")
+    return 0
+
+
+def run_delete(chosen: argparse.Namespace) -> int:
+    """Forget a group."""
+    folder = folder_of(chosen)
+    check_answerable(chosen)
+    with owning(folder) as journal:
+        group = _find(list(journal.ledger.groups.values()), chosen.group, chosen.topic, folder)
+        if not chosen.yes and not agreed(f"Delete group {group.name!r} on {group.pattern!r}, and what it settled?"):
+            print("nothing was done")
+            return FOUND
+        write(journal, state(Kind.GROUP_DELETED, topic=group.id))
+    if chosen.json:
+        print_document({"group": group.name, "pattern": group.pattern, "floor": group.floor})
+    else:
+        print(f"group {group.name!r} on {group.pattern!r} deleted; it stood at {group.floor:,}")
     return 0
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from runnel.cli import cat, export, repair, snapshot, verify
+from runnel.cli import archive, cat, export, repair, restore, snapshot, staged, verify
 from runnel.cli.command import Commands, add_command, add_family
 from runnel.cli.document import print_document
 from runnel.cli.folder import add_data, add_json, looking
 from runnel.cli.info import facts, shown
 from runnel.cli.table import Size, human_time, table
+from runnel.journal.gone import Reason
 from runnel.journal.inspection import Inspection
 
 EXAMPLE = """\
@@ -19,6 +20,8 @@ examples:
   runnel log cat data/ orders           the records of a topic
   runnel log verify data/               read every byte, find damage
   runnel log snapshot data/ backup/     a copy that opens, while a broker runs
+  runnel log staged data/               what is durable and not committed yet
+  runnel log archive data/ archive/     keep what is needed to restore any point in time
 """
 INFO = """\
 examples:
@@ -32,7 +35,7 @@ def add_to(commands: Commands) -> None:
     inner = add_family(
         commands,
         "log",
-        "look into a journal, verify, repair, export and snapshot it",
+        "look into a journal, verify, repair, export, archive and restore it",
         EXAMPLE,
         "What lies in a folder, record by record and byte by byte. All but `repair` work while a\n"
         "broker has the folder open, and see what is durable.",
@@ -47,16 +50,16 @@ def add_to(commands: Commands) -> None:
     )
     add_data(info)
     add_json(info)
-    for command in (cat, verify, repair, export, snapshot):
+    for command in (cat, verify, repair, export, snapshot, archive, restore, staged):
         command.add_to(inner)
 
 
 def run(chosen: argparse.Namespace) -> int:
     """Print what a journal consists of."""
     with looking(chosen) as seen:
-        general, segments, cursors = facts(seen), _segments(seen), _cursors(seen)
+        general, segments, cursors, gone = facts(seen), _segments(seen), _cursors(seen), _gone(seen)
     if chosen.json:
-        print_document(general | {"segments": segments, "cursors": cursors})
+        print_document(general | {"segments": segments, "cursors": cursors, "gone": gone})
         return 0
     print(shown(general))
     print()
@@ -108,6 +111,21 @@ def _segments(seen: Inspection) -> list[dict[str, Any]]:
     return found
 
 
+def _gone(seen: Inspection) -> list[dict[str, Any]]:
+    """Which offsets of topics are not there any more, and why."""
+    return [
+        {
+            "topic": topic.name,
+            "first": one.first,
+            "end": one.end,
+            "reason": Reason(one.reason).name.lower(),
+            "time": one.time,
+        }
+        for topic in seen.topics
+        for one in topic.gone
+    ]
+
+
 def _cursors(seen: Inspection) -> list[dict[str, Any]]:
     return [
         {
@@ -116,6 +134,7 @@ def _cursors(seen: Inspection) -> list[dict[str, Any]]:
             "epoch": cursor.epoch,
             "place": cursor.place,
             "lag": seen.cursor_lag(cursor),
+            "hold": cursor.hold,
         }
         for cursor in seen.cursors
     ]

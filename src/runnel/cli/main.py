@@ -81,7 +81,7 @@ def _do(chosen: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from runnel.cli import group, info, log, topic
+    from runnel.cli import cursor, group, info, log, topic
 
     parser = argparse.ArgumentParser(
         prog="runnel",
@@ -97,6 +97,6 @@ def _parser() -> argparse.ArgumentParser:
         description="Publishes, subscribes, falls behind on purpose, asks and answers: the bus in a page.",
     )
     tour.add_argument("--quick", action="store_true", help="without the pauses for reading")
-    for command in (info, topic, group, log):
+    for command in (info, topic, group, cursor, log):
         command.add_to(commands)
     return parser

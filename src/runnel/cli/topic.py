@@ -9,31 +9,36 @@ from typing import Any
 
 import msgspec
 
+from runnel.cli import trim
 from runnel.cli.ask import agreed, check_answerable
 from runnel.cli.command import Commands, add_command, add_family
 from runnel.cli.document import print_document
 from runnel.cli.folder import add_data, add_json, folder_of, looking, owning, write
 from runnel.cli.problem import FOUND, unknown_topic
-from runnel.cli.table import Size, human_age, pairs, table
-from runnel.core.errors import InvalidOption, NotSupported, TopicConflict
+from runnel.cli.table import Size, human_age, human_time, pairs, table
+from runnel.core.errors import InvalidOption, TopicConflict
 from runnel.core.options import TopicOptions
 from runnel.core.pattern import check_name, check_pattern, matches
 from runnel.journal.entry import Kind, state
+from runnel.journal.gone import Reason
 from runnel.journal.inspection import Held
 from runnel.journal.journal import Journal
-from runnel.journal.ledger import TopicState, topic_part
+from runnel.journal.ledger import TopicState
+from runnel.journal.parts import topic_part
 
 EXAMPLE = """\
 examples:
   runnel topic list --data data/
   runnel topic create orders --option retention_age=604800 --option compression=zstd
   runnel topic config orders --set retention_bytes=1000000000
+  runnel topic trim orders --before 2026-05-01T00:00
   runnel topic delete orders
 """
 LIST = """\
 examples:
   runnel topic list data/
   runnel topic list --match 'sensors.>' --json
+  runnel topic list --gone                          which offsets are not there any more, and why
 """
 CREATE = """\
 examples:
@@ -65,16 +70,17 @@ def add_to(commands: Commands) -> None:
     inner = add_family(
         commands,
         "topic",
-        "list, create, configure and delete topics",
+        "list, create, configure, trim and delete topics",
         EXAMPLE,
         "The durable topics of a folder. `list` works while a broker has it open, and so does `config` that\n"
-        "only shows; `create`, `delete` and `config` with --set or --unset change the folder, so nobody else\n"
-        "may have it open.",
+        "only shows; `create`, `delete`, `trim` and `config` with --set or --unset change the folder, so nobody\n"
+        "else may have it open.",
     )
 
     listing = add_command(inner, "list", "the topics, and what they hold", LIST, run_list)
     add_data(listing)
     listing.add_argument("--match", default=">", metavar="PATTERN", help="only topics that a pattern covers")
+    listing.add_argument("--gone", action="store_true", help="show which offsets are gone, and why")
     add_json(listing)
 
     create = add_command(inner, "create", "make a topic", CREATE, run_create)
@@ -95,6 +101,7 @@ def add_to(commands: Commands) -> None:
     add_data(delete, bare=False)
     delete.add_argument("--yes", action="store_true", help="do not ask")
     add_json(delete)
+    trim.add_to(inner)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -121,6 +128,9 @@ def run_list(chosen: argparse.Namespace) -> int:
         now = time.time()
     if chosen.json:
         print_document(found)
+        return 0
+    if chosen.gone:
+        print(_gone(found))
         return 0
     print(
         table(
@@ -270,8 +280,6 @@ def checked(options: dict[str, Any]) -> dict[str, Any]:
     if options.get("backoff") is not None and not isinstance(options["backoff"], list | tuple):
         options = options | {"backoff": [options["backoff"]]}
     found = TopicOptions.of(options).given()
-    if found.get("compact"):
-        raise NotSupported("compact=True", "this version does not clean by key")
     if found.get("durable") is False:
         raise InvalidOption("durable", False, "a topic that is not durable lives in a running broker only")
     return found
@@ -310,4 +318,24 @@ def _facts(topic: TopicState, held: Held) -> dict[str, Any]:
         "last_time": topic.last_time,
         "options": topic.options,
         "schema": topic.schema,
+        "gone": [
+            {"first": one.first, "end": one.end, "reason": Reason(one.reason).name.lower(), "time": one.time}
+            for one in topic.gone
+        ],
     }
+
+
+def _gone(found: list[dict[str, Any]]) -> str:
+    return table(
+        ("TOPIC", "OFFSETS", "WHY", "LAST"),
+        (
+            (
+                one["topic"],
+                f"[{gone['first']:,}, {gone['end']:,})",
+                Reason[gone["reason"].upper()].words,
+                human_time(gone["time"]) if gone["time"] else None,
+            )
+            for one in found
+            for gone in one["gone"]
+        ),
+    )

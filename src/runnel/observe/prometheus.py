@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from runnel.broker.cleaning import CleanerStatistics
     from runnel.broker.handler import HandlerStatistics
+    from runnel.broker.journal_statistics import JournalStatistics
     from runnel.broker.statistics import GroupStatistics, Statistics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -34,6 +36,31 @@ GROUP_FAMILIES: tuple[tuple[str, str, str, Callable[[GroupStatistics], float]], 
     ("group_acked_total", "counter", "Records acked in a group.", lambda group: group.acked),
     ("group_redelivered_total", "counter", "Records handed out again in a group.", lambda group: group.redelivered),
     ("group_dead_lettered_total", "counter", "Records of a group that failed for good.", lambda g: g.dead_lettered),
+)
+
+
+JOURNAL_FAMILIES: tuple[tuple[str, str, str, Callable[[JournalStatistics], float | None]], ...] = (
+    ("journal_segments", "gauge", "Segments of the journal.", lambda journal: journal.segments),
+    ("journal_disk_bytes", "gauge", "Bytes of the journal's segments.", lambda journal: journal.disk_bytes),
+    ("journal_pending_bytes", "gauge", "Bytes handed over and not durable yet.", lambda journal: journal.pending_bytes),
+    ("journal_stages", "gauge", "Stages that are open.", lambda journal: journal.stages),
+    ("journal_staged_bytes", "gauge", "Bytes staged and not committed.", lambda journal: journal.staged_bytes),
+    ("journal_syncs_total", "counter", "Syncs of the journal.", lambda journal: journal.syncs),
+    ("journal_free_bytes", "gauge", "Bytes free on the journal's disk.", lambda journal: journal.free_bytes),
+    ("journal_disk_low", "gauge", "1 while less than twice min_free is free.", lambda journal: journal.low),
+    ("journal_disk_full", "gauge", "1 while no new segment may begin.", lambda journal: journal.full),
+    ("journal_failed", "gauge", "1 once the journal takes no more writes.", lambda journal: journal.failed is not None),
+    ("journal_scrubbed_bytes_total", "counter", "Bytes read to find damage.", lambda journal: journal.scrubbed_bytes),
+    ("journal_damaged_segments", "gauge", "Segments found to be damaged.", lambda journal: len(journal.damage)),
+)
+
+CLEANER_FAMILIES: tuple[tuple[str, str, str, Callable[[CleanerStatistics], float]], ...] = (
+    ("cleaner_read_bytes_total", "counter", "Bytes that the cleaner read.", lambda cleaner: cleaner.read),
+    ("cleaner_written_bytes_total", "counter", "Bytes that the cleaner wrote.", lambda cleaner: cleaner.written),
+    ("cleaner_freed_bytes_total", "counter", "Bytes that cleaning gave back.", lambda cleaner: cleaner.given_back),
+    ("cleaner_segments_total", "counter", "Segments that were cleaned.", lambda cleaner: cleaner.segments),
+    ("cleaner_live_bytes", "gauge", "Bytes of sealed segments that are wanted.", lambda cleaner: cleaner.live),
+    ("journal_write_amplification", "gauge", "Bytes written per byte published.", lambda one: one.amplification),
 )
 
 
@@ -85,8 +112,25 @@ def _lines(statistics: Statistics, max_topics: int) -> Iterator[str]:
     yield from _family(
         "publishers_waiting", "gauge", "Publishes that wait for room.", {(): statistics.waiting_publishers}
     )
+    yield from _journal(statistics)
     yield from _groups(statistics)
     yield from _handlers(statistics)
+
+
+def _journal(statistics: Statistics) -> Iterator[str]:
+    journal = statistics.journal
+    if journal is None:
+        return
+    for name, kind, text, value in JOURNAL_FAMILIES:
+        if (found := value(journal)) is not None:
+            yield from _family(name, kind, text, {(): +found})
+    if journal.cleaner is not None:
+        for name, kind, text, figure in CLEANER_FAMILIES:
+            yield from _family(name, kind, text, {(): figure(journal.cleaner)})
+    held: dict[Labels, float] = {
+        (("subscriber", one.name), ("topic", one.pattern)): one.bytes for one in journal.holders
+    }
+    yield from _family("journal_held_bytes", "gauge", "Bytes kept for a subscription that holds.", held)
 
 
 def _groups(statistics: Statistics) -> Iterator[str]:

@@ -1,0 +1,228 @@
+"""The cleaner's thread: looks now and then what is dead, and has it written again without, in small steps.
+
+It works a little and rests a lot, so that readers and writers hardly notice, and hurries when the disk is low.
+What a job wrote is put in place on the commit thread, between two commits.
+Below: journal.cleaning (decides), journal.cleaner (works), journal.compaction, committer. Above: store.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, Future
+from threading import Event, Thread
+from time import thread_time
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from runnel.core.errors import RunnelError
+from runnel.core.journal_errors import JournalDamaged
+from runnel.journal import cleaning
+from runnel.journal.cleaner import Job
+from runnel.journal.cleaning import Shares
+from runnel.journal.compaction import Compaction, KeyPass
+from runnel.journal.draft import Draft, WriteFailed
+from runnel.journal.entry import Part
+from runnel.journal.journal import Journal
+
+T = TypeVar("T")
+
+PAUSE = 60.0  # seconds after which it looks without being asked
+SETTLE = 0.2  # between two looks, however often it is asked
+REST = 5.0  # times as long as it worked
+HURRY = 0.5
+LOW_BOUND = 0.1  # the dead share from which on a segment is worth it when the disk is low
+
+logger = logging.getLogger("runnel")
+
+
+class CleanerStatistics(msgspec.Struct, frozen=True):
+    """What the cleaner did since the broker was opened, and what it sees: bytes, unless it says otherwise.
+
+    `amplification` is all that was written, by publishing and by cleaning, for each byte that was published.
+    """
+
+    read: int
+    written: int
+    given_back: int
+    segments: int  # cleaned
+    live: int  # of what lies in sealed segments, about
+    on_disk: int
+    amplification: float
+    error: str | None = None  # the last one
+
+
+class Call(Protocol):
+    """Has something done on the commit thread."""
+
+    def __call__(self, work: Callable[[], T], /) -> Future[T]:
+        """What becomes of `work`."""
+
+
+class _Stopped(Exception):
+    pass
+
+
+class Cleaner:
+    """One thread that keeps a journal small. `holds` says, by topic, from which offset on nothing may be taken."""
+
+    def __init__(
+        self, journal: Journal, call: Call, holds: Callable[[], Mapping[int, int]], now: Callable[[], int]
+    ) -> None:
+        self._journal, self._call, self._holds, self._now = journal, call, holds, now
+        self._shares = Shares()
+        self._compaction = Compaction(journal.history, journal.options.tombstone_age)
+        self._stopping, self._woken = Event(), Event()
+        self._thread = Thread(target=self._run, name="runnel-clean", daemon=True)
+        self._low = False
+        self._read = self._written = self._given_back = self._segments = 0
+        self._error: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<Cleaner, {self._segments} segments cleaned>"
+
+    def start(self) -> None:
+        """Begin."""
+        self._journal.freed = self.wake
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Look soon: something may be wanted no more. From any thread."""
+        self._woken.set()
+
+    def stop(self) -> None:
+        """End what is under way, and wait until that is done."""
+        self._stopping.set()
+        self._woken.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def statistics(self) -> CleanerStatistics:
+        """What it did so far."""
+        journal, shares = self._journal, self._shares
+        published = max(1, journal.appended_batches)
+        return CleanerStatistics(
+            self._read,
+            self._written,
+            self._given_back,
+            self._segments,
+            shares.live,
+            shares.total,
+            (journal.appended + self._written) / published,
+            self._error,
+        )
+
+    # -- the thread ---------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.wait(SETTLE):
+                self._woken.clear()
+                before = self._journal.history.sources
+                try:
+                    more = self._journal.failed is None and self._round()
+                except FileNotFoundError as error:
+                    more = before is not self._journal.history.sources  # it was given back meanwhile
+                    if not more:
+                        self._tell(error)
+                except (RunnelError, OSError) as error:
+                    more = False
+                    self._tell(error)
+                if not more and not self._stopping.is_set():
+                    self._woken.wait(PAUSE)
+        except _Stopped:
+            return
+        except Exception as error:  # a bug: the journal grows, and that is all
+            logger.exception("the cleaner failed")
+            self._error = str(error)
+
+    def _tell(self, error: Exception) -> None:
+        if str(error) != self._error:  # once, and not every minute
+            logger.error("cleaning failed: %s", error)
+        self._error = str(error)
+
+    def _round(self) -> bool:
+        """Look once, and clean what is worth most; whether there may be more."""
+        journal, shares = self._journal, self._shares
+        living = self._on_commit_thread(journal.living)
+        looked: set[int] = set()
+        while (found := self._compaction.due(living, self._holds(), self._now(), looked)) is not None:
+            looked.add(found.topic)
+            self._look_through(found)
+        living.taken = self._compaction.taken()
+        sources = tuple(journal.history.sources)
+        looking = shares.look(sources, living)
+        while self._paced(lambda: next(looking, self), lambda: 0) is not self:
+            pass
+        free = journal.storage.free()
+        self._low = free < 2 * journal.options.min_free
+        bound = LOW_BOUND if self._low else cleaning.BOUND
+        chosen = cleaning.choose(shares.now, journal.options.segment_bytes, bound, free - journal.options.reserve)
+        if not chosen:
+            return False
+        job = self._on_commit_thread(lambda: journal.clean(chosen, living))
+        try:
+            more = self._work(job)
+            self._error = None
+            return more
+        except JournalDamaged as error:
+            shares.refuse(source for source in job.sources if source.info.name == error.file)
+            self._tell(error)
+            return True
+        except RunnelError:  # of a later version, or in a compression that is not installed here
+            shares.refuse(job.sources)
+            raise
+        finally:
+            self._read, self._written = self._read + job.read, self._written + job.written
+            job.abandon()
+            journal.let_go(job)
+
+    def _look_through(self, found: KeyPass) -> None:
+        while not found.done:
+            self._paced(found.step, lambda: found.read)
+        self._read += found.read
+        part = self._compaction.over(found, self._now())
+        if part is not None:
+            self._on_commit_thread(lambda: self._write([part]))
+
+    def _work(self, job: Job) -> bool:
+        while not job.done:
+            self._paced(job.step, lambda: job.read + job.written)
+        if not self._on_commit_thread(lambda: self._put(job)):
+            return True  # what it read went meanwhile
+        self._segments += len(job.sources)
+        self._given_back += job.size - sum(info.end for info in job.made)
+        return True
+
+    def _put(self, job: Job) -> bool:
+        """Put a job in place, and say what it took; on the commit thread."""
+        if not self._journal.replace(job):
+            return False
+        self._write(self._compaction.replaced(job, self._now()))
+        return True
+
+    def _write(self, parts: list[Part]) -> None:
+        if parts:
+            try:
+                self._journal.write([Draft(parts, self._journal.ledger.time)])
+            except WriteFailed as failed:
+                # Nothing is lost by it: it is not known why some offsets are gone, and a restart looks again.
+                logger.warning("what was compacted could not be noted: %s", failed.cause)
+
+    def _on_commit_thread(self, work: Callable[[], T]) -> T:
+        try:
+            return self._call(work).result()
+        except CancelledError:
+            raise _Stopped from None  # the broker is closing
+
+    def _paced(self, step: Callable[[], T], moved: Callable[[], int]) -> T:
+        """Make a step, and rest: so long that both the processor and the disk stay free for others."""
+        before, began = moved(), thread_time()
+        result = step()
+        worked = thread_time() - began
+        rest = worked * HURRY if self._low else worked * REST
+        limit = self._journal.options.clean_bytes_per_second * (4 if self._low else 1)
+        if self._stopping.wait(max(rest, (moved() - before) / limit)):
+            raise _Stopped
+        return result

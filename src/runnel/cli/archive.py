@@ -1,0 +1,115 @@
+"""`runnel log archive`: keep an archive from which any point in time can be restored."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import Any
+
+import msgspec
+
+from runnel.cli.command import Commands, add_command
+from runnel.cli.document import print_document, print_line
+from runnel.cli.folder import add_data, add_json, folder_of
+from runnel.cli.problem import FINE, USAGE, Refused
+from runnel.cli.progress import Bar
+from runnel.cli.table import Size, human_time, many, table
+from runnel.core.errors import InvalidOption
+from runnel.journal.archive import Archived, archive
+
+EVERY = 10.0  # seconds
+
+EXAMPLE = """\
+examples:
+  runnel log archive data/ /backup/archive              once; the first time it takes a base
+  runnel log archive data/ /backup/archive --follow     again every 10 seconds, until interrupted
+  runnel log archive data/ /backup/archive --follow 60
+  runnel log archive data/ /backup/archive --new-base   restoring begins at the newest base: less to read
+
+In a crontab: */5 * * * * runnel log archive /srv/app/data /backup/archive
+To restore: `runnel log restore --help`.
+
+Run it more often than retention drops segments. If something is gone before it was archived,
+that is said, and a new base is taken: what lies between cannot be restored, what follows can.
+"""
+
+
+def add_to(commands: Commands) -> None:
+    """Make `runnel log archive` known."""
+    parser = add_command(
+        commands,
+        "archive",
+        "keep an archive, to restore any point in time",
+        EXAMPLE,
+        run,
+        "Adds to the folder ARCHIVE what is durable in the journal and not in it yet: segments as they\n"
+        "were written, and the beginning of the one that still grows. Works while a broker has the folder open.\n"
+        "On the same file system files are hard links; an archive belongs on another disk, where they are copies.",
+    )
+    parser.usage = (
+        "runnel log archive [-h] [--data DIR] [--follow [SECONDS]] [--new-base] [--copy] [--json] [DIR] ARCHIVE"
+    )
+    parser.add_argument(
+        "what",
+        nargs="+",
+        metavar="[DIR] ARCHIVE",
+        help="the folder, if not said with --data; and that of the archive, outside of it, made when need be",
+    )
+    add_data(parser, bare=False)
+    parser.add_argument(
+        "--follow",
+        nargs="?",
+        type=float,
+        const=EVERY,
+        metavar="SECONDS",
+        help=f"go on, with so many seconds between two runs (default: {EVERY:g}), until interrupted",
+    )
+    parser.add_argument("--new-base", "--base", action="store_true", help="take a base, though none is needed")
+    parser.add_argument("--copy", action="store_true", help="copy every file, link none")
+    add_json(parser, "one JSON document (with --follow: a line for each run)")
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Archive, once or until interrupted."""
+    *folder, target = chosen.what
+    if len(folder) > 1 or (folder and chosen.data):
+        raise Refused("usage_error", f"one folder and one archive, not {' '.join(chosen.what)!r}", USAGE)
+    if chosen.follow is not None and not chosen.follow > 0:
+        raise InvalidOption("follow", chosen.follow, "expected seconds above 0")
+    chosen.folder = folder[0] if folder else None
+    source, new_base = folder_of(chosen), chosen.new_base
+    while True:
+        with Bar("archiving") as bar:
+            done = archive(source, target, new_base=new_base, link=not chosen.copy, progress=bar)
+        new_base = False
+        _print(done, chosen)
+        if chosen.follow is None:
+            return FINE
+        sys.stdout.flush()
+        time.sleep(chosen.follow)
+
+
+def _print(done: Archived, chosen: argparse.Namespace) -> None:
+    if chosen.json:
+        (print_document if chosen.follow is None else print_line)(_document(done))
+        return
+    if chosen.follow is not None and not (done.segments or done.growing_bytes or done.base):
+        return  # nothing is new
+    if done.missed:
+        print(f"missed: {done.missed}")
+    if done.base:
+        print(f"new base {done.base} ({done.why})")
+    if done.segments:
+        rows = (
+            (one.name, Size(one.end), human_time(one.first_time), human_time(one.last_time)) for one in done.segments
+        )
+        print(table(("SEGMENT", "SIZE", "FIRST CHANGE", "LAST CHANGE"), rows))
+    if done.growing_bytes:
+        print(f"{Size(done.growing_bytes)} of the segment that still grows")
+    print(f"{many(done.linked, 'file')} linked, {done.copied:,} copied ({Size(done.copied_bytes)})")
+    print(f"{done.archive}: journal {done.journal} from {human_time(done.since)} to {human_time(done.through)} UTC")
+
+
+def _document(done: Archived) -> dict[str, Any]:
+    return msgspec.structs.asdict(done) | {"segments": [msgspec.structs.asdict(one) for one in done.segments]}

@@ -1,0 +1,41 @@
+"""Staging without asyncio."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from runnel import blocking
+from runnel.core.transaction_errors import StageEnded
+
+
+class Order(msgspec.Struct):
+    id: int
+
+
+def test_what_is_staged_is_seen_when_it_is_committed(tmp_path: Path) -> None:
+    with blocking.open(tmp_path) as broker:
+        orders = broker.topic("orders", Order)
+        stage = broker.stage(orders, writer="w", batch=1, part=2, attempt=3)
+        other = broker.stage("t", writer="w", batch=1)
+        assert (stage.records, stage.topic, stage.key) == (0, "orders", ("w", 1, 2, 3))
+        assert stage.write([Order(1), Order(2)], keys=["a", "b"]) == 2
+        assert other.write([b"x"]) == 1
+        assert (stage.records, stage.bytes > 0) == (2, True)
+        assert [info.key for info in broker.stages()] == [other.key, stage.key]
+        assert "'orders'" in repr(stage)
+        with broker.transaction() as tx:
+            first, second = tx.commit(stage, other.key)
+        assert (first.span.last.offset, second.position.offset) == (1, 0)
+        with orders.subscribe(start="earliest") as subscription:
+            assert [subscription.receive(timeout=5).value for _ in range(2)] == [Order(1), Order(2)]
+
+
+def test_a_stage_can_be_given_up(tmp_path: Path) -> None:
+    with blocking.open(tmp_path) as broker:
+        stage = broker.stage("t", writer="w", batch=1)
+        stage.write([b"x"])
+        stage.drop()
+        assert broker.stages() == []
+        with pytest.raises(StageEnded, match="it was dropped"):
+            stage.write([b"y"])

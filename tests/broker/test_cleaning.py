@@ -1,0 +1,192 @@
+"""The cleaner's thread: it gives space back beside readers and writers, rests, stops, and goes on after trouble."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from runnel.broker.broker import Broker
+from runnel.broker.cleaning import Cleaner, CleanerStatistics
+from runnel.core.errors import InvalidValue
+from runnel.journal.gone import Reason
+from runnel.journal.segment import START
+from runnel.testing.power import MemoryStorage
+from tests.broker.durable import Disk, journal_of, open_on, until
+from tests.journal.rig import flip
+
+SMALL: dict[str, Any] = {"segment_bytes": 1 << 13, "clean_bytes_per_second": 1 << 30}
+
+
+class Item(msgspec.Struct):
+    name: str
+
+
+def cleaner_of(broker: Broker) -> Cleaner:
+    assert broker._bus.store is not None
+    return broker._bus.store.cleaner
+
+
+def figures(broker: Broker) -> CleanerStatistics:
+    return cleaner_of(broker).statistics()
+
+
+async def fill(broker: Broker, count: int, *topics: str) -> None:
+    for number in range(count):
+        for topic in topics:
+            await broker.publish(topic, b"%s %d " % (topic.encode(), number) + b"x" * 100)
+
+
+async def values_of(broker: Broker, topic: str, count: int) -> list[bytes]:
+    async with broker.subscribe(topic, start="earliest") as records:
+        return [(await anext(records)).value for _ in range(count)]
+
+
+async def test_what_a_deleted_topic_held_comes_back_and_the_others_lose_nothing(tmp_path: Path) -> None:
+    disk = Disk()
+    async with open_on(disk, tmp_path, **SMALL) as broker:
+        await fill(broker, 200, "kept", "deleted")
+        before = sum(source.written for source in journal_of(broker).history.sources)
+        await broker.topic("deleted").delete()
+        await until(lambda: figures(broker).given_back > before // 3)
+        assert await values_of(broker, "kept", 200) == [b"kept %d " % n + b"x" * 100 for n in range(200)]
+        found = figures(broker)
+        assert found.segments > 1
+        assert found.read > found.written > 0
+        assert found.error is None
+        assert 1.0 < found.amplification < 2.5
+        assert repr(cleaner_of(broker)) == f"<Cleaner, {found.segments} segments cleaned>"
+        assert broker.statistics().journal.cleaner is not None  # type: ignore[union-attr]
+        await until(lambda: 0 < figures(broker).live <= figures(broker).on_disk)
+    async with open_on(disk, tmp_path, **SMALL) as broker:
+        assert len(await values_of(broker, "kept", 200)) == 200
+
+
+async def test_readers_from_the_beginning_see_nothing_of_it(tmp_path: Path) -> None:
+    async with open_on(Disk(), tmp_path, tail_bytes=1, **SMALL) as broker:
+        await fill(broker, 300, "kept", "deleted")
+        async with broker.subscribe("kept", start="earliest") as one, broker.subscribe("*", start="earliest") as two:
+            first = [(await anext(one)).value for _ in range(20)]
+            second = [(await anext(two)).value for _ in range(40)]
+            second = [value for value in second if value.startswith(b"kept")]
+            await broker.topic("deleted").delete()
+            await until(lambda: figures(broker).segments > 3)
+            for reader, seen in ((one, first), (two, second)):
+                while len(seen) < 300:
+                    record = await anext(reader)
+                    assert record.gap is None
+                    if record.topic == "kept":
+                        seen.append(record.value)
+            assert first == second == [b"kept %d " % n + b"x" * 100 for n in range(300)]
+
+
+async def test_a_compacted_topic_keeps_the_newest_of_each_key(tmp_path: Path) -> None:
+    disk = Disk()
+    async with open_on(disk, tmp_path, **SMALL, tombstone_age=0, tail_bytes=1) as broker:
+        prices = broker.topic("prices", compact=True)
+        for number in range(40):
+            for key in ("a", "b", "c"):
+                await prices.publish(b"%d" % number * 20, key=key)
+        await prices.publish(None, key="b")
+        await fill(broker, 100, "other")
+        await until(lambda: journal_of(broker).ledger.topics[1].compacted >= 121)
+        await fill(broker, 100, "other")
+        async with prices.subscribe(start="earliest") as records:
+            seen = [await anext(records) for _ in range(2)]
+        assert [(record.offset, record.key, record.value) for record in seen] == [
+            (117, b"a", b"39" * 20),
+            (119, b"c", b"39" * 20),
+        ]
+        assert [record.gap for record in seen] == [None, None]
+        gone = journal_of(broker).ledger.topics[1].gone
+        assert {one.reason for one in gone} == {Reason.COMPACTED}
+
+
+async def test_a_tombstone_is_published_as_none_and_read_as_none_by_its_type(tmp_path: Path) -> None:
+    async with open_on(Disk(), tmp_path) as broker:
+        items = broker.topic("items", Item, compact=True)
+        await items.publish(None, key="a")
+        await items.publish(Item("b"), key="b")
+        items.publish_nowait(None, key="b")
+        async with items.subscribe(start="earliest") as records:
+            assert [(await anext(records)).value for _ in range(3)] == [None, Item("b"), None]
+        async with items.subscribe(group="g", start="earliest") as deliveries:
+            assert (await anext(deliveries)).value is None
+        plain = broker.topic("plain", compact=True)
+        await plain.publish(None, key="k")
+        assert await values_of(broker, "plain", 1) == [b""]
+
+
+async def test_closing_in_the_middle_of_a_cleaning_ends_it_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    disk = Disk()
+    async with open_on(disk, tmp_path, **SMALL) as broker:
+        await fill(broker, 200, "kept", "deleted")
+        disk.hold("sync", "-1.seg.tmp")
+        await broker.topic("deleted").delete()
+        await disk.reached()
+        threading.Timer(0.05, disk.go_on).start()  # closing waits for the step that is under way
+    assert not [name for name in disk.names() if name.endswith(".tmp")]
+    async with open_on(disk, tmp_path, **SMALL) as broker:
+        assert len(await values_of(broker, "kept", 200)) == 200
+
+
+async def test_a_full_disk_is_told_once_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    disk = Disk()
+    async with open_on(disk, tmp_path, **SMALL) as broker:
+        await fill(broker, 200, "kept", "deleted")
+        disk.fail_next("write", "-1.seg.tmp", errno.ENOSPC)
+        with caplog.at_level(logging.ERROR, "runnel"):
+            await broker.topic("deleted").delete()
+            await until(lambda: figures(broker).error is not None)
+        assert "No space" in str(figures(broker).error)
+        assert [record.message for record in caplog.records if "cleaning failed" in record.message]
+        assert journal_of(broker).failed is None
+        cleaner_of(broker).wake()
+        await until(lambda: figures(broker).given_back > 0)
+        assert figures(broker).error is None
+        assert len(await values_of(broker, "kept", 200)) == 200
+
+
+async def test_a_damaged_segment_is_left_alone_and_the_others_are_cleaned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    inner = MemoryStorage()
+    disk = Disk(inner=inner)
+    async with open_on(disk, tmp_path, **SMALL) as broker:
+        await fill(broker, 200, "kept", "deleted")
+        bad = journal_of(broker).history.sources[1].info.name
+        flip(inner, bad, START + 60)
+        await broker.topic("deleted").delete()
+        journal = journal_of(broker)
+        told = f"cleaning failed: {bad} is damaged"
+        await until(lambda: any(record.message.startswith(told) for record in caplog.records))
+        # All but the bad one, the one that is written, and perhaps the one before that: it may hold little.
+        await until(lambda: [info.generation for info in journal.manifest.segments].count(0) <= 3)
+        assert bad in journal.manifest.files()
+
+
+async def test_a_failed_journal_is_not_cleaned(tmp_path: Path) -> None:
+    disk = Disk()
+    async with open_on(disk, tmp_path, **SMALL) as broker:
+        await fill(broker, 100, "kept", "deleted")
+        disk.fail_next("sync")
+        with pytest.raises(Exception, match=r"journal|written|disk"):
+            await broker.publish("kept", b"x")
+        cleaner_of(broker).wake()
+        await asyncio.sleep(0)
+        assert figures(broker).segments == 0
+
+
+@pytest.mark.parametrize("topic", ["plain", "memory"])
+async def test_none_is_no_value_of_a_topic_that_is_not_compacted(tmp_path: Path, topic: str) -> None:
+    async with open_on(Disk(), tmp_path) as broker:
+        with pytest.raises(InvalidValue):
+            await broker.publish(topic, None, key="k")
+        with pytest.raises(InvalidValue):
+            await broker.topic("compacted", compact=True).publish(None)

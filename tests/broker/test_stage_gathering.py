@@ -1,0 +1,78 @@
+"""From a unit to its batches: stages among publishes keep their place and cost no memory."""
+
+import asyncio
+from datetime import UTC, datetime
+
+from runnel.broker.gate import Entry
+from runnel.broker.gathering import Gathering, Stored
+from runnel.broker.log import Log
+from runnel.broker.stage_gathering import StageGathering, batches_of
+from runnel.broker.unit import Unit
+from runnel.core.packing import unpack
+from runnel.journal.entry import Kind
+from runnel.journal.stage_state import StageState
+from tests.broker.rig import make_log, make_timeline
+
+
+def durable(name: str, end: int = 0) -> Log:
+    log = make_log(name)
+    log.revive(0, end, end)
+    log.stored = Stored(len(name), end)
+    return log
+
+
+def entry(*values: bytes) -> Entry:
+    return Entry(values, None, sum(map(len, values)))
+
+
+def stage(*counts: int) -> StageState:
+    return StageState(9, "w", 1, 0, 0, 1, 0, list(counts), 1000)
+
+
+def unit(*entries: tuple[Log, Entry | StageState]) -> Unit:
+    return Unit(entries, (), lambda: None, lambda error: None)
+
+
+async def test_entries_of_a_topic_are_one_batch_unless_a_stage_lies_between() -> None:
+    one, other = durable("t", 5), durable("uu")
+    large = stage(10, 20)
+    batches, firsts = batches_of(
+        unit((one, entry(b"a")), (other, entry(b"x")), (one, entry(b"b", b"c")), (one, large), (one, entry(b"d"))),
+        asyncio.get_running_loop(),
+    )
+    assert firsts == [5, 0, 6, 8, 38]
+    assert [(batch.log.name, batch.first, batch.count, batch.end) for batch in batches] == [
+        ("t", 5, 3, 8),
+        ("uu", 0, 1, 1),
+        ("t", 8, 30, 38),
+        ("t", 38, 1, 39),
+    ]
+    assert unpack(batches[0].packed or b"").values == (b"a", b"b", b"c")
+    assert one.stored is not None
+    assert one.stored.next == 5, "nothing is given before all of it is known to be right"
+
+
+async def test_a_stage_is_written_as_a_few_bytes_and_lands_beside_memory() -> None:
+    log, timeline = durable("t", 5), make_timeline()
+    (batch,), _ = batches_of(unit((log, stage(10, 20))), asyncio.get_running_loop())
+    assert isinstance(batch, StageGathering)
+    batch.sequence = 100
+    (part,) = batch.parts(7, 123)
+    assert (part.kind, part.topic, part.base, part.last, part.sequence, part.time) == (
+        Kind.STAGE_COMMIT,
+        1,
+        5,
+        34,
+        100,
+        123,
+    )
+    assert len(part.body) < 20
+    assert (batch.weight, batch.size, batch.pack(), batch.takes(entry(b"x"))) == (0, 1000, b"", False)
+    batch.land(timeline, datetime.now(UTC))
+    assert (log.base, log.end, log.values, log.count_bytes()) == (35, 35, [], 1005)
+
+
+async def test_what_a_unit_weighs_leaves_stages_out() -> None:
+    log = durable("t")
+    assert unit((log, entry(b"abc")), (log, stage(5))).size == 3
+    assert isinstance(batches_of(unit((log, entry(b"abc"))), asyncio.get_running_loop())[0][0], Gathering)
