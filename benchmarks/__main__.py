@@ -16,7 +16,7 @@ from benchmarks.harness import Answer, Question, ask
 from benchmarks.report import preamble, report
 
 IN_MEMORY = ("fanout", "subscribers", "topics", "latency", "groups")
-ON_DISK = ("durable", "catch_up", "history")
+ON_DISK = ("durable", "idempotent", "transactions", "staging", "catch_up", "cleaning", "history")
 QUESTIONS = IN_MEMORY + ON_DISK
 
 EPILOG = """questions
@@ -26,7 +26,11 @@ EPILOG = """questions
   latency      publish to receive at 1,000/s and 100,000/s: p50, p99, max
   groups       1 group, 4 members: an acked delivery, with much waiting, with keys; the group's own memory
   durable      a durable publish: alone, from 64 tasks, in lists, with readers, to 10,000 topics; against bare fdatasync
+  idempotent   a publish that may be repeated: with a producer, with message ids; against a plain one
+  transactions a transaction of 10 topics against one publish; take, publish and ack
+  staging      a gigabyte staged against the same published; a publish to another topic beside it
   catch_up     reading a topic from its beginning, by batch and by record; a live reader beside one that catches up
+  cleaning     half of 10,000 topics deleted: bytes written to give space back, publishing and reading beside it
   history      opening 10 GB, closed or killed; memory with 100,000,000 records and with 100,000 topics
 
 examples

@@ -190,8 +190,11 @@ async def _delayed(waiting: int) -> Figures:
     try:
         async with _backlog(waiting, delay=3600) as broker, AsyncExitStack() as stack:
             await _members(stack, broker, PREFETCH)
-            await settle()
-            (group,) = broker.statistics().groups
+            for _ in range(waiting):  # a group looks at so many a turn
+                await settle()
+                (group,) = broker.statistics().groups
+                if group.scheduled == waiting:
+                    break
             if group.scheduled != waiting:
                 raise Lossy(waiting, [group.scheduled])
             own = [tracemalloc.Filter(True, f"*/runnel/{files}") for files in ("broker/group*", "core/batch.py")]

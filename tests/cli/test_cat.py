@@ -9,6 +9,7 @@ import pytest
 from runnel.cli.cat import readable
 from runnel.core.record import Meta
 from tests.cli.conftest import Command
+from tests.journal.cleaned import folder_with_stages
 from tests.journal.folders import Owner, fill, flip, segments_of
 
 
@@ -109,3 +110,28 @@ def test_an_offset_beyond_the_end_is_told(runnel: Command, tmp_path: Path) -> No
     done = runnel("log", "cat", "orders", "--from", "7")
     assert (done.status, done.out) == (1, "")
     assert done.err.endswith("(offset_out_of_range)\n")
+
+
+@pytest.mark.parametrize("cleaned", [False, True])
+def test_every_command_works_on_cleaned_segments_and_staged_batches(
+    tmp_path: Path, runnel: Command, cleaned: bool
+) -> None:
+    folder_with_stages(tmp_path / "data", cleaned=cleaned)
+    done = runnel("log", "cat", "data", "c")
+    assert [line.split("  ")[-1] for line in done.out.splitlines()] == ["s0", "s0", "s1", "s1", "s2", "s2"]
+    every = [(one["topic"], one["offset"], one["value"]) for one in runnel("log", "export", "data").lines()]
+    assert len(every) == 41
+    assert "never" not in {value for _, _, value in every}
+    report = runnel("log", "verify", "data", "--json")
+    assert report.status == 0
+    assert report.json()["records"] == 41
+    assert runnel("info", "data", "--json").json()["segments"] == (2 if cleaned else 4)
+    assert runnel("log", "snapshot", "data", "copy").status == 0
+    assert [one["value"] for one in runnel("log", "export", "copy").lines()] == [value for _, _, value in every]
+    segment = next(path for path in sorted((tmp_path / "data").glob("*.seg")) if b"s1" in path.read_bytes())
+    flip(segment, segment.read_bytes().index(b"s1"))
+    assert runnel("log", "verify", "data").status == 1
+    assert runnel("log", "repair", "data", "--yes").status == 0
+    assert runnel("log", "verify", "data").status == 0
+    left = [(one["topic"], one["offset"], one["value"]) for one in runnel("log", "export", "data").lines()]
+    assert left == [one for one in every if one[2] != "s1"]

@@ -14,7 +14,8 @@ from runnel.core.journal_errors import JournalFailed
 from runnel.journal.draft import Draft, WriteFailed
 from runnel.journal.inspection import Inspection, NoJournal
 from runnel.journal.journal import Journal
-from runnel.journal.ledger import TopicState, topic_part
+from runnel.journal.ledger import TopicState
+from runnel.journal.parts import topic_part
 from tests.cli.conftest import Command
 from tests.journal.folders import Owner, fill, other_owner
 

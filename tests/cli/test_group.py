@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runnel.journal.inspection import Inspection
-from runnel.journal.ledger import progress_part
+from runnel.journal.parts import progress_part
 from tests.cli.conftest import Command
 from tests.journal.folders import Owner, publish_numbered
 
@@ -84,3 +84,19 @@ def test_what_makes_no_sense_is_one_line_and_changes_nothing(
 
 def test_a_place_must_be_named(runnel: Command) -> None:
     assert runnel("group", "reset", "billing").status == 2
+
+
+def test_a_group_is_deleted(runnel: Command, folder: Path) -> None:
+    done = runnel("group", "delete", "billing", "--topic", "orders", "--yes")
+    assert (done.status, done.err) == (0, "")
+    assert done.out == "group 'billing' on 'orders' deleted; it stood at 5\n"
+    assert floors(folder) == {("billing", "jobs"): 0, ("audit", ">"): 3}
+    done = runnel("group", "delete", "audit", "--yes", "--json")
+    assert done.json() == {"group": "audit", "pattern": ">", "floor": 3}
+
+
+def test_which_group_is_deleted_must_be_clear_and_agreed_to(runnel: Command, folder: Path) -> None:
+    assert "say which with --topic" in runnel("group", "delete", "billing", "--yes").err
+    assert "unknown_group" in runnel("group", "delete", "nobody", "--yes").err
+    assert "say --yes" in runnel("group", "delete", "audit").err
+    assert len(floors(folder)) == 3

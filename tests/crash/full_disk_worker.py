@@ -68,6 +68,27 @@ async def main(folder: Path, min_free: int) -> dict[str, object]:
         told["all_there"] = found == [*range(count), *range(again), *range(more)]
         told["topics"] = await broker.topics()
         told["jobs_left"] = broker.group("workers", "jobs").statistics().lag
+        # It was opened on a full disk. Trimming makes room, and publishing goes on.
+        refused, told["error_reopened"] = await fill(broker, "big")
+        while (journal := broker.statistics().journal) is None or journal.free_bytes is None:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        told["shown"] = (journal.low, journal.full)
+        kept = await broker.topic("big").trim(total - 10)
+        trimmed: list[int] = []
+        async with asyncio.timeout(30):  # whoever still reads what was removed lets go of it in a moment
+            while len(trimmed) < 50:
+                some, told["error_trimmed"] = await fill(broker, "big")
+                trimmed += range(some)
+                await asyncio.sleep(0.01)
+        told["more_after_trim"] = len(trimmed)
+        async with broker.subscribe("jobs", group="workers") as deliveries:
+            async for delivery in deliveries:
+                await delivery.ack(durable=True)
+                break
+    async with runnel.open(folder / "data", **options) as broker:
+        found = await numbers(broker, "big", 10 + refused + len(trimmed))
+        told["all_there_again"] = kept == total - 10 and found[10:] == [*range(refused), *trimmed]
+        told["jobs_left_again"] = broker.group("workers", "jobs").statistics().lag
     return told
 
 

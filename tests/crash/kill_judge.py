@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from runnel.testing import History
 from runnel.testing import history_events as events
 from runnel.testing.history_events import Event
+from tests.crash import transforming
 from tests.crash.kill_worker import CHURN, DURABLE, FOR_EVER, GROUPS, MIRRORED, NAMES, Note
+from tests.crash.transforming import PAID, PAYERS
 
 FAR = 1 << 62
 
@@ -29,6 +31,7 @@ class Found:
     held: dict[Place, str] = field(default_factory=dict)  # the records of the durable topics, by where they stand
     keys: dict[Place, bytes] = field(default_factory=dict)
     dead: list[Place] = field(default_factory=list)  # the places that the dead letters say they came from
+    marks: dict[str, object] = field(default_factory=dict)
 
 
 @dataclass
@@ -65,6 +68,7 @@ def judge(told: Told, found: Found) -> list[str]:
     broken = [*_notes(told), *_stored(told, found), *_names(told, found), *_sequences(told)]
     groups = Groups(told, found)
     broken += groups.broken
+    broken += transforming.judge(told, found)
     history = History()
     for _, said in told.lines:
         if not isinstance(said, Note):
@@ -154,7 +158,7 @@ class Groups:
     def __init__(self, told: Told, found: Found) -> None:
         self.broken: list[str] = []
         self.turns: dict[tuple[str, Place], Turn] = defaultdict(Turn)
-        self._found = found
+        self._found, self._paid = found, transforming.committed(found)
         self._life = -1
         self._out: dict[tuple[str, bytes], Place] = {}  # by group and key, in this life
         self._last: dict[tuple[str, str, bytes], int] = {}  # by group, topic and key: the offset given out last
@@ -162,6 +166,7 @@ class Groups:
             if life != self._life:
                 self._life, self._out, self._last = life, {}, {}
             self._attend(said)
+        self._settle_committed()
         self.settled: list[Event] = list(self._last_words())
         self.broken += self._unsettled()
         self.broken += self._dead()
@@ -189,7 +194,8 @@ class Groups:
             self.broken.append(f"{what} as attempt {said.attempt}, though attempt {turn.attempt} was made before")
         turn.life, turn.attempt, turn.settled, turn.member = self._life, said.attempt, "", said.member
         if (key := self._found.keys.get(place)) is not None and said.topic in FOR_EVER:
-            if (out := self._out.setdefault((said.group, key), place)) != place:
+            out, self._out[said.group, key] = self._out.get((said.group, key), place), place
+            if out != place and not self._is_paid(said.group, out):
                 self.broken.append(f"{what} while {out} of the same key {key!r} was out")
             if (last := self._last.get((said.group, said.topic, key), -1)) > said.offset:
                 self.broken.append(f"{what} after offset {last} of the same key {key!r}")
@@ -205,6 +211,16 @@ class Groups:
         turn = self.turns[said.who, place]
         turn.settled, turn.settled_at = said.what, said.at
         self._free(said.who, place)
+
+    def _is_paid(self, group: str, place: Place) -> bool:
+        """Whether a record was acked in a transaction that was committed, told or not."""
+        return group == PAYERS and transforming.derived(self._found.held.get(place, ""), PAID) in self._paid
+
+    def _settle_committed(self) -> None:
+        """An ack in a transaction is durable with what the transaction published."""
+        for (group, place), turn in self.turns.items():
+            if not turn.settled and self._is_paid(group, place):
+                turn.settled, turn.settled_at = "accepted", FAR
 
     def _last_words(self) -> Iterator[Event]:
         """Acks that held: nobody got the record again. Those that were lost with their process do not count."""

@@ -26,18 +26,24 @@ from runnel import Broker, Delivery
 from runnel.core.errors import BrokerClosed, LeaseEnded, RunnelError, TopicDeleted
 from runnel.core.record import Record
 from runnel.testing import History
+from tests.crash.transforming import BOOK, PAID, PAY, PAYERS, Payer
 
 JOBS, ORDERS, USERS, CHURN = "jobs", "t.orders", "t.users", "t.churn"
 CACHE = "m.cache"  # durable=False: gone with the process
 DEAD = "graveyard"  # the dead letters of the billing group; no pattern here covers it
-DURABLE = (JOBS, ORDERS, USERS, CHURN)
-FOR_EVER = (JOBS, ORDERS, USERS)  # durable and never deleted
+DURABLE = (JOBS, ORDERS, USERS, CHURN, PAY)
+FOR_EVER = (JOBS, ORDERS, USERS, PAY)  # durable and never deleted
+TRANSFORMED = (PAID, BOOK)  # durable, and published to in transactions only
 OPTIONS: dict[str, dict[str, Any]] = {CACHE: {"durable": False}, USERS: {"compression": "zstd"}}
 
 NAMES = {"keeper": ORDERS, "mirror": "*.*"}  # durable subscriptions, and what they read
 MIRRORED = (ORDERS, USERS, CHURN, CACHE)
 BILLING, AUDIT = "billing", "audit"  # groups: on one topic, and on a pattern
-GROUPS = {BILLING: (JOBS, (JOBS,)), AUDIT: ("t.*", (ORDERS, USERS, CHURN))}  # what each reads, and the topics of that
+GROUPS = {  # what each reads, and the topics of that
+    BILLING: (JOBS, (JOBS,)),
+    AUDIT: ("t.*", (ORDERS, USERS, CHURN)),
+    PAYERS: (PAY, (PAY,)),
+}
 ATTEMPTS = 4  # of billing, before a record is a dead letter
 
 
@@ -177,7 +183,7 @@ class Life:
         """One value after another, each awaited."""
         who = f"{self.number}.{who}"
         for number in range(1_000_000):
-            topic = self.rng.choice((JOBS, JOBS, ORDERS, USERS, CACHE))
+            topic = self.rng.choice((JOBS, JOBS, ORDERS, USERS, CACHE, PAY))
             id, chance = f"{who}.{number}", self.rng.random()
             if chance < 0.25:
                 await self.publish_many(who, topic, id)
@@ -261,17 +267,17 @@ class Life:
                     await self._settle_batch(group, name, list(batch), batch)
             else:
                 async for delivery in deliveries:
-                    self._lease(group, name, delivery)
+                    self.lease(group, name, delivery)
                     try:
                         await self._settle(group, name, delivery)
                     except LeaseEnded:
                         pass  # the broker is closing, or the topic was deleted
 
-    def _lease(self, group: str, name: str, delivery: Delivery[bytes]) -> None:
+    def lease(self, group: str, name: str, delivery: Delivery[bytes]) -> None:
         id = self.report.check(name, delivery)
         self.history.leased(group, name, delivery.topic, delivery.epoch, delivery.offset, id, delivery.attempt)
 
-    def _settled(self, how: str, group: str, delivery: Delivery[bytes]) -> None:
+    def settled(self, how: str, group: str, delivery: Delivery[bytes]) -> None:
         """Told in one breath with the settling: nothing can be made durable in between."""
         self.report.note(how, who=group, topic=delivery.topic, epoch=delivery.epoch, offset=delivery.offset)
 
@@ -283,41 +289,41 @@ class Life:
         if group == BILLING and chance < 0.12:
             if delivery.attempt == ATTEMPTS:
                 settling = delivery.nack(0)
-                self._settled("rejected", group, delivery)
+                self.settled("rejected", group, delivery)
             else:
                 self.history.nacked(*place)
                 settling = delivery.nack(0)
             await settling
         elif group == BILLING and chance < 0.16:
             settling = delivery.reject("unlucky")
-            self._settled("rejected", group, delivery)
+            self.settled("rejected", group, delivery)
             await settling
         elif chance < 0.4:
             settling = delivery.ack(durable=True)
-            self._settled("accepted", group, delivery)
+            self.settled("accepted", group, delivery)
             await settling
             self.history.acked(*place)
         else:
             settling = delivery.ack()
-            self._settled("accepted", group, delivery)
+            self.settled("accepted", group, delivery)
             await settling
 
     def drain(self, group: str, name: str, delivery: Delivery[bytes]) -> None:
         """Ack, and nothing else."""
-        self._lease(group, name, delivery)
+        self.lease(group, name, delivery)
         delivery.ack()
-        self._settled("accepted", group, delivery)
+        self.settled("accepted", group, delivery)
 
     async def _settle_batch(self, group: str, name: str, batch: list[Delivery[bytes]], whole: Any) -> None:
         for delivery in batch:
-            self._lease(group, name, delivery)
+            self.lease(group, name, delivery)
         durable = self.rng.random() < 0.3
         try:
             settling = whole.ack(durable=durable)
         except LeaseEnded:
             return
         for delivery in batch:
-            self._settled("accepted", group, delivery)
+            self.settled("accepted", group, delivery)
         await settling
         for delivery in batch if durable else ():
             self.history.acked(group, name, delivery.topic, delivery.epoch, delivery.offset)
@@ -334,7 +340,7 @@ async def live(folder: str, number: str, seed: int, start: int, options: dict[st
     async with runnel.open(folder, **options) as broker:
         report.note("opened")
         life = Life(broker, report, number, random.Random(seed))
-        for topic in (JOBS, ORDERS, USERS):
+        for topic in (*FOR_EVER, *TRANSFORMED):
             await broker.topic(topic, **OPTIONS.get(topic, {})).declare()
         for name in NAMES:
             life.begin(lambda ready, name=name: life.named(name, ready))  # type: ignore[misc]
@@ -344,6 +350,8 @@ async def live(folder: str, number: str, seed: int, start: int, options: dict[st
             life.begin(lambda ready, who=who: life.member(BILLING, who, ready))  # type: ignore[misc]
         for who in ("a1", "a2.batches"):
             life.begin(lambda ready, who=who: life.member(AUDIT, who, ready))  # type: ignore[misc]
+        for who in ("y1", "y2"):
+            life.begin(Payer(life, who).work)
         await life.ready()
         for who in ("p1", "p2", "p3"):
             life.begin(lambda ready, who=who: life.publisher(who, ready))  # type: ignore[misc]

@@ -51,11 +51,13 @@ from tests.crash.kill_worker import (
     MIRRORED,
     NAMES,
     OPTIONS,
+    TRANSFORMED,
     Letter,
     Life,
     Note,
     Report,
 )
+from tests.crash.transforming import PAY, PAYERS, Payer
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0  # seconds for anything that ought to happen
@@ -325,8 +327,14 @@ class Trial:
                     await life.publish("end", topic, id)
                 # The last one of a pattern comes behind all others: the mirror reads up to it.
                 await asyncio.gather(*reading, *(self._read_all(broker, report, topic, found) for topic in DURABLE))
-                await asyncio.gather(self._drain(broker, life, BILLING), self._drain(broker, life, AUDIT))
+                await asyncio.gather(
+                    self._drain(broker, life, BILLING), self._drain(broker, life, AUDIT), self._pay(broker, life)
+                )
                 await self._read_dead(broker, found)
+                for topic in TRANSFORMED:
+                    await life.publish("end", topic, f"end.{topic}")
+                    await self._read_all(broker, report, topic, found)
+                found.marks = dict(await broker.marks())
         except TimeoutError:
             self.broken.append(f"seed {self.seed}: the last life did not come to its end in {PATIENCE} s")
 
@@ -369,6 +377,18 @@ class Trial:
         await asyncio.sleep(0)
         for topic in topics:
             life.history.drained(group, topic)
+
+    @staticmethod
+    async def _pay(broker: Broker, life: Life) -> None:
+        """What is left to be paid is paid."""
+        payer = Payer(life, "last")
+        async with broker.subscribe(PAY, group=PAYERS, name=payer.who) as deliveries:
+            async for delivery in deliveries:
+                life.lease(PAYERS, payer.who, delivery)
+                await payer.pay([delivery])
+                if not broker.group(PAYERS, PAY).statistics().lag:
+                    break
+        life.history.drained(PAYERS, PAY)
 
     @staticmethod
     async def _read_dead(broker: Broker, found: Found) -> None:

@@ -1,24 +1,23 @@
-"""What a journal should hold, worked out without the journal's own code, and what it does hold when it is read.
+"""What a journal should hold, worked out without the journal's own code. `observing` says what it does hold.
 
-A `State` never changes; `after` gives the next one. `observe` reads everything through the ledger and `History`, by
-topic and by sequence, and raises `Violation` when the two disagree or something is told to be lost.
+A `State` never changes; `after` gives the next one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
 
-from runnel.core.packing import unpack
+from runnel.core.packing import Unpacked, read_header, unpack
 from runnel.journal.draft import Draft
 from runnel.journal.entry import Kind, Part
-from runnel.journal.history import Found, History, Lost, Plan
-from runnel.journal.journal import Journal
 
 decode = msgspec.msgpack.decode
+
+WINDOW = 110 * 1_000_000  # microseconds for which a message id is remembered at least
 
 
 class Violation(AssertionError):
@@ -32,6 +31,7 @@ class Stored(NamedTuple):
     sequence: int
     time: int
     value: bytes
+    key: bytes | None = None
 
 
 class TopicView(NamedTuple):
@@ -46,6 +46,23 @@ class TopicView(NamedTuple):
     last_time: int
     records: tuple[Stored, ...]
 
+    @property
+    def is_compacted(self) -> bool:
+        """Whether the cleaner may take what a later record of the same key stands for."""
+        return b"compact" in self.options
+
+    def lacks(self, found: TopicView) -> str | None:
+        """What `found` should have besides what it has, or has and should not; None: nothing."""
+        latest = {record.key: record.offset for record in self.records}
+        there = set(found.records)
+        if more := there - set(self.records):
+            return f"{sorted(more)[:3]} were never there"
+        for record in self.records:
+            superseded = record.key is not None and latest[record.key] > record.offset
+            if record not in there and not superseded and not (record.key and not record.value):
+                return f"{record} is missing, and no later one has its key"
+        return None
+
 
 class GroupView(NamedTuple):
     """One group: the places that it has settled above its floor, and those that failed."""
@@ -57,20 +74,37 @@ class GroupView(NamedTuple):
     failed: tuple[tuple[Any, ...], ...]
 
 
+class StageView(NamedTuple):
+    """One open stage: whose it is, for which topic, and the batches in it."""
+
+    key: tuple[Any, ...]
+    topic: int
+    batches: tuple[tuple[tuple[bytes, bytes | None], ...], ...] = ()
+
+
 class State(NamedTuple):
     """Everything that a journal keeps."""
 
     topics: Mapping[int, TopicView] = {}
     cursors: Mapping[str, tuple[Any, ...]] = {}
     groups: Mapping[int, GroupView] = {}
+    marks: Mapping[str, Any] = {}
+    stages: Mapping[int, StageView] = {}
+    producers: Mapping[int, int] = {}  # the number that comes next of each
+    ids: Mapping[int, frozenset[tuple[str, int, int]]] = {}  # message ids of each topic, with offsets and times
+    time: int = 0  # of the last entry
 
     def after(self, draft: Draft) -> State:
         """What it keeps once this entry is written."""
         topics, cursors, groups = dict(self.topics), dict(self.cursors), dict(self.groups)
+        marks, stages, producers, ids = dict(self.marks), dict(self.stages), dict(self.producers), dict(self.ids)
         for part in draft.parts:
             match part.kind:
                 case Kind.BATCH:
-                    topics[part.topic] = appended(topics[part.topic], part)
+                    topics[part.topic] = appended(topics[part.topic], part, records_in(part.body), len(part.body))
+                    header = read_header(part.body)
+                    if header.producer:
+                        producers[header.producer] = header.producer_sequence + header.count
                 case Kind.TOPIC:
                     number, name, epoch, options = decode(part.body)[:4]
                     made = TopicView(name, epoch, repr(options).encode(), 0, 0, 0, 0, ())
@@ -79,6 +113,8 @@ class State(NamedTuple):
                 case Kind.TOPIC_DELETED:
                     gone = topics.pop(part.topic)
                     groups = {number: group for number, group in groups.items() if group.pattern != gone.name}
+                    stages = {number: stage for number, stage in stages.items() if stage.topic != part.topic}
+                    ids.pop(part.topic, None)
                 case Kind.TRIM:
                     known = topics[part.topic]
                     kept = tuple(record for record in known.records if record.offset >= part.base)
@@ -88,6 +124,8 @@ class State(NamedTuple):
                 case Kind.CURSOR:
                     name, *rest = decode(part.body)
                     cursors[name] = tuple(rest)
+                case Kind.CURSOR_FORGOTTEN:
+                    cursors.pop(decode(part.body), None)
                 case Kind.GROUP:
                     number, name, pattern, _, floor, _, _ = decode(part.body)
                     groups[number] = GroupView(name, pattern, floor, frozenset(), ())
@@ -95,7 +133,29 @@ class State(NamedTuple):
                     groups[part.topic] = progressed(groups[part.topic], *decode(part.body))
                 case Kind.GROUP_DELETED:
                     del groups[part.topic]
-        return State(topics, cursors, groups)
+                case Kind.MARK:
+                    name, value = decode(part.body)
+                    marks[name] = value
+                    if value is None:
+                        del marks[name]
+                case Kind.MESSAGE_IDS:
+                    names, offsets = decode(part.body)
+                    more = {(name, offset, part.time) for name, offset in zip(names, offsets, strict=True)}
+                    ids[part.topic] = ids.get(part.topic, frozenset()) | more
+                case Kind.STAGE:
+                    number, writer, batch, piece, attempt, topic = decode(part.body)[:6]
+                    stages[number] = StageView((writer, batch, piece, attempt), topic)
+                case Kind.STAGED:
+                    stage = stages[part.topic]
+                    stages[part.topic] = stage._replace(batches=(*stage.batches, records_in(part.body)))
+                case Kind.STAGE_COMMIT:
+                    number, _, size = decode(part.body)
+                    values = tuple(one for batch in stages.pop(number).batches for one in batch)
+                    topics[part.topic] = appended(topics[part.topic], part, values, size)
+                case Kind.STAGE_DROPPED:
+                    del stages[part.topic]
+        time = max(self.time, draft.time)
+        return State(topics, cursors, groups, marks, stages, producers, ids, time)
 
     def differs(self, found: State, *, exact: bool) -> str | None:
         """How `found` is not this; None when it is. Unless `exact`, offsets may have been skipped at the ends."""
@@ -105,10 +165,22 @@ class State(NamedTuple):
             return f"groups {dict(found.groups)} instead of {dict(self.groups)}"
         if self.topics.keys() != found.topics.keys():
             return f"topics {sorted(found.topics)} instead of {sorted(self.topics)}"
+        for what in ("marks", "stages", "producers"):
+            if getattr(self, what) != getattr(found, what):
+                return f"{what} {getattr(found, what)} instead of {getattr(self, what)}"
+        for number, ids in self.ids.items():
+            there = found.ids.get(number, frozenset())
+            recent = {one for one in ids if one[2] > max(self.time, found.time) - WINDOW}
+            if not (there <= ids and recent <= there):
+                return f"message ids {sorted(there)} of topic {number} instead of {sorted(ids)}"
         for number, topic in self.topics.items():
             other = found.topics[number]
             if not exact and other.end > topic.end:
                 other = other._replace(end=topic.end)
+            if topic.is_compacted:
+                if (wrong := topic.lacks(other)) is not None:
+                    return f"topic {number}: {wrong}"
+                other = other._replace(records=topic.records)
             if other != topic:
                 return f"topic {number}: {brief(other)} instead of {brief(topic)}"
         return None
@@ -120,19 +192,27 @@ def brief(topic: TopicView) -> str:
     return f"{topic._replace(records=())} with {len(offsets)} records {offsets[:3]}..{offsets[-3:]}"
 
 
-def appended(topic: TopicView, part: Part) -> TopicView:
+def appended(topic: TopicView, part: Part, records: tuple[tuple[bytes, bytes | None], ...], size: int) -> TopicView:
     """A topic and one more batch."""
-    values = values_in(part.body)
+    if part.last - part.base + 1 != len(records):
+        raise Violation(f"{len(records)} records from {part.base} to {part.last}")
     if part.base < topic.end:
         raise Violation(f"offset {part.base} is given again in {brief(topic)}")
     more = tuple(
-        Stored(part.base + at, part.sequence + at, part.time, value)
-        for at, value in enumerate(values)
+        Stored(part.base + at, part.sequence + at, part.time, value, key)
+        for at, (value, key) in enumerate(records)
         if part.base + at >= topic.first
     )
     return topic._replace(
-        end=part.last + 1, bytes=topic.bytes + len(part.body), last_time=part.time, records=topic.records + more
+        end=part.last + 1, bytes=topic.bytes + size, last_time=part.time, records=topic.records + more
     )
+
+
+@lru_cache(4096)
+def records_in(body: bytes) -> tuple[tuple[bytes, bytes | None], ...]:
+    """The values and keys of a packed batch; the same ones are read over and over here."""
+    batch: Unpacked = unpack(body)
+    return tuple(zip(batch.values, batch.keys or [None] * len(batch), strict=True))
 
 
 def progressed(group: GroupView, ranges: list[int], failed: list[list[Any]]) -> GroupView:
@@ -148,132 +228,3 @@ def progressed(group: GroupView, ranges: list[int], failed: list[list[Any]]) -> 
     # A failure of something settled in an earlier entry is kept until the group settles more: so says the ledger too.
     left = {place: one for place, one in failures.items() if place >= floor and not (ranges and place in settled)}
     return group._replace(floor=floor, settled=frozenset(settled), failed=tuple(sorted(left.values())))
-
-
-# -- reading ----------------------------------------------------------------------------------------------------
-
-
-def read_topic(history: History, topic: int, offset: int) -> list[Found | Lost]:
-    """All that is there of a topic from `offset` on."""
-    items: list[Found | Lost] = []
-    plan, position = history.plan(topic, offset), 0
-    while plan is not None:
-        items += (parsed := history.parse(plan, history.fetch(plan), {topic}, by_sequence=False)).items
-        position = _further(plan, position, parsed.position)
-        plan = history.plan(topic, max(offset, parsed.place), plan, position)
-        offset = max(offset, parsed.place)
-    return items
-
-
-def read_sequence(history: History, topics: Iterable[int], sequence: int) -> list[Found | Lost]:
-    """All that is there of `topics` from `sequence` on."""
-    items: list[Found | Lost] = []
-    wanted, position = set(topics), 0
-    plan = history.plan_sequence(sequence)
-    while plan is not None:
-        items += (parsed := history.parse(plan, history.fetch(plan), wanted, by_sequence=True)).items
-        position = parsed.position
-        plan = history.plan_sequence(max(sequence, parsed.place), plan, position)
-        sequence = max(sequence, parsed.place)
-    return items
-
-
-def _further(plan: Plan, before: int, position: int) -> int:
-    if position <= plan.position:
-        raise Violation(f"reading {plan} does not get on from {before}")
-    return position
-
-
-@lru_cache(4096)
-def values_in(body: bytes) -> tuple[bytes, ...]:
-    """The values of a batch; the same ones are read over and over here."""
-    return unpack(body).values
-
-
-def records_of(items: Iterable[Found | Lost]) -> Iterable[tuple[int, Stored]]:
-    """The records in what was read, with their topics."""
-    for item in items:
-        if isinstance(item, Lost):
-            raise Violation(f"{item} though nothing was damaged")
-        values = values_in(item.body)
-        if len(values) != item.last - item.base + 1:
-            raise Violation(f"{len(values)} values from {item.base} to {item.last}")
-        for at, value in enumerate(values):
-            yield item.topic, Stored(item.base + at, item.sequence + at, item.time, value)
-
-
-def observe(journal: Journal) -> State:
-    """What an open journal holds, read in every way."""
-    ledger, history = journal.ledger, journal.history
-    topics: dict[int, TopicView] = {}
-    for number, topic in ledger.topics.items():
-        read = (record for _, record in records_of(read_topic(history, number, topic.first)))
-        records = tuple(record for record in read if record.offset >= topic.first)
-        topics[number] = TopicView(
-            topic.name,
-            topic.epoch,
-            repr(topic.options).encode(),
-            topic.first,
-            topic.end,
-            topic.bytes,
-            topic.last_time,
-            records,
-        )
-        _check_order(topics[number])
-    _check_sequences(history, topics, ledger.sequence)
-    for source in history.sources:
-        if source.damage is not None:
-            raise Violation(f"an index had to be made again: {source.damage}")
-    groups = {
-        number: GroupView(
-            group.name,
-            group.pattern,
-            group.floor,
-            frozenset(place for first, end in group.settled for place in range(first, end)),
-            tuple(sorted((place, *failure) for place, failure in group.failed.items())),
-        )
-        for number, group in ledger.groups.items()
-    }
-    cursors = {name: (cursor.pattern, cursor.epoch, cursor.place) for name, cursor in ledger.cursors.items()}
-    found = State(topics, cursors, groups)
-    _check_places(found, ledger.sequence)
-    return found
-
-
-def _check_order(topic: TopicView) -> None:
-    previous = None
-    for record in topic.records:
-        if previous is not None and (record.offset <= previous.offset or record.sequence <= previous.sequence):
-            raise Violation(f"{record} behind {previous} in {topic.name}")
-        previous = record
-    if previous is not None and previous.offset >= topic.end:
-        raise Violation(f"{previous} at or behind the end of {brief(topic)}")
-
-
-def _check_sequences(history: History, topics: Mapping[int, TopicView], end: int) -> None:
-    by_topic = sorted((record.sequence, number, record) for number, topic in topics.items() for record in topic.records)
-    middle = by_topic[len(by_topic) // 2][0] if by_topic else 0
-    for asked in (0, middle) if middle % 2 else (0,):
-        read = records_of(read_sequence(history, topics, asked))
-        found = [
-            (record.sequence, number, record)
-            for number, record in read
-            if record.offset >= topics[number].first and record.sequence >= asked
-        ]
-        if found != [one for one in by_topic if one[0] >= asked]:
-            raise Violation(f"read by sequence from {asked}: {len(found)} records, by topic {len(by_topic)}")
-    if by_topic and by_topic[-1][0] >= end:
-        raise Violation(f"sequence {by_topic[-1][0]} is stored and {end} is the next one")
-
-
-def _check_places(found: State, sequence: int) -> None:
-    """No cursor and no group is ahead of the log."""
-    ends = {topic.epoch: topic.end for topic in found.topics.values()}
-    by_name = {topic.name: topic.end for topic in found.topics.values()}
-    for name, (pattern, epoch, place) in found.cursors.items():
-        if place > (sequence if epoch == 0 else ends.get(epoch, place)):
-            raise Violation(f"cursor {name} on {pattern} is at {place}, ahead of the log")
-    for group in found.groups.values():
-        end = by_name.get(group.pattern, sequence)
-        if max(group.settled, default=group.floor) > end or group.floor > end:
-            raise Violation(f"{group} is ahead of the log, which ends at {end}")

@@ -21,11 +21,13 @@ from runnel.journal.entry import Kind, Part
 from runnel.journal.group_state import GroupState
 from runnel.journal.history import Found, Lost
 from runnel.journal.journal import Journal
-from runnel.journal.ledger import CursorState, TopicState, cursor_part, group_part, progress_part, topic_part
+from runnel.journal.ledger import CursorState, TopicState
 from runnel.journal.options import JournalOptions
+from runnel.journal.parts import cursor_part, group_part, progress_part, topic_part
 from runnel.journal.segment import START
 from runnel.testing.power import MemoryStorage
-from tests.crash.model import State, observe, read_sequence, read_topic
+from tests.crash.model import State
+from tests.crash.observing import Item, observe, sequence_items, topic_items
 from tests.crash.watching import in_small
 
 OPTIONS = JournalOptions(segment_bytes=4096, min_free=0)
@@ -126,7 +128,7 @@ def each_damage(storage: MemoryStorage, name: str, size: int | None = None) -> l
     return flips + cuts
 
 
-def told(items: list[Found | Lost], *, by_sequence: bool) -> tuple[dict[int, bytes], list[tuple[int, int]]]:
+def told(items: list[Item], *, by_sequence: bool) -> tuple[dict[int, bytes], list[tuple[int, int]]]:
     """The values that were read, by offset or sequence, and the ranges that are said to be lost."""
     values: dict[int, bytes] = {}
     for item in items:
@@ -136,7 +138,7 @@ def told(items: list[Found | Lost], *, by_sequence: bool) -> tuple[dict[int, byt
     return values, [(item.first, item.end) for item in items if isinstance(item, Lost)]
 
 
-def check_told(items: list[Found | Lost], expected: dict[int, bytes], what: str, *, by_sequence: bool) -> int:
+def check_told(items: list[Item], expected: dict[int, bytes], what: str, *, by_sequence: bool) -> int:
     """What is served is right, and what is missing is told, no more and no less; how much that is."""
     values, lost = told(items, by_sequence=by_sequence)
     assert values.items() <= expected.items(), f"{what}: served {values}"
@@ -153,8 +155,8 @@ def check_reading(journal: Journal, expected: State, what: str) -> int:
     for number, topic in expected.topics.items():
         values = {record.offset: record.value for record in topic.records}
         by_sequence |= {record.sequence: record.value for record in topic.records}
-        lost += check_told(read_topic(journal.history, number, 0), values, what, by_sequence=False)
-    items = read_sequence(journal.history, expected.topics, 0)
+        lost += check_told(list(topic_items(journal.history, number, 0)), values, what, by_sequence=False)
+    items = list(sequence_items(journal.history, expected.topics, 0))
     assert check_told(items, by_sequence, what, by_sequence=True) == lost
     return lost
 

@@ -18,13 +18,15 @@ from runnel.core.packing import pack
 from runnel.journal.draft import Draft, WriteFailed
 from runnel.journal.entry import Kind, Part
 from runnel.journal.journal import Journal
-from runnel.journal.ledger import CursorState, TopicState, cursor_part, topic_part
+from runnel.journal.ledger import CursorState, TopicState
 from runnel.journal.options import JournalOptions
+from runnel.journal.parts import cursor_part, topic_part
 from runnel.testing import fates
 from runnel.testing.fates import Fate
 from runnel.testing.faults import FaultyStorage
 from runnel.testing.power import MemoryStorage
-from tests.crash.model import Stored, read_topic, records_of
+from tests.crash.model import Stored
+from tests.crash.observing import read_topic
 from tests.crash.watching import Watched
 from tests.crash.workload import World
 
@@ -97,7 +99,7 @@ def check_failed(world: World, disk: Disk) -> None:
     assert faulty.calls == before
     promised = world.promises.states[world.promises.returned]
     for number, topic in promised.topics.items():
-        read = [record for _, record in records_of(read_topic(journal.history, number, topic.first))]
+        read = list(read_topic(journal.history, number, topic.first))
         kept: tuple[Stored, ...] = tuple(record for record in read if record.offset >= topic.first)
         assert kept[: len(topic.records)] == topic.records
 
@@ -184,7 +186,7 @@ def fill(journal: Journal) -> int:
 
 
 def count_records(journal: Journal) -> int:
-    return len(list(records_of(read_topic(journal.history, 1, 0))))
+    return len(list(read_topic(journal.history, 1, 0)))
 
 
 def move_cursor(journal: Journal, place: int) -> None:

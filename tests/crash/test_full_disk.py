@@ -39,3 +39,8 @@ def test_a_full_disk_refuses_publishes_and_nothing_else(tmp_path: Path, min_free
     assert told["all_there"]
     assert told["topics"] == ["big", "jobs"], "a topic can be deleted on a full disk"
     assert told["jobs_left"] == 2, "acks go on, durably"
+    assert told["error_reopened"] == told["error_trimmed"] == "disk_full", "also when it was opened so"
+    assert told["shown"] == [min_free > 0, True]
+    assert told["more_after_trim"] > 50, "without a restart"
+    assert told["all_there_again"]
+    assert told["jobs_left_again"] == 1

@@ -39,8 +39,8 @@ SITES = {
     "open > _go_on > _swap > write > write_new": 2,
     f"{WRITING} > _swap > write > write_new": 2,
     "close > _close_segment > _swap > write > write_new": 2,
-    "retain > write > write_new": 2,
-    f"{WRITING} > retain > write > write_new": 2,
+    "retain > _put_in_place_of > write > write_new": 2,
+    f"{WRITING} > retain > _put_in_place_of > write > write_new": 2,
     # Names that the manifest is about to mention.
     "open > _go_on > _swap > names": 8,
     f"{WRITING} > _swap > names": 8,
@@ -50,8 +50,16 @@ SITES = {
     "open > _go_on > _swap > write > names": 8,
     f"{WRITING} > _swap > write > names": 8,
     "close > _close_segment > _swap > write > names": 8,
-    "retain > write > names": 8,
-    f"{WRITING} > retain > write > names": 8,
+    "retain > _put_in_place_of > write > names": 8,
+    f"{WRITING} > retain > _put_in_place_of > write > names": 8,
+    # Cleaned segments and their indexes, before the manifest names them; what made records unwanted, before they go.
+    "step > _run > _write": 28,
+    "step > _run > _write_staged > _write": 28,
+    "step > _run > _finish > write_new": 28,
+    "replace > sync": 16,
+    "replace > names": 8,
+    "replace > _put_in_place_of > write > write_new": 2,
+    "replace > _put_in_place_of > write > names": 8,
     # What a killed process renamed, before files go that only the manifest before it names.
     CLEARING: 8,
 }

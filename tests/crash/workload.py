@@ -12,23 +12,34 @@ from random import Random
 from typing import Any
 
 from runnel.core.packing import pack
+from runnel.core.record import Meta
+from runnel.journal.cleaning import Shares, choose
+from runnel.journal.compaction import Compaction
 from runnel.journal.draft import Draft, WriteFailed
 from runnel.journal.entry import Kind, Part, state
 from runnel.journal.group_state import GroupState
 from runnel.journal.journal import Journal
-from runnel.journal.ledger import (
-    CursorState,
-    TopicState,
+from runnel.journal.ledger import CursorState, TopicState
+from runnel.journal.options import JournalOptions
+from runnel.journal.parts import (
+    cursor_forgotten_part,
     cursor_part,
     group_part,
+    ids_part,
+    mark_part,
     progress_part,
+    stage_commit_part,
+    stage_dropped_part,
+    stage_part,
+    staged_part,
     topic_part,
     trim_part,
 )
-from runnel.journal.options import JournalOptions
+from runnel.journal.stage_state import StageState
 from runnel.journal.storage import Storage
 from runnel.testing.power import PowerLost
-from tests.crash.model import State, Stored, Violation, observe
+from tests.crash.model import State, Stored, Violation
+from tests.crash.observing import observe
 from tests.crash.watching import Watched, watched
 
 SECOND = 1_000_000
@@ -116,6 +127,7 @@ class World:
         self.segment_bytes = random.choice((4096, 4096, 8192))
         self.disk: Callable[[Watched], Storage] = lambda storage: storage  # what the journal gets to see of it
         self.journal: Journal
+        self.compaction: Compaction
         self.made = 0  # values, so that no two are the same
 
     # -- opening ------------------------------------------------------------------------------------------------
@@ -128,6 +140,7 @@ class World:
     def open(self) -> None:
         """Open the journal, compare it with what was promised, and go on from there."""
         self.journal = Journal.open(self.disk(self.storage), self.options(), now=self.now)
+        self.compaction = Compaction(self.journal.history, tombstone_age=60.0)
         _, found = self.promises.check(self.journal, killed=self.intact, exact=self.exact)
         promises = self.promises
         promises.hand_out_all(found)
@@ -176,12 +189,24 @@ class World:
         kinds, weights = zip(*STEPS, strict=True)
         self.random.choices(kinds, weights)[0](self)
 
-    def batch(self, topic: int, ends: dict[int, int], records: int, size: int) -> Part:
-        values = []
+    def packed(self, records: int, size: int, *, keyed: bool = False, producer: tuple[int, int] = (0, 0)) -> bytes:
+        """A batch of records that are like no others."""
+        values, metas = [], []
         for _ in range(records):
             self.made += 1
-            values.append(b"%d:" % self.made + self.random.randbytes(size))
-        body = pack(values)
+            key = self.random.choice((b"k1", b"k2", b"k3", None)) if keyed else None
+            gone = key is not None and self.random.random() < 0.2
+            values.append(b"" if gone else b"%d:" % self.made + self.random.randbytes(size))
+            metas.append(Meta(key))
+        number, sequence = producer
+        return pack(values, metas if keyed else None, producer=number, producer_sequence=sequence)
+
+    def batch(
+        self, topic: int, ends: dict[int, int], records: int, size: int, producer: tuple[int, int] = (0, 0)
+    ) -> Part:
+        known = self.journal.ledger.topics.get(topic)
+        keyed = known is not None and bool(known.options.get("compact"))
+        body = self.packed(records, size, keyed=keyed, producer=producer)
         base = ends[topic]
         ends[topic] = base + records
         sequence, ends[0] = ends[0], ends[0] + records
@@ -222,7 +247,7 @@ class World:
         names = {topic.name for topic in ledger.topics.values()}
         free = [name for name in NAMES if name not in names]
         if free:
-            options: dict[str, Any] = self.random.choice(({}, {"retention_count": 9}))
+            options: dict[str, Any] = self.random.choice(({}, {"retention_count": 9}, {"compact": True}))
             made = TopicState(ledger.next_topic, self.random.choice(free), ledger.epoch + 1, options)
             drafts = [Draft([topic_part(made)], self.now)]
             if self.random.random() < 0.5:  # with its first records, in one entry or in two
@@ -236,8 +261,111 @@ class World:
 
     def change_topic(self) -> None:
         if known := self.some_topic():
-            options = {"retention_count": self.random.randrange(100)}
+            options = {**known.options, "retention_count": self.random.randrange(100)}
             self.write([Draft([topic_part(TopicState(known.id, known.name, known.epoch, options))], self.now)])
+
+    def publish_numbered(self) -> None:
+        """A producer publishes what it has not published yet, with a message id besides."""
+        topics, ends = sorted(self.journal.ledger.topics), self.ends()
+        if topics:
+            producer, topic = self.random.choice((7, 8)), self.random.choice(topics)
+            number = self.promises.states[-1].producers.get(producer, 0)
+            part = self.batch(topic, ends, self.random.choice((1, 3)), 30, (producer, number))
+            self.made += 1
+            self.write([Draft([part, ids_part(topic, [f"id{self.made}"], [part.base], self.now)], self.now)])
+
+    def transact(self) -> None:
+        """Several topics, a mark and a group's progress, in one entry."""
+        topics, ends = sorted(self.journal.ledger.topics), self.ends()
+        if not topics:
+            return
+        parts = [self.batch(topic, ends, 1, 40) for topic in topics]
+        self.made += 1
+        parts.append(mark_part(self.random.choice(("m", "n")), self.random.choice((self.made, "x", b"y", None))))
+        if groups := self.promises.states[-1].groups:
+            number = self.random.choice(sorted(groups))
+            end = {topic.name: topic.end for topic in self.journal.ledger.topics.values()}
+            if groups[number].floor < end.get(groups[number].pattern, self.journal.ledger.sequence):
+                floor = groups[number].floor
+                parts.append(progress_part(number, [floor, floor + 1], []))
+        self.write([Draft(parts, self.now)])
+
+    # -- stages -------------------------------------------------------------------------------------------------
+
+    def stage(self) -> None:
+        """Open a stage, or write to one that is open; sometimes beside what others publish."""
+        ledger, known = self.journal.ledger, self.some_topic()
+        if known is None:
+            return
+        stages = sorted(ledger.stages)
+        drafts: list[Draft] = []
+        if not stages or (len(stages) < 3 and self.random.random() < 0.3):
+            opened = StageState(ledger.next_stage, "w", self.made, 0, 0, known.id, self.now)
+            number, topic, ordinal = opened.id, known, 0
+            parts = [stage_part(opened)]
+        else:
+            number, parts = self.random.choice(stages), []
+            topic, ordinal = ledger.topics[ledger.stages[number].topic], len(ledger.stages[number].counts)
+        keyed = bool(topic.options.get("compact"))
+        for more in range(self.random.choice((1, 1, 2))):
+            parts.append(staged_part(number, ordinal + more, self.packed(3, 200, keyed=keyed), self.now))
+            if self.random.random() < 0.3:
+                parts.append(self.batch(topic.id, self.ends(), 1, 20))
+            drafts.append(Draft(parts, self.now))
+            parts = []
+            if any(part.kind == Kind.BATCH for part in drafts[-1].parts):
+                break
+        self.write(drafts)
+
+    def commit_stage(self) -> None:
+        """One small entry makes stages visible, with other records before and behind them."""
+        ledger, ends = self.journal.ledger, self.ends()
+        stages = [stage for stage in ledger.stages.values() if stage.counts]
+        if not stages:
+            return self.stage()
+        parts: list[Part] = []
+        for stage in self.random.sample(stages, self.random.randint(1, len(stages))):
+            parts.append(self.batch(stage.topic, ends, 1, 20))
+            parts.append(stage_commit_part(stage, ends[stage.topic], ends[0], self.now))
+            ends[stage.topic] += stage.records
+            ends[0] += stage.records
+        parts.append(mark_part("staged", self.made))
+        self.write([Draft(parts, self.now)])
+        return None
+
+    def drop_stage(self) -> None:
+        if stages := sorted(self.journal.ledger.stages):
+            self.write([Draft([stage_dropped_part(self.random.choice(stages))], self.now)])
+
+    # -- cleaning -----------------------------------------------------------------------------------------------
+
+    def clean(self) -> None:
+        """Write old segments again, as the broker's cleaner would, while others go on writing."""
+        journal = self.journal
+        living = journal.living()
+        while (look := self.compaction.due(living, {}, self.now)) is not None:
+            while not look.done:
+                look.step()
+            if (part := self.compaction.over(look, self.now)) is not None:
+                self.write([Draft([part], self.now)])
+        living.taken = self.compaction.taken()
+        shares = Shares()
+        for _ in shares.look(tuple(journal.history.sources), living):
+            pass
+        chosen = choose(shares.now, self.segment_bytes, self.random.choice((0.02, 0.5)), 1 << 30)
+        if not chosen:
+            return
+        job = journal.clean(chosen, living)
+        try:
+            while not job.done:
+                job.step()
+                if self.random.random() < 0.2:
+                    self.random.choice((World.publish, World.trim, World.progress, World.commit_stage))(self)
+            if journal.replace(job) and (parts := self.compaction.replaced(job, self.now)):
+                self.write([Draft(parts, self.now)])
+        finally:
+            job.abandon()
+            journal.let_go(job)
 
     def delete_topic(self) -> None:
         if known := self.some_topic():
@@ -259,6 +387,10 @@ class World:
         topics = sorted(self.journal.ledger.topics)
         if topics:
             self.write([Draft([self.moved(topics, self.ends())], self.now)])
+
+    def forget_cursor(self) -> None:
+        if names := sorted(self.promises.states[-1].cursors):
+            self.write([Draft([cursor_forgotten_part(self.random.choice(names))], self.now)])
 
     def moved(self, topics: list[int], ends: dict[int, int]) -> Part:
         known = self.journal.ledger.topics[self.random.choice(topics)]
@@ -333,6 +465,9 @@ class World:
                 self.random.choice((World.publish, World.publish, World.progress, World.grow_old, World.close))(self)
         except PowerLost:
             pass
+        except BaseException:  # the disk failed first: the power stays on
+            self.storage.crash_at = None
+            raise
         self.come_back()
 
     def come_back(self) -> None:
@@ -356,12 +491,19 @@ class World:
 
 STEPS: list[tuple[Callable[[World], Any], float]] = [
     (World.publish, 45),
+    (World.publish_numbered, 4),
+    (World.transact, 5),
+    (World.stage, 6),
+    (World.commit_stage, 3),
+    (World.drop_stage, 1),
     (World.create_topic, 5),
     (World.change_topic, 3),
     (World.delete_topic, 2),
     (World.trim, 5),
     (World.retain, 2),
+    (World.clean, 6),
     (World.move_cursor, 8),
+    (World.forget_cursor, 1),
     (World.create_group, 3),
     (World.delete_group, 1),
     (World.progress, 10),

@@ -1,0 +1,106 @@
+"""`runnel log archive`: run again and again beside a broker, or left to go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.journal.folders import Owner, fill, other_owner, publish_numbered
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_runs_beside_an_owner_add_what_is_new(runnel: Command, tmp_path: Path) -> None:
+    with other_owner(tmp_path / "data") as owner:
+        owner.tell("publish", 20)
+        first = runnel("log", "archive", "data", "archive")
+        assert (first.status, first.err) == (0, "")
+        assert "new base " in first.out
+        assert "(the first)" in first.out
+        owner.tell("publish", 40)
+        second = runnel("log", "archive", "data", "archive")
+        assert "new base" not in second.out
+        heads, row, *_ = second.out.splitlines()
+        assert heads == "SEGMENT              SIZE  FIRST CHANGE         LAST CHANGE"
+        assert row.startswith("000000000002.seg  ")
+        assert "of the segment that still grows" in second.out
+        assert "2023-11-14 22:13:39 to " in second.out
+    assert runnel("log", "restore", "archive", "restored").status == 0
+    assert len(runnel("log", "export", "restored").lines()) == 180
+
+
+def test_for_programs(runnel: Command, tmp_path: Path) -> None:
+    fill(tmp_path / "data")
+    done = runnel("log", "archive", "archive", "--json").json()
+    assert (done["archive"], done["why"], done["missed"], done["segments"]) == ("archive", "the first", None, [])
+    with Owner(tmp_path / "data") as owner:
+        publish_numbered(owner, 60, 70)
+    done = runnel("log", "archive", "archive", "--json", "--copy").json()
+    assert ([one["number"] for one in done["segments"]], done["linked"]) == ([6], 0)
+    assert runnel("log", "archive", "archive", "--json", "--new-base").json()["why"] == "asked for"
+
+
+def test_what_was_missed_is_said(runnel: Command, tmp_path: Path) -> None:
+    fill(tmp_path / "data", batches=5)
+    runnel("log", "archive", "data", "archive")
+    runnel("topic", "create", "new", "--data", "data")
+    done = runnel("log", "archive", "data", "archive")
+    assert (done.status, done.err) == (0, "")
+    assert done.out.startswith("missed: segment 2 was gone before the archive had all of it: ")
+    assert "(something was missed)" in done.out
+
+
+def test_following_goes_on_until_it_is_interrupted(tmp_path: Path) -> None:
+    owner = Owner(tmp_path / "data")
+    publish_numbered(owner, 0, 5)
+    command = [sys.executable, "-m", "runnel", "log", "archive", "data", "archive", "--follow", "0.05", "--json"]
+    path = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=os.environ | path, restore_signals=True
+    ) as child:
+        try:
+            assert child.stdout is not None
+            assert json.loads(child.stdout.readline())["why"] == "the first"
+            publish_numbered(owner, 5, 40)
+            while not (told := json.loads(child.stdout.readline()))["segments"]:
+                pass
+            assert told["missed"] is None
+            child.send_signal(signal.SIGTERM)
+            child.stdout.read()
+            assert child.wait() == -signal.SIGTERM
+        finally:
+            child.kill()
+    owner.crash()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "code"),
+    [
+        (("a", "b", "c"), 2, "usage_error"),
+        (("a", "b", "--data", "data"), 2, "usage_error"),
+        (("data", "archive", "--follow", "0"), 2, "invalid_option"),
+        (("data", "data/inside"), 1, "folder_unusable"),
+        (("nosuch", "archive"), 1, "no_journal"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(
+    runnel: Command, tmp_path: Path, arguments: tuple[str, ...], status: int, code: str
+) -> None:
+    fill(tmp_path / "data", batches=5)
+    done = runnel("log", "archive", *arguments)
+    assert (done.status, done.out) == (status, "")
+    assert done.err.endswith(f"({code})\n")
+    assert done.err.count("\n") == 1
+
+
+def test_the_help_teaches(runnel: Command) -> None:
+    done = runnel("log", "archive", "--help")
+    assert "--follow" in done.out
+    assert "*/5 * * * *" in done.out

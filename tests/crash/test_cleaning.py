@@ -1,0 +1,93 @@
+"""The power goes, or the process is killed, at every call of a cleaning: nothing that lives is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from runnel.core.errors import RunnelError
+from runnel.journal import cleaner
+from runnel.journal.journal import Journal
+from runnel.testing.power import MemoryStorage, PowerLost
+from tests.journal.cleaning_rig import Seen, World, clean, finished, sealed
+from tests.journal.rig import SMALL
+
+
+def world_of(seed: int) -> tuple[World, MemoryStorage]:
+    """A journal, part of which was cleaned before."""
+    storage = MemoryStorage(256, sector=64)
+    world = World(seed, storage)
+    world.work(30)
+    world.clean_some()
+    world.work(15)
+    return world, storage
+
+
+def calls_of(seed: int) -> int:
+    """How many calls a cleaning takes."""
+    world, storage = world_of(seed)
+    before = storage.calls
+    clean(world.journal)
+    return storage.calls - before
+
+
+@pytest.mark.parametrize(("seed", "midway"), [(0, False), (1, True), (2, True), (3, False)])
+def test_the_power_goes_at_any_call(seed: int, midway: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if seed % 2:
+        monkeypatch.setattr(cleaner, "BLOCK", 1500)
+    total = calls_of(seed)
+    assert total > 8
+    for call in range(1, total + 1):
+        world, storage = world_of(seed)
+        wanted = world.wanted(world.journal.ledger)
+        storage.crash_at, storage.midway = storage.calls + call, midway
+        with pytest.raises(PowerLost):
+            clean(world.journal)
+        for _, found in list(storage.worst())[call % 4 :: 4]:  # over all calls, each of them
+            _check(world, found, wanted)
+        _check(world, storage.after_kill(), wanted, again=True)
+
+
+def _check(world: World, storage: MemoryStorage, wanted: list[Seen], *, again: bool = False) -> None:
+    """It opens, and holds all that lives; it can be cleaned again, too."""
+    journal = Journal.open(storage, SMALL, now=world.writer.now)
+    world.check(journal, wanted)
+    assert not [source for source in journal.history.sources if source.damage]
+    assert not journal.manifest.unnamed(storage.names())
+    if again:
+        clean(journal)
+        journal.close()
+        world.check(Journal.open(storage, SMALL, now=world.writer.now), wanted)
+
+
+SYNCS: dict[str, Callable[[str, str], bool]] = {
+    "the segment": lambda operation, name: operation == "sync" and name.endswith(".seg.tmp"),
+    "the index": lambda operation, name: operation == "sync" and name.endswith(".idx.tmp"),
+    "the manifest": lambda operation, name: operation == "sync" and name == "MANIFEST.tmp",
+    "names": lambda operation, name: operation == "sync_names",
+}
+
+
+@pytest.mark.parametrize("of", SYNCS)
+def test_a_sync_that_is_forgotten_is_found_out(of: str) -> None:
+    """All of a kind: between the swap and the removal there is one of names, and one before it."""
+    is_it = SYNCS[of]
+    broken = 0
+    total = calls_of(1)
+    for call in range(total - 10, total + 2):
+        world, storage = world_of(1)
+        wanted = world.wanted(world.journal.ledger)
+        storage.skip_sync = lambda operation, name, count: is_it(operation, name)
+        storage.crash_at = storage.calls + call
+        job = world.journal.clean(sealed(world.journal), world.journal.living())
+        try:
+            world.journal.replace(finished(job))
+        except PowerLost:
+            pass
+        for _, found in storage.worst():
+            try:
+                _check(world, found, wanted)
+            except (AssertionError, RunnelError):
+                broken += 1
+    assert broken
