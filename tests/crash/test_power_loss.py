@@ -13,7 +13,7 @@ import pytest
 
 from tests.crash.sweep import Sweep
 
-SEEDS = range(10)
+SEEDS = range(12)
 WANTED = 2_000
 
 

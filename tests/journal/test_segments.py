@@ -63,6 +63,36 @@ def test_a_segment_that_is_sealed_meanwhile_does_not_disturb() -> None:
     assert by_sequence(writer.journal.history, {1, 2, 3}) == before
 
 
+def test_a_reader_that_came_upon_a_segment_before_it_went_still_reads_it() -> None:
+    writer = example()
+    writer.journal.close()
+    writer.reopen()  # nothing is open or mapped yet
+    history = writer.journal.history
+    first = history.sources[0]
+    clean(writer.journal)
+    assert first not in history.sources
+    assert first.info.name not in writer.storage.names()
+    assert list(first.index.topics())
+    assert first.file.read(0, first.info.end)
+
+
+def test_what_went_before_a_job_began_is_not_cleaned() -> None:
+    writer = example()
+    chosen, living = sealed(writer.journal), writer.journal.living()
+    clean(writer.journal)
+    with pytest.raises(LookupError, match="gone"):
+        writer.journal.clean(chosen, living)
+
+
+def test_a_job_whose_segments_go_before_it_opened_them_still_ends() -> None:
+    writer = example()
+    writer.journal.close()
+    writer.reopen()
+    job = writer.journal.clean(sealed(writer.journal), writer.journal.living())
+    clean(writer.journal)
+    assert not writer.journal.replace(finished(job))
+
+
 @pytest.mark.parametrize("at", [0, 1, -1])
 def test_a_job_is_void_when_one_of_its_segments_went_meanwhile(at: int) -> None:
     writer = example()

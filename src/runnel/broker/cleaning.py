@@ -40,7 +40,8 @@ logger = logging.getLogger("runnel")
 class CleanerStatistics(msgspec.Struct, frozen=True):
     """What the cleaner did since the broker was opened, and what it sees: bytes, unless it says otherwise.
 
-    `amplification` is all that was written, by publishing and by cleaning, for each byte that was published.
+    `amplification` is all that was written, by publishing and by cleaning, for each byte that was published (0 when
+    nothing was).
     """
 
     read: int
@@ -101,7 +102,7 @@ class Cleaner:
     def statistics(self) -> CleanerStatistics:
         """What it did so far."""
         journal, shares = self._journal, self._shares
-        published = max(1, journal.appended_batches)
+        published = journal.appended_batches
         return CleanerStatistics(
             self._read,
             self._written,
@@ -109,7 +110,7 @@ class Cleaner:
             self._segments,
             shares.live,
             shares.total,
-            (journal.appended + self._written) / published,
+            (journal.appended + self._written) / published if published else 0.0,
             self._error,
         )
 
@@ -161,7 +162,10 @@ class Cleaner:
         chosen = cleaning.choose(shares.now, journal.options.segment_bytes, bound, free - journal.options.reserve)
         if not chosen:
             return False
-        job = self._on_commit_thread(lambda: journal.clean(chosen, living))
+        try:
+            job = self._on_commit_thread(lambda: journal.clean(chosen, living))
+        except LookupError:
+            return True  # they went meanwhile: look again
         try:
             more = self._work(job)
             self._error = None

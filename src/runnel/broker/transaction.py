@@ -86,7 +86,7 @@ class Transaction:
     def publish(
         self,
         topic: str | Topic[T],
-        value: T | bytes | str,
+        value: T | bytes | str | None,
         *,
         key: bytes | str | None = None,
         headers: Mapping[str, str] | None = None,

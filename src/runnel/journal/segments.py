@@ -68,7 +68,12 @@ class Segments:
         return Living.of(self.ledger, self.manifest.segments)
 
     def clean(self, sources: Sequence[Source], living: Living) -> Job:
-        """A job that writes neighbouring sealed segments again, with what lives in them. `replace` ends it."""
+        """A job that writes neighbouring sealed segments again, with what lives in them. `replace` ends it.
+
+        LookupError: one of them is not there any more.
+        """
+        if not set(sources) <= set(self.history.sources):
+            raise LookupError("a segment that was to be cleaned has gone")
         if any(source.info.id not in living.segments for source in sources):
             raise ValueError("it is not known what lives in a segment that was sealed later")
         self._job = Job(self.storage, sources, living, self.options.segment_bytes, self.ledger.time)
@@ -113,6 +118,8 @@ class Segments:
         """Swap the manifest for one of the `kept` segments, and let the `old` ones go."""
         smaller = msgspec.structs.replace(self.manifest, segments=[source.info for source in kept])
         manifest.write(self.storage, smaller)
+        for source in old:
+            source.hold_on()
         self.history.sources, self.manifest = kept, smaller
         self._removable += [name for source in old for name in (source.info.name, source.info.index_name)]
         with suppress(OSError):  # they are tried again, and cleared up by the next opening at the latest

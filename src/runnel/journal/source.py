@@ -5,6 +5,8 @@ Below: entry, index, block_index, segment. Above: history, journal, survey.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from runnel.core.journal_errors import FormatUnknown, JournalDamaged
 from runnel.journal import block_index, entry, segment
 from runnel.journal.entry import HOLDS_RECORDS, STAGE_TOPIC, Kind
@@ -35,7 +37,11 @@ class Source:
     def file(self) -> File:
         """The segment, opened when first read."""
         if self._file is None:
-            self._file = self.storage.open(self.info.name)
+            try:
+                self._file = self.storage.open(self.info.name)
+            except FileNotFoundError:
+                if self._file is None:  # or it was opened just now, before its name went: see `hold_on`
+                    raise
         return self._file
 
     @property
@@ -50,11 +56,18 @@ class Source:
                 finally:
                     file.close()
             except (JournalDamaged, FormatUnknown, OSError) as error:
+                if self._index is not None:
+                    return self._index
                 self.damage = str(error)
                 index, whole = rebuilt(self.storage, self.info)
                 self.suspect = not whole
             self._index = index
         return index
+
+    def hold_on(self) -> None:
+        """Its names are about to go: have open whatever a reader that came upon it before may still ask for."""
+        with suppress(OSError):
+            _ = self.file, self.index
 
     @property
     def is_cleaned(self) -> bool:
