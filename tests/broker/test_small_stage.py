@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.broker import small_stage
 from runnel.broker.open_stage import OpenStage
 from runnel.broker.small_stage import entry_of, read_back
 from runnel.core.packing import pack, unpack
@@ -39,14 +38,15 @@ def test_all_records_come_in_order_with_what_they_carry(batches: list[list[tuple
     assert entry.checked
 
 
-def test_what_is_not_in_memory_or_only_half_of_it_is_no_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_in_memory_or_only_half_of_it_is_no_entry() -> None:
     assert entry_of(stage(counts=[])) is None
     assert entry_of(stage(pack([b"x"]), counts=[1, 1])) is None
     gone = stage(counts=[1])
     gone.kept = None
     assert entry_of(gone) is None
-    monkeypatch.setattr(small_stage, "RAW", 3)
-    assert entry_of(stage(pack([b"xxxx"]), counts=[1])) is None
+    large = pack([b"x" * 100], compression="zstd")
+    assert entry_of(stage(large, counts=[1]), len(large)) is None  # in memory it is not that small
+    assert entry_of(stage(large, counts=[1]), 200) is not None
 
 
 def test_a_batch_that_does_not_decode_is_told() -> None:

@@ -12,7 +12,7 @@ from runnel.broker.broker import Broker
 from runnel.broker.delivery import Delivery
 from runnel.broker.gathering import Gathering
 from runnel.broker.transaction import Transaction
-from runnel.core.errors import AlreadySettled, BadBatch, BrokerClosed, TopicDeleted
+from runnel.core.errors import AlreadySettled, BadBatch, BrokerClosed, RunnelError, TopicDeleted
 from runnel.core.journal_errors import DiskFull, JournalFailed, NotWritten, OutcomeUnknown
 from runnel.core.transaction_errors import MarkConflict, OffsetConflict
 from runnel.journal.draft import WriteFailed
@@ -371,14 +371,15 @@ async def test_what_expects_a_mark_or_an_offset_that_fails_fails_with_it(broker:
     conflict = transacting(broker, "b", mark=(8, 5))
     other = transacting(broker, "a", expected_offset=1)
     await turns()
-    assert [task.done() for task in (first, second, third, same, conflict, other)] == [False] * 4 + [True] * 2
+    assert [task.done() for task in (first, second, third, same, conflict, other)] == [False] * 4 + [True, False]
     assert isinstance(conflict.exception(), MarkConflict)
-    assert isinstance(other.exception(), OffsetConflict)
     assert len(hand.put_in) == 2
     hand.round = 1
     hand.done(hand.put_in[0], full())
     await asyncio.wait([first, second, third, same])
     assert [type(task.exception()) for task in (first, second, third, same)] == [DiskFull] * 4
+    with pytest.raises(OffsetConflict):  # only now is it known that nothing comes before offset 1
+        await other
     hand.leave()
     assert await broker.marks() == {}
     assert (await transacting(broker, "a", mark=(1, None), expected_offset=0)).applied
@@ -535,3 +536,29 @@ async def test_what_a_producer_numbers_counts_as_on_its_way_exactly_once(broker:
     await asyncio.gather(*publishing, task)
     assert log_of(broker, "a").on_the_way() == (0, 0)
     assert log_of(broker, "a").values == [b"0", b"1", b"2", b"x"]
+
+
+async def test_a_transaction_that_fails_while_the_broker_closes_keeps_nobody_from_being_told(
+    broker: Broker, disk: Disk
+) -> None:
+    await broker.publish("t", b"job")
+    await broker.topic("out").declare()
+    async with broker.subscribe("t", group="g", max_deliver=1) as deliveries:
+        delivery = await anext(deliveries)
+
+        async def work() -> None:
+            async with broker.transaction() as tx, delivery:
+                tx.publish("out", b"done")
+                tx.ack(delivery)
+
+        disk.hold("sync")
+        before = asyncio.ensure_future(broker.publish("out", b"first"))
+        await disk.reached()
+        working, behind = asyncio.ensure_future(work()), asyncio.ensure_future(broker.publish("t", b"another"))
+        await turns()
+        disk.fail_next("sync")
+        disk.go_on()
+        broker.close()
+        async with asyncio.timeout(5):
+            ends = await asyncio.gather(before, working, behind, return_exceptions=True)
+    assert [isinstance(end, RunnelError) for end in ends] == [True] * 3

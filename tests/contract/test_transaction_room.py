@@ -133,3 +133,35 @@ async def test_a_transaction_from_another_thread_is_carried_out_on_the_brokers_l
     tx = await asyncio.to_thread(elsewhere)
     assert tx.applied
     assert await stored(broker, "a") == [numbers(0, 2)]
+
+
+async def test_a_pattern_that_blocks_counts_what_comes_to_all_of_its_topics() -> None:
+    async with runnel.open() as broker:
+        for name in ("m.a", "m.b"):
+            await broker.topic(name).declare()
+        async with broker.subscribe("m.*", policy="block", buffer=10) as subscription:
+
+            async def publish_to_both() -> None:
+                async with broker.transaction() as tx:
+                    tx.publish_many("m.a", [b"1"] * 8)
+                    tx.publish_many("m.b", [b"2"] * 8)
+
+            with pytest.raises(runnel.TooLarge, match="is 16, more than buffer"):
+                await publish_to_both()
+            assert subscription.lag == 0
+
+
+async def test_a_dead_letter_that_a_transaction_causes_does_not_come_before_its_own_record() -> None:
+    async with runnel.open() as broker:
+        for name in ("t", "dead"):
+            await broker.topic(name).declare()
+        async with broker.subscribe("t", buffer=1, dead_letter="dead"):
+            await broker.publish("t", b"dropped")
+            async with broker.transaction() as tx:
+                tx.publish("t", b"kept")
+                tx.publish("dead", b"first")
+                tx.publish("dead", b"second", expected_offset=1)
+                tx.mark("m", 1)
+            async with broker.subscribe("dead", start="earliest") as letters:
+                assert [(await anext(letters)).value for _ in range(3)] == [b"first", b"second", b"dropped"]
+        assert await broker.marks() == {"m": 1}

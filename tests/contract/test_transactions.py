@@ -264,3 +264,53 @@ async def test_topics_in_memory_join_in_when_the_rest_has_landed(data: Folder) -
                 tx.ack(held[0])
                 tx.publish("disk", b"2")
             assert held[0].settled
+
+
+# -- compare and publish -----------------------------------------------------------------------------------------------
+
+
+async def test_those_who_read_decide_and_try_again_get_on(broker: Broker) -> None:
+    counter = broker.topic("counter")
+    await counter.publish("0")
+
+    async def count_up(times: int, *, transacted: bool) -> None:
+        while times:
+            end = broker.statistics().topics["counter"].end
+            async with counter.subscribe(start=end - 1) as subscription:
+                number = int((await anext(subscription)).value)
+            try:
+                if transacted:
+                    async with broker.transaction() as tx:
+                        tx.publish(counter, str(number + 1), expected_offset=end)
+                else:
+                    await counter.publish(str(number + 1), expected_offset=end)
+                times -= 1
+            except runnel.OffsetConflict:
+                pass  # and again, at once: nothing here waits for the disk but publishing itself
+
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(count_up(5, transacted=task % 2 == 0) for task in range(4)))
+    assert await stored(broker, "counter") == [[b"%d" % number for number in range(21)]]
+
+
+async def test_a_transaction_that_is_refused_leaves_no_topics_behind(broker: Broker) -> None:
+    await broker.publish("old", b"x")
+
+    async def expect(topic: str, offset: int) -> None:
+        async with broker.transaction() as tx:
+            tx.publish("other", b"1")
+            tx.publish(topic, b"2", expected_offset=offset)
+
+    for topic, offset in (("old", 99), ("new", 1)):
+        with pytest.raises(runnel.OffsetConflict):
+            await expect(topic, offset)
+        assert await broker.topics() == ["old"]
+
+
+async def test_a_topic_that_is_made_by_the_transaction_has_the_offsets_that_are_expected(broker: Broker) -> None:
+    async with broker.transaction() as tx:
+        tx.publish("new", b"first", expected_offset=0)
+        tx.publish_many("new", [b"second", b"third"])
+        last = tx.publish("new", b"fourth", expected_offset=3)
+    assert await stored(broker, "new") == [[b"first", b"second", b"third", b"fourth"]]
+    assert last.position.offset == 3

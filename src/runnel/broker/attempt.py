@@ -159,11 +159,12 @@ class Attempt:
             self.is_over, self._outcome = True, bus.marks.joined(self._marks)
             return None
         self._settling.check()
-        placed, on_its_way = self._place()
+        _, on_its_way = self._place(self._there())
         if on_its_way is not None:
             return on_its_way
         if (staged := self._stages.in_the_way()) is not None:
             return staged
+        placed, _ = self._place([wanted.topic._resolve() for wanted in self._wanted])  # only now are topics made
         durable = [one for one in placed if one.log.stored is not None]
         is_kept = bus.store is not None and bool(durable or self._stages or self._marks or self._settling.is_kept)
         if is_kept:
@@ -179,14 +180,16 @@ class Attempt:
         self.is_over = self.has_begun = True
         return None
 
-    def _place(self) -> tuple[list[Placed], Awaitable[object] | None]:
-        """What is to be appended, in order, and where; or a duplicate on its way that has to be waited for first."""
+    def _place(self, logs: Sequence[Log | None]) -> tuple[list[Placed], Awaitable[object] | None]:
+        """What is to be appended to those `logs` that are there; or something on its way to be waited for first."""
         bus, once = self._bus, self._bus.publisher.once
         placed: list[Placed] = []
         ends: dict[Log, int] = {}
         ids: dict[tuple[Log, str], Publication] = {}
         self._known = []
-        for log, (_, entry, publication) in zip(self._logs(), self._wanted, strict=True):
+        for log, (_, entry, publication) in zip(logs, self._wanted, strict=True):
+            if log is None:
+                continue
             bus.publisher._check_type(log, entry)
             if (name := entry.message_id) is not None:
                 if (twin := ids.setdefault((log, name), publication)) is not publication:
@@ -201,22 +204,24 @@ class Attempt:
             if first is None:
                 first = log.next
             if entry.expected_offset is not None and entry.expected_offset != first:
+                if bus.publisher.is_on_its_way(log, entry.expected_offset):
+                    return [], bus.publisher.until_known(log, entry.expected_offset)
                 raise OffsetConflict(log.name, entry.expected_offset, first)
             ends[log] = first + len(entry.values)
             placed.append(Placed(log, entry, publication))
         return placed, None
 
-    def _logs(self) -> list[Log]:
-        """The logs of all publishes. Those that are there first: what is wrong with them is said before any is made."""
+    def _there(self) -> list[Log | None]:
+        """The logs of all publishes, as far as they are there: what is wrong is said before any is made."""
         there = self._bus.catalog.logs
-        logs = [topic._resolve() if topic.name in there else None for topic, _, _ in self._wanted]
-        missing: set[str] = set()
-        for log, (topic, entry, _) in zip(logs, self._wanted, strict=True):
-            if log is None and topic.name not in missing:
-                missing.add(topic.name)
-                if entry.expected_offset:
-                    raise OffsetConflict(topic.name, entry.expected_offset, 0)
-        return [wanted.topic._resolve() if log is None else log for log, wanted in zip(logs, self._wanted, strict=True)]
+        made: dict[str, int] = {}
+        for topic, entry, _ in self._wanted:
+            if topic.name not in there:
+                first = made.get(topic.name, 0)
+                if entry.expected_offset is not None and entry.expected_offset != first:
+                    raise OffsetConflict(topic.name, entry.expected_offset, first)
+                made[topic.name] = first + len(entry.values)
+        return [topic._resolve() if topic.name in there else None for topic, _, _ in self._wanted]
 
     @staticmethod
     def _check_mixed(placed: Sequence[Placed]) -> None:
@@ -232,7 +237,12 @@ class Attempt:
         for log in {one.log: None for one in placed}:
             if log.gate is None or not log.gate.limited:
                 continue
-            entries = [one.entry for one in placed if one.log is log]
+            limited = set(log.gate.limited)  # a pattern among them counts what comes to its other topics too
+            entries = [
+                one.entry
+                for one in placed
+                if one.log is log or (one.log.gate is not None and not limited.isdisjoint(one.log.gate.limited))
+            ]
             values = [value for entry in entries for value in entry.values]
             whole = Entry(values, None, sum(entry.size for entry in entries))
             if log.gate.refusing(log, whole) if turn is log else publisher._must_wait(log, whole):
@@ -297,11 +307,11 @@ class Attempt:
         """Nothing of it is there."""
         assert self._flight is not None
         assert self._outcome is not None
+        tell(self._outcome, error)  # first: whatever the rest comes to, whoever waits is told
         self._leave()
         self._stages.failed()
         self._bus.marks.fail(self._flight, error)
         self._settling.give_back()
-        tell(self._outcome, error)
 
     def _leave(self) -> None:
         for log, entry, _ in self._in_memory:
@@ -309,7 +319,10 @@ class Attempt:
             log.coming_bytes -= entry.size
 
     def _apply(self, flight: Flight) -> None:
-        for log, entry, publication in self._in_memory:
+        # Topics of which an offset is expected come first: what is dropped in others may become a dead letter there.
+        expecting = {log for log, entry, _ in self._in_memory if entry.expected_offset is not None}
+        for log, entry, publication in sorted(self._in_memory, key=lambda placed: placed.log not in expecting):
+            entry.expected_offset = None  # that was looked at, and nobody else came in between
             # A topic that was deleted meanwhile, was so right behind it.
             first = log.end if log.deleted else self._bus.publisher.append(log, entry)
             publication.put(log.position(first))

@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from runnel.broker import waiting
@@ -286,7 +288,7 @@ class Commits:
             if one.log in refused:
                 self._void(one, refused[one.log])
         for unit, error in broken.items():
-            unit.failed(error)
+            _told(partial(unit.failed, error))
         return [one for one in gatherings if one.log not in refused], [unit for unit in units if unit not in broken]
 
     def _say_again(self, said: list[Part]) -> None:
@@ -343,7 +345,7 @@ class Commits:
             if bus.publisher.blocked:
                 bus.publisher.release()
         for unit in commit.units:
-            unit.landed()
+            _told(unit.landed)
         for landed in commit.landed:
             landed()
         _tell_all(commit.flushes, None)
@@ -391,7 +393,7 @@ class Commits:
                 self._bus.wake_patterns()
         units, commit.units = commit.units, []
         for unit in units:
-            unit.failed(error)
+            _told(partial(unit.failed, error))
 
     def _void(self, one: Gathering, error: Exception) -> None:
         """Records that will not come: their offsets were never seen, and are given again."""
@@ -410,13 +412,21 @@ class Commits:
         for one in gathered:
             self._void(one, error)
         for unit in units:
-            unit.failed(error)
+            _told(partial(unit.failed, error))
 
 
 def _error(failed: WriteFailed, *, written: bool) -> Exception:
     if isinstance(failed.cause, DiskFull):
         return failed.cause
     return OutcomeUnknown(str(failed.cause)) if written else NotWritten(str(failed.cause))
+
+
+def _told(tell: Callable[[], None]) -> None:
+    """Tell a unit how it ended. A bug in what it does about that must not keep others from being told."""
+    try:
+        tell()
+    except Exception:
+        logger.exception("a transaction could not be ended as it should")
 
 
 def _tell_all(waiters: list[asyncio.Future[None]], error: Exception | None) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 
 from runnel.broker.open_stage import INLINE, OpenStage, name_of
-from runnel.broker.small_stage import entry_of
+from runnel.broker.small_stage import RAW, entry_of
 from runnel.core.position import Position
 from runnel.core.transaction_errors import StageEnded
 from runnel.journal.entry import Part
@@ -74,10 +74,11 @@ class Committing:
         """What a unit has to hold so that they are committed with it. They take nothing more, unless it fails."""
         entries: list[tuple[Log, Entry | StageState]] = []
         parts: list[Part] = []
-        stages = self._stages()
+        stages, room = self._stages(), RAW
         for stage, inline in stages:
-            small = entry_of(stage) if inline else None
+            small = entry_of(stage, room) if inline else None
             if small is not None:
+                room -= small.size + small.extra
                 entries.append((stage.log, small))
             elif stage.state.counts:
                 entries.append((stage.log, stage.state))

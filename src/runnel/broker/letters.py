@@ -16,7 +16,7 @@ from runnel.broker.catalog import UNSAID
 from runnel.broker.group.machine import DeadLetter
 from runnel.broker.group_bringing import Stock
 from runnel.broker.group_keeper import GroupKeeper
-from runnel.core.errors import TooLarge
+from runnel.core.errors import BrokerClosed, TooLarge
 from runnel.core.journal_errors import DiskFull, JournalFailed
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ class Letters:
             entry = publisher.one(self.topic, None, record.value, record.key, headers, None, None, 0, None)
         except TooLarge:  # it was as large as may be; its story makes it too large
             entry = publisher.one(self.topic, None, record.value, record.key, _short(headers), None, None, 0, None)
-        log = self._bus.catalog.find(self.topic, UNSAID, declared=True)
         try:
+            log = self._bus.catalog.find(self.topic, UNSAID, declared=True)
             publisher.append(log, entry)
-        except (DiskFull, JournalFailed) as error:
+        except (DiskFull, JournalFailed, BrokerClosed) as error:  # it is tried again, in another life if need be
             self._told(letter, error)
             return
         if log.stored is not None and (gathering := log.stored.gathering) is not None:

@@ -11,6 +11,7 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from runnel.core.errors import (
     InvalidOption,
     InvalidValue,
     PublishTimeout,
+    RunnelError,
     TooLarge,
     TopicDeleted,
     WouldDeadlock,
@@ -203,6 +205,22 @@ class Publisher:
         if is_told_apart:
             self.once.remember(log, entry, first)
         return first
+
+    async def until_known(self, log: Log, offset: int) -> None:
+        """Return when nothing is on its way to `offset`: whoever expects to be there knows then whether it is.
+
+        Without this, one who reads what is visible and tries again would do so until the other's record is on disk.
+        """
+        while self.is_on_its_way(log, offset):
+            assert self._bus.store is not None
+            if (landed := self._bus.store.commits.waiter(log, offset)) is not None:
+                with suppress(RunnelError):  # the other failed: the offset is free again
+                    await landed
+
+    @staticmethod
+    def is_on_its_way(log: Log, offset: int) -> bool:
+        """Whether a record was handed over that gets `offset`, and nobody sees yet."""
+        return log.stored is not None and not log.deleted and log.end <= offset < log.next
 
     def append_now(self, log: Log, entry: Entry) -> int | None:
         """Append `entry` if nobody has to be waited for, or find it already there; None otherwise."""

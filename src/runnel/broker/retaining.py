@@ -121,6 +121,9 @@ class Retaining:
         self._topics.pop(log, None)
         self._moved.pop(log, None)
         self._asked.pop(log, None)
+        if len(self._heap) > 2 * len(self._topics) + PER_TURN:  # or topics that come and go would stay until due
+            self._heap = [one for one in self._heap if one[2] in self._topics]
+            heapq.heapify(self._heap)
 
     def stop(self) -> None:
         """Look at nothing more."""

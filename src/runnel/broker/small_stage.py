@@ -8,7 +8,7 @@ from __future__ import annotations
 from runnel.broker.gate import Entry
 from runnel.broker.open_stage import INLINE, OpenStage, name_of
 from runnel.core.errors import BadBatch
-from runnel.core.packing import unpack
+from runnel.core.packing import read_header, unpack
 from runnel.core.record import Meta
 from runnel.core.transaction_errors import StageEnded
 from runnel.journal.entry import STAGE_TOPIC
@@ -16,11 +16,11 @@ from runnel.journal.found import Found
 from runnel.journal.journal import Journal
 from runnel.journal.stage_state import StageState
 
-RAW = 4 * INLINE  # a stage that compression made small is not written again: in memory it is not small
+RAW = 4 * INLINE  # stages that compression made small are not written again: in memory they are not small
 
 
-def entry_of(stage: OpenStage) -> Entry | None:
-    """What is staged, as one publish appends it. None: it is not in memory, or too large for that."""
+def entry_of(stage: OpenStage, room: int = RAW) -> Entry | None:
+    """What is staged, as one publish appends it. None: it is not in memory, or larger there than `room`."""
     kept = stage.kept
     if not kept or len(kept) != len(stage.state.counts):
         return None
@@ -29,14 +29,15 @@ def entry_of(stage: OpenStage) -> Entry | None:
     size = 0
     for body in kept:
         try:
+            room -= read_header(body).raw_length
+            if room < 0:
+                return None
             batch = unpack(body, verify=False)  # it was checked when it was read, or never left memory
         except BadBatch as error:
             raise StageEnded(name_of(stage.key), f"its records cannot be read any more ({error.why})") from None
         values += batch.values
         metas += map(batch.metas.get, range(len(batch)))
         size += sum(map(len, batch.values))
-        if size > RAW:
-            return None
     extra = sum(meta.weight for meta in metas if meta is not None)
     return Entry(values, metas if any(metas) else None, size, None, True, extra)
 

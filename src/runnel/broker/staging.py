@@ -206,6 +206,8 @@ class Staging:
                 raise StageEnded(name_of(key), why)
             raise UnknownStage(name_of(key))
         stage.check()
+        if not (stage.announced or stage.flights):  # whoever wrote to it was told that it failed
+            raise UnknownStage(name_of(key))
         return stage
 
     async def settle(self, stage: OpenStage, *, remembered: bool) -> None:

@@ -120,7 +120,7 @@ class Timeline:
         room = CHUNK
         if (gate := log.gate) is not None:
             gate.appended()
-            room = gate.room()
+            room = max(0, gate.room() - log.coming)  # what a transaction has room for already
         self._bury(log.trim(self.now()))
         if self.hot is log and log.codec is None:
             log.trip = len(log.values) + room

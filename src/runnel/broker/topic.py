@@ -12,6 +12,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from runnel.broker import trimming
+from runnel.broker.gate import Entry
 from runnel.broker.gathering import BATCH_BYTES, Gathering
 from runnel.broker.log import SMALL, Log
 from runnel.broker.publisher import Seconds
@@ -195,14 +196,7 @@ class Topic(Generic[T]):
             self._resolve()  # a tombstone: known as one once the topic is there
         entry = bus.publisher.one(self.name, self._codec, value, key, headers, delay, expires, priority, message_id)
         entry.expected_offset = check_expected(expected_offset)
-        log = self._resolve()
-        first = bus.publisher.append_now(log, entry)
-        if first is None:
-            first = await bus.publisher.append_later(log, entry)
-        elif log.stored is None and bus.is_turn_over(log):
-            await asyncio.sleep(0)
-        if log.stored is not None:
-            await bus.until_durable(log, entry, first)
+        log, first = await self._appended(entry)
         return log.position(first)
 
     async def publish_many(
@@ -236,7 +230,14 @@ class Topic(Generic[T]):
             )
         entry = bus.publisher.many(self.name, self._codec, values, keys, headers, delay, expires, priority)
         entry.expected_offset = check_expected(expected_offset)
-        log = self._resolve()
+        log, first = await self._appended(entry)
+        return Span(log.position(first), log.position(first + len(entry.values) - 1))
+
+    async def _appended(self, entry: Entry) -> tuple[Log, int]:
+        """The topic's log with `entry` in it, visible, and on disk where it is durable; and its first offset."""
+        bus, log = self._bus, self._resolve()
+        if entry.expected_offset is not None:
+            await bus.publisher.until_known(log, entry.expected_offset)
         first = bus.publisher.append_now(log, entry)
         if first is None:
             first = await bus.publisher.append_later(log, entry)
@@ -244,7 +245,7 @@ class Topic(Generic[T]):
             await asyncio.sleep(0)
         if log.stored is not None:
             await bus.until_durable(log, entry, first)
-        return Span(log.position(first), log.position(first + len(entry.values) - 1))
+        return log, first
 
     async def publish_and_wait(
         self,

@@ -42,8 +42,8 @@ class SequenceForgotten(UsageError):
     def __init__(self, producer: int, sequence: int, oldest: int) -> None:
         self.producer, self.sequence, self.oldest = producer, sequence, oldest
         super().__init__(
-            f"producer {producer:#x} published number {sequence} again; it is stored, but only the last publishes are "
-            f"remembered, from {oldest} on, each as one piece: go on with the numbers behind it"
+            f"producer {producer:#x} published number {sequence}, and only the last publishes are remembered, from "
+            f"{oldest} on, each as one piece; it was stored before, or left out when the producer began: go on behind it"
         )
 
 
@@ -89,7 +89,9 @@ class StageEnded(Ended):
 
     def __init__(self, stage: str, why: str) -> None:
         self.stage, self.why = stage, why
-        super().__init__(f"the stage {stage} is over: {why}; stage the records again as a new attempt")
+        done = "its records are in their topic: go on with the next batch"
+        way_out = done if "commit" in why else "stage the records again as a new attempt"
+        super().__init__(f"the stage {stage} is over: {why}; {way_out}")
 
 
 class UnknownStage(UsageError):
