@@ -6,20 +6,33 @@ import asyncio
 import errno
 import logging
 import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from runnel.broker.broker import Broker
 from runnel.broker.cleaning import Cleaner, CleanerStatistics
-from runnel.core.errors import InvalidValue
+from runnel.broker.place import open as open_broker
+from runnel.core.errors import InvalidValue, NotSupported
+from runnel.core.packing import pack
+from runnel.core.record import Meta
+from runnel.journal import cleaning, compaction
+from runnel.journal.archive import archive
+from runnel.journal.cleaner import Job
+from runnel.journal.entry import Kind, Part
 from runnel.journal.gone import Reason
+from runnel.journal.options import JournalOptions
+from runnel.journal.parts import trim_part
 from runnel.journal.segment import START
+from runnel.journal.storage import File
 from runnel.testing.power import MemoryStorage
 from tests.broker.durable import Disk, journal_of, open_on, until
-from tests.journal.rig import flip
+from tests.journal.cleaning_rig import Seen, by_topic
+from tests.journal.rig import Writer, flip
 
 SMALL: dict[str, Any] = {"segment_bytes": 1 << 13, "clean_bytes_per_second": 1 << 30}
 
@@ -190,3 +203,146 @@ async def test_none_is_no_value_of_a_topic_that_is_not_compacted(tmp_path: Path,
             await broker.publish(topic, None, key="k")
         with pytest.raises(InvalidValue):
             await broker.topic("compacted", compact=True).publish(None)
+
+
+# -- round by round ---------------------------------------------------------------------------------------------
+
+
+class Rounds:
+    """A cleaner without its thread, on a journal with a compacted topic and one that is to be cleaned away."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+        self.writer = Writer(options=JournalOptions(segment_bytes=8192, min_free=0, **options))
+        self.topic, self.junk = self.writer.topic("t", compact=True), self.writer.topic("junk")
+        self.holds: dict[int, int] = {}
+        self.now = 0
+        self.cleaner = Cleaner(self.writer.journal, self._call, lambda: self.holds, lambda: self.writer.now + self.now)
+        monkeypatch.setattr(self.cleaner._stopping, "wait", lambda timeout=None: False)
+        self.before_call: list[Callable[[], None]] = []  # what happens before something is done on the commit thread
+
+    def _call(self, work: Callable[[], Any]) -> Future[Any]:
+        while self.before_call:
+            self.before_call.pop()()
+        done: Future[Any] = Future()
+        done.set_result(work())
+        return done
+
+    def fill(self, count: int, keys: int) -> None:
+        ledger = self.writer.journal.ledger
+        for number in range(count):
+            body = pack([b"%d" % number], [Meta(b"%d" % (number % keys))])
+            base, crc = ledger.topics[self.topic].end, int.from_bytes(body[:4], "little")
+            time = self.writer.now + 1
+            self.writer.write([Part(Kind.BATCH, body, crc, self.topic, base, base, ledger.sequence, time)])
+            self.writer.publish(self.junk, bytes(2500))
+        self.writer.publish(self.junk, bytes(8000))
+
+    def clear(self) -> None:
+        """Let the junk go."""
+        self.writer.write([trim_part(self.junk, self.writer.journal.ledger.topics[self.junk].end, 0)])
+
+    def run(self) -> int:
+        """Work until there is nothing more to do; how many rounds."""
+        for count in range(30):
+            if not self.cleaner._round():
+                return count
+        raise AssertionError("it never ends")
+
+    def left(self) -> list[int]:
+        return [one.offset for one in by_topic(self.writer.journal.history, self.topic) if isinstance(one, Seen)]
+
+
+def test_a_hold_that_begins_after_a_pass_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = Rounds(monkeypatch)
+    rounds.fill(6, keys=2)
+    assert rounds.run() == 0
+    rounds.holds[rounds.topic] = 1
+    rounds.clear()
+    assert rounds.run() > 0
+    assert rounds.left() == [1, 2, 3, 4, 5]
+
+
+def test_a_hold_that_begins_while_a_job_works_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = Rounds(monkeypatch)
+    rounds.fill(6, keys=2)
+    rounds.run()
+    rounds.clear()
+    real = rounds.cleaner._work
+
+    def work(job: Job) -> bool:
+        rounds.before_call.append(lambda: rounds.holds.update({rounds.topic: 0}))
+        return real(job)
+
+    monkeypatch.setattr(rounds.cleaner, "_work", work)
+    assert rounds.run() > 1
+    assert rounds.left() == [0, 1, 2, 3, 4, 5]
+    assert rounds.cleaner.statistics().given_back > 0
+
+
+class Sick:
+    """A file that cannot be read."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise OSError(errno.EIO, "Input/output error")
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_segment_that_cannot_be_read_stops_neither_cleaning_nor_other_topics(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rounds = Rounds(monkeypatch)
+    rounds.fill(20, keys=20)
+    rounds.clear()
+    sources = rounds.writer.journal.history.sources
+    bad, whole = sources[1], sources[1].file
+    bad._file = cast(File, Sick())
+    rounds.run()
+    found = rounds.cleaner.statistics()
+    assert found.segments >= len(sources) - 3
+    assert bad in rounds.writer.journal.history.sources
+    told = {record.message for record in caplog.records}
+    assert f"cleaning failed: {bad.info.name} cannot be read: [Errno 5] Input/output error" in told
+    assert len(caplog.records) == 2, "by the look at the keys, and by the job; not in every round"
+    bad._file = whole
+    assert rounds.run() == 0, "it is not tried again at once"
+    rounds.now += cleaning.WAIT
+    assert rounds.run() > 0, "and then it is"
+    assert bad not in rounds.writer.journal.history.sources
+    assert rounds.left() == list(range(20))
+
+
+def test_a_topic_that_cannot_be_decoded_here_does_not_stop_cleaning(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = Rounds(monkeypatch)
+    rounds.fill(20, keys=2)
+    rounds.clear()
+
+    def unpack(body: bytes, *, verify: bool = True) -> None:
+        raise NotSupported("zstd", "it is not installed")
+
+    monkeypatch.setattr(compaction, "unpack", unpack)
+    assert rounds.run() > 0
+    assert rounds.cleaner.statistics().given_back > 40_000
+    assert rounds.left() == list(range(20))
+
+
+async def test_what_an_archive_waits_for_is_cleaned_when_it_has_it(tmp_path: Path) -> None:
+    async with open_broker(tmp_path / "data", **SMALL) as broker:
+        archive(tmp_path / "data", tmp_path / "archive", hold=True)
+        await fill(broker, 200, "kept", "deleted")
+        await broker.topic("deleted").delete()
+        journal = journal_of(broker)
+        cleaner = cleaner_of(broker)
+        looked = []
+        safe_through = journal.safe_through
+        journal.safe_through = lambda: looked.append(1) or safe_through()  # type: ignore[func-returns-value,method-assign]
+        for _ in range(2):  # rounds of the cleaner
+            looked.clear()
+            cleaner.wake()
+            await until(lambda: bool(looked))
+        assert (figures(broker).segments, figures(broker).written) == (0, 0)
+        assert archive(tmp_path / "data", tmp_path / "archive").missed is None
+        cleaner.wake()
+        await until(lambda: figures(broker).segments > 1)
+        assert await values_of(broker, "kept", 200) == [b"kept %d " % n + b"x" * 100 for n in range(200)]

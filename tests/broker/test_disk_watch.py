@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from time import time
 
 import pytest
 
 from runnel.broker import disk_watch
 from runnel.broker.broker import Broker
 from runnel.broker.disk_watch import DiskWatch
+from runnel.broker.journal_statistics import ArchiveStatistics
+from runnel.broker.place import open as open_broker
+from runnel.journal.archived import NAME, Holder, hold
 from tests.broker.durable import Disk, journal_of, log_of, open_on, until
 
 SEGMENT = 1 << 16
@@ -135,3 +139,36 @@ async def test_a_disk_that_does_not_tell_is_asked_again(disk: Disk, tmp_path: Pa
         await until(lambda: len(asked) > 2)
         disk.free = inner  # type: ignore[method-assign]
         await another_look(watch)
+
+
+async def test_an_archive_that_holds_and_does_not_come_by_is_named_once_an_hour(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_broker(tmp_path / "data", segment_bytes=SEGMENT) as broker:
+        watch, now = watch_of(broker), int(time() * 1e6)
+        late = Holder("a", "/late", 4, now - 27 * 3600 * 10**6, now - 26 * 3600 * 10**6)
+        hold(tmp_path / "data", late)
+        hold(tmp_path / "data", Holder("b", "/lately", 5, now, now - 23 * 3600 * 10**6))
+        await until(lambda: len(watch.archives) == 2)
+        for _ in range(3):
+            await another_look(watch)
+        (message,) = told(caplog)
+        assert "'/late' holds everything since segment 5, and has not come by for 26 hours" in message
+        assert "--release" in message
+        journal = broker.statistics().journal
+        assert journal is not None
+        assert journal.archives[0] == ArchiveStatistics("/late", 4, late.since / 1e6, late.seen / 1e6)
+        monkeypatch.setattr(disk_watch, "AGAIN", 0.0)
+        await until(lambda: len(told(caplog)) > 1)
+
+
+async def test_when_it_cannot_be_told_which_archives_hold_that_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_broker(tmp_path / "data", segment_bytes=SEGMENT) as broker:
+        (tmp_path / "data" / NAME).write_bytes(b"no such thing")
+        await until(lambda: bool(told(caplog)))
+        for _ in range(3):
+            await another_look(watch_of(broker))
+        (message,) = told(caplog)
+        assert "nothing is cleaned or dropped, an archive may be waiting: ARCHIVED is damaged" in message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import runnel
 from runnel import Broker
 from runnel.broker.holding import Holding
 from runnel.core.journal_errors import TopicHeld
+from runnel.journal.source import Source
 from runnel.testing import JumpingClock, fates
 from runnel.testing.power import MemoryStorage
 from tests.broker.durable import Disk, journal_of, log_of, open_on, until
@@ -201,6 +203,42 @@ async def test_a_pattern_that_reads_on_lets_go_a_segment_at_a_time(broker: Broke
     assert log_of(broker, "a.x").first == held
     await broker._bus.flushed()
     assert await read(broker, "a.*", 20) == list(range(159, 179)), "nothing was missed"
+
+
+async def test_a_pattern_that_goes_back_holds_what_it_went_back_to(broker: Broker) -> None:
+    await fill(broker, "a.x", 200)
+    await read(broker, "a.*", 150, hold=True, start="earliest")
+    holding = holding_of(broker)
+    hold = holding.holds["archive"]
+    await until(lambda: not hold.looking and (log_of(broker, "a.x").held or 0) > 100)
+    holding.moved("archive", 40)
+    assert log_of(broker, "a.x").held == 0, "until it is known what that means"
+    await until(lambda: not hold.looking)
+    held = log_of(broker, "a.x").held
+    assert held is not None
+    assert 0 < held <= 40
+
+
+async def test_a_pattern_that_holds_keeps_no_segment_open(broker: Broker) -> None:
+    await fill(broker, "a.x", 100)
+    await read(broker, "a.*", 40, hold=True, start="earliest")
+    hold = holding_of(broker).holds["archive"]
+    await until(lambda: not hold.looking and hold.segment is not None)
+    assert not [one for one in gc.get_referents(hold) if isinstance(one, Source)]
+    first = journal_of(broker).history.sources[0].info.end_sequence
+    assert hold.since <= 40 < hold.until
+    assert hold.until >= first
+
+
+async def test_a_pattern_in_the_segment_being_written_is_looked_up_again_when_that_is_sealed(broker: Broker) -> None:
+    await fill(broker, "a.x", 10)
+    await read(broker, "a.*", 5, hold=True, start="earliest")
+    hold = holding_of(broker).holds["archive"]
+    await until(lambda: not hold.looking and hold.segment is not None)
+    assert hold.until == 0
+    await fill(broker, "a.x", 190)
+    await read(broker, "a.*", 150)
+    await until(lambda: not hold.looking and (log_of(broker, "a.x").held or 0) > 100)
 
 
 # -- trimming ---------------------------------------------------------------------------------------------------

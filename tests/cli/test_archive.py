@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -52,7 +53,7 @@ def test_what_was_missed_is_said(runnel: Command, tmp_path: Path) -> None:
     runnel("log", "archive", "data", "archive")
     runnel("topic", "create", "new", "--data", "data")
     done = runnel("log", "archive", "data", "archive")
-    assert (done.status, done.err) == (0, "")
+    assert (done.status, done.err) == (3, ""), "so that a crontab tells somebody"
     assert done.out.startswith("missed: segment 2 was gone before the archive had all of it: ")
     assert "(something was missed)" in done.out
 
@@ -84,6 +85,8 @@ def test_following_goes_on_until_it_is_interrupted(tmp_path: Path) -> None:
     ("arguments", "status", "code"),
     [
         (("a", "b", "c"), 2, "usage_error"),
+        (("data",), 2, "usage_error"),
+        (("data", "archive", "--release", "--hold"), 2, "usage_error"),
         (("a", "b", "--data", "data"), 2, "usage_error"),
         (("data", "archive", "--follow", "0"), 2, "invalid_option"),
         (("data", "data/inside"), 1, "folder_unusable"),
@@ -104,3 +107,37 @@ def test_the_help_teaches(runnel: Command) -> None:
     done = runnel("log", "archive", "--help")
     assert "--follow" in done.out
     assert "*/5 * * * *" in done.out
+
+
+def test_the_argument_that_is_missing_is_named(runnel: Command, tmp_path: Path) -> None:
+    fill(tmp_path / "data", batches=5)
+    assert "ARCHIVE is missing: 'data' is the folder of a journal" in runnel("log", "archive", "data").err
+    assert "TARGET is missing: 'data' is the folder of a journal" in runnel("log", "snapshot", "data").err
+
+
+def test_an_archive_that_holds_misses_nothing_until_it_lets_go(runnel: Command, tmp_path: Path) -> None:
+    fill(tmp_path / "data", batches=5)
+    assert "(--hold)" in runnel("log", "archive", "data", "archive", "--hold").out
+    runnel("topic", "create", "new", "--data", "data")
+    done = runnel("log", "archive", "data", "archive")
+    assert (done.status, "missed" in done.out, "(--hold)" in done.out) == (0, False, True)
+    (found,) = runnel("log", "info", "--json").json()["archives"]
+    assert (found["place"], found["through"]) == (str(tmp_path / "archive"), 2)
+    assert f"archive {tmp_path / 'archive'} since " in (told := runnel("log", "info").out)
+    assert "it has segments up to 2, and came by" in told
+    released = runnel("log", "archive", "data", "archive", "--release")
+    assert (released.status, "holds data no more" in released.out) == (0, True)
+    assert runnel("log", "info", "--json").json()["archives"] == []
+    again = runnel("log", "archive", "data", "archive", "--release")
+    assert (again.status, "did not hold" in again.out) == (1, True)
+    runnel("topic", "create", "newer", "--data", "data")
+    assert runnel("log", "archive", "data", "archive").status == 3
+
+
+def test_an_archive_that_is_not_there_any_more_can_be_released(runnel: Command, tmp_path: Path) -> None:
+    fill(tmp_path / "data", batches=5)
+    runnel("log", "archive", "data", "archive", "--hold")
+    shutil.rmtree(tmp_path / "archive")
+    (released,) = runnel("log", "archive", "data", "archive", "--release", "--json").json()["released"]
+    assert released["place"] == str(tmp_path / "archive")
+    assert not (tmp_path / "archive").exists()

@@ -67,3 +67,11 @@ def test_what_is_written_and_not_synced_is_told_while_an_owner_runs(runnel: Comm
     owner.crash()
     assert "not yet synced" not in runnel("info").out
     assert runnel("info", "--json").json()["unsynced_records"] == 0
+
+
+def test_when_it_cannot_be_told_which_archives_hold_that_is_a_note(runnel: Command, tmp_path: Path) -> None:
+    fill(tmp_path / "data", batches=5)
+    (tmp_path / "data" / "ARCHIVED").write_bytes(b"no such thing")
+    done = runnel("info")
+    assert done.status == 0
+    assert "nothing is cleaned or dropped, an archive may be waiting: ARCHIVED is damaged" in done.out

@@ -39,7 +39,7 @@ CASES: list[tuple[RunnelError, type[RunnelError], dict[str, object], list[str], 
         UsageError,
         {"producer": 0xAB, "sequence": 5, "oldest": 90},
         ["0xab", "number 5", "stored before, or left out", "from 90 on"],
-        "go on behind it",
+        "go on behind",
     ),
     (
         OffsetConflict("t", 5, 7),

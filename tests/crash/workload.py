@@ -348,7 +348,7 @@ class World:
                 look.step()
             if (part := self.compaction.over(look, self.now)) is not None:
                 self.write([Draft([part], self.now)])
-        living.taken = self.compaction.taken()
+        living.taken = self.compaction.taken({})
         shares = Shares()
         for _ in shares.look(tuple(journal.history.sources), living):
             pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -10,8 +11,8 @@ import pytest
 
 from runnel.core.journal_errors import ArchiveBusy, ArchiveMismatch, FolderUnusable, JournalDamaged
 from runnel.journal import archive as module
-from runnel.journal import manifest
-from runnel.journal.archive import archive, plan
+from runnel.journal import archived, manifest
+from runnel.journal.archive import archive, plan, release
 from runnel.journal.catalog import Base, Catalog, Piece, opened
 from runnel.journal.folder import FolderLock
 from runnel.journal.inspection import NoJournal
@@ -246,14 +247,145 @@ def test_a_damaged_segment_is_not_archived(tmp_path: Path) -> None:
     with Owner(tmp_path / "data") as owner:
         publish_numbered(owner, 0, 5)
         archive(tmp_path / "data", tmp_path / "archive", now=BEGAN)
-        before = snapshot_of(tmp_path / "archive")
         publish_numbered(owner, 5, 60)
     flip(segments_of(tmp_path / "data")[1], 3000)
     with pytest.raises(JournalDamaged) as found:
         archive(tmp_path / "data", tmp_path / "archive", now=BEGAN)
-    assert found.value.file == segments_of(tmp_path / "data")[1].name
+    damaged, info = segments_of(tmp_path / "data")[1], opened(tmp_path / "archive").pieces[-1].info
+    assert found.value.file == damaged.name
+    assert info.number == 1, "the whole one before it was added"
+    assert not [name for name in pool(tmp_path) if name.startswith(damaged.stem)]
+    assert restored(tmp_path) == list(range(info.end_sequence))
+    assert opened(tmp_path / "archive").spans()[0].through == info.last_time, "no more than that is promised"
+
+
+def test_damage_in_what_grew_does_not_come_in_the_place_of_what_is_whole(tmp_path: Path) -> None:
+    with Owner(tmp_path / "data") as owner:
+        publish_numbered(owner, 0, 5)
+        archive(tmp_path / "data", tmp_path / "archive", now=BEGAN)
+        before = snapshot_of(tmp_path / "archive")
+        publish_numbered(owner, 5, 60)
+    flip(segments_of(tmp_path / "data")[0], 200)
+    with pytest.raises(JournalDamaged):
+        archive(tmp_path / "data", tmp_path / "archive", now=BEGAN)
     assert snapshot_of(tmp_path / "archive")["CATALOG"] == before["CATALOG"]
     assert restored(tmp_path) == list(range(15))
+
+
+@pytest.mark.parametrize("link", [True, False])
+def test_a_base_takes_no_damaged_segment(tmp_path: Path, link: bool) -> None:
+    fill(tmp_path / "data")
+    damaged = segments_of(tmp_path / "data")[2]
+    flip(damaged, 3000)
+    with pytest.raises(JournalDamaged) as found:
+        archive(tmp_path / "data", tmp_path / "archive", link=link, hold=True)
+    assert found.value.file == damaged.name
+    assert not [name for name in pool(tmp_path) if name.startswith(damaged.stem)]
+    assert not (tmp_path / "archive" / "CATALOG").exists()
+    assert archived.load(OsStorage(tmp_path / "data")) == [], "a run that fails does not begin to hold"
+
+
+def test_a_base_after_a_gap_takes_no_damaged_segment_and_what_came_before_the_gap_counts(tmp_path: Path) -> None:
+    with Owner(tmp_path / "data") as owner:
+        publish_numbered(owner, 0, 5)
+        archive(tmp_path / "data", tmp_path / "archive", now=BEGAN)
+        publish_numbered(owner, 5, 40)
+    with Owner(tmp_path / "data") as owner:
+        owner.cursor("reader", "orders", 2)  # a segment of state, that closing drops
+    with Owner(tmp_path / "data") as owner:
+        publish_numbered(owner, 40, 60)
+        damaged = segments_of(tmp_path / "data")[-2]
+    flip(damaged, 3000)
+    with pytest.raises(JournalDamaged, match=damaged.name):
+        archive(tmp_path / "data", tmp_path / "archive", now=BEGAN)
+    known = opened(tmp_path / "archive")
+    assert len(known.bases) == 1
+    assert restored(tmp_path) == list(range(120))
+
+
+# -- holding ----------------------------------------------------------------------------------------------------
+
+
+def holders(tmp_path: Path) -> list[tuple[str, int]]:
+    found = archived.load(OsStorage(tmp_path / "data"))
+    return [(Path(one.place).name, one.through) for one in found]
+
+
+def test_what_an_archive_holds_is_there_when_it_comes_by_and_goes_then(tmp_path: Path) -> None:
+    with Owner(tmp_path / "data") as owner:
+        publish_numbered(owner, 0, 20)
+        assert archive(tmp_path / "data", tmp_path / "archive", hold=True).holds
+        assert holders(tmp_path) == [("archive", 1)]
+        publish_numbered(owner, 20, 60)
+        owner.write(trim_part(1, 90, owner.topic("orders").end), trim_part(2, 90, owner.topic("jobs").end))
+        owner.journal.retain(owner.time)
+        assert [info.number for info in owner.journal.manifest.segments] == [2, 3, 4, 5]
+        done = archive(tmp_path / "data", tmp_path / "archive")
+        assert (done.missed, done.holds, holders(tmp_path)) == (None, True, [("archive", 4)])
+        owner.journal.retain(owner.time)
+        assert [info.number for info in owner.journal.manifest.segments] == [5]
+    assert restored(tmp_path, "early", Point(time=time_of(40))) == list(range(123))
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_segment_of_state_stays_for_an_archive_that_holds(tmp_path: Path, crash: bool) -> None:
+    fill(tmp_path / "data", batches=5)
+    archive(tmp_path / "data", tmp_path / "archive", hold=True, now=BEGAN)
+    with Owner(tmp_path / "data") as owner:
+        owner.cursor("reader", "orders", 2)
+        if crash:
+            owner.crash()
+    with Owner(tmp_path / "data") as owner:
+        publish_numbered(owner, 5, 10)
+    assert archive(tmp_path / "data", tmp_path / "archive", now=BEGAN).missed is None
+    assert held(tmp_path / "data")[0]["cursors"].keys() == {"reader"}
+    restore(tmp_path / "archive", tmp_path / "restored")
+    assert held(tmp_path / "restored") == held(tmp_path / "data")
+
+
+def test_of_several_archives_the_least_counts_and_each_lets_go_for_itself(tmp_path: Path) -> None:
+    with Owner(tmp_path / "data") as owner:
+        publish_numbered(owner, 0, 20)
+        archive(tmp_path / "data", tmp_path / "archive", hold=True)
+        publish_numbered(owner, 20, 60)
+        archive(tmp_path / "data", tmp_path / "other", hold=True)
+        assert holders(tmp_path) == [("archive", 1), ("other", 4)]
+        assert owner.journal.safe_through() == 1
+        assert not archive(tmp_path / "data", tmp_path / "archive", hold=False).holds
+        assert owner.journal.safe_through() == 4
+        assert [one.through for one in release(tmp_path / "data", tmp_path / "other")] == [4]
+        assert owner.journal.safe_through() == archived.ALL
+        assert not archive(tmp_path / "data", tmp_path / "other").holds
+
+
+def test_an_archive_that_moved_is_the_same_one(tmp_path: Path) -> None:
+    fill(tmp_path / "data")
+    archive(tmp_path / "data", tmp_path / "archive", hold=True, now=BEGAN)
+    (tmp_path / "archive").rename(tmp_path / "moved")
+    archive(tmp_path / "data", tmp_path / "moved", now=BEGAN + 1)
+    (found,) = archived.load(OsStorage(tmp_path / "data"))
+    assert (Path(found.place).name, found.since, found.seen) == ("moved", BEGAN, BEGAN + 1)
+
+
+def test_an_archive_of_another_journal_does_not_begin_to_hold(tmp_path: Path) -> None:
+    fill(tmp_path / "data")
+    fill(tmp_path / "others")
+    archive(tmp_path / "others", tmp_path / "archive")
+    with pytest.raises(ArchiveMismatch):
+        archive(tmp_path / "data", tmp_path / "archive", hold=True)
+    assert holders(tmp_path) == []
+
+
+def test_an_archive_that_went_back_holds_again_what_it_has_not(tmp_path: Path) -> None:
+    with Owner(tmp_path / "data") as owner:
+        publish_numbered(owner, 0, 20)
+        archive(tmp_path / "data", tmp_path / "archive", hold=True)
+        shutil.copytree(tmp_path / "archive", tmp_path / "copy")
+        publish_numbered(owner, 20, 60)
+        archive(tmp_path / "data", tmp_path / "archive")
+        assert holders(tmp_path) == [("archive", 4)]
+        archive(tmp_path / "data", tmp_path / "copy")
+        assert holders(tmp_path) == [("copy", 4)]
 
 
 @pytest.mark.parametrize("call", range(1, 60, 4))

@@ -71,3 +71,31 @@ def test_a_file_that_is_not_there_is_not_made(source: Path, tmp_path: Path) -> N
         with pytest.raises(FileNotFoundError):
             Carrier(link=link).carry(source.with_name("nosuch"), tmp_path / "b" / "file", 5)
     assert os.listdir(tmp_path / "b") == []
+
+
+@pytest.mark.parametrize("link", [True, False])
+def test_what_does_not_pass_its_check_does_not_come_in_the_place_of_what_is_there(
+    source: Path, tmp_path: Path, link: bool
+) -> None:
+    target = tmp_path / "b" / "file"
+    target.write_bytes(b"good")
+
+    def check(came: Path) -> None:
+        assert came.read_bytes()[:5] == source.read_bytes()[:5]
+        raise ValueError("bad")
+
+    with pytest.raises(ValueError, match="bad"):
+        Carrier(link=link).carry(source, target, 5, check=check)
+    assert target.read_bytes() == b"good"
+    assert os.listdir(tmp_path / "b") == ["file"]
+
+
+def test_of_a_shared_file_what_is_there_already_is_kept(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "b" / "file"
+    target.write_bytes(b"0123456789")
+    os.link(target, tmp_path / "b" / "shared")
+    carrier = Carrier()
+    carrier.extend(source, target, 10, 20)
+    assert target.read_bytes() == b"0123456789" + source.read_bytes()[10:20]
+    assert (tmp_path / "b" / "shared").read_bytes() == b"0123456789"
+    assert carrier.bytes == 10

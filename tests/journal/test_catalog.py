@@ -103,3 +103,12 @@ def test_no_catalog_no_archive(tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "file"):
         with pytest.raises(NoArchive):
             opened(place)
+
+
+def test_what_is_whole_is_safe() -> None:
+    base = Base("b", 4, 64, 0, 0, 0, 0, "")
+    grows, whole = Piece(SegmentInfo(4, 44, 500), whole=False), Piece(SegmentInfo(4, 44, 500), whole=True)
+    assert Catalog("j").safe == 0
+    assert Catalog("j", [], [base]).safe == 3
+    assert Catalog("j", [grows], [base]).safe == 3
+    assert Catalog("j", [whole], [base]).safe == 4

@@ -1,17 +1,23 @@
 from __future__ import annotations
 
+import errno
 from random import Random
+from typing import Any
 
 import pytest
 
+from runnel.core.packing import pack
 from runnel.journal import cleaning
 from runnel.journal.cleaning import Share, Shares, choose, share_of
 from runnel.journal.entry import Kind, state
-from runnel.journal.parts import progress_part, trim_part
+from runnel.journal.options import JournalOptions
+from runnel.journal.parts import progress_part, stage_commit_part, stage_part, staged_part, trim_part
 from runnel.journal.segment import SegmentInfo
 from runnel.journal.source import Source
+from runnel.journal.stage_state import StageState
+from runnel.journal.storage import Storage
 from runnel.testing import MemoryStorage
-from tests.journal.cleaning_rig import clean, sealed
+from tests.journal.cleaning_rig import World, clean, sealed
 from tests.journal.rig import Writer, flip
 
 FULL = 64_000
@@ -202,3 +208,109 @@ def test_what_is_written_refused_or_hard_to_read_is_not_touched() -> None:
         source._index = None
     look(found, writer)
     assert [share is None for share in found.now] == [True, False, True, *[False] * (len(sources) - 3), True]
+
+
+def test_one_that_could_not_be_read_is_tried_again_later_and_does_not_stop_the_others() -> None:
+    writer = example()
+    sources = sealed(writer.journal)
+    found = Shares()
+    found.refuse(sources[:1], until=100)
+    flip(writer.storage, sources[1].info.index_name, 20)
+    sources[1]._index = None
+    flaky = Flaky(writer.storage)
+    sources[1].storage = flaky
+    living = writer.journal.living()
+    list(found.look(sources, living, 99))
+    assert [share is None for share in found.now[:3]] == [True, True, False]
+    assert isinstance(found.error, OSError)
+    flaky.works = True
+    list(found.look(sources, living, 99 + cleaning.WAIT - 1))
+    assert [share is None for share in found.now[:3]] == [False, True, False]
+    assert found.error is None
+    list(found.look(sources, living, 99 + cleaning.WAIT))
+    assert None not in found.now
+
+
+class Flaky:
+    """A storage of which nothing can be read for a while."""
+
+    def __init__(self, inner: Storage) -> None:
+        self.inner, self.works = inner, False
+
+    def __getattr__(self, name: str) -> Any:
+        if not self.works:
+            raise OSError(errno.EIO, "Input/output error")
+        return getattr(self.inner, name)
+
+
+# -- coming to an end -------------------------------------------------------------------------------------------
+
+
+def settle(writer: Writer, found: Shares, bound: float) -> list[list[int]]:
+    """Clean as long as it is worth it; the generations of what each job read."""
+    jobs: list[list[int]] = []
+    while True:
+        look(found, writer)
+        picked = choose(found.now, writer.journal.options.segment_bytes, bound)
+        if not picked:
+            return jobs
+        jobs.append([source.info.generation for source in picked])
+        assert len(jobs) < 30, "it cleans for ever"
+        living = writer.journal.living()
+        found.made(clean(writer.journal, picked).made, living)
+
+
+@pytest.mark.parametrize("bound", [0.1, 0.5])
+@pytest.mark.parametrize("length", [8, 30, 200])
+def test_names_and_headers_of_a_cleaned_segment_are_not_dead(bound: float, length: int) -> None:
+    writer = Writer(options=JournalOptions(segment_bytes=1 << 16, min_free=0))
+    topics = [writer.topic(f"t{number:05d}".ljust(length, "n")) for number in range(120)]
+    junk = writer.topic("junk")
+    for topic in topics:
+        writer.publish(topic, b"x")
+    for _ in range(8):
+        writer.publish(junk, bytes(1 << 14))
+    writer.write([trim_part(junk, writer.journal.ledger.topics[junk].end, 0)])
+    found = Shares()
+    jobs = settle(writer, found, bound)
+    assert jobs
+    assert all(not any(job) for job in jobs), "nothing that was cleaned is worth it again"
+    fresh = Shares()  # nor is it after a restart
+    look(fresh, writer)
+    assert choose(fresh.now, 1 << 16, bound) == []
+    for topic in topics[:100]:  # and when most has died, it is
+        writer.write([state(Kind.TOPIC_DELETED, topic=topic)])
+    look(found, writer)
+    assert found.live < found.total / 2
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("bound", [0.1, 0.5])
+def test_nothing_is_cleaned_twice_in_a_row_unless_something_died(seed: int, bound: float) -> None:
+    world, found = World(seed), Shares()
+    for _ in range(4):
+        world.work(150)
+        jobs = settle(world.writer, found, bound)
+        assert settle(world.writer, found, bound) == []
+        assert len(jobs) < 20
+
+
+@pytest.mark.parametrize("bound", [0.1, 0.5])
+def test_the_half_of_a_commit_that_cannot_go_is_no_reason_to_try_for_ever(bound: float) -> None:
+    """A stage's commit stands for many records and is small: how much of its topic lives is far from its share."""
+    writer = Writer(options=JournalOptions(segment_bytes=1 << 14, min_free=0))
+    topic, other = writer.topic("t"), writer.topic("other")
+    staged = pack([b""] * 1000)
+    writer.write([stage_part(StageState(1, "w", 0, 0, 0, topic, 5)), staged_part(1, 0, staged, 5)])
+    ledger = writer.journal.ledger
+    writer.write([stage_commit_part(ledger.stages[1], 0, ledger.sequence, writer.now + 1)])
+    for _ in range(10):
+        writer.publish(topic, bytes(1000))
+    writer.publish(other, bytes(1 << 14))
+    writer.write([trim_part(topic, 900, 0)])
+    found = Shares()
+    assert len(settle(writer, found, bound)) == 1
+    writer.write([trim_part(topic, 1009, 0)])  # now it can
+    settle(writer, found, bound)
+    ranges = [one for source in sealed(writer.journal) if (one := source.index.range_of(topic)) is not None]
+    assert [(one.first, one.end) for one in ranges] == [(1009, 1010)]

@@ -7,13 +7,14 @@ from hypothesis import strategies as st
 
 from runnel.core.packing import pack
 from runnel.core.record import Meta
+from runnel.journal.cleaning import WAIT
 from runnel.journal.compaction import Compaction, KeyPass
 from runnel.journal.draft import Draft
 from runnel.journal.entry import Kind, Part, state
 from runnel.journal.gone import Reason
 from runnel.journal.parts import stage_commit_part, stage_part, staged_part, trim_part
 from runnel.journal.stage_state import StageState
-from tests.journal.cleaning_rig import Seen, by_topic, clean, sealed
+from tests.journal.cleaning_rig import Seen, by_topic, clean, finished, sealed
 from tests.journal.rig import Writer, flip
 
 AGE = 1000  # microseconds
@@ -71,7 +72,7 @@ class Keyed:
         journal = self.writer.journal
         if not (sources := sealed(journal)[which]):
             return
-        job = clean(journal, sources, self.compaction.taken())
+        job = clean(journal, sources, self.compaction.taken(holds or {}))
         parts = self.compaction.replaced(job, self.writer.now)
         if parts:
             journal.write([Draft(parts, self.writer.now)])
@@ -275,6 +276,96 @@ def test_nothing_from_a_held_offset_on_is_taken() -> None:
     assert keyed.left() == keyed.published[3:]
 
 
+def test_what_was_found_before_a_hold_began_is_not_taken_while_it_holds() -> None:
+    keyed = Keyed()
+    keyed.publish((b"a", b"1"), (b"a", b"2"), (b"a", b"3"), (b"a", b"4"))
+    keyed.seal()
+    keyed.passes()
+    keyed.clean({keyed.topic: 1})
+    assert keyed.left() == keyed.published[1:]
+    assert keyed.compacted == 1, "behind that there is more to be taken"
+    keyed.clean({keyed.topic: 0})
+    assert keyed.left() == keyed.published[1:]
+    keyed.clean()  # what was found is not forgotten
+    assert keyed.left() == keyed.published[3:]
+    assert keyed.compacted == 4
+
+
+def test_a_job_knows_what_has_come_to_be_held_since_it_was_made() -> None:
+    keyed = Keyed()
+    keyed.publish((b"a", b"1"), (b"a", b"2"), (b"b", b"3"))
+    keyed.seal()
+    keyed.passes()
+    journal, living = keyed.writer.journal, keyed.writer.journal.living()
+    living.taken = keyed.compaction.taken({})
+    job = finished(journal.clean(sealed(journal), living))
+    assert keyed.compaction.is_held(job, {keyed.topic: 0})
+    assert not keyed.compaction.is_held(job, {keyed.topic: 1})
+    assert not keyed.compaction.is_held(job, {keyed.other: 0})
+
+
+def test_a_tombstone_that_is_held_stays_and_goes_when_it_is_not() -> None:
+    keyed = Keyed()
+    keyed.publish((b"a", b"1"), (b"b", b""), (b"c", b"3"), (b"d", b""), (b"e", b"5"))
+    keyed.seal()
+    keyed.clean()
+    keyed.later()
+    assert keyed.due({keyed.topic: 0}) is None, "nothing could be taken"
+    keyed.clean({keyed.topic: 1})
+    assert keyed.left() == keyed.published
+    assert keyed.compaction.taken({}) == {}, "nor is it looked for behind a hold"
+    keyed.later()
+    keyed.clean({keyed.topic: 3})
+    assert [offset for offset, _, _ in keyed.left()] == [0, 2, 3, 4]
+    keyed.later(AGE // 2)  # what was held is looked at soon
+    keyed.clean()
+    assert [offset for offset, _, _ in keyed.left()] == [0, 2, 4]
+
+
+def test_a_quiet_topic_that_ended_with_a_tombstone_is_not_read_for_ever() -> None:
+    keyed = Keyed()
+    keyed.publish((b"a", b"1"), (b"b", b""))
+    keyed.seal()
+    keyed.clean()
+    keyed.later()
+    keyed.clean()
+    assert keyed.left() == keyed.published[:1]
+    keyed.later()
+    assert keyed.passes() == 1
+    keyed.later(AGE // 2)
+    assert keyed.passes() == 0
+
+
+def test_records_without_a_key_count_for_what_was_kept() -> None:
+    """Or a topic that has few keys would be read from its beginning for each segment."""
+    keyed = Keyed()
+    published = read = 0
+    for number in range(300):
+        keyed.publish((b"k" if number % 50 == 0 else None, bytes(200)))
+        published += 260
+        while (found := keyed.due()) is not None:
+            while not found.done:
+                found.step()
+            read += found.read
+            keyed.compaction.over(found, keyed.writer.now)
+    assert 0 < read < 3 * published
+
+
+def test_a_topic_that_cannot_be_read_is_left_alone_for_a_while() -> None:
+    keyed = Keyed()
+    keyed.publish((b"a", b"1"), (b"a", b"2"))
+    keyed.seal()
+    broken = keyed.due()
+    assert broken is not None
+    keyed.compaction.failed(broken, keyed.writer.now)
+    assert keyed.due() is None
+    keyed.later(WAIT - 1)
+    assert keyed.due() is None
+    keyed.later(1)
+    keyed.clean()
+    assert keyed.left() == keyed.published[1:]
+
+
 def test_a_pass_goes_as_far_as_its_keys_reach_and_the_next_one_goes_on() -> None:
     keyed = Keyed(max_keys=3)
     keyed.publish(*[(b"%d" % (number % 7), b"%d" % number) for number in range(21)])
@@ -325,7 +416,7 @@ def test_a_topic_that_was_deleted_meanwhile_is_forgotten() -> None:
     keyed.writer.write([state(Kind.TOPIC_DELETED, topic=keyed.topic)])
     assert keyed.due() is None
     assert keyed.compaction.over(found, 1) is None
-    assert keyed.compaction.taken() == {}
+    assert keyed.compaction.taken({}) == {}
 
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d", None])

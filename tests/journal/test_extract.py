@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
 from runnel.core.checksum import crc_of
@@ -12,12 +13,15 @@ from runnel.core.packing import pack, unpack
 from runnel.core.record import Gap, Record
 from runnel.journal.entry import Kind, Part
 from runnel.journal.extract import Extract, decoded
+from runnel.journal.gone import Gone, Reason
 from runnel.journal.history import Found, History
 from runnel.journal.ledger import TopicState
-from runnel.journal.parts import stage_commit_part
+from runnel.journal.parts import stage_commit_part, staged_part
+from runnel.journal.source import Source
 from runnel.testing.power import MemoryStorage
 from tests.journal.cleaned import stage
 from tests.journal.folders import Writer, publish_numbered
+from tests.journal.rig import flip
 
 TOPIC = TopicState(1, "t", 7, {}, None, 0, 100)
 
@@ -90,3 +94,36 @@ def test_staged_batches_that_are_gone_are_a_gap_unless_their_topic_let_go_of_the
             history = History(writer.journal.history.sources[1:])
             found = list(Extract(history, [topic], "t", by_sequence=by_sequence).read())
             assert [one.offset if isinstance(one, Record) else (one.first, one.end) for one in found] == told
+
+
+def test_of_a_commit_that_is_partly_let_go_of_the_rest_comes_and_nothing_is_missed() -> None:
+    with Writer(MemoryStorage()) as writer:
+        stage(writer, "t", [[b"a", b"b"]], commit=False)
+        writer.journal._roll(0, writer.time)
+        ledger, topic = writer.journal.ledger, writer.topic("t")
+        writer.write(staged_part(1, 1, pack([b"c"]), writer.time))
+        writer.write(stage_commit_part(ledger.stages[1], topic.end, ledger.sequence, writer.time))
+        topic.first = 2
+        history = History(writer.journal.history.sources[1:])  # what was let go of is cleaned away
+        for by_sequence in (True, False):
+            found = list(Extract(history, [topic], "t", by_sequence=by_sequence).read())
+            assert [one.value for one in found if isinstance(one, Record)] == [b"c"]
+            assert len(found) == 1
+
+
+def test_what_a_damaged_segment_without_an_index_held_last_is_told() -> None:
+    storage = MemoryStorage()
+    with Writer(storage) as writer:
+        publish_numbered(writer, 0, 3, ["t", "u"])
+        last = writer.journal.history.sources[-1].written
+        publish_numbered(writer, 3, 4, ["t"])
+        topics = writer.topic("t"), writer.topic("u")
+    (info,) = writer.journal.manifest.segments
+    storage.remove(info.index_name)
+    flip(storage, info.name, last)  # the head of the last batch of t
+    for topic, left, told in ((topics[0], 6, [(6, 9)]), (topics[1], 3, [])):
+        for gone in ([], [Gone(topic.end, topic.end + 7, Reason.SKIPPED)]):  # those were never given
+            state = msgspec.structs.replace(topic, end=topic.end + 7 * len(gone), gone=gone)
+            found = list(Extract(History([Source(storage, info)]), [state], "t", by_sequence=False).read())
+            assert [one.offset for one in found if isinstance(one, Record)] == list(range(left))
+            assert [(one.first, one.end) for one in found if isinstance(one, Gap)] == told

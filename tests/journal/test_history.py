@@ -368,3 +368,21 @@ def test_with_its_index_gone_too_all_that_damage_took_is_still_told() -> None:
 def history_end(history: History, topic: int) -> int:
     """Behind what the indexes know of a topic."""
     return max((found.end for _, found in history.ranges(topic)), default=0)
+
+
+def test_a_start_behind_what_is_left_of_a_segment_whose_index_is_gone_tells_what_it_held() -> None:
+    writer = Writer()
+    topic = writer.topic("t")
+    for number in range(12):
+        writer.publish(topic, b"%d" % number + bytes(900))
+    storage, first = writer.storage, writer.journal.history.sources[0]
+    end = first.index.range_of(topic).end  # type: ignore[union-attr]
+    storage.remove(first.info.index_name)
+    flip(storage, first.info.name, first.info.end - 5)  # its last record
+    history = History([Source(storage, source.info) for source in writer.journal.history.sources if source.info.sealed])
+    assert history.ranges(topic)[0][1].end == end - 1
+    lost, found, *_ = read_topic(history, topic, end - 1)
+    assert isinstance(lost, Lost)
+    assert (lost.first, lost.end) == (end - 1, end)
+    assert isinstance(found, Found)
+    assert found.base == end

@@ -9,13 +9,15 @@ import pytest
 from runnel.core.journal_errors import FolderUnusable, JournalDamaged
 from runnel.core.record import Gap, Meta, Record
 from runnel.journal import inspection as module
-from runnel.journal import manifest
+from runnel.journal import manifest, mark
 from runnel.journal.folder import FolderLock
-from runnel.journal.inspection import Inspection, NoJournal, owner_of
+from runnel.journal.inspection import Inspection, NoJournal, at_one_moment, owner_of
 from runnel.journal.os_storage import OsStorage
 from runnel.journal.parts import trim_part
+from runnel.journal.storage import Storage
 from runnel.journal.verify import verify
 from tests.journal.cleaned import folder_with_stages
+from tests.journal.cleaning_rig import clean
 from tests.journal.folders import (
     BEGAN,
     SECOND,
@@ -346,3 +348,23 @@ def test_a_staged_batch_that_is_lost_is_told_as_a_gap_in_its_place(tmp_path: Pat
         assert (gap.end, gap.count) == (4, 2)
         assert [one.first for one in seen.read() if isinstance(one, Gap)] == [8]  # the same by sequence
     assert [(one.topic, one.first, one.end) for one in verify(tmp_path / "data").lost] == [("c", 2, 4)]
+
+
+def test_a_manifest_that_is_swapped_before_the_mark_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = Owner(tmp_path)
+    publish_numbered(owner, 0, 60)
+    real, swapped = mark.read, list[object]()
+
+    def read(storage: Storage) -> mark.Mark | None:
+        if not swapped:
+            swapped.append(clean(owner.journal))
+        return real(storage)
+
+    monkeypatch.setattr(mark, "read", read)
+    found, position = at_one_moment(tmp_path)
+    assert swapped
+    assert found == owner.journal.manifest
+    assert position == owner.journal.history.sources[-1].written
+    owner.crash()

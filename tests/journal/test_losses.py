@@ -55,3 +55,12 @@ def test_offsets_that_an_unclean_start_skipped_are_never_lost() -> None:
     losses.broke()
     losses.meet(1, 5 + SKIPPED, 6 + SKIPPED)
     assert lost(losses) == {}
+
+
+def test_an_end_that_was_known_before_says_nothing_of_what_broke_since() -> None:
+    losses = Losses()
+    losses.meet(1, 0, 5)
+    losses.broke()
+    losses.meet(1, 2)
+    losses.meet(1, 8, 9)
+    assert lost(losses) == {1: [(5, 8)]}

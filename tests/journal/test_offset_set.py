@@ -35,3 +35,21 @@ def test_what_is_not_in_it_comes_as_spans(offsets: list[int], first: int, end: i
     ]
     assert all(low < high for low, high in spans)
     assert all(one[1] < two[0] for one, two in pairwise(spans))
+
+
+@given(st.lists(OFFSETS, max_size=60), st.lists(OFFSETS, max_size=60), OFFSETS, RANGES)
+def test_a_part_of_it_is_copied_and_taken_out_again(
+    offsets: list[int], others: list[int], end: int, within: list[int]
+) -> None:
+    found, model = OffsetSet([*offsets, *others]), {*offsets, *others}
+    part = found.below(end)
+    assert len(part) == len([one for one in model if one < end])
+    assert all((one in part) == (one < end) for one in model)
+    first, last = within
+    found.remove(OffsetSet(others), first, last)
+    left = {one for one in model if one not in others or not first <= one < last}
+    assert len(found) == len(left)
+    assert all((one in found) == (one in left) for one in model)
+    assert found.lowest() == min(left, default=None)
+    assert len(found.below()) == len(left)
+    assert len(part) == len([one for one in model if one < end]), "a copy does not change"

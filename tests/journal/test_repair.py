@@ -14,9 +14,11 @@ from runnel.journal.extract import Extract
 from runnel.journal.inspection import Inspection
 from runnel.journal.journal import SKIPPED, Journal
 from runnel.journal.options import JournalOptions
+from runnel.journal.parts import compacted_part
 from runnel.journal.repair import mend, planned, repair
 from runnel.journal.storage import Storage
 from runnel.journal.survey import Survey
+from runnel.journal.swap import read_whole
 from runnel.journal.verify import verify
 from runnel.testing.power import MemoryStorage, PowerLost
 from tests.journal.folders import (
@@ -273,3 +275,17 @@ def test_a_reader_keeps_its_files_through_a_repair(tmp_path: Path) -> None:
     with Inspection(tmp_path) as seen:
         assert repair(tmp_path).done
         assert sum(isinstance(one, Record) for one in seen.read()) == 177
+
+
+def test_without_a_manifest_every_key_is_looked_at_again() -> None:
+    storage = MemoryStorage()
+    with Writer(storage) as writer:
+        topic = writer.topic("t", {"compact": True})
+        publish_numbered(writer, 0, 3, ["t"])
+        writer.write(compacted_part(topic.id, 0, 5, 5, 0, writer.time, 5))
+    for name, left in (("000000000001.seg", 5), (manifest.NAME, 0)):  # segments that were replaced may be back
+        hurt_one = storage.after_kill()
+        overwrite(hurt_one, name, bytes(70) + read_whole(hurt_one, name)[70:])
+        mend(Survey(hurt_one).run())
+        journal = Journal.open(hurt_one, JournalOptions(min_free=0))
+        assert [topic.compacted for topic in journal.ledger.topics.values()] == [left]

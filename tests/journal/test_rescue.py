@@ -6,20 +6,28 @@ import pytest
 
 from runnel.core.errors import RunnelError
 from runnel.core.journal_errors import FormatUnknown
+from runnel.core.packing import pack
 from runnel.core.record import Gap
 from runnel.journal import checkpoint, manifest
+from runnel.journal.entry import STAGE_TOPIC
 from runnel.journal.extract import Extract
+from runnel.journal.found import Found
+from runnel.journal.gone import Reason
 from runnel.journal.journal import Journal
 from runnel.journal.options import JournalOptions
+from runnel.journal.parts import stage_commit_part, stage_part, staged_part, trim_part
 from runnel.journal.repair import mend, planned
+from runnel.journal.stage_state import StageState
 from runnel.journal.storage import Storage
 from runnel.journal.survey import Survey
 from runnel.journal.swap import read_whole
 from runnel.testing.power import MemoryStorage
 from tests.journal.cleaned import clean, journal_with_stages
-from tests.journal.cleaning_rig import World
+from tests.journal.cleaning_rig import World, sealed
 from tests.journal.cleaning_rig import clean as clean_for_real
+from tests.journal.rig import Writer, read_sequence
 from tests.journal.test_repair import everything, lost_by, mend_if_needed
+from tests.journal.test_salvage import load
 from tests.journal.test_survey import hurt
 
 
@@ -231,3 +239,41 @@ def test_topics_that_only_a_cleaned_segment_remembers_keep_their_names_and_epoch
     assert {place: found[place] for place in whole} == whole
     again = Journal.open(storage, JournalOptions(segment_bytes=8192, min_free=0), now=1)
     assert {topic.id: (topic.name, topic.epoch) for topic in again.ledger.topics.values()} == before
+
+
+def test_readers_by_sequence_find_everything_behind_the_copy_of_a_segment_without_records() -> None:
+    storage = MemoryStorage()
+    writer = Writer(storage)
+    topic = writer.topic("t")
+    for number in range(4):
+        writer.publish(topic, b"%d" % number + bytes(600))
+    writer.journal.close()
+    writer.reopen()
+    writer.topic("another")  # and then the power fails
+    hurt(storage, "000000000001.seg", 600)
+    mend(Survey(storage).run())
+    ends = [info.end_sequence for info in load(storage).segments]
+    assert ends == sorted(ends)
+    journal = Journal.open(storage, JournalOptions(min_free=0))
+    assert [one.sequence for one in read_sequence(journal.history, {topic}) if isinstance(one, Found)] == [1, 2, 3]
+
+
+def test_without_a_manifest_a_cleaned_segment_with_nothing_but_staged_batches_is_kept() -> None:
+    writer = Writer()
+    topic = writer.topic("t")
+    writer.publish(topic, bytes(200))
+    writer.write([stage_part(StageState(1, "w", 1, 0, 0, topic, writer.now)), staged_part(1, 0, pack([b"x"]), 1)])
+    while len(sealed(writer.journal)) < 1:
+        writer.publish(topic, bytes(900))
+    ledger = writer.journal.ledger
+    writer.write([trim_part(topic, ledger.topics[topic].end, 0, Reason.ASKED)])
+    writer.write([stage_commit_part(ledger.stages[1], ledger.topics[topic].end, ledger.sequence, writer.now)])
+    first = sealed(writer.journal)[:1]
+    clean_for_real(writer.journal, first)
+    assert [number >= STAGE_TOPIC for number, _ in writer.journal.history.sources[0].index.topics()] == [True]
+    writer.journal.close()
+    writer.storage.remove(manifest.NAME)
+    survey = Survey(writer.storage).run()
+    assert survey.lost == []
+    mend(survey)
+    assert [value for _, value in everything(writer.storage).items()] == [b"x"]

@@ -128,6 +128,9 @@ def test_a_topic_that_wants_a_segment_is_asked_first_the_next_time() -> None:
     source, topics = writer.journal.history.sources[0], writer.journal.ledger.topics
     assert retention.is_wanted(source, topics)
     assert source.pin == 1
+    source.close()
+    assert retention.is_wanted(source, topics)
+    assert source._index is None, "there was no need to look into the index"
     writer.write([trim_part(1, 30, 30)])
     assert retention.is_wanted(source, topics)
     assert source.pin == 2

@@ -13,6 +13,7 @@ from runnel.journal.options import JournalOptions
 from runnel.journal.scrub import Scrub, Step
 from runnel.testing import MemoryStorage
 from runnel.testing.faults import CHANGING, READING, FaultyStorage
+from tests.journal.cleaning_rig import clean
 from tests.journal.rig import Writer
 
 WEEK = 7 * 24 * 3600.0
@@ -170,3 +171,12 @@ def test_closing_lets_go_of_the_file_and_reading_can_begin_again() -> None:
     found.close()
     assert all_of(found)
     assert "0 damaged" in repr(found)
+
+
+def test_a_segment_that_is_replaced_while_it_is_read_is_no_damage() -> None:
+    writer = filled()
+    found = scrub_of(writer)
+    assert found.step(1.0).bytes  # all of the first one but its index
+    clean(writer.journal)
+    assert all(step.damage is None for step in all_of(found))
+    assert found.damage == {}

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import errno
+from weakref import ref
 
+import msgspec
 import pytest
 
+from runnel.core.checksum import crc_of
 from runnel.core.journal_errors import JournalDamaged, JournalFailed
 from runnel.core.packing import pack
-from runnel.journal import manifest
+from runnel.journal import archived, manifest
 from runnel.journal.checkpoint import name_of
 from runnel.journal.cleaning import Shares
 from runnel.journal.draft import WriteFailed
@@ -16,7 +19,9 @@ from runnel.journal.journal import Journal
 from runnel.journal.options import JournalOptions
 from runnel.journal.parts import stage_dropped_part, stage_part, staged_part, trim_part
 from runnel.journal.segments import Segments
+from runnel.journal.source import Source
 from runnel.journal.stage_state import StageState
+from runnel.journal.swap import write_new
 from runnel.testing import FaultyStorage, MemoryStorage
 from tests.journal.cleaning_rig import Seen, by_sequence, by_topic, clean, finished, records, sealed
 from tests.journal.rig import SMALL, Writer, flip, small_windows
@@ -29,6 +34,10 @@ def example(batches: int = 60, storage: MemoryStorage | FaultyStorage | None = N
     for number in range(batches):
         writer.publish(1 + number % 3, b"%d" % number * 20, b"second")
     return writer
+
+
+def trim_all(writer: Writer) -> None:
+    writer.write([trim_part(topic.id, topic.end, topic.end) for topic in writer.journal.ledger.topics.values()])
 
 
 # -- replacing --------------------------------------------------------------------------------------------------
@@ -74,6 +83,50 @@ def test_a_reader_that_came_upon_a_segment_before_it_went_still_reads_it() -> No
     assert first.info.name not in writer.storage.names()
     assert list(first.index.topics())
     assert first.file.read(0, first.info.end)
+
+
+def test_segments_that_are_dropped_and_known_to_nobody_are_not_kept_open() -> None:
+    writer = example(150)
+    known = writer.journal.history.sources[1]
+    gone = [ref(source) for source in sealed(writer.journal)]
+    opened = writer.journal.handles.held
+    most = 0
+    hold_on = Source.hold_on
+
+    def counted(source: Source) -> None:
+        nonlocal most
+        hold_on(source)
+        most = max(most, sum(one() is not None and one()._held for one in gone))  # type: ignore[union-attr]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Source, "hold_on", counted)
+        trim_all(writer)
+        writer.journal.retain(1)
+    assert len(gone) > 4
+    assert most == 2, "the one that is known, and the one that is just going"
+    assert known in opened
+    assert known.file.read(0, known.info.end)
+    assert [one() for one in gone if one() is not None] == [known]
+
+
+def test_running_out_of_handles_for_reading_drops_nothing_and_fails_nothing() -> None:
+    storage = FaultyStorage(MemoryStorage(), kinds=("open",), error=errno.EMFILE, lasting=True)
+    writer = example(storage=storage)
+    writer.journal.close()
+    writer.reopen(storage)
+    before = list(writer.journal.history.sources)
+    trim_all(writer)
+    storage.fail_at = storage.calls + 1
+    writer.journal.retain(1)
+    assert storage.failed
+    for number in range(60):
+        writer.publish(1, b"%d" % number * 20)
+    assert writer.journal.failed is None
+    assert writer.journal.history.sources[: len(before)] == before
+    storage.fail_at = None
+    writer.journal.retain(1)
+    assert not set(before[:-1]) & set(writer.journal.history.sources)
+    assert not any(source.damage for source in before)
 
 
 def test_what_went_before_a_job_began_is_not_cleaned() -> None:
@@ -310,3 +363,50 @@ def test_segments_alone_write_nothing() -> None:
     journal = writer.journal
     with pytest.raises(NotImplementedError):
         Segments(journal.storage, journal.options, journal.manifest, journal.ledger).sync()
+
+
+# -- archives that hold -----------------------------------------------------------------------------------------
+
+
+def hold(writer: Writer, through: int) -> None:
+    """As another process does."""
+    body = msgspec.msgpack.encode([archived.Holder("a", "archive", through, 1, 1)])
+    head = archived._HEADER.pack(archived.MAGIC, archived.VERSION, crc_of(body))
+    write_new(writer.storage, archived.NAME, [head + body])
+
+
+def test_nothing_that_an_archive_waits_for_is_dropped() -> None:
+    writer = example()
+    numbers = [source.info.number for source in sealed(writer.journal)]
+    hold(writer, numbers[1])
+    for topic in (1, 2, 3):
+        writer.write([trim_part(topic, writer.journal.ledger.topics[topic].end, 0)])
+    writer.journal.retain(writer.now)
+    assert [source.info.number for source in sealed(writer.journal)] == numbers[2:]
+    hold(writer, numbers[-1])
+    writer.journal.retain(writer.now)
+    assert sealed(writer.journal) == []
+
+
+@pytest.mark.parametrize("what", [b"", b"no such thing at all", b"runnel/h" + bytes(20)])
+def test_when_it_cannot_be_told_what_an_archive_waits_for_everything_stays(what: bytes) -> None:
+    writer = example()
+    before = sealed(writer.journal)
+    write_new(writer.storage, archived.NAME, [what])
+    for topic in (1, 2, 3):
+        writer.write([trim_part(topic, writer.journal.ledger.topics[topic].end, 0)])
+    writer.journal.retain(writer.now)
+    assert sealed(writer.journal) == before
+    assert writer.journal.safe_through() == 0
+
+
+def test_a_job_is_not_put_in_place_of_what_an_archive_began_to_hold_meanwhile() -> None:
+    writer = example()
+    journal = writer.journal
+    before = sealed(journal)
+    job = finished(journal.clean(before, journal.living()))
+    hold(writer, before[-1].info.number - 1)
+    assert not journal.replace(job)
+    assert sealed(journal) == before
+    hold(writer, before[-1].info.number)
+    assert journal.replace(job)

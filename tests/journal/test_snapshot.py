@@ -10,11 +10,15 @@ import pytest
 
 from runnel.core.journal_errors import FolderUnusable, JournalDamaged
 from runnel.core.record import Record
+from runnel.journal import mark
 from runnel.journal import snapshot as module
-from runnel.journal.inspection import Inspection, NoJournal
+from runnel.journal.inspection import Inspection, NoJournal, at_one_moment
 from runnel.journal.os_storage import OsFile
+from runnel.journal.parts import compacted_part
 from runnel.journal.snapshot import snapshot
+from runnel.journal.storage import Storage
 from runnel.journal.verify import verify
+from tests.journal.cleaning_rig import clean
 from tests.journal.folders import Owner, fill, other_owner, publish_numbered, segments_of, snapshot_of
 
 
@@ -223,3 +227,40 @@ def test_an_original_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: p
     with pytest.raises(OSError, match="Input/output") as failed:
         snapshot(tmp_path / "data", tmp_path / "snap")
     assert failed.value.filename == str(segments_of(tmp_path / "data")[0])
+
+
+def test_what_the_cleaner_notes_is_never_without_what_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = Owner(tmp_path / "data")
+    topic = owner.topic("t", {"compact": True})
+    publish_numbered(owner, 0, 60, ["t"])
+    real, swapped = mark.read, list[object]()
+
+    def read(storage: Storage) -> mark.Mark | None:
+        if not swapped:
+            swapped.append(clean(owner.journal))
+            owner.write(compacted_part(topic.id, 0, 9, 9, 0, owner.time, 9))
+        return real(storage)
+
+    monkeypatch.setattr(mark, "read", read)
+    snapshot(tmp_path / "data", tmp_path / "snap")
+    owner.crash()
+    with Inspection(tmp_path / "snap") as seen:
+        assert [topic.compacted for topic in seen.topics] == [9]
+        assert any(info.generation for info in seen.manifest.segments)
+
+
+def test_an_owner_that_ends_while_it_is_copied_leaves_the_copy_where_it_stood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = Owner(tmp_path / "data")
+    publish_numbered(owner, 0, 2)
+
+    def look(folder: Path) -> object:
+        found = at_one_moment(folder)
+        publish_numbered(owner, 2, 3)
+        owner.crash()
+        return found
+
+    monkeypatch.setattr(module, "at_one_moment", look)
+    snapshot(tmp_path / "data", tmp_path / "snap")
+    assert sequences(tmp_path / "snap") == list(range(6))

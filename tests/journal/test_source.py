@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from pathlib import Path
+from sys import getrefcount
+from threading import Thread
+from weakref import ref
+
 import pytest
 
 from runnel.core.packing import pack
+from runnel.journal import source as source_module
 from runnel.journal.entry import STAGE_TOPIC
+from runnel.journal.handles import Handles
 from runnel.journal.history import History
-from runnel.journal.index import IndexBuilder, IndexFile
+from runnel.journal.index import IndexBuilder, IndexFile, TopicRange
 from runnel.journal.manifest import load
+from runnel.journal.os_storage import OsFile, OsStorage
 from runnel.journal.parts import staged_part
 from runnel.journal.segment import SegmentInfo
 from runnel.journal.source import Source, add_part, rebuilt
+from runnel.journal.storage import Storage
 from runnel.journal.swap import read_whole
+from runnel.testing.faults import FaultyStorage
 from runnel.testing.power import MemoryStorage
 from tests.journal.cleaned import (
     Rec,
@@ -25,13 +37,14 @@ from tests.journal.cleaned import (
     staged_parts,
 )
 from tests.journal.folders import Writer as FolderWriter
-from tests.journal.rig import batch
+from tests.journal.folders import fill, in_memory
+from tests.journal.rig import batch, flip, read_topic
 
 
-def sources(storage: MemoryStorage) -> list[Source]:
+def sources(storage: Storage, handles: Handles | None = None) -> list[Source]:
     found = load(storage)
     assert found is not None
-    return [Source(storage, info) for info in found.segments]
+    return [Source(storage, info, handles=handles) for info in found.segments]
 
 
 @pytest.mark.parametrize("with_cleaned", [False, True])
@@ -93,3 +106,184 @@ def test_what_is_staged_takes_no_sequence_from_what_is_read() -> None:
         writer.write(staged_part(number, 1, pack([b"y"]), 1), writer.batch("t", pack([b"first"]), 1))
         found = in_sequence(writer.journal.history, {1}, 0)
     assert [one.value for one in found if isinstance(one, Rec)] == [b"first"]
+
+
+# -- what is at hand --------------------------------------------------------------------------------------------
+
+FULL = 120  # batches, for some segments
+
+
+def small_journal() -> MemoryStorage:
+    return in_memory(FULL, segment_bytes=4096)
+
+
+def said(source: Source) -> list[tuple[int, TopicRange]]:
+    return list(source.index.topics())
+
+
+def test_only_the_files_that_were_read_last_stay_open() -> None:
+    found = sources(small_journal(), Handles(files=2))
+    files = [source.file for source in found]
+    assert len(found) > 4
+    assert [source._file for source in found] == [*[None] * (len(found) - 2), *files[-2:]]
+    assert found[-2].file is files[-2]  # used: so the other one is next to go
+    assert found[0].file.read(0, 8)
+    assert [source._file is None for source in found[-2:]] == [False, True]
+
+
+def test_a_file_is_closed_when_whoever_reads_it_is_done(tmp_path: Path) -> None:
+    fill(tmp_path, FULL, segment_bytes=4096)
+    found = sources(OsStorage(tmp_path), Handles(files=1))
+    reading = found[0].file
+    assert isinstance(reading, OsFile)
+    fd = reading._fd
+    assert found[1].file.read(0, 8)
+    assert found[0]._file is None
+    assert reading.read(0, 8) == found[1].file.read(0, 8)
+    del reading
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
+def test_only_so_many_bytes_of_indexes_stay_in_memory() -> None:
+    storage = small_journal()
+    told = [said(source) for source in sources(storage)]
+    found = sources(storage, Handles(index_bytes=1))
+    for _ in range(2):
+        assert [said(source) for source in found] == told
+        assert [source._index is None for source in found] == [*[True] * (len(found) - 1), False]
+    assert [source.damage for source in found] == [None] * len(found)
+
+
+def test_a_long_index_is_mapped_and_counts_as_one_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = FaultyStorage(small_journal(), kinds=("map",))
+    monkeypatch.setattr(source_module, "MAPPED", 50)
+    found = sources(storage, Handles(index_bytes=3 * 50))
+    told = [said(source) for source in found]
+    assert storage.calls == len(found)
+    assert sum(source._index is not None for source in found) == 3
+    monkeypatch.undo()
+    assert [said(source) for source in sources(storage)] == told
+    assert storage.calls == len(found), "short ones are not"
+
+
+def test_an_index_that_was_made_again_stays_and_so_does_what_was_wrong_with_it() -> None:
+    storage = small_journal()
+    found = sources(storage, Handles(index_bytes=1))
+    flip(storage, found[0].info.index_name, 20)
+    flip(storage, found[0].info.name, 200)
+    made, damage = found[0].index, found[0].damage
+    assert damage
+    for source in found:
+        assert said(source)
+    assert found[0].index is made
+    assert (found[0].damage, found[0].suspect) == (damage, True)
+    assert not any(source.damage or source.suspect for source in found[1:])
+
+
+def test_an_index_that_is_damaged_while_it_is_not_at_hand_is_made_again() -> None:
+    storage = small_journal()
+    first, second, *_ = sources(storage, Handles(index_bytes=1))
+    told = said(first), said(second)
+    flip(storage, first.info.index_name, 20)
+    assert said(first) == told[0]
+    assert first.damage
+    assert not first.suspect
+
+
+@pytest.mark.parametrize("read_meanwhile", [False, True])
+def test_what_is_held_can_be_read_when_its_names_are_gone_and_others_were_read(read_meanwhile: bool) -> None:
+    storage = small_journal()
+    handles = Handles(files=1, index_bytes=1)
+    held, *others = sources(storage, handles)
+    told = said(held)
+    held.hold_on()
+    if read_meanwhile:  # by a thread that did not see yet that it is held
+        handles.files.put(held)
+        handles.indexes.put(held, 100)
+    storage.remove(held.info.name)
+    storage.remove(held.info.index_name)
+    for source in others:
+        assert source.file.read(0, 8)
+        assert said(source)
+    assert held.file.read(0, held.info.end)
+    assert said(held) == told
+    assert held.damage is None
+
+
+def test_those_that_were_held_first_are_let_go_when_there_are_too_many() -> None:
+    storage = small_journal()
+    found = sources(storage, Handles(held=2))
+    for source in found[:3]:
+        source.hold_on()
+        storage.remove(source.info.name)
+        storage.remove(source.info.index_name)
+    assert [source._file is None for source in found[:3]] == [True, False, False]
+    with pytest.raises(FileNotFoundError):
+        _ = found[0].file
+    with pytest.raises(FileNotFoundError):
+        _ = found[0].index
+    assert found[3].file.read(0, 8)
+
+
+def test_what_is_held_is_closed_when_nobody_knows_it_any_more() -> None:
+    handles = Handles()
+    found = sources(small_journal(), handles)
+    found[0].hold_on()
+    file, source = found[0].file, ref(found.pop(0))
+    assert source() is None
+    assert getrefcount(file) == 2, "ours, and that of the call"
+
+
+def test_running_out_of_handles_closes_what_can_be_opened_again() -> None:
+    storage = FaultyStorage(small_journal(), kinds=("open",), error=errno.EMFILE)
+    found = sources(storage, Handles())
+    assert all(said(source) and source.file for source in found[1:])
+    storage.fail_at = storage.calls + 1
+    assert found[0].file.read(0, 8)
+    assert [source._file is None for source in found] == [False, *[True] * (len(found) - 1)]
+    storage.fail_at = storage.calls + 1
+    assert said(found[0])
+    assert storage.failed == 2
+    assert found[0].damage is None
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE])
+def test_an_index_is_not_damaged_because_there_are_no_handles(error: int) -> None:
+    storage = FaultyStorage(small_journal(), kinds=("open",), error=error, lasting=True)
+    source = sources(storage)[0]
+    storage.fail_at = storage.calls + 1
+    with pytest.raises(OSError, match=os.strerror(error)):
+        _ = source.index
+    with pytest.raises(OSError, match=os.strerror(error)):
+        _ = source.file
+    storage.fail_at = None
+    assert said(source)
+    assert isinstance(source.index, IndexFile)
+    assert source.damage is None
+
+
+def test_a_source_that_is_closed_has_neither_file_nor_index() -> None:
+    handles = Handles()
+    found = sources(small_journal(), handles)
+    history = History(found)
+    read_topic(history, 1)
+    found[0].hold_on()
+    history.close()
+    assert [(source._file, source._index) for source in found] == [(None, None)] * len(found)
+    for shelf in (handles.files, handles.indexes, handles.held):
+        assert not any(source in shelf for source in found)
+
+
+def test_many_threads_read_through_few_handles() -> None:
+    storage = small_journal()
+    whole = read_topic(History(sources(storage)), 1)
+    history = History(sources(storage, Handles(files=1, index_bytes=1)))
+    read: list[object] = []
+    threads = [Thread(target=lambda: read.append(read_topic(history, 1))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert read == [whole] * 4
+    assert not history.suspect

@@ -7,14 +7,19 @@ import pytest
 from runnel.core.checksum import crc_of
 from runnel.core.packing import pack
 from runnel.journal import checkpoint, manifest
+from runnel.journal.entry import Kind, state
 from runnel.journal.index import IndexFile
 from runnel.journal.journal import SKIPPED
 from runnel.journal.parts import trim_part
+from runnel.journal.segment import START
 from runnel.journal.survey import Damage, LostRange, Survey, TornTail
 from runnel.journal.swap import read_whole
 from runnel.testing.power import MemoryStorage
 from tests.journal.cleaned import clean, journal_with_stages
+from tests.journal.cleaning_rig import clean as clean_for_real
+from tests.journal.cleaning_rig import sealed
 from tests.journal.folders import Writer, in_memory, publish_numbered
+from tests.journal.rig import Writer as Cleaned
 from tests.journal.test_salvage import load, overwrite
 
 
@@ -97,8 +102,6 @@ def test_records_whose_topic_nobody_knows_any_more_are_orphans() -> None:
 
 
 def test_deleted_topics_are_no_orphans_and_lose_nothing() -> None:
-    from runnel.journal.entry import Kind, state
-
     storage = MemoryStorage()
     with Writer(storage) as writer:
         publish_numbered(writer, 0, 60)
@@ -217,3 +220,59 @@ def test_of_a_cleaned_segment_with_holes_no_more_is_called_lost_than_its_index_s
     assert [(one.topic, one.first, one.end) for one in survey.lost] == [("a", 2, index.base_behind(1, at + 1))]
     hurt(storage, info.index_name, 60)  # and its index: then every hole may have been a record
     assert {one.topic for one in Survey(storage).run().lost} == {"a", "b"}
+
+
+def test_a_topic_whose_deletion_was_cleaned_away_is_no_orphan_without_a_manifest() -> None:
+    writer = Cleaned()
+    kept, gone = writer.topic("kept"), writer.topic("gone")
+    for _ in range(14):
+        writer.publish(kept, bytes(700))
+        writer.publish(gone, bytes(200))
+    before = len(sealed(writer.journal))
+    writer.write([state(Kind.TOPIC_DELETED, topic=gone)])
+    for _ in range(120):  # long enough for a full checkpoint
+        writer.publish(kept, bytes(900))
+    clean_for_real(writer.journal, sealed(writer.journal)[:1])  # that it was made,
+    clean_for_real(writer.journal, sealed(writer.journal)[before:])  # and that it was deleted: nobody says so any more
+    writer.journal.close()
+    writer.storage.remove(manifest.NAME)
+    survey = Survey(writer.storage).run()
+    assert gone in survey._orphans
+    assert survey.orphans == {}
+
+
+def test_of_a_cleaned_segment_that_is_cut_short_all_that_is_missing_is_lost() -> None:
+    writer = Cleaned()
+    topics = {f"t{number}": writer.topic(f"t{number}") for number in range(4)}
+    for number in range(8):
+        for topic in topics.values():
+            writer.publish(topic, b"%d" % number + b"x" * 200)
+    clean_for_real(writer.journal)
+    source = writer.journal.history.sources[0]
+    begins = {name: source.index.window(topic, 0)[0] for name, topic in topics.items()}
+    held = {name: source.index.range_of(topic) for name, topic in topics.items()}
+    writer.journal.close()
+    data = read_whole(writer.storage, source.info.name)
+    for cut in sorted({*range(START, len(data), 97), *begins.values(), *(at + 1 for at in begins.values())}):
+        for left in (data[:cut], data[:cut] + bytes(len(data) - cut)):
+            overwrite(writer.storage, source.info.name, left)
+            survey = Survey(writer.storage).run()
+            whole = [at for at in (*sorted(begins.values()), len(data)) if at <= cut]
+            names = [name for name, at in begins.items() if not whole or at >= whole[-1]]
+            expected = [(name, held[name].first, held[name].end) for name in sorted(names)]  # type: ignore[union-attr]
+            assert [(one.topic, one.first, one.end) for one in survey.lost] == expected, cut
+            assert len(left) == len(data) or len(survey.damages) == 1, cut
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_a_trim_behind_damage_does_not_hide_what_was_lost(before: int) -> None:
+    storage = MemoryStorage()
+    with Writer(storage) as writer:
+        writer.topic("t")
+        publish_numbered(writer, 0, before, ["t"])
+        at = writer.journal.history.sources[-1].written
+        publish_numbered(writer, 2, 3, ["t"])
+        writer.write(trim_part(writer.topic("t").id, before, 0))
+        publish_numbered(writer, 3, 4, ["t"])
+    hurt(storage, "000000000001.seg", at)
+    assert [(one.first, one.end) for one in Survey(storage).run().lost] == [(before * 3, before * 3 + 3)]

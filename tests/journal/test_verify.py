@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from runnel.core.journal_errors import FormatUnknown
+from runnel.journal import survey, swap
 from runnel.journal.inspection import NoJournal
+from runnel.journal.storage import Storage
 from runnel.journal.verify import verify
 from tests.journal.folders import Owner, fill, flip, other_owner, publish_numbered, segments_of, snapshot_of
 
@@ -86,3 +88,21 @@ def test_a_torn_tail_is_told_and_is_no_damage(tmp_path: Path) -> None:
 def test_a_folder_without_a_journal_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NoJournal):
         verify(tmp_path)
+
+
+def test_what_an_owner_writes_while_its_last_segment_is_read_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = Owner(tmp_path)
+    publish_numbered(owner, 0, 1)
+    last = owner.journal.manifest.segments[-1].name
+
+    def read_whole(storage: Storage, name: str) -> bytes:
+        data = swap.read_whole(storage, name)
+        if name == last:
+            publish_numbered(owner, 1, 2)
+        return data
+
+    monkeypatch.setattr(survey, "read_whole", read_whole)
+    assert verify(tmp_path).damages == []
+    owner.crash()

@@ -156,7 +156,7 @@ def _clean(writer: Writer) -> None:
             look.step()
         if (part := keys.over(look, now)) is not None:
             writer.write([part])
-    living.taken = keys.taken()
+    living.taken = keys.taken({})
     shares = Shares()
     for _ in shares.look(tuple(journal_now.history.sources), living):
         pass

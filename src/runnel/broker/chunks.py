@@ -110,7 +110,8 @@ class Chunks:
         self._next, self._position = max(self._next, parsed.place), parsed.position
         if parsed.position <= plan.position and plan.size:  # without a size, the index was ahead of what may be read
             return [*parsed.items, *self._give_up(plan, topics, OSError("the file is shorter than it was"))]
-        if not self._on_demand:
+        is_block = self._sequence and isinstance(data, Opened)  # large: a slow reader holds one at a time
+        if not self._on_demand and not is_block:
             self._ask()
         return parsed.items
 

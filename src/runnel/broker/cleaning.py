@@ -130,6 +130,7 @@ class Cleaner:
                 except (RunnelError, OSError) as error:
                     more = False
                     self._tell(error)
+                del before  # while it waits, it keeps no segment open that went
                 if not more and not self._stopping.is_set():
                     self._woken.wait(PAUSE)
         except _Stopped:
@@ -138,7 +139,7 @@ class Cleaner:
             logger.exception("the cleaner failed")
             self._error = str(error)
 
-    def _tell(self, error: Exception) -> None:
+    def _tell(self, error: Exception | str) -> None:
         if str(error) != self._error:  # once, and not every minute
             logger.error("cleaning failed: %s", error)
         self._error = str(error)
@@ -151,15 +152,21 @@ class Cleaner:
         while (found := self._compaction.due(living, self._holds(), self._now(), looked)) is not None:
             looked.add(found.topic)
             self._look_through(found)
-        living.taken = self._compaction.taken()
+        living.taken = self._compaction.taken(self._holds())
         sources = tuple(journal.history.sources)
-        looking = shares.look(sources, living)
+        looking = shares.look(sources, living, self._now())
         while self._paced(lambda: next(looking, self), lambda: 0) is not self:
             pass
+        for error in (self._compaction.error, shares.error):
+            if error is not None and sources == tuple(journal.history.sources):  # or it was given back meanwhile
+                self._tell(error)
+        self._compaction.error = None
         free = journal.storage.free()
         self._low = free < 2 * journal.options.min_free
         bound = LOW_BOUND if self._low else cleaning.BOUND
-        chosen = cleaning.choose(shares.now, journal.options.segment_bytes, bound, free - journal.options.reserve)
+        safe = journal.safe_through()  # what an archive waits for stays
+        free_to_go = [one if one is not None and one.source.info.number <= safe else None for one in shares.now]
+        chosen = cleaning.choose(free_to_go, journal.options.segment_bytes, bound, free - journal.options.reserve)
         if not chosen:
             return False
         try:
@@ -167,41 +174,59 @@ class Cleaner:
         except LookupError:
             return True  # they went meanwhile: look again
         try:
-            more = self._work(job)
-            self._error = None
-            return more
-        except JournalDamaged as error:
-            shares.refuse(source for source in job.sources if source.info.name == error.file)
-            self._tell(error)
+            if self._work(job) and self._on_commit_thread(lambda: self._put(job)):
+                self._segments += len(job.sources)
+                self._given_back += job.size - sum(info.end for info in job.made)
+                self._error = None
+                shares.made(job.made, living)
             return True
-        except RunnelError:  # of a later version, or in a compression that is not installed here
-            shares.refuse(job.sources)
-            raise
         finally:
             self._read, self._written = self._read + job.read, self._written + job.written
             job.abandon()
             journal.let_go(job)
 
     def _look_through(self, found: KeyPass) -> None:
-        while not found.done:
-            self._paced(found.step, lambda: found.read)
-        self._read += found.read
+        before = self._journal.history.sources
+        try:
+            while not found.done:
+                self._paced(found.step, lambda: found.read)
+        except (OSError, RunnelError) as error:  # other topics are not to wait for it, nor what died otherwise
+            if isinstance(error, FileNotFoundError) and before is not self._journal.history.sources:
+                raise  # it was given back meanwhile
+            self._compaction.failed(found, self._now())
+            self._tell(error)
+            return
+        finally:
+            self._read += found.read
         part = self._compaction.over(found, self._now())
         if part is not None:
             self._on_commit_thread(lambda: self._write([part]))
 
     def _work(self, job: Job) -> bool:
-        while not job.done:
-            self._paced(job.step, lambda: job.read + job.written)
-        if not self._on_commit_thread(lambda: self._put(job)):
-            return True  # what it read went meanwhile
-        self._segments += len(job.sources)
-        self._given_back += job.size - sum(info.end for info in job.made)
-        return True
+        """Work a job off. False: it cannot be, and what it cannot read is left alone."""
+        try:
+            while not job.done:
+                self._paced(job.step, lambda: job.read + job.written)
+            return True
+        except JournalDamaged as error:
+            self._shares.refuse([one for one in job.sources if one.info.name == error.file] or job.sources)
+            self._tell(error)
+        except RunnelError as error:  # of a later version, or in a compression that is not installed here
+            self._shares.refuse(job.sources)
+            self._tell(error)
+        except OSError as error:
+            if job.reading is None or job.reading not in self._journal.history.sources:
+                raise  # it could not write, or what it read was given back meanwhile
+            self._shares.refuse([job.reading], self._now() + cleaning.WAIT)
+            self._tell(f"{job.reading.info.name} cannot be read: {error}")
+        return False
 
     def _put(self, job: Job) -> bool:
-        """Put a job in place, and say what it took; on the commit thread."""
-        if not self._journal.replace(job):
+        """Put a job in place, and say what it took; on the commit thread. False: look again.
+
+        Whoever begins to hold after this look at the holds comes after what is taken: it was gone by then.
+        """
+        if self._compaction.is_held(job, self._holds()) or not self._journal.replace(job):
             return False
         self._write(self._compaction.replaced(job, self._now()))
         return True

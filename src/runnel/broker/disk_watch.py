@@ -13,7 +13,9 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from runnel.broker.holding import Hold
+from runnel.core.errors import RunnelError
 from runnel.core.position import Position
+from runnel.journal.archived import NAME, Holder
 from runnel.journal.history import History
 from runnel.journal.journal import Journal
 
@@ -24,10 +26,11 @@ if TYPE_CHECKING:
 PAUSE = 5.0  # seconds between two looks
 MUCH = 1024**3  # bytes that one may hold without being mentioned
 AGAIN = 3600.0  # seconds until it is mentioned again
+LATE = 24 * 3600.0  # seconds after which an archive that holds is missed
 
 logger = logging.getLogger("runnel")
 
-Measured = tuple[int, dict[str, int]]  # bytes free, and held by name
+Measured = tuple[int, dict[str, int], list[Holder] | RunnelError]  # bytes free, held by name; archives
 
 
 class DiskWatch:
@@ -37,6 +40,7 @@ class DiskWatch:
         self._bus, self._store, self._folder = bus, store, folder
         self.free: int | None = None  # as of the last look
         self.held: dict[str, int] = {}
+        self.archives: list[Holder] = []  # that hold
         self.is_low = False
         self.fell: Callable[[], None] = lambda: None  # called when the disk gets low, and while it is
         self._told: dict[str, float] = {}
@@ -67,10 +71,11 @@ class DiskWatch:
         self._timer = self._store.commits.loop.call_later(PAUSE, self.look)
         if isinstance(found, OSError):
             return  # the next look may tell
-        self.free, self.held = found
+        self.free, self.held, archives = found
         self._tell_low(self.free, 2 * self._store.journal.options.min_free)
         for hold in self._store.holding.holds.values():
             self._tell_held(hold, monotonic())
+        self._tell_archives(archives, monotonic())
         if self.is_low:
             self.fell()
 
@@ -103,6 +108,30 @@ class DiskWatch:
                 hold.name,
             )
 
+    def _tell_archives(self, found: list[Holder] | RunnelError, now: float) -> None:
+        if not isinstance(found, list):
+            if self._is_time(NAME, now):
+                logger.warning("%s: nothing is cleaned or dropped, an archive may be waiting: %s", self._folder, found)
+            return
+        self.archives = found
+        for one in found:
+            away = self._bus.clock.time() - one.seen / 1e6
+            if away > LATE and self._is_time(one.id, now):
+                logger.warning(
+                    "%s: the archive %r holds everything since segment %s, and has not come by for %s hours; archive, "
+                    "or let it go with `runnel log archive --release`",
+                    self._folder,
+                    one.place,
+                    one.through + 1,
+                    int(away / 3600),
+                )
+
+    def _is_time(self, what: str, now: float) -> bool:
+        if now - self._told.get(f"archive {what}", -AGAIN) < AGAIN:
+            return False
+        self._told[f"archive {what}"] = now
+        return True
+
     def _is_in_the_way(self, hold: Hold) -> bool:
         """Whether retention of some topic has come to what is held."""
         return any(
@@ -114,7 +143,11 @@ class DiskWatch:
 
 def _measure(journal: Journal, holds: list[tuple[Hold, int | None]]) -> Measured:
     """How much is free, and how much lies where each one stands and behind. In a thread."""
-    return journal.storage.free(), {hold.name: _behind(journal.history, hold, topic) for hold, topic in holds}
+    held = {hold.name: _behind(journal.history, hold, topic) for hold, topic in holds}
+    try:
+        return journal.storage.free(), held, journal.archives()
+    except RunnelError as damaged:
+        return journal.storage.free(), held, damaged
 
 
 def _behind(history: History, hold: Hold, topic: int | None) -> int:

@@ -14,7 +14,6 @@ from runnel.broker.log import Log
 from runnel.core.pattern import is_pattern, matches
 from runnel.core.position import Position
 from runnel.journal import holding
-from runnel.journal.history import Source
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus
@@ -30,7 +29,8 @@ class Hold:
         self.name, self.pattern, self.place = name, pattern, place
         self.is_pattern = is_pattern(pattern)
         self.floors: dict[int, int] = {}  # by topic id, of a pattern; a topic that is not here is held from 0 on
-        self.source: Source | None = None  # the segment that they were looked up at
+        self.segment: int | None = None  # the number of the one that they were looked up at; not itself: it may go
+        self.since, self.until = 0, 0  # the sequences for which they hold; until 0: as long as it is being written
         self.looking = False
 
     def __repr__(self) -> str:
@@ -46,12 +46,13 @@ class Hold:
             return self.place.offset if self.place.epoch == log.epoch else 0
         return 0 if log.stored is None else self.floors.get(log.stored.id, 0)
 
-    @property
-    def is_stale(self) -> bool:
-        """Whether it has left the segment that its floors were looked up at."""
+    def is_stale(self, active: int | None) -> bool:
+        """Whether it has left the segment that its floors were looked up at. `active` is the one being written."""
         if isinstance(self.place, Position) or self.looking:
             return False
-        return self.source is None or (self.source.info.sealed and self.place >= self.source.info.end_sequence)
+        if self.segment is None or self.place < self.since:
+            return True
+        return self.place >= self.until if self.until else self.segment != active
 
 
 class Holding:
@@ -110,8 +111,15 @@ class Holding:
     def _moved(self, hold: Hold) -> None:
         if not hold.is_pattern:
             self._apply(self._logs(hold))
-        elif hold.is_stale:
+            return
+        if isinstance(hold.place, int) and hold.place < hold.since:
+            hold.floors = {}  # it went back: until it is known what that means, it holds everything
+        if hold.is_stale(self._active()):
             self._look(hold)
+
+    def _active(self) -> int | None:
+        sources = self._store.journal.history.sources
+        return sources[-1].info.number if sources else None
 
     def _apply(self, logs: Iterable[Log]) -> None:
         """Tell logs from where on they are held now."""
@@ -133,16 +141,23 @@ class Holding:
         ends = {log.stored.id: log.end for log in logs if log.stored is not None}
         hold.looking = True
 
-        def looking() -> tuple[Source | None, dict[int, int]]:
-            return holding.source_at(history, place), holding.floors_at(history, place, ends)
+        def looking() -> tuple[int | None, int, int, dict[int, int]]:
+            source = holding.source_at(history, place)
+            floors = holding.floors_at(history, place, ends)
+            if source is None:
+                return None, 0, 0, floors
+            info = source.info  # looked at once: it may be sealed meanwhile
+            return info.number, min(place, info.first_sequence), info.end_sequence if info.sealed else 0, floors
 
         def found(told: Any) -> None:
             hold.looking = False
             if self.holds.get(hold.name) is not hold or isinstance(told, OSError):
                 return  # what could not be read is looked up again when it moves on
-            hold.source, hold.floors = told
+            hold.segment, hold.since, hold.until, hold.floors = told
+            if isinstance(hold.place, int) and hold.place < hold.since:
+                hold.floors = {}
             self._apply(self._logs(hold))
-            if hold.source is not None and hold.is_stale:
+            if hold.segment is not None and hold.is_stale(self._active()):
                 self._look(hold)  # it moved on meanwhile
 
         self._store.look(looking, found)

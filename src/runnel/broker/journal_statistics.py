@@ -23,6 +23,15 @@ class HolderStatistics(msgspec.Struct, frozen=True):
     bytes: int
 
 
+class ArchiveStatistics(msgspec.Struct, frozen=True):
+    """An archive that holds: segments behind `through` stay until it comes by. Times are in seconds since 1970."""
+
+    place: str
+    through: int
+    since: float
+    seen: float
+
+
 class JournalStatistics(msgspec.Struct, frozen=True):
     """The journal of a durable broker at one moment.
 
@@ -46,6 +55,7 @@ class JournalStatistics(msgspec.Struct, frozen=True):
     cleaner: CleanerStatistics | None = None
     stages: int = 0  # that are open, and what they hold
     staged_bytes: int = 0
+    archives: tuple[ArchiveStatistics, ...] = ()  # that hold, as of the last look
 
 
 def of_store(store: Store) -> JournalStatistics:
@@ -73,4 +83,5 @@ def of_store(store: Store) -> JournalStatistics:
         None if cleaner is None else cleaner.statistics(),
         len(store.staging),
         store.staging.bytes,
+        tuple(ArchiveStatistics(one.place, one.through, one.since / 1e6, one.seen / 1e6) for one in watch.archives),
     )

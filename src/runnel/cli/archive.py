@@ -5,18 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from runnel.cli.command import Commands, add_command
 from runnel.cli.document import print_document, print_line
-from runnel.cli.folder import add_data, add_json, folder_of
-from runnel.cli.problem import FINE, USAGE, Refused
+from runnel.cli.folder import add_data, add_json, folder_and
+from runnel.cli.problem import FINE, FOUND, MISSED, USAGE, Refused
 from runnel.cli.progress import Bar
 from runnel.cli.table import Size, human_time, many, table
 from runnel.core.errors import InvalidOption
-from runnel.journal.archive import Archived, archive
+from runnel.journal.archive import Archived, archive, release
 
 EVERY = 10.0  # seconds
 
@@ -26,12 +27,16 @@ examples:
   runnel log archive data/ /backup/archive --follow     again every 10 seconds, until interrupted
   runnel log archive data/ /backup/archive --follow 60
   runnel log archive data/ /backup/archive --new-base   restoring begins at the newest base: less to read
+  runnel log archive data/ /backup/archive --hold       nothing goes from data/ before it is archived
+  runnel log archive data/ /backup/archive --release    it may go again; also if the archive is there no more
 
 In a crontab: */5 * * * * runnel log archive /srv/app/data /backup/archive
 To restore: `runnel log restore --help`.
 
-Run it more often than retention drops segments. If something is gone before it was archived,
-that is said, and a new base is taken: what lies between cannot be restored, what follows can.
+If something is gone before it was archived, that is said, a new base is taken, and the exit code is 3: what
+lies between cannot be restored, what follows can. Run it more often than retention drops segments; or
+with --hold, once is enough: the folder remembers which archive it waits for, until --no-hold or --release.
+An archive that holds and is forgotten keeps the disk from being given back: `runnel log info` shows it.
 """
 
 
@@ -48,7 +53,9 @@ def add_to(commands: Commands) -> None:
         "On the same file system files are hard links; an archive belongs on another disk, where they are copies.",
     )
     parser.usage = (
-        "runnel log archive [-h] [--data DIR] [--follow [SECONDS]] [--new-base] [--copy] [--json] [DIR] ARCHIVE"
+        "runnel log archive [-h] [--data DIR] [--follow [SECONDS]] [--hold | --no-hold] [--new-base] [--copy]\n"
+        "                          [--json] [DIR] ARCHIVE\n"
+        "       runnel log archive [--data DIR] --release [--json] [DIR] ARCHIVE"
     )
     parser.add_argument(
         "what",
@@ -66,28 +73,46 @@ def add_to(commands: Commands) -> None:
         help=f"go on, with so many seconds between two runs (default: {EVERY:g}), until interrupted",
     )
     parser.add_argument("--new-base", "--base", action="store_true", help="take a base, though none is needed")
+    parser.add_argument(
+        "--hold",
+        action=argparse.BooleanOptionalAction,
+        help="from now on the journal keeps what is not in the archive yet; or not any more (default: as it was)",
+    )
+    parser.add_argument("--release", action="store_true", help="as --no-hold, and add nothing to the archive")
     parser.add_argument("--copy", action="store_true", help="copy every file, link none")
     add_json(parser, "one JSON document (with --follow: a line for each run)")
 
 
 def run(chosen: argparse.Namespace) -> int:
     """Archive, once or until interrupted."""
-    *folder, target = chosen.what
-    if len(folder) > 1 or (folder and chosen.data):
-        raise Refused("usage_error", f"one folder and one archive, not {' '.join(chosen.what)!r}", USAGE)
+    source = folder_and(chosen, "ARCHIVE")
     if chosen.follow is not None and not chosen.follow > 0:
         raise InvalidOption("follow", chosen.follow, "expected seconds above 0")
-    chosen.folder = folder[0] if folder else None
-    source, new_base = folder_of(chosen), chosen.new_base
+    if chosen.release:
+        return _release(source, chosen)
+    new_base, hold = chosen.new_base, chosen.hold
     while True:
         with Bar("archiving") as bar:
-            done = archive(source, target, new_base=new_base, link=not chosen.copy, progress=bar)
+            done = archive(source, chosen.what, new_base=new_base, link=not chosen.copy, hold=hold, progress=bar)
         new_base = False
         _print(done, chosen)
         if chosen.follow is None:
-            return FINE
+            return MISSED if done.missed else FINE
         sys.stdout.flush()
         time.sleep(chosen.follow)
+
+
+def _release(source: Path, chosen: argparse.Namespace) -> int:
+    if chosen.follow is not None or chosen.new_base or chosen.hold is not None:
+        raise Refused("usage_error", "--release adds nothing to the archive: leave out the other options", USAGE)
+    gone = release(source, chosen.what)
+    if chosen.json:
+        print_document({"released": [msgspec.structs.asdict(one) for one in gone]})
+    elif gone:
+        print(f"{chosen.what} holds {source} no more: what it has not got may be cleaned and dropped")
+    else:
+        print(f"{chosen.what} did not hold {source}; `runnel log info` shows what does")
+    return FINE if gone else FOUND
 
 
 def _print(done: Archived, chosen: argparse.Namespace) -> None:
@@ -109,6 +134,8 @@ def _print(done: Archived, chosen: argparse.Namespace) -> None:
         print(f"{Size(done.growing_bytes)} of the segment that still grows")
     print(f"{many(done.linked, 'file')} linked, {done.copied:,} copied ({Size(done.copied_bytes)})")
     print(f"{done.archive}: journal {done.journal} from {human_time(done.since)} to {human_time(done.through)} UTC")
+    if done.holds:
+        print("what is newer stays in the journal until it is archived (--hold)")
 
 
 def _document(done: Archived) -> dict[str, Any]:

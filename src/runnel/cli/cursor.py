@@ -67,6 +67,9 @@ def run_list(chosen: argparse.Namespace) -> int:
     if chosen.json:
         print_document(found)
         return 0
+    if not found:
+        print("there are no named subscriptions")
+        return 0
     print(
         table(
             ("SUBSCRIPTION", "READS", "PLACE", "LAG", "HOLDS"),

@@ -52,6 +52,18 @@ def folder_of(chosen: argparse.Namespace) -> Path:
     return Path(bare or chosen.data or os.environ.get(ENVIRONMENT) or DEFAULT)
 
 
+def folder_and(chosen: argparse.Namespace, what: str) -> Path:
+    """The folder of a command that takes `[DIR] WHAT`; `chosen.what` is left with the other one alone."""
+    *folder, chosen.what = chosen.what
+    if len(folder) > 1 or (folder and chosen.data):
+        given = " ".join([*folder, chosen.what])
+        raise Refused("usage_error", f"one folder and one {what.lower()}, not {given!r}", 2)
+    if not folder and not chosen.data and (Path(chosen.what) / manifest.NAME).exists():
+        raise Refused("usage_error", f"{what} is missing: {chosen.what!r} is the folder of a journal", 2)
+    chosen.folder = folder[0] if folder else None
+    return folder_of(chosen)
+
+
 def looking(chosen: argparse.Namespace) -> Inspection:
     """The folder, to look at; any process may, at any time."""
     return Inspection(folder_of(chosen))

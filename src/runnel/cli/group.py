@@ -84,6 +84,9 @@ def run_list(chosen: argparse.Namespace) -> int:
     if chosen.json:
         print_document(found)
         return 0
+    if not found:
+        print("there are no groups")
+        return 0
     print(
         table(
             ("GROUP", "READS", "FLOOR", "END", "LAG", "SETTLED AHEAD", "FAILED"),

@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+import msgspec
+
 from runnel.cli.command import Commands, add_command
 from runnel.cli.document import print_document
 from runnel.cli.folder import add_data, add_json, looking
 from runnel.cli.table import Size, hidden, human_time, many, pairs
-from runnel.journal import manifest
+from runnel.core.journal_errors import JournalDamaged
+from runnel.journal import archived, manifest
+from runnel.journal.archived import Holder
 from runnel.journal.inspection import Inspection
 
 EXAMPLE = """\
@@ -56,6 +60,7 @@ def run(chosen: argparse.Namespace) -> int:
 def facts(seen: Inspection) -> dict[str, Any]:
     """What a folder is."""
     owner = seen.owner
+    holders, notes = _archives(seen)
     return {
         "folder": str(seen.folder),
         "journal": seen.manifest.journal,
@@ -73,8 +78,17 @@ def facts(seen: Inspection) -> dict[str, Any]:
         "torn_bytes": seen.torn_bytes,
         "unsynced_records": seen.unsynced.records,
         "unsynced_bytes": seen.unsynced.bytes,
-        "notes": seen.notes,
+        "archives": [msgspec.structs.asdict(one) for one in holders],
+        "notes": seen.notes + notes,
     }
+
+
+def _archives(seen: Inspection) -> tuple[list[Holder], list[str]]:
+    """The archives that hold, and what is to be said if that cannot be told."""
+    try:
+        return archived.load(seen.storage), []
+    except JournalDamaged as error:
+        return [], [f"nothing is cleaned or dropped, an archive may be waiting: {error}"]
 
 
 def shown(found: dict[str, Any]) -> str:
@@ -97,5 +111,9 @@ def shown(found: dict[str, Any]) -> str:
         lines.append(("torn tail", f"{Size(found['torn_bytes'])}, cut at the next opening"))
     if found["unsynced_bytes"]:
         lines.append(("note", hidden(found["unsynced_records"], found["unsynced_bytes"])))
+    for one in found["archives"]:
+        since, seen = human_time(one["since"]), human_time(one["seen"])
+        has = f"segments up to {one['through']:,}" if one["through"] else "nothing"
+        lines.append(("held by", f"archive {one['place']} since {since}: it has {has}, and came by {seen} UTC"))
     lines += [("note", note) for note in found["notes"]]
     return pairs(lines)

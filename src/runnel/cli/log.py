@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from runnel.cli import archive, cat, export, repair, restore, snapshot, staged, verify
+from runnel.cli import archive, cat, export, marks, repair, restore, snapshot, staged, verify
 from runnel.cli.command import Commands, add_command, add_family
 from runnel.cli.document import print_document
 from runnel.cli.folder import add_data, add_json, looking
@@ -21,6 +21,7 @@ examples:
   runnel log verify data/               read every byte, find damage
   runnel log snapshot data/ backup/     a copy that opens, while a broker runs
   runnel log staged data/               what is durable and not committed yet
+  runnel log marks data/                how far imports and producers are
   runnel log archive data/ archive/     keep what is needed to restore any point in time
 """
 INFO = """\
@@ -37,8 +38,8 @@ def add_to(commands: Commands) -> None:
         "log",
         "look into a journal, verify, repair, export, archive and restore it",
         EXAMPLE,
-        "What lies in a folder, record by record and byte by byte. All but `repair` work while a\n"
-        "broker has the folder open, and see what is durable.",
+        "What lies in a folder, record by record and byte by byte. All but `repair` and\n"
+        "`staged --drop` work while a broker has the folder open, and see what is durable.",
     )
     info = add_command(
         inner,
@@ -50,7 +51,7 @@ def add_to(commands: Commands) -> None:
     )
     add_data(info)
     add_json(info)
-    for command in (cat, verify, repair, export, snapshot, archive, restore, staged):
+    for command in (cat, verify, repair, export, snapshot, archive, restore, staged, marks):
         command.add_to(inner)
 
 

@@ -1,6 +1,7 @@
 """What went wrong, as a command tells it: one line on the error stream, and an exit code. Never a traceback.
 
-0 is fine, 1 is a problem that was found, 2 is a command line that makes no sense.
+0 is fine, 1 is a problem that was found, 2 is a command line that makes no sense, 3 is done, but an archive missed
+something.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import sys
 from runnel.core.errors import InvalidName, InvalidOption, InvalidPattern, RunnelError
 from runnel.core.journal_errors import FolderInUse
 
-FINE, FOUND, USAGE, INTERRUPTED = 0, 1, 2, 130
+FINE, FOUND, USAGE, MISSED, INTERRUPTED = 0, 1, 2, 3, 130
 
 _USAGE = (InvalidName, InvalidOption, InvalidPattern)
 

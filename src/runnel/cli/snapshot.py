@@ -8,8 +8,7 @@ import msgspec
 
 from runnel.cli.command import Commands, add_command
 from runnel.cli.document import print_document
-from runnel.cli.folder import add_data, add_json, folder_of
-from runnel.cli.problem import Refused
+from runnel.cli.folder import add_data, add_json, folder_and
 from runnel.cli.progress import Bar
 from runnel.cli.table import Size, hidden, many
 from runnel.journal.snapshot import snapshot
@@ -47,12 +46,9 @@ def add_to(commands: Commands) -> None:
 
 def run(chosen: argparse.Namespace) -> int:
     """Make a snapshot."""
-    *folder, target = chosen.what
-    if len(folder) > 1 or (folder and chosen.data):
-        raise Refused("usage_error", f"one folder and one target, not {' '.join(chosen.what)!r}", 2)
-    chosen.folder = folder[0] if folder else None
+    folder = folder_and(chosen, "TARGET")
     with Bar("copying") as bar:
-        made = snapshot(folder_of(chosen), target, bar)
+        made = snapshot(folder, chosen.what, bar)
     if chosen.json:
         print_document(msgspec.structs.asdict(made))
     else:

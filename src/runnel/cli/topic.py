@@ -130,7 +130,7 @@ def run_list(chosen: argparse.Namespace) -> int:
         print_document(found)
         return 0
     if chosen.gone:
-        print(_gone(found))
+        print(_gone(found) if any(one["gone"] for one in found) else "nothing is gone")
         return 0
     print(
         table(

@@ -120,7 +120,7 @@ class UnknownTopic(UsageError):
     def __init__(self, topic: str) -> None:
         self.topic = topic
         super().__init__(
-            f"there is no topic {topic!r} and auto_create is off; "
+            f"there is no topic {topic!r}, and this does not make it (or auto_create is off); "
             f"declare it first: await broker.topic({topic!r}).declare()"
         )
 

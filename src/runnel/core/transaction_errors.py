@@ -43,7 +43,7 @@ class SequenceForgotten(UsageError):
         self.producer, self.sequence, self.oldest = producer, sequence, oldest
         super().__init__(
             f"producer {producer:#x} published number {sequence}, and only the last publishes are remembered, from "
-            f"{oldest} on, each as one piece; it was stored before, or left out when the producer began: go on behind it"
+            f"{oldest} on, each as one piece; it was stored before, or left out when the producer began: go on behind"
         )
 
 

@@ -4,7 +4,8 @@ Each run adds the segments that were sealed since the last one, as they were wri
 of the one that still grows. The first run, and each that finds that something went before it could be
 archived, takes a base: the state, and all older segments as they are now.
 Files come first and the catalog last, so a run that is cut off leaves the archive as it was.
-Below: catalog, carrier, manifest, mark. Above: cli.
+An archive may hold the journal: then what it has not got yet is neither cleaned nor dropped.
+Below: archived, catalog, carrier, manifest, inspection. Above: cli.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from typing import NamedTuple
 import msgspec
 
 from runnel.core.journal_errors import ArchiveBusy, ArchiveMismatch, FolderInUse, FolderUnusable, JournalDamaged
-from runnel.journal import catalog, checkpoint, manifest, mark
+from runnel.journal import archived, catalog, checkpoint, manifest
+from runnel.journal.archived import Holder, Holding
 from runnel.journal.carrier import Carrier
 from runnel.journal.catalog import BASES, SEGMENTS, Base, Catalog, Piece, continues, pool_index_name, pool_name
 from runnel.journal.entry import HOLDS_RECORDS
 from runnel.journal.folder import LOCK, READERS, FolderLock, ReadersLease
-from runnel.journal.inspection import NoJournal, check_folder, owner_of
+from runnel.journal.inspection import at_one_moment, check_folder, owner_of
 from runnel.journal.ledger import Ledger
 from runnel.journal.manifest import Manifest
 from runnel.journal.os_storage import OsStorage
@@ -50,6 +52,7 @@ class Archived(msgspec.Struct, frozen=True):
     missed: str | None  # what went before it could be archived
     since: int  # the first point of the newest chain
     through: int  # and the last
+    holds: bool = False  # what it has not got yet stays in the journal until it comes by again
 
 
 class _View(NamedTuple):
@@ -77,10 +80,15 @@ def archive(
     *,
     new_base: bool = False,
     link: bool = True,
+    hold: bool | None = None,
     progress: Progress | None = None,
     now: int | None = None,
 ) -> Archived:
-    """Bring the archive in `target` up to this moment; a new one where there is none. Run it again and again."""
+    """Bring the archive in `target` up to this moment; a new one where there is none. Run it again and again.
+
+    From a run with `hold=True` on the journal keeps what is not in the archive yet, however long that takes. So it
+    stays (None), until a run with `hold=False`, or `release`. A run that fails does not begin to hold.
+    """
     source, place = Path(folder), Path(target)
     check_folder(source)
     _check_target(source, place)
@@ -91,12 +99,16 @@ def archive(
         raise ArchiveBusy(str(place), busy.pid) from None
     try:
         lease = ReadersLease(source)
+        holding = Holding(source, str(place.resolve()), *_known(place))
         try:
+            # Before we look: what we see of the journal is held by then, or is ours by the lease.
+            holding.begin(hold, time.time_ns() // 1000 if now is None else now)
             for _ in range(PATIENCE):
                 began = time.time_ns() // 1000 if now is None else now
                 view = _look(source)
                 try:
-                    return _Run(source, place, view, link=link, progress=progress).run(began, new_base=new_base)
+                    done = _Run(source, place, view, holding, link=link, progress=progress)
+                    return done.run(began, new_base=new_base)
                 except FileNotFoundError:
                     if manifest.load(OsStorage(source)) != view.found:
                         continue  # the owner has just closed, and with it went a segment that held nothing but state
@@ -104,11 +116,27 @@ def archive(
                     if missing:
                         raise JournalDamaged(missing[0], 0, "it is missing") from None
                     raise
+        except BaseException:
+            holding.undo()
+            raise
         finally:
             lease.release()
     finally:
         lock.release()
     raise FolderUnusable(str(source), "its owner swapped the manifest whenever it was read")
+
+
+def release(folder: str | Path, target: str | Path) -> list[Holder]:
+    """Have an archive hold no more, though it is not there any more; what it held. It is not added to."""
+    source, place = Path(folder), Path(target)
+    check_folder(source)
+    return archived.release(source, _known(place)[0], str(place.resolve()))
+
+
+def _known(place: Path) -> tuple[str, int]:
+    """The id of an archive, and the number up to which segments are safe in it."""
+    known = catalog.load(place)
+    return ("", 0) if known is None else (known.id, known.safe)
 
 
 def _check_target(source: Path, place: Path) -> None:
@@ -125,19 +153,8 @@ def _check_target(source: Path, place: Path) -> None:
 
 
 def _look(folder: Path) -> _View:
-    storage, owned = OsStorage(folder), owner_of(folder) is not None
-    while True:
-        found = manifest.load(storage)
-        if found is None:
-            raise NoJournal(str(folder))
-        if found.clean:
-            return _View(found, 0, owned)
-        published = mark.read(storage)
-        if published is not None and published.id == found.segments[-1].id:
-            return _View(found, published.position, owned)
-        # The mark may have moved on to another segment; if not, this one holds nothing that it proves durable.
-        if manifest.load(storage) == found:
-            return _View(found, START, owned)
+    owned = owner_of(folder) is not None  # asked first: what it acknowledged before is durable in what we find
+    return _View(*at_one_moment(folder), owned)
 
 
 def plan(known: Catalog, found: Manifest, archive: str) -> Plan:
@@ -191,10 +208,13 @@ def _missed(first: int, last: int) -> str:
 class _Run:
     """One run, on one view of the journal."""
 
-    def __init__(self, source: Path, place: Path, view: _View, *, link: bool, progress: Progress | None) -> None:
-        self.source, self.place, self.view = source, place, view
+    def __init__(
+        self, source: Path, place: Path, view: _View, holding: Holding, *, link: bool, progress: Progress | None
+    ) -> None:
+        self.source, self.place, self.view, self.holding = source, place, view, holding
         self.pool = place / SEGMENTS
         self.known = catalog.load(place) or Catalog(view.found.journal)
+        self.known.id = holding.id
         self._done = self._total = 0
         self._progress = progress
         self.carrier = Carrier(link=link, carried=self._tell)
@@ -215,14 +235,20 @@ class _Run:
         self._total = sum(info.end for info in sealed) + view.position
         if why is not None:
             self._total += sum(info.end for info in view.found.segments if info.sealed)
-        added = [self._add(info) for info in sealed]
+        added: list[SegmentInfo] = []
+        try:
+            added.extend(map(self._add, sealed))  # one by one: those before a damaged one are in it
+            if why is not None:
+                self._carry_older()
+        except JournalDamaged:
+            if added:
+                self._save(began)  # what is whole counts; nothing behind the damage does
+            raise
         # Behind a gap nothing else is of use: all that came before the segment that grows is in the base.
         grown = 0 if view.active is None else self._grow(view.active)
         base = None if why is None else self._take_base(why if todo.missed is None else todo.missed, began)
         self._reach(began)
-        self.carrier.settle()
-        OsStorage(self.place).sync_names()
-        catalog.write(self.place, known)
+        self._save(began)
         if first:
             OsStorage(self.place.parent).sync_names()
         carrier = self.carrier
@@ -241,20 +267,21 @@ class _Run:
             todo.missed,
             newest.since,
             newest.through,
+            self.holding.holds,
         )
+
+    def _save(self, now: int) -> None:
+        """Let count what was carried."""
+        self.carrier.settle()
+        OsStorage(self.place).sync_names()
+        catalog.write(self.place, self.known)
+        self.holding.move(self.known.safe, now)
 
     # -- segments -----------------------------------------------------------------------------------------------
 
     def _add(self, info: SegmentInfo) -> SegmentInfo:
-        """A sealed segment that follows on what is there, every entry of it checked."""
+        """A sealed segment that follows on what is there."""
         self._carry(info)
-        data = (self.pool / pool_name(info)).read_bytes()[: info.end]
-        check_header(data, info)
-        end = START
-        for found in entries(data, START, info, START):
-            end = found.end
-        if end != info.end:
-            raise JournalDamaged(info.name, end, f"the segment was sealed with {info.end} bytes")
         pieces = self.known.pieces
         if pieces and pieces[-1].info.number == info.number:
             pieces.pop()  # it was archived while it grew
@@ -262,7 +289,18 @@ class _Run:
         return info
 
     def _carry(self, info: SegmentInfo) -> None:
-        self.carrier.carry(self.source / info.name, self.pool / pool_name(info), info.end)
+        """A sealed segment, every entry of it checked before it gets its name."""
+
+        def check(file: Path) -> None:
+            data = self._read(file, 0, info.end)
+            check_header(data, info)
+            end = START
+            for found in entries(data, START, info, START):
+                end = found.end
+            if end != info.end:
+                raise JournalDamaged(info.name, end, f"the segment was sealed with {info.end} bytes")
+
+        self.carrier.carry(self.source / info.name, self.pool / pool_name(info), info.end, check=check)
         self.carrier.carry(self.source / info.index_name, self.pool / pool_index_name(info))
 
     def _grow(self, info: SegmentInfo) -> int:
@@ -312,12 +350,6 @@ class _Run:
         if found.checkpoints and found.checkpoints[-1] != number:
             raise JournalDamaged(manifest.NAME, 0, "its last checkpoint is not that of its last segment")
         sealed = [info for info in found.segments if info.sealed]
-        known = self._known()
-        for info in sealed:
-            if (info.number, info.generation, info.id) not in known:
-                self._carry(info)
-            else:
-                self._tell(info.end)
         ledger = self._state(found)
         piece = self.known.pieces[-1] if self.known.pieces else None
         base = Base(self._new_name(), number, START, ledger.time, ledger.sequence, began, ledger.time, why)
@@ -328,6 +360,17 @@ class _Run:
         self._write_base(base, msgspec.structs.replace(found, segments=sealed, next_number=number))
         self.known.bases.append(base)
         return base
+
+    def _carry_older(self) -> None:
+        """The sealed segments that a base needs, as they are now."""
+        known = self._known()
+        for info in self.view.found.segments:
+            if not info.sealed:
+                continue
+            if (info.number, info.generation, info.id) not in known:
+                self._carry(info)
+            else:
+                self._tell(info.end)
 
     def _known(self) -> set[tuple[int, int, int]]:
         """The segments that are in the archive, whole."""

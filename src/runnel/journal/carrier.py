@@ -28,10 +28,19 @@ class Carrier:
     def __repr__(self) -> str:
         return f"<Carrier, {self.linked} files linked, {self.copied} copied>"
 
-    def carry(self, source: Path, target: Path, size: int | None = None, *, link: bool = True) -> None:
+    def carry(
+        self,
+        source: Path,
+        target: Path,
+        size: int | None = None,
+        *,
+        link: bool = True,
+        check: Callable[[Path], None] | None = None,
+    ) -> None:
         """The first `size` bytes of a file (all by default) as `target`, in the place of whatever has that name.
 
-        Only a file that never changes again below `size` may be linked.
+        Only a file that never changes again below `size` may be linked. `check` reads what has come, and raises
+        if that is not good: then `target` stays as it was.
         """
         size = source.stat().st_size if size is None else size
         temporary = target.with_name(target.name + TEMPORARY)
@@ -42,6 +51,12 @@ class Carrier:
         else:
             self.linked += 1
             self._carried(size)
+        if check is not None:
+            try:
+                check(temporary)
+            except BaseException:
+                temporary.unlink()
+                raise
         os.replace(temporary, target)
         temporary.unlink(missing_ok=True)  # a rename of one link to a file over another leaves both
         self.bytes += size
@@ -50,7 +65,13 @@ class Carrier:
     def extend(self, source: Path, target: Path, start: int, end: int) -> None:
         """Copy bytes [start, end) behind those that `target` has. Nobody may count on them before this returns."""
         if target.stat().st_nlink > 1:  # never write into a file that somebody else has, too
-            self.carry(source, target, end, link=False)
+            temporary = target.with_name(target.name + TEMPORARY)
+            temporary.unlink(missing_ok=True)
+            self._copy(target, temporary, 0, start, create=True)
+            self._copy(source, temporary, start, end, create=False)
+            os.replace(temporary, target)
+            self._folders.add(target.parent)
+            self.bytes += end - start
             return
         self._copy(source, target, start, end, create=False)
         self.bytes += end - start

@@ -69,6 +69,7 @@ class Catalog(msgspec.Struct):
     journal: str
     pieces: list[Piece] = []
     bases: list[Base] = []
+    id: str = ""  # of the archive, once it holds a journal
 
     def chain(self, base: Base) -> list[Piece]:
         """The pieces that follow on a base, up to the first gap."""
@@ -118,6 +119,14 @@ class Catalog(msgspec.Struct):
             return None
         last = self.pieces[-1] if self.pieces else None
         return last if last is not None and last.info.number >= self.bases[-1].number else self.bases[-1]
+
+    @property
+    def safe(self) -> int:
+        """The number of the newest segment that is in the archive whole, as it was written or in its newest base."""
+        tip = self.tip
+        if tip is None:
+            return 0
+        return tip.info.number - (not tip.whole) if isinstance(tip, Piece) else tip.number - 1
 
 
 def continues(before: Piece, info: SegmentInfo) -> bool:

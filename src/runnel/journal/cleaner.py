@@ -73,7 +73,9 @@ class Job:
         self.done = False
         self.read = self.written = 0  # bytes
         self.taken: dict[int, int] = {}  # by topic: records that compaction took
-        self._storage, self._living, self._limit, self._now = storage, living, segment_bytes, now
+        self.living = living
+        self.reading: Source | None = None  # while it is read: whose fault it is if that fails
+        self._storage, self._limit, self._now = storage, segment_bytes, now
         self._block_bytes = min(BLOCK, segment_bytes)
         self._generation = 1 + max(source.info.generation for source in sources)
         self._output: _Output | None = None
@@ -113,7 +115,9 @@ class Job:
 
     def _run(self) -> Iterator[None]:
         for source in self.sources:
+            self.reading = source
             segment.check_header(source.file.read(0, START), source.info)
+            self.reading = None
             yield from self._take(source)
         yield from self._write(self._block)
         yield from self._write_staged()
@@ -130,7 +134,9 @@ class Job:
         info = source.info
         position, unit, items = START, START, list[Item]()
         while position < info.end:
+            self.reading = source
             data = _read(source, position)
+            self.reading = None
             self.read += len(data)
             at = 0
             while at < len(data):
@@ -153,7 +159,7 @@ class Job:
 
     def _living_of(self, head: Head, data: bytes, at: int, info: SegmentInfo) -> Iterator[Item]:
         """What lives in an entry."""
-        wants = self._living.wants
+        wants = self.living.wants
         body_at = at + head.bodies
         for kind, _, _, length, crc, topic, base, last, sequence, time in head.table:
             body_at += length
@@ -182,7 +188,7 @@ class Job:
         else:
             batch, header = part.body, read_header(part.body)
             runs = runs_of_batch(part, header)
-        first, taken = self._living.firsts[part.topic], self._living.taken.get(part.topic)
+        first, taken = self.living.firsts[part.topic], self.living.taken.get(part.topic)
         if part.base >= first and not taken:
             return Piece(runs, header, batch)
         living: list[Run] = []
@@ -263,7 +269,7 @@ class Job:
         output = self._output = _Output(info, file)  # at once: whatever happens now, it is let go of
         file.write(0, [segment.encode_header(info, self._now)])
         topics = {topic for source in self.sources for topic, _ in source.index.topics()}
-        if names := [name for topic in sorted(topics) if (name := self._living.names.get(topic)) is not None]:
+        if names := [name for topic in sorted(topics) if (name := self.living.names.get(topic)) is not None]:
             output.put(state(Kind.NAMES, msgspec.msgpack.encode(names)), START)
         return output
 

@@ -12,9 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import msgspec
+
+from runnel.core.errors import RunnelError
 from runnel.journal.entry import PART, STAGE_TOPIC
 from runnel.journal.living import Living
-from runnel.journal.segment import START
+from runnel.journal.segment import START, SegmentInfo
 from runnel.journal.source import Source
 
 BOUND = 0.5  # the dead share from which on a segment is written again
@@ -22,6 +25,7 @@ MAX_INPUTS = 8  # segments in one job
 SMALL = 8  # a segment is small when so many of them make up a full one
 LEAST = 64  # a job is to give back at least this part of a full segment
 FEW = 64  # topics that are looked for one by one, before all are
+WAIT = 3600 * 1_000_000  # microseconds until something is tried again that could not be read
 _COST = 64 * 1024  # what a job costs besides the bytes: syncs, and a manifest
 
 
@@ -48,8 +52,10 @@ def share_of(source: Source, living: Living) -> Share:
         held += found.bytes
         live += found.bytes * share
         records += found.records * share
-    # Besides batches there are their headers, which live and die with them, and state, which checkpoints hold.
-    live += min(max(0, total - held) * live / max(1, held), records * PART.size)
+    # Besides batches there are their headers, which live and die with them, and state, which checkpoints hold. Of that
+    # a cleaned segment has only the names of its topics, and they would be written again.
+    beside = max(0, total - held) * live / max(1, held)
+    live += beside if source.is_cleaned else min(beside, records * PART.size)
     return Share(source, total, min(total, int(live)))
 
 
@@ -60,7 +66,10 @@ class Shares:
         self.now: list[Share | None] = []  # in the order of the segments; None: not to be touched
         self._known: dict[int, Share] = {}  # by the id of the segment
         self._living: Living | None = None
-        self._refused: set[int] = set()
+        self._refused: dict[int, int | None] = {}  # by the id of a segment: until when; None: for good
+        self._made: dict[int, Living] = {}  # by the id of a segment that was just cleaned: by what
+        self._whole: dict[int, int] = {}  # what seemed to live in it then, if that was not all
+        self.error: Exception | None = None  # why one could not be looked into, in the last look
 
     @property
     def total(self) -> int:
@@ -72,31 +81,61 @@ class Shares:
         """Those of them that are wanted, about."""
         return sum(share.live for share in self.now if share is not None)
 
-    def refuse(self, sources: Iterable[Source]) -> None:
-        """Leave these alone from now on: something in them cannot be read."""
-        self._refused |= {source.info.id for source in sources}
+    def refuse(self, sources: Iterable[Source], until: int | None = None) -> None:
+        """Leave these alone until then, or for good: something in them cannot be read."""
+        self._refused |= {source.info.id: until for source in sources}
 
-    def look(self, sources: Sequence[Source], living: Living) -> Iterator[None]:
+    def made(self, infos: Iterable[SegmentInfo], living: Living) -> None:
+        """These hold what `living` wanted of others. What still seems to be dead in them is no reason to try again."""
+        living = msgspec.structs.replace(living, taken={})  # that is gone
+        self._made |= {info.id: living for info in infos}
+
+    def look(self, sources: Sequence[Source], living: Living, now: int = 0) -> Iterator[None]:
         """See what is wanted, a segment at a time."""
+        self.error = None
         died = self._died(living)
         known, self._known, self._living = self._known, {}, living
+        ids = {source.info.id for source in sources}
+        self._refused = {
+            number: until for number, until in self._refused.items() if number in ids and (until is None or now < until)
+        }
+        self._whole = {number: live for number, live in self._whole.items() if number in ids}
         found: list[Share | None] = []
         for source in sources:
             number = source.info.id
             if number not in living.segments or number in self._refused:
                 found.append(None)  # what lives in it cannot be told, or not be read
                 continue
-            index = source.index
+            try:
+                index = source.index
+            except (OSError, RunnelError) as error:
+                self.error = error
+                self.refuse([source], now + WAIT)
+                found.append(None)
+                continue
             if source.suspect:
                 found.append(None)  # there may be records in it that its index does not tell of
                 continue
             share = known.get(number)
             if share is None or died is None or any(index.range_of(topic) is not None for topic in died):
-                share = share_of(source, living)
+                share = self._share_of(source, living)
                 yield
             self._known[number] = share
             found.append(share)
-        self.now = found  # at once: others ask for the sums
+        self.now, self._made = found, {}  # at once: others ask for the sums
+
+    def _share_of(self, source: Source, living: Living) -> Share:
+        """Measured by what seemed to live in it when it had just been cleaned: that was all of it.
+
+        It seems less where the share of a topic is only known about: the commit of a stage that is half below
+        the first offset stays whole, however much of the topic it stands for.
+        """
+        number = source.info.id
+        if (then := self._made.get(number)) is not None and (whole := share_of(source, then)).dead:
+            self._whole[number] = max(1, whole.live)
+        share = share_of(source, living)
+        whole_live = self._whole.get(number, share.total)
+        return share._replace(live=min(share.total, share.total * share.live // max(1, whole_live)))
 
     def _died(self, living: Living) -> list[int] | None:
         """The topics and stages of which something died since the last look; None: too many to ask for each."""
@@ -105,7 +144,7 @@ class Shares:
             return None
         died = [topic for topic, first in last.firsts.items() if living.firsts.get(topic) != first]
         died += [STAGE_TOPIC | stage for stage in last.stages - living.stages]
-        died += [topic for topic, taken in living.taken.items() if taken]
+        died += last.taken.keys() | living.taken.keys()  # of what was to be taken, some may be held now
         return died if len(died) <= FEW else None
 
 

@@ -16,18 +16,20 @@ import secrets
 from collections.abc import Container, Iterator, Mapping
 from hashlib import blake2b
 
-from runnel.core.errors import BadBatch
+from runnel.core.errors import BadBatch, RunnelError
 from runnel.core.packing import Unpacked, unpack
 from runnel.journal.cleaner import Job
+from runnel.journal.cleaning import WAIT
 from runnel.journal.entry import Part
 from runnel.journal.found import Found, Lost, Staged, runs_of
 from runnel.journal.history import History
+from runnel.journal.index import TopicRange
 from runnel.journal.living import Living
 from runnel.journal.offset_set import OffsetSet
 from runnel.journal.parts import compacted_part
 
 MAX_KEYS = 512 * 1024  # in one pass: some 80 MiB
-RECORDS = 2000  # looked at between two looks at the clock
+RECORDS = 500  # looked at between two looks at the clock
 TOMBSTONE_AGE = 24 * 3600.0
 _LOOKS = 24  # tombstones are looked for so often in the time that they are kept
 
@@ -35,7 +37,7 @@ _LOOKS = 24  # tombstones are looked for so often in the time that they are kept
 class _Topic:
     """What is known of one topic, in this life."""
 
-    __slots__ = ("cut_short", "kept", "look_at", "superseded", "surveyed", "told")
+    __slots__ = ("cut_short", "kept", "look_at", "rests_until", "superseded", "surveyed", "told")
 
     def __init__(self, surveyed: int, look_at: int) -> None:
         self.told = surveyed  # what the journal knows of it
@@ -43,6 +45,7 @@ class _Topic:
         self.superseded = OffsetSet()  # what the cleaner may take
         self.cut_short = False  # whether the last pass had too many keys to come to the end
         self.kept = 0  # records below `surveyed` that stay
+        self.rests_until = 0  # it could not be read: when to try again
         self.look_at = look_at  # when a tombstone may go, in microseconds
 
     @property
@@ -78,7 +81,9 @@ class KeyPass:
     def _run(self) -> Iterator[None]:
         known, newest = self._known, self._newest
         clean, start = known.clean, max(known.surveyed, self._first)
-        reached, kept = self._end, 0
+        stop = min(start, self._end)  # a hold may have come to lie below what is known: nothing behind it is taken
+        is_whole = stop == start
+        reached, kept = self._end, 0 if is_whole else known.kept
         fixed = False  # whether there was something that cannot be taken, or not even be read
         for item in self._items(start, self._end):
             if item is None:
@@ -95,37 +100,43 @@ class KeyPass:
                     reached = offset
                     break
                 newest[name] = offset
-                kept += 1
                 if is_empty:
                     self._stays(time)
                 if at % RECORDS == RECORDS - 1:
                     yield
+            kept += _count(item, start, reached)
             if reached < self._end:
                 break
-        if self._first < start:
-            for item in self._items(self._first, start):
+        if self._first < stop:
+            for item in self._items(self._first, stop):
                 if item is None:
                     yield
                     continue
+                if is_whole:
+                    kept += _count(item, self._first, stop)
                 if (keyed := _keyed(item, self._first)) is None:
                     fixed = True
                     continue
                 for at, (offset, time, key, is_empty) in enumerate(keyed):
-                    if offset >= start:
+                    if offset >= stop:
                         break
                     if offset in known.superseded:
+                        kept -= is_whole
                         continue
                     # A tombstone may go when no older record of its key can be there: none below, and none that hides.
                     is_over = is_empty and time <= self._old and offset < clean and not fixed
                     if is_over or self._name(key) in newest:
                         known.superseded.add(offset)
-                    else:
-                        kept += 1
-                        if is_empty:
-                            self._stays(time)
+                        kept -= 1
+                    elif is_empty:
+                        self._stays(time)
                     if at % RECORDS == RECORDS - 1:
                         yield
-        known.surveyed, known.kept, known.cut_short = max(known.surveyed, reached), kept, reached < self._end
+        known.surveyed, known.kept = max(known.surveyed, reached), max(0, kept)
+        if is_whole:
+            known.cut_short = reached < self._end
+        else:
+            self._stays(0)  # there may be some behind the hold
         self._newest = {}
 
     def _items(self, offset: int, end: int) -> Iterator[Found | Staged | Lost | None]:
@@ -154,6 +165,7 @@ class Compaction:
         self._history, self._max_keys = history, max_keys
         self._age = int(tombstone_age * 1e6)
         self._topics: dict[int, _Topic] = {}
+        self.error: Exception | None = None  # the last that kept a topic from being looked through
 
     def __repr__(self) -> str:
         return f"<Compaction of {len(self._topics)} topics>"
@@ -171,16 +183,29 @@ class Compaction:
             known = self._topics.get(topic)
             if known is None:
                 known = self._topics[topic] = _Topic(compacted, now + self._age // _LOOKS)
+            if now < known.rests_until:
+                continue
             first, hold = living.firsts[topic], holds.get(topic, end)
             enough = max(known.surveyed, first) + (1 if known.cut_short else max(1, known.kept))
-            is_old = now >= known.look_at and known.surveyed > first
+            is_old = now >= known.look_at and min(known.surveyed, hold) > first
             if not is_old and min(end, hold) < enough:
                 continue  # without a look at any segment: there may be many topics
-            bound = min(self._sealed_end(topic), hold)
+            try:
+                bound = min(self._sealed_end(topic), hold)
+            except (OSError, RunnelError) as error:
+                self.error = error
+                known.rests_until = now + WAIT
+                continue
             if is_old or bound >= enough:
                 known.superseded.discard(0, first)
+                bound = min(max(bound, known.surveyed), hold)  # what lay last may have been taken
                 return KeyPass(self._history, topic, known, (first, bound), now - self._age, self._max_keys)
         return None
+
+    def failed(self, broken: KeyPass, now: int) -> None:
+        """A pass could not be done: its topic is left alone for a while. What it found so far is true."""
+        if (known := self._topics.get(broken.topic)) is not None:
+            known.rests_until = now + WAIT
 
     def over(self, done: KeyPass, now: int) -> Part | None:
         """A pass is done: what is to be written about it, if anything is."""
@@ -194,9 +219,18 @@ class Compaction:
         known.told = clean = known.clean
         return compacted_part(done.topic, clean, clean, known.kept, 0, now, clean)
 
-    def taken(self) -> dict[int, OffsetSet]:
-        """What the cleaner may take, by topic."""
-        return {topic: known.superseded for topic, known in self._topics.items() if len(known.superseded)}
+    def taken(self, holds: Mapping[int, int]) -> dict[int, OffsetSet]:
+        """What the cleaner may take, by topic: nothing from where it is held on, however long ago it was found."""
+        found = ((topic, known.superseded.below(holds.get(topic))) for topic, known in self._topics.items())
+        return {topic: offsets for topic, offsets in found if len(offsets)}
+
+    def is_held(self, job: Job, holds: Mapping[int, int]) -> bool:
+        """Whether a job takes something that has come to be held since it was made."""
+        return any(
+            job.living.taken[topic].count(max(found.first, holds[topic]), found.end)
+            for topic in job.taken.keys() & holds.keys()
+            for found in _ranges(job, topic)
+        )
 
     def replaced(self, job: Job, now: int) -> list[Part]:
         """A job was put in place, and what it took is gone: what is to be written about it."""
@@ -205,9 +239,9 @@ class Compaction:
             known = self._topics.get(topic)
             if known is None or not removed:
                 continue
-            ranges = [found for source in job.sources if (found := source.index.range_of(topic)) is not None]
+            ranges = _ranges(job, topic)
             for found in ranges:
-                known.superseded.discard(found.first, found.end)
+                known.superseded.remove(job.living.taken[topic], found.first, found.end)
             parts.append(compacted_part(topic, ranges[0].first, ranges[-1].end, known.kept, removed, now, known.clean))
         return parts
 
@@ -217,6 +251,18 @@ class Compaction:
             if source.info.sealed and (found := source.index.range_of(topic)) is not None:
                 return found.end
         return 0
+
+
+def _ranges(job: Job, topic: int) -> list[TopicRange]:
+    """What a job read of a topic."""
+    return [found for source in job.sources if (found := source.index.range_of(topic)) is not None]
+
+
+def _count(item: Found | Staged | Lost, first: int, end: int) -> int:
+    """How many records there are in [first, end), with or without keys, about."""
+    if isinstance(item, Lost):
+        return 0
+    return sum(max(0, min(end, run.offset + run.count) - max(first, run.offset)) for run in runs_of(item))
 
 
 def _keyed(item: Found | Staged | Lost, first: int) -> Iterator[tuple[int, int, bytes, bool]] | None:

@@ -14,6 +14,7 @@ from runnel.core.moment import from_micros
 from runnel.core.packing import Unpacked, unpack
 from runnel.core.record import Gap, Meta, Record
 from runnel.journal.found import Found, Lost, Staged, runs_of
+from runnel.journal.gone import Reason
 from runnel.journal.history import History, Plan
 from runnel.journal.ledger import TopicState
 from runnel.journal.staged import Placing, topic_of
@@ -51,10 +52,13 @@ class Extract:
                         yield from self._told(one, place, time)
                 else:
                     yield from self._told(item, place, time)
-            if parsed.position <= plan.position:
-                return  # nothing more can be said about this segment, and nothing lies behind it
             place = max(place, parsed.place)
+            if parsed.position <= plan.position:
+                break  # nothing more can be said about this segment, and nothing lies behind it
             plan = self._next(place, plan, parsed.position)
+        if not self._by_sequence:
+            for topic in self._topics.values():
+                yield from self._rest(topic, place)
 
     def _first(self, place: int, time: int | None) -> Plan | None:
         history = self._history
@@ -69,11 +73,22 @@ class Extract:
             return self._history.plan_sequence(place, after, position)
         return next((self._history.plan(topic, place, after, position) for topic in self._topics), None)
 
+    def _rest(self, topic: TopicState, place: int) -> Iterator[Gap]:
+        """What should follow on the last record that was found: lost, if a segment may have held it."""
+        sources = self._history.sources
+        last = max((at for at, one in enumerate(sources) if one.index.range_of(topic.id) is not None), default=0)
+        skipped = (one.first for one in topic.gone if one.reason == Reason.SKIPPED and one.end >= topic.end)
+        end = min(skipped, default=topic.end)  # nobody was given those
+        if place < end and (held := [one for one in sources[last:] if one.suspect]):
+            yield self._gap(place, end, f"damaged on disk, and so is the index ({held[0].info.name})")
+
     def _followed(self, staged: Staged, place: int) -> Iterator[Found | Lost]:
         """What was committed there, from where it was staged."""
         topic = self._topics[staged.topic]
         if staged.last < topic.first:
             return  # retention let go of it
+        start = staged.sequence if self._by_sequence else staged.base
+        place = max(place, start + topic.first - staged.base)  # batches before that may be gone
         placing = Placing(staged, place, by_sequence=self._by_sequence)
         stage = topic_of(staged)
         plan = self._history.plan(stage, placing.ordinal)

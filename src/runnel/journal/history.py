@@ -52,7 +52,7 @@ class History:
         return any(source.suspect for source in self.sources)
 
     def close(self) -> None:
-        """Let go of every file."""
+        """Let go of every file, and of the indexes."""
         for source in self.sources:
             source.close()
 
@@ -70,11 +70,12 @@ class History:
             start = _oldest_with(sources, topic, offset)
         suspect = False
         for source in sources[start:]:
-            found = source.index.range_of(topic)
+            index = source.index
+            found = index.range_of(topic)
             suspect = suspect or source.suspect
             if found is None or found.end <= offset:
                 continue
-            begin, following = source.index.window(topic, offset)
+            begin, following = index.window(topic, offset)
             read = position if after is not None and after.source is source else 0
             if source.is_cleaned:
                 if begin < read:  # entries of other topics lie in between
@@ -92,9 +93,10 @@ class History:
         for source in tuple(self.sources):
             if source.info.last_time < time and source.info.sealed:
                 continue
-            found = source.index.range_of(topic)
+            index = source.index
+            found = index.range_of(topic)
             if found is not None:
-                begin = min(source.index.window_at_time(topic, time), source.written)  # the index may be ahead
+                begin = min(index.window_at_time(topic, time), source.written)  # the index may be ahead
                 return Plan(source, begin, min(CHUNK, source.written - begin), found.first)
         return None
 
@@ -174,8 +176,8 @@ class History:
             base = None
             if plan.block is not None:
                 base = opened.first_in(source, plan.block, topic, sequence)
-            elif source.index.range_of(topic) is not None:
-                base = source.index.base_behind(topic, position)
+            elif (index := source.index).range_of(topic) is not None:
+                base = index.base_behind(topic, position)
             if base is None:
                 ranges = (one.index.range_of(topic) for one in later)
                 base = next((found.first for found in ranges if found is not None), None)
@@ -291,6 +293,8 @@ def _oldest_with(sources: Sequence[Source], topic: int, offset: int) -> int:
         found = sources[at].index.range_of(topic)
         if found is not None:
             if found.end <= offset:
+                if sources[at].suspect:
+                    best = at  # it may have held more than is known
                 break
             best = at
             if found.first <= offset:

@@ -21,18 +21,19 @@ from runnel.core.errors import UsageError
 from runnel.core.journal_errors import FolderUnusable, JournalDamaged
 from runnel.core.pattern import is_pattern, matches
 from runnel.core.record import Gap, Record
-from runnel.journal import manifest
+from runnel.journal import manifest, mark
 from runnel.journal.entry import HOLDS_RECORDS, STAGE_TOPIC
 from runnel.journal.extract import Extract
 from runnel.journal.folder import LOCK, ReadersLease
 from runnel.journal.gone import skipped
 from runnel.journal.group_state import GroupState
+from runnel.journal.handles import Handles
 from runnel.journal.history import History, Source, add_to
 from runnel.journal.ledger import CursorState, Ledger, TopicState
 from runnel.journal.manifest import Manifest
 from runnel.journal.os_storage import OsStorage
 from runnel.journal.recovery import Recovered, recover
-from runnel.journal.segment import SegmentInfo, entries
+from runnel.journal.segment import START, SegmentInfo, entries
 from runnel.journal.storage import Storage
 from runnel.journal.swap import read_whole
 
@@ -116,7 +117,8 @@ class Inspection:
     def _take(self, found: Recovered) -> None:
         self.manifest, self.ledger, self.notes = found.manifest, found.ledger, found.notes
         self._by_name = {topic.name: topic for topic in found.ledger.topics.values()}
-        sources = [Source(self.storage, info) for info in found.manifest.segments if info.sealed]
+        handles = Handles()
+        sources = [Source(self.storage, info, handles=handles) for info in found.manifest.segments if info.sealed]
         if found.tail is not None:
             if self.owner is None:
                 self.torn_bytes = found.tail.cut_bytes
@@ -126,7 +128,7 @@ class Inspection:
                     found.tail.end = entry.end
             elif found.manifest.fsync != "commit":
                 self.unsynced = unsynced(self.storage, found.tail.info, found.tail.end)
-            tail = Source(self.storage, found.tail.info, found.tail.builder)
+            tail = Source(self.storage, found.tail.info, found.tail.builder, handles)
             tail.written = found.tail.end
             sources.append(tail)
         self.history = History(sources)
@@ -256,6 +258,26 @@ def owner_of(folder: Path) -> Owner | None:
     finally:
         os.close(fd)
     return None
+
+
+def at_one_moment(folder: Path) -> tuple[Manifest, int]:
+    """The manifest, and up to where its last segment is durable at the same moment (0: the journal is closed).
+
+    A copy of both goes by this. If the cleaner puts files in the place of others and notes that between two reads,
+    a copy would have the files of before and the note, and take away tombstones that it still needs.
+    """
+    storage = OsStorage(folder)
+    for _ in range(PATIENCE):
+        found = manifest.load(storage)
+        if found is None:
+            raise NoJournal(str(folder))
+        if found.clean:
+            return found, 0
+        published = mark.read(storage)
+        if manifest.load(storage) == found:
+            # A mark of another segment is an old one: nothing proves that anything of this one is durable.
+            return found, published.position if published and published.id == found.segments[-1].id else START
+    raise FolderUnusable(str(folder), "its owner swapped the manifest whenever it was read")
 
 
 def unsynced(storage: Storage, info: SegmentInfo, position: int) -> Unsynced:

@@ -27,7 +27,7 @@ from runnel.journal.parts import sequence_part, trim_part
 from runnel.journal.recovery import Recovered, RecoveryReport, recover
 from runnel.journal.segment import START, Segment, SegmentInfo, give_back
 from runnel.journal.segments import NO_SPACE, Segments
-from runnel.journal.source import Source, add_part
+from runnel.journal.source import add_part
 from runnel.journal.storage import File, Storage
 from runnel.journal.swap import write_new
 
@@ -94,11 +94,11 @@ class Journal(Segments):
             manifest.write(self.storage, known)
         if tail is not None:
             known.segments.pop()
-            if not len(tail.builder):
+            if not len(tail.builder) and not self._is_held(tail.info):
                 self._removable.append(tail.info.name)  # nothing but state, which the checkpoint will hold
             else:
                 self._seal(tail.info, tail.builder, tail.end)
-                self.history.sources.append(Source(self.storage, tail.info))
+                self.history.sources.append(self.source(tail.info))
         carried = [Draft(one.parts, one.time) for one in tail.unproven] if tail is not None else []
         # Entries in the new segment are read on top of its checkpoint, so they are applied after it is taken.
         self._begin(sum(size_of(draft.parts) for draft in carried) + START, now, opening=True)
@@ -146,15 +146,18 @@ class Journal(Segments):
     def _close_segment(self, active: Segment) -> None:
         known, info = self.manifest, active.info
         known.segments.pop()
-        if len(self._builder):
+        if keep := len(self._builder) > 0 or self._is_held(info):
             self._seal(info, self._builder, active.end)
         self._write_checkpoint(known.next_number)
         self._swap()
-        if len(self._builder):
+        if keep:
             active.file.truncate(info.end)
         else:
             self._remove(info.name)  # it held nothing but state, and that is in the checkpoint now
         self._remove_retired()
+
+    def _is_held(self, info: SegmentInfo) -> bool:
+        return info.number > self.safe_through()
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -348,7 +351,7 @@ class Journal(Segments):
         self.manifest = msgspec.structs.replace(
             known, segments=[*known.segments, info], next_number=number + 1, fsync=self.options.fsync
         )
-        self.history.sources.append(Source(self.storage, info, self._builder))
+        self.history.sources.append(self.source(info, self._builder))
         return begun
 
     def _write_checkpoint(self, number: int) -> None:

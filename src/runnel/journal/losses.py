@@ -41,6 +41,8 @@ class Losses:
     def meet(self, topic: int, base: int, end: int | None = None) -> None:
         """A topic goes on at `base`, up to `end`. What is missing before it was lost, if something broke meanwhile."""
         expected = self._expected.get(topic, 0)
+        if end is None and base < expected:
+            return  # it was there before: that says nothing of what broke since
         if expected < base < expected + SKIPPED and self._looked.get(topic, 0) < self._breaks:
             self._lost.setdefault(topic, Ranges()).add(expected, base)
         self._expected[topic] = max(expected, base if end is None else end)

@@ -22,7 +22,7 @@ from runnel.journal.entry import Kind, Part
 from runnel.journal.merged import Run
 
 BLOCK = 8 * 1024 * 1024  # bytes of records, before compression
-LARGEST = 4 * 1024 * 1024  # of one topic that make one entry
+LARGEST = 1024 * 1024  # of one topic that make one entry: merged in one step, and read in one
 
 Spans = list[tuple[int, int]]  # of indexes in a batch, [first, end)
 

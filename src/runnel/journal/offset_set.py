@@ -39,6 +39,14 @@ class OffsetSet:
             self._pages[page] = bits | bit
             self._count += 1
 
+    def below(self, end: int | None = None) -> OffsetSet:
+        """A copy, of those below `end`; None: of all."""
+        copy = OffsetSet()
+        copy._pages, copy._count = dict(self._pages), self._count
+        if end is not None and self._pages:
+            copy.discard(end, (max(self._pages) + 1) << _SHIFT)
+        return copy
+
     def lowest(self) -> int | None:
         """The least of them."""
         if not self._pages:
@@ -63,6 +71,16 @@ class OffsetSet:
                 del self._pages[page]
         self._count -= gone
         return gone
+
+    def remove(self, others: OffsetSet, first: int, end: int) -> None:
+        """Take out those of [first, end) that are in `others`."""
+        for page, mask in others._masks(first, end):
+            if gone := self._pages.get(page, 0) & others._pages[page] & mask:
+                self._count -= gone.bit_count()
+                if left := self._pages[page] & ~gone:
+                    self._pages[page] = left
+                else:
+                    del self._pages[page]
 
     def spans_without(self, first: int, end: int) -> list[tuple[int, int]]:
         """The stretches of [first, end) that are not in."""

@@ -53,7 +53,8 @@ class JournalOptions(msgspec.Struct, frozen=True):
             raise InvalidOption("segment_age", self.segment_age, "expected seconds above 0")
         if self.min_free is None:
             msgspec.structs.force_setattr(self, "min_free", max(MIN_FREE, 2 * self.segment_bytes))
-        not_negative("min_free", self.min_free)
+        if isinstance(self.min_free, bool) or not isinstance(self.min_free, int) or self.min_free < 0:
+            raise InvalidOption("min_free", self.min_free, "expected bytes, 0 or more")
         positive("max_pending_bytes", self.max_pending_bytes)
         positive("tail_bytes", self.tail_bytes)
         positive("max_staged_bytes", self.max_staged_bytes)

@@ -196,6 +196,9 @@ def _go_on_safely(survey: Survey, ledger: Ledger) -> None:
         ledger.epoch = max(ledger.epoch + 1, epoch, time.time_ns() // 1_000_000 << 11)
         ledger.topics[topic] = TopicState(topic, name, epoch or ledger.epoch, {}, None, first, end)
         ledger.next_topic = max(ledger.next_topic, topic + 1)
+    if survey.manifest_lost:
+        for known in ledger.topics.values():
+            known.compacted = 0  # segments may be back in which keys are as they were before they were looked at
     for stage in survey.torn_stages:
         del ledger.stages[stage]
     for commit, _ in list(survey.stages.broken(ledger)):

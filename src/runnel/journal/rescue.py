@@ -36,7 +36,7 @@ def rescued(survey: Survey, info: SegmentInfo, number: int) -> SegmentInfo | Non
         secrets.randbits(63),
         0,
         info.first_sequence,
-        info.end_sequence,
+        max(info.first_sequence, info.end_sequence),  # never below: readers look for segments by it
         info.first_time,
         info.last_time,
         info.generation,

@@ -122,7 +122,7 @@ def choose(found: Catalog, point: Point, name: str | None) -> Base:
         named = found.base(name)
         if named is None:
             there = ", ".join(one.name for one in found.bases)
-            raise PointNotArchived(str(point), f"there is no base {name!r}, only {there}")
+            raise PointNotArchived(f"base {name!r}", f"there is no such base, only {there}")
         if not point.is_after(named):
             raise PointNotArchived(
                 str(point), f"base {name} was taken after it, at {said(named.time)} and sequence {named.sequence}"

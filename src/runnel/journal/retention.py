@@ -21,13 +21,15 @@ def is_wanted(source: Source, topics: Mapping[int, TopicState], stages: Collecti
 
     Remembers one that has: the next look is short.
     """
-    index = source.index
-    pinned = None if source.pin is None else index.range_of(source.pin)
-    if source.pin is not None and pinned is not None and _wants(source.pin, pinned, topics, stages):
+    if source.pin is not None and source.pinned is not None and _wants(source.pin, source.pinned, topics, stages):
+        return True  # and the index need not be at hand
+    try:
+        index = source.index
+    except OSError:  # it cannot be read, or there are no handles left: no reason to drop it, nor to write no more
         return True
     for topic, found in index.topics():
         if _wants(topic, found, topics, stages):
-            source.pin = topic
+            source.pin, source.pinned = topic, found
             return True
     return False
 
@@ -59,10 +61,11 @@ def first_not_older(history: History, topic: int, first: int, time: int) -> Youn
     for source in tuple(history.sources):
         if source.info.sealed and source.info.last_time < time:
             continue  # all that is in it is older
-        found = source.index.range_of(topic)
+        index = source.index
+        found = index.range_of(topic)
         if found is None or found.end <= first:
             continue
-        before, behind = source.index.windows_at_time(topic, time)
+        before, behind = index.windows_at_time(topic, time)
         if before is not None and (source.is_cleaned or not _is_alone(source, before)):
             young = _read(history, source, topic, before, time)
             if young is not None:

@@ -164,7 +164,8 @@ def _without_doubles(segments: list[SegmentInfo]) -> list[SegmentInfo]:
         others = [info for info in kept if _overlap(info, cleaned)]
         first = min((info.first_sequence for info in others), default=cleaned.end_sequence)
         end = max((info.end_sequence for info in others), default=0)
-        if first > cleaned.first_sequence or end < cleaned.end_sequence:
+        # One with nothing but staged batches spans no sequence, and is kept: batches that come twice are read once.
+        if not others or first > cleaned.first_sequence or end < cleaned.end_sequence:
             kept = [*(info for info in kept if info not in others), cleaned]
     return kept
 

@@ -66,14 +66,14 @@ class Scrub:
         before = self.bytes
         try:
             done = self._read(source)
-        except FileNotFoundError:
-            if source in self._history.sources:
-                return self._damaged(source, now, before, JournalDamaged(source.info.name, 0, "it is missing"))
-            self._end(now)  # it was given up meanwhile
         except (JournalDamaged, FormatUnknown, OSError) as error:
-            if not isinstance(error, JournalDamaged):
-                error = JournalDamaged(source.info.name, self._position, str(error))
-            return self._damaged(source, now, before, error)
+            if source in self._history.sources:
+                if isinstance(error, FileNotFoundError):
+                    error = JournalDamaged(source.info.name, 0, "it is missing")
+                elif not isinstance(error, JournalDamaged):
+                    error = JournalDamaged(source.info.name, self._position, str(error))
+                return self._damaged(source, now, before, error)
+            self._end(now)  # it was given up or replaced meanwhile, and so its files may be gone
         else:
             if done:
                 self.segments += 1

@@ -2,25 +2,30 @@
 
 What the manifest no longer names is removed when nobody looks at it any more. Nothing here writes
 entries: that is the journal's part. All of it on one thread, that which commits.
-Below: manifest, history, retention, cleaner. Above: journal.
+Below: manifest, history, retention, cleaner, archived. Above: journal.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 import msgspec
 
+from runnel.core.errors import RunnelError
 from runnel.core.journal_errors import JournalFailed
-from runnel.journal import manifest, retention
+from runnel.journal import archived, manifest, retention
+from runnel.journal.archived import Holder
 from runnel.journal.cleaner import Job
+from runnel.journal.handles import Handles
 from runnel.journal.history import History
+from runnel.journal.index import IndexBuilder
 from runnel.journal.ledger import Ledger
 from runnel.journal.living import Living
 from runnel.journal.manifest import Manifest, NotNamed
 from runnel.journal.options import JournalOptions
+from runnel.journal.segment import SegmentInfo
 from runnel.journal.source import Source
 from runnel.journal.storage import Storage
 
@@ -32,16 +37,39 @@ class Segments:
 
     def __init__(self, storage: Storage, options: JournalOptions, found: Manifest, ledger: Ledger) -> None:
         self.storage, self.options, self.manifest, self.ledger = storage, options, found, ledger
-        self.history = History([Source(storage, info) for info in found.segments if info.sealed])
+        self.handles = Handles()
+        self.history = History([self.source(info) for info in found.segments if info.sealed])
         self.failed: JournalFailed | None = None
         self.may_remove: Callable[[], bool] = lambda: True
         self.freed: Callable[[], None] = lambda: None  # called when something may be wanted no more
         self._job: Job | None = None  # the cleaning that is under way
         self._removable: list[str] = []
 
+    def source(self, info: SegmentInfo, builder: IndexBuilder | None = None) -> Source:
+        """A segment to be read, with the others."""
+        return Source(self.storage, info, builder, self.handles)
+
     def sync(self) -> None:
         """Make durable what is written."""
         raise NotImplementedError
+
+    # -- archives that hold -------------------------------------------------------------------------------------
+
+    def archives(self) -> list[Holder]:
+        """The archives that hold, as the file says now. Raises if it cannot be read. From any thread."""
+        return archived.load(self.storage)
+
+    def may_go(self, sources: Iterable[Source]) -> list[Source]:
+        """Those of the segments that no archive waits for. From any thread."""
+        safe = self.safe_through()
+        return [source for source in sources if source.info.number <= safe]
+
+    def safe_through(self) -> int:
+        """The number up to which segments are safe in every archive that holds; 0 when that cannot be told."""
+        try:
+            return archived.safe(self.archives())
+        except (RunnelError, OSError):
+            return 0
 
     # -- giving back --------------------------------------------------------------------------------------------
 
@@ -51,7 +79,7 @@ class Segments:
         ledger = self.ledger
         stages = {*ledger.stages, *ledger.committed}
         unwanted = retention.unwanted(self.history.sources, ledger.topics, stages)
-        if not unwanted or self.failed is not None:
+        if not unwanted or self.failed is not None or not (unwanted := self.may_go(unwanted)):
             return
         self.sync()  # what made them unwanted must not be forgotten when they are gone
         try:
@@ -80,7 +108,7 @@ class Segments:
         return self._job
 
     def replace(self, job: Job) -> bool:
-        """Put what a finished job wrote in the place of what it read. False: that is not there any more, as it was.
+        """Put what a finished job wrote in the place of what it read. False: that went meanwhile, or is held.
 
         An error before the swap leaves everything as it was; if it cannot be told which manifest counts, the
         journal has failed. Whoever reads the old segments goes on reading: their files are open.
@@ -94,12 +122,14 @@ class Segments:
         names = {name for info in job.made for name in (info.name, info.index_name)}
         if sources[start:end] != list(job.sources) or not names <= set(self.storage.names()):
             return False
+        if len(self.may_go(job.sources)) < len(job.sources):
+            return False  # an archive began to hold meanwhile
         self.sync()  # what made records unwanted must not be forgotten when they are gone
-        new = [Source(self.storage, info) for info in job.made]
+        new = [self.source(info) for info in job.made]
         self.storage.sync_names()  # whatever the manifest names must be there before it is
         files, job.files = job.files, set()  # whatever becomes of the manifest's name: they are not the job's any more
         try:
-            self._put_in_place_of(job.sources, [*sources[:start], *new, *sources[end:]])
+            self._put_in_place_of(list(job.sources), [*sources[:start], *new, *sources[end:]])
         except NotNamed as error:
             self._fail(error)
             raise
@@ -114,14 +144,14 @@ class Segments:
         if self._job is job:
             self._job = None
 
-    def _put_in_place_of(self, old: Sequence[Source], kept: list[Source]) -> None:
-        """Swap the manifest for one of the `kept` segments, and let the `old` ones go."""
+    def _put_in_place_of(self, old: list[Source], kept: list[Source]) -> None:
+        """Swap the manifest for one of the `kept` segments, and let the `old` ones go, out of their list too."""
         smaller = msgspec.structs.replace(self.manifest, segments=[source.info for source in kept])
         manifest.write(self.storage, smaller)
-        for source in old:
-            source.hold_on()
         self.history.sources, self.manifest = kept, smaller
         self._removable += [name for source in old for name in (source.info.name, source.info.index_name)]
+        while old:
+            old.pop().hold_on()  # one that nobody else knows is closed again at once
         with suppress(OSError):  # they are tried again, and cleared up by the next opening at the latest
             self._remove_retired()
 

@@ -18,12 +18,12 @@ import msgspec
 from runnel.core.journal_errors import FolderUnusable, JournalDamaged
 from runnel.journal import manifest, mark
 from runnel.journal.folder import ReadersLease
-from runnel.journal.inspection import NoJournal, Unsynced, check_folder, owner_of, unsynced
+from runnel.journal.inspection import Unsynced, at_one_moment, check_folder, owner_of, unsynced
 from runnel.journal.journal import Journal
 from runnel.journal.manifest import Manifest
 from runnel.journal.options import JournalOptions
 from runnel.journal.os_storage import OsStorage
-from runnel.journal.segment import START, SegmentInfo
+from runnel.journal.segment import SegmentInfo
 from runnel.journal.storage import File
 from runnel.journal.survey import Progress
 
@@ -58,9 +58,10 @@ def snapshot(folder: str | Path, target: str | Path, progress: Progress | None =
     lease = ReadersLease(source)
     try:
         for _ in range(PATIENCE):
-            found, position = _now(source)
+            owned = owner_of(source) is not None  # asked first: if it ends meanwhile, the copy ends where it stood
+            found, position = at_one_moment(source)
             try:
-                return _make(source, place, found, position, progress)
+                return _make(source, place, found, position, owned, progress)
             except OSError as error:
                 missing = sorted(name for name in found.files() if not (source / name).exists())
                 if manifest.load(OsStorage(source)) != found and isinstance(error, FileNotFoundError):
@@ -86,25 +87,9 @@ def _check_target(source: Path, place: Path) -> None:
         raise FolderUnusable(str(place), error.strerror or str(error)) from None
 
 
-def _now(folder: Path) -> tuple[Manifest, int]:
-    """The manifest, and up to where its last segment is durable, of one moment."""
-    storage = OsStorage(folder)
-    while True:
-        found = manifest.load(storage)
-        if found is None:
-            raise NoJournal(str(folder))
-        published = mark.read(storage)
-        if found.clean:
-            return found, 0
-        last = found.segments[-1]
-        if published is not None and published.id == last.id:
-            return found, published.position
-        # The mark may have moved on to another segment; if not, this one holds nothing that it proves durable.
-        if manifest.load(storage) == found:
-            return found, START
-
-
-def _make(source: Path, place: Path, found: Manifest, position: int, progress: Progress | None) -> Snapshot:
+def _make(
+    source: Path, place: Path, found: Manifest, position: int, owned: bool, progress: Progress | None
+) -> Snapshot:
     place.parent.mkdir(parents=True, exist_ok=True)
     making = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
     counts, left_out = _Counts(), Unsynced()
@@ -113,7 +98,6 @@ def _make(source: Path, place: Path, found: Manifest, position: int, progress: P
         names = sorted(found.files() - {manifest.NAME})
         total = sum((source / name).stat().st_size for name in names)
         active = None if found.clean else found.segments[-1]
-        owned = owner_of(source) is not None
         for name in names:
             if active is not None and name == active.name:
                 # Nobody writes to a crashed journal: all of it is copied, and opening the copy sorts it out.

@@ -18,6 +18,7 @@ from runnel.journal.index import IndexBuilder, IndexFile
 from runnel.journal.ledger import Ledger
 from runnel.journal.losses import Losses
 from runnel.journal.manifest import Manifest
+from runnel.journal.mark import Mark
 from runnel.journal.merged import Run
 from runnel.journal.salvage import (
     Spot,
@@ -90,6 +91,7 @@ class Survey:
         self._losses = Losses()
         self._orphans: dict[int, list[int]] = {}  # first and end of batches, by topic
         self._deleted: set[int] = set()
+        self._numbered, self._there = 1, frozenset[int]()  # the next topic, as checkpoints tell, and which there were
         self._state_lost = False  # a change of state that nothing else tells
         self._skipped: set[str] = set()  # compressions that cannot be looked into here
 
@@ -138,8 +140,12 @@ class Survey:
         return {
             topic: (first, end)
             for topic, (first, end) in self._orphans.items()
-            if topic not in self.ledger.topics and topic not in self._deleted
+            if topic not in self.ledger.topics and not self._was_deleted(topic)
         }
+
+    def _was_deleted(self, topic: int) -> bool:
+        """Whether an entry says so, or a checkpoint that should know it: the cleaner takes such entries away."""
+        return topic in self._deleted or (topic < self._numbered and topic not in self._there)
 
     # -- manifest and checkpoints -------------------------------------------------------------------------------
 
@@ -162,10 +168,10 @@ class Survey:
 
     def _check_checkpoints(self) -> set[int]:
         good: set[int] = set()
-        before = 0
+        before, told = 0, Ledger()
         for number in self.manifest.checkpoints:
             try:
-                checkpoint.load(self.storage, number, before, Ledger())
+                checkpoint.load(self.storage, number, before, Ledger() if self.bad_checkpoints else told)
                 good.add(number)
             except (JournalDamaged, FormatUnknown) as error:
                 self.bad_checkpoints.append(number)
@@ -173,6 +179,7 @@ class Survey:
                 self._damaged(checkpoint.name_of(number), position, why)
             self._advance(self._size(checkpoint.name_of(number)))
             before = number
+        self._numbered, self._there = told.next_topic, frozenset(told.topics)
         return good
 
     def _restore(self, number: int) -> None:
@@ -193,6 +200,7 @@ class Survey:
     def _check_segment(self, info: SegmentInfo, *, covered: bool) -> None:
         """Read one; `covered` says that a later checkpoint holds the state that its entries lead to."""
         before = len(self.damages)
+        published = None if info.sealed else mark.read(self.storage)  # first: an owner goes on meanwhile
         try:
             data = read_whole(self.storage, info.name)
         except FileNotFoundError:
@@ -200,7 +208,7 @@ class Survey:
             data = b""
         if data:
             self._check_header(data, info)
-            data, torn_from = self._bounds(data, info)
+            data, torn_from = self._bounds(data, info, published)
             builder = self._walk(data, info, torn_from, covered=covered)
         else:
             builder = None
@@ -217,11 +225,10 @@ class Survey:
         except JournalDamaged as error:
             self._damaged(info.name, error.position, error.why, known=True)
 
-    def _bounds(self, data: bytes, info: SegmentInfo) -> tuple[bytes, int]:
+    def _bounds(self, data: bytes, info: SegmentInfo, published: Mark | None) -> tuple[bytes, int]:
         """The bytes of a segment that count, and from where on bad ones are a torn tail and no damage."""
         if info.sealed:
             return data[: info.end], info.end
-        published = mark.read(self.storage)
         proven = published.position if published is not None and published.id == info.id else START
         if self._up_to_mark:
             return data[:proven], proven
@@ -246,22 +253,26 @@ class Survey:
             elif found.position >= torn_from and found.end >= len(data.rstrip(b"\0")):
                 self.torn = TornTail(info.name, found.position, len(data.rstrip(b"\0")) - found.position)
             else:
-                known = not found.headless or self._lost_by_index(found, info)
-                self._damaged(info.name, found.position, found.why, known=known)
-                self._take_around(found, info, covered=covered)
+                if info.sealed and found.end == len(data):
+                    found = found._replace(end=info.end)  # what was cut off went with it
+                self._take_damage(found, info, covered=covered)
             self._advance(found.end - position)
             position = found.end
         if not info.sealed and position < torn_from and self.torn is None:
             self._damaged(info.name, position, f"the journal was synced up to {torn_from}")
             self.guessed = self.guessed or not covered
-        if info.sealed and position < info.end and (not self.damages or self.damages[-1].file != info.name):
-            self._damaged(info.name, position, f"the segment was sealed with {info.end} bytes")
-            self.guessed = self.guessed or not covered
-        if info.sealed:
-            self._advance(max(0, info.end - position))
-        else:  # what is only reserved does not count
+        if info.sealed and position < info.end:
+            cut = Spot(position, info.end, f"the segment was sealed with {info.end} bytes")
+            self._take_damage(cut, info, covered=covered)
+            self._advance(info.end - position)
+        elif not info.sealed:  # what is only reserved does not count
             self._total -= self._size(info.name) - len(data.rstrip(b"\0"))
         return blocks.finish(info) if info.generation else builder
+
+    def _take_damage(self, spot: Spot, info: SegmentInfo, *, covered: bool) -> None:
+        known = not spot.headless or self._lost_by_index(spot, info)
+        self._damaged(info.name, spot.position, spot.why, known=known)
+        self._take_around(spot, info, covered=covered)
 
     def _lost_by_index(self, spot: Spot, info: SegmentInfo) -> bool:
         """Whether the index can say what some bytes of a cleaned segment held; then that is lost."""
@@ -303,7 +314,7 @@ class Survey:
             elif part.kind == Kind.STAGED:
                 if self._is_sound(part, info, position, f"a staged batch of stage {part.topic}"):
                     self.stages.note_staged(part, info, position)
-            elif part.kind == Kind.TRIM:
+            elif part.kind == Kind.TRIM and part.last:  # most say where a topic begins, and not where it ends
                 self._losses.meet(part.topic, part.last)
             elif part.kind == Kind.TOPIC_DELETED:
                 self._deleted.add(part.topic)

@@ -1,0 +1,87 @@
+"""`runnel log marks`: how far imports are, and which number each producer goes on with."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import time
+from typing import Any
+
+from runnel.broker.producer import id_of
+from runnel.cli.command import Commands, add_command
+from runnel.cli.document import print_document
+from runnel.cli.folder import add_data, add_json, looking
+from runnel.cli.table import human_time, table
+from runnel.journal.ledger import Ledger, MarkValue
+
+EXAMPLE = """\
+examples:
+  runnel log marks data/           marks, and the next numbers of producers
+  runnel log marks data/ --producer import --producer sensors
+  runnel log marks data/ --json
+
+A mark is what a program set in a transaction (`tx.mark`), along with what it published. A producer numbers its
+records; NEXT is the number that its next one has. It is forgotten a day after its last publish. The journal knows
+producers by a number that is made of their name: with --producer NAME the name is shown.
+"""
+
+
+def add_to(commands: Commands) -> None:
+    """Make `runnel log marks` known."""
+    parser = add_command(
+        commands,
+        "marks",
+        "how far imports are: marks, and producers' next numbers",
+        EXAMPLE,
+        run,
+        "The marks of a journal, and its producers. Works while a broker has the folder open.",
+    )
+    add_data(parser)
+    parser.add_argument("--producer", action="append", default=[], metavar="NAME", help="only producers of these names")
+    add_json(parser)
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Print the marks and the producers."""
+    with looking(chosen) as seen:
+        marks, producers = sorted(seen.ledger.marks.items()), _producers(seen.ledger, chosen.producer)
+    if chosen.json:
+        print_document({"marks": [{"name": name} | _document(value) for name, value in marks], "producers": producers})
+        return 0
+    if marks:
+        print(table(("MARK", "VALUE"), ((name, _shown(value)) for name, value in marks)))
+    else:
+        print("there are no marks")
+    print()
+    if producers:
+        rows = ((one["name"] or str(one["producer"]), one["next"], human_time(one["time"])) for one in producers)
+        print(table(("PRODUCER", "NEXT", "LAST PUBLISH"), rows))
+    else:
+        print(f"there are no producers{' of these names' if chosen.producer else ''}")
+    return 0
+
+
+def _producers(ledger: Ledger, names: list[str]) -> list[dict[str, Any]]:
+    """Those that are not forgotten, the one that published last at the end; only those of `names`, if there are any."""
+    found, now = [], time.time()
+    named = {id_of(name): name for name in names}
+    for producer in ledger.producers:
+        if named and producer not in named:
+            continue
+        encoded = ledger.producers.encode(producer)
+        if isinstance(encoded, list) and ledger.producers.next(producer, now) is not None:
+            _, last, following, _ = encoded
+            name = named.get(producer)
+            found.append({"producer": producer, "name": name, "next": following, "time": int(last * 1e6)})
+    return sorted(found, key=lambda one: (one["time"], one["producer"]))
+
+
+def _document(value: MarkValue) -> dict[str, Any]:
+    return {"value_base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else {"value": value}
+
+
+def _shown(value: MarkValue) -> str:
+    """As records are shown: what would break a line is escaped."""
+    if isinstance(value, bytes):
+        return f"hex:{value.hex()}"
+    return str(value) if isinstance(value, int) else repr(value)
