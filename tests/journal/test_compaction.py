@@ -1,21 +1,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.core.packing import pack
 from runnel.core.record import Meta
-from runnel.journal.cleaning import WAIT
+from runnel.journal.cleaning import WAIT, Shares, choose, share_of
 from runnel.journal.compaction import Compaction, KeyPass
 from runnel.journal.draft import Draft
 from runnel.journal.entry import Kind, Part, state
 from runnel.journal.gone import Reason
+from runnel.journal.options import JournalOptions
 from runnel.journal.parts import stage_commit_part, stage_part, staged_part, trim_part
 from runnel.journal.stage_state import StageState
 from tests.journal.cleaning_rig import Seen, by_topic, clean, finished, sealed
-from tests.journal.rig import Writer, flip
+from tests.journal.rig import SMALL, Writer, flip
 
 AGE = 1000  # microseconds
 
@@ -23,19 +26,20 @@ AGE = 1000  # microseconds
 class Keyed:
     """A compacted topic, written record by record; and what a dict would make of it."""
 
-    def __init__(self, max_keys: int = 1000) -> None:
-        self.writer = Writer()
+    def __init__(self, max_keys: int = 1000, options: JournalOptions = SMALL) -> None:
+        self.writer = Writer(options=options)
         self.topic = self.writer.topic("t", compact=True)
         self.other = self.writer.topic("other")
         self.compaction = Compaction(self.writer.journal.history, AGE / 1e6, max_keys)
         self.published: list[tuple[int, bytes | None, bytes]] = []  # offset, key, value
         self.max_keys = max_keys
 
-    def publish(self, *records: tuple[bytes | None, bytes]) -> None:
+    def publish(self, *records: tuple[bytes | None, bytes], compression: str | None = None) -> None:
         """One batch."""
         ledger, time = self.writer.journal.ledger, self.writer.now + 1
         base = ledger.topics[self.topic].end
-        body = pack([value for _, value in records], [None if key is None else Meta(key) for key, _ in records])
+        metas = [None if key is None else Meta(key) for key, _ in records]
+        body = pack([value for _, value in records], metas, compression=compression)
         crc, last = int.from_bytes(body[:4], "little"), base + len(records) - 1
         self.writer.write([Part(Kind.BATCH, body, crc, self.topic, base, last, ledger.sequence, time)])
         self.published += [(base + at, key, value) for at, (key, value) in enumerate(records)]
@@ -461,3 +465,139 @@ def test_whatever_happens_a_reader_finds_the_newest_values(steps: list[object], 
     expected = newest([one for one in keyed.published if one[0] >= first])
     left = [one for one in keyed.left() if one[0] >= first]
     assert {one for one in expected if one[2] or one[1] is None} <= set(left) <= {*expected}
+
+
+# -- bytes ------------------------------------------------------------------------------------------------------
+
+
+def wide(segment_bytes: int = 1 << 16) -> Keyed:
+    """With segments in which there is room for more than some records."""
+    return Keyed(options=JournalOptions(segment_bytes=segment_bytes, min_free=0))
+
+
+def settled(keyed: Keyed, found: Shares, holds: Mapping[int, int] | None = None) -> int:
+    """Look and clean for as long as it is worth it; how many jobs that were."""
+    journal, jobs = keyed.writer.journal, 0
+    while True:
+        keyed.passes(holds)
+        living = journal.living()
+        living.taken = keyed.compaction.taken(holds or {})
+        list(found.look(journal.history.sources, living))
+        if not (picked := choose(found.now, journal.options.segment_bytes)):
+            return jobs
+        job = clean(journal, picked, living.taken)
+        found.made(job.made, living)
+        if parts := keyed.compaction.replaced(job, keyed.writer.now):
+            journal.write([Draft(parts, keyed.writer.now)])
+        jobs += 1
+        assert jobs < 30, "it cleans for ever"
+
+
+def publish_each(keyed: Keyed, *sizes: int, together: bool, compression: str | None = None) -> None:
+    """Of many keys, values of these sizes; and small records of other keys between them."""
+    for number in range(150):
+        key = b"session-%d" % number
+        records = [(key, Random(at).randbytes(size)) for at, size in enumerate(sizes)]
+        records.append((b"index-%d" % number, b"small"))
+        for batch in [records] if together else [[one] for one in records]:
+            keyed.publish(*batch, compression=compression)
+    keyed.seal()
+
+
+def length(records: list[tuple[int, bytes | None, bytes]]) -> int:
+    return sum(len(value) for _, _, value in records)
+
+
+def dead_share(keyed: Keyed) -> float:
+    """Of what the first segment holds of the topic."""
+    keyed.passes()
+    living = keyed.writer.journal.living()
+    living.taken = keyed.compaction.taken({})
+    found = sealed(keyed.writer.journal)[0].index.range_of(keyed.topic)
+    assert found is not None
+    return 1 - living.share(keyed.topic, found)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_large_values_that_small_ones_replaced_are_cleaned_away(together: bool) -> None:
+    """By number, a third of the records is dead: less than the bound."""
+    keyed, found = wide(), Shares()
+    publish_each(keyed, 3000, 6, together=together)
+    assert settled(keyed, found) > 0
+    left = keyed.left()
+    assert set(newest(keyed.published)) <= set(left)
+    assert length(left) < length(keyed.published) / 10, "but for the last segment, most of which is another topic's"
+    assert settled(keyed, found) == 0
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_small_values_that_large_ones_replaced_are_not_worth_it(together: bool) -> None:
+    """By number, more than half of the records is dead."""
+    keyed, found = wide(), Shares()
+    publish_each(keyed, 1, 2, 3, 3000, together=together)
+    assert settled(keyed, found) == 0
+    assert keyed.left() == keyed.published
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_a_third_of_records_that_are_alike_is_a_third_of_their_bytes(together: bool, compression: str | None) -> None:
+    keyed = wide()
+    publish_each(keyed, 5, 5, together=together, compression=compression)
+    assert abs(dead_share(keyed) - 1 / 3) < 0.04
+
+
+def test_bytes_are_those_on_disk_where_values_are_compressed() -> None:
+    keyed = wide()
+    for number in range(300):
+        records = [(b"%d" % number, value * 3000) for value in (b"a", b"b", b"c", b"d")]
+        keyed.publish(*records, compression="zstd")
+    keyed.seal()
+    assert abs(dead_share(keyed) - 3 / 4) < 0.02
+
+
+def test_what_supersedes_records_that_were_looked_at_before_has_their_bytes() -> None:
+    keyed = wide()
+    publish_each(keyed, 3000, together=True)
+    assert dead_share(keyed) == 0
+    for number in range(300):
+        keyed.publish((b"session-%d" % (number % 150), b"closed"))
+    keyed.seal()
+    assert dead_share(keyed) > 0.98, "though half of the records live"
+
+
+def test_what_is_held_gives_no_bytes_back() -> None:
+    keyed, found = wide(), Shares()
+    publish_each(keyed, 3000, 6, together=False)
+    keyed.passes()
+    assert settled(keyed, found, {keyed.topic: 0}) == 0
+    assert keyed.left() == keyed.published
+    assert settled(keyed, found) > 0
+    left = keyed.left()
+    assert set(newest(keyed.published)) <= set(left)
+    assert length(left) < length(keyed.published) / 10, "but for the last segment, most of which is another topic's"
+
+
+SIZES = st.lists(st.tuples(KEYS, st.sampled_from([0, 1, 30, 900])), min_size=1, max_size=6)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(SIZES | st.just("settle"), min_size=4, max_size=50), st.sampled_from([None, "zstd"]))
+def test_never_more_is_dead_than_there_is_and_what_was_cleaned_is_clean(steps: list[object], how: str | None) -> None:
+    keyed, shares = wide(4096), Shares()
+    for step in [*steps, "settle"]:
+        if isinstance(step, list):
+            keyed.publish(*[(key, Random(size).randbytes(size)) for key, size in step], compression=how)
+            continue
+        keyed.seal()
+        keyed.passes()
+        living, topic = keyed.writer.journal.living(), keyed.topic
+        living.taken = keyed.compaction.taken({})
+        sources = sealed(keyed.writer.journal)
+        assert all(0 <= one.dead <= one.total for one in (share_of(source, living) for source in sources))
+        ranges = [one for source in sources if (one := source.index.range_of(topic)) is not None]
+        if topic in living.taken:
+            assert living.taken[topic].size(0, 1 << 40) <= sum(one.bytes for one in ranges)
+        settled(keyed, shares)
+        assert settled(keyed, shares) == 0
+        assert set(newest(keyed.published)) - set(keyed.left()) <= {one for one in keyed.published if not one[2]}

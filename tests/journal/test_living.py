@@ -71,3 +71,21 @@ def test_what_compaction_takes_is_not_wanted() -> None:
     living = Living({1: 10}, {}, frozenset(), taken={1: OffsetSet([*range(10, 30), *range(200, 300)])})
     assert living.share(1, TopicRange(10, 50, 40, 1000)) == 0.5
     assert living.share(1, TopicRange(200, 300, 100, 1000)) == 0.0
+
+
+@pytest.mark.parametrize(("size", "share"), [(1, 0.99), (40, 0.6), (100, 0.0), (1 << 24, 0.0)])
+def test_what_compaction_takes_is_measured_in_bytes_where_they_are_known(size: int, share: float) -> None:
+    taken = OffsetSet()
+    for offset in range(10, 20):
+        taken.add(offset, size)
+    living = Living({1: 0}, {}, frozenset(), taken={1: taken})
+    assert living.share(1, TopicRange(0, 100, 100, 1000)) == share
+    assert living.share(1, TopicRange(20, 100, 80, 1000)) == 1.0
+
+
+def test_what_compaction_takes_below_the_first_offset_is_not_counted_twice() -> None:
+    taken = OffsetSet()
+    for offset in range(100):
+        taken.add(offset, 5)
+    living = Living({1: 50}, {}, frozenset(), taken={1: taken})
+    assert living.share(1, TopicRange(0, 100, 100, 1000)) == 0.25

@@ -53,3 +53,52 @@ def test_a_part_of_it_is_copied_and_taken_out_again(
     assert found.lowest() == min(left, default=None)
     assert len(found.below()) == len(left)
     assert len(part) == len([one for one in model if one < end]), "a copy does not change"
+
+
+SIZED = st.dictionaries(OFFSETS, st.integers(1, 1 << 24), max_size=60)
+
+
+def sized(sizes: dict[int, int]) -> OffsetSet:
+    found = OffsetSet()
+    for offset, size in sizes.items():
+        found.add(offset, size)
+        found.add(offset, size)  # the second time it is in
+    return found
+
+
+@given(SIZED, RANGES)
+def test_the_bytes_of_all_are_known_and_of_a_part_never_more_than_that(sizes: dict[int, int], asked: list[int]) -> None:
+    found, whole = sized(sizes), sum(sizes.values())
+    assert found.size(0, 1 << 40) == whole
+    first, end = asked
+    parts = found.size(0, first) + found.size(first, end) + found.size(end, 1 << 40)
+    assert whole - 3 * len(sizes) <= parts <= whole, "each is about right, and together they are not more"
+    assert OffsetSet(sizes).size(0, 1 << 40) == 0, "nobody told"
+
+
+@given(SIZED, RANGES, OFFSETS)
+def test_what_is_taken_out_takes_its_part_of_the_bytes_along(sizes: dict[int, int], taken: list[int], end: int) -> None:
+    found, first, last = sized(dict.fromkeys(sizes, 100)), *taken
+    part, removed = found.below(end), found.below()
+    removed.remove(part, first, last)
+    found.discard(first, last)
+    for left in (found, part, removed):
+        assert left.size(0, 1 << 40) == 100 * len(left)
+        assert left.size(first, last) == 100 * left.count(first, last)
+        left.discard(0, 1 << 40)
+        left.add(first, 7)
+        assert left.size(0, 1 << 40) == 7, "nothing is left of the others"
+
+
+def test_large_and_small_ones_are_told_apart_where_they_do_not_lie_close() -> None:
+    found = sized({**dict.fromkeys(range(128), 1 << 20), **dict.fromkeys(range(128, 1024), 3)})
+    assert found.size(0, 128) == 128 << 20
+    assert found.size(128, 1024) == 896 * 3
+    found.discard(0, 100)
+    assert found.size(128, 1024) == 896 * 3
+    assert found.size(0, 128) == 28 << 20
+
+
+def test_bytes_without_measure_change_nothing_of_what_lies_beside() -> None:
+    found = sized({**dict.fromkeys(range(64), 1 << 60), **dict.fromkeys(range(64, 128), 3)})
+    assert found.size(64, 128) == 64 * 3

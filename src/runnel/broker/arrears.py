@@ -60,13 +60,16 @@ class Arrears:
             self._due.setdefault(run.log, start)
             self.count += run.end - start
 
-    def read(self, log: Log, found: Slice) -> int:
-        """`found` is next of its topic; how many records before it, or in it, retention took."""
+    def read(self, log: Log, found: Slice, skipped: int = 0) -> int:
+        """`found` is next of its topic; how many records before it, or in it, retention took.
+
+        Of its records `skipped` were not due any more: see `skip`.
+        """
         due = self._due.get(log)
         if due is None:
             return 0
         self._due[log] = found.end
-        self.count = max(0, self.count - (found.end - due))
+        self.count = max(0, self.count - (found.end - due - skipped))
         return max(0, min(self._timeline.first(log), found.end) - due)
 
     def skip(self, count: int) -> int:

@@ -196,9 +196,10 @@ class PatternCursor:
             before, self.position = self.position, place + len(found)
             if (log := self._log_of(found)) is None:
                 continue  # deleted meanwhile: told when this is caught up
-            gone = self._arrears.read(log, found)
-            missed = Missed(before, place, gone, RETENTION) if gone else None
+            told = self._skipped
             kept = self._kept(log, found)
+            gone = self._arrears.read(log, found, told - self._skipped)
+            missed = Missed(before, place, gone, RETENTION) if gone else None
             if kept is not None or missed is not None:
                 return Taken([] if kept is None else [kept], missed)
 
@@ -259,6 +260,10 @@ class PatternCursor:
             step = min(count, run.end - start)
             missed = joined(missed, self._advance(step, reason))
             count -= step
+        if self._skipped and self.position >= self._behind_until:
+            # All that was on disk is passed, and told: it must not be held against what comes to lie there later.
+            self._behind, self._skipped = None, 0
+            self._arrears.close(self._behind_until)
         return missed
 
     def next_bytes(self) -> int:

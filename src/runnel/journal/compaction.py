@@ -13,11 +13,12 @@ Below: history, living, offset_set. Above: broker.cleaning.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from hashlib import blake2b
+from itertools import accumulate, pairwise
 
 from runnel.core.errors import BadBatch, RunnelError
-from runnel.core.packing import Unpacked, unpack
+from runnel.core.packing import HEADER_SIZE, MAX_RAW, Unpacked, unpack
 from runnel.journal.cleaner import Job
 from runnel.journal.cleaning import WAIT
 from runnel.journal.entry import Part
@@ -32,6 +33,9 @@ MAX_KEYS = 512 * 1024  # in one pass: some 80 MiB
 RECORDS = 500  # looked at between two looks at the clock
 TOMBSTONE_AGE = 24 * 3600.0
 _LOOKS = 24  # tombstones are looked for so often in the time that they are kept
+_BESIDE = 4  # bytes of a record besides its key and value: their lengths, about
+_SIZE_BITS = (HEADER_SIZE + MAX_RAW).bit_length()
+_MAX_SIZE = (1 << _SIZE_BITS) - 1
 
 
 class _Topic:
@@ -66,7 +70,7 @@ class KeyPass:
         self.tombstone: int | None = None  # the time of the oldest that stayed
         self._history, self._known, self._old, self._max_keys = history, known, old, max_keys
         self._first, self._end = bounds
-        self._newest: dict[bytes, int] = {}
+        self._newest: dict[bytes, int] = {}  # offset and size, in one number: there are many
         self._salt = secrets.token_bytes(16)  # nobody can choose keys that look the same to us
         self._work = self._run()
 
@@ -89,17 +93,17 @@ class KeyPass:
             if item is None:
                 yield
                 continue
-            for at, (offset, time, key, is_empty) in enumerate(_keyed(item, start) or ()):
+            for at, (offset, time, key, is_empty, size) in enumerate(_keyed(item, start) or ()):
                 if offset >= self._end:
                     break
                 name = self._name(key)
                 if (before := newest.get(name)) is not None:
-                    known.superseded.add(before)
+                    known.superseded.add(before >> _SIZE_BITS, before & _MAX_SIZE)
                     kept -= 1
                 elif len(newest) >= self._max_keys:
                     reached = offset
                     break
-                newest[name] = offset
+                newest[name] = offset << _SIZE_BITS | min(size, _MAX_SIZE)
                 if is_empty:
                     self._stays(time)
                 if at % RECORDS == RECORDS - 1:
@@ -117,7 +121,7 @@ class KeyPass:
                 if (keyed := _keyed(item, self._first)) is None:
                     fixed = True
                     continue
-                for at, (offset, time, key, is_empty) in enumerate(keyed):
+                for at, (offset, time, key, is_empty, size) in enumerate(keyed):
                     if offset >= stop:
                         break
                     if offset in known.superseded:
@@ -126,7 +130,7 @@ class KeyPass:
                     # A tombstone may go when no older record of its key can be there: none below, and none that hides.
                     is_over = is_empty and time <= self._old and offset < clean and not fixed
                     if is_over or self._name(key) in newest:
-                        known.superseded.add(offset)
+                        known.superseded.add(offset, size)
                         kept -= 1
                     elif is_empty:
                         self._stays(time)
@@ -265,10 +269,10 @@ def _count(item: Found | Staged | Lost, first: int, end: int) -> int:
     return sum(max(0, min(end, run.offset + run.count) - max(first, run.offset)) for run in runs_of(item))
 
 
-def _keyed(item: Found | Staged | Lost, first: int) -> Iterator[tuple[int, int, bytes, bool]] | None:
-    """The offset, time and key of each record that has a key, from an offset on; and whether it is a tombstone.
+def _keyed(item: Found | Staged | Lost, first: int) -> Iterator[tuple[int, int, bytes, bool, int]] | None:
+    """The offset, time and key of each record that has a key, from an offset on.
 
-    None: that cannot be told here.
+    And whether it is a tombstone, and how many bytes it has on disk. None: that cannot be told here.
     """
     if isinstance(item, (Staged, Lost)):
         return None
@@ -278,18 +282,26 @@ def _keyed(item: Found | Staged | Lost, first: int) -> Iterator[tuple[int, int, 
         return None  # whoever reads it is told; here it stays
 
 
-def _keys_in(item: Found, batch: Unpacked, first: int) -> Iterator[tuple[int, int, bytes, bool]]:
+def _keys_in(item: Found, batch: Unpacked, first: int) -> Iterator[tuple[int, int, bytes, bool, int]]:
     keys, values = batch.keys, batch.values
     if keys is None:
         return
+    sizes = _sizes(len(item.body), keys, values)
     if item.runs is None and batch.deltas is not None:
         for at, delta in enumerate(batch.deltas):
             if (key := keys[at]) is not None and item.base + delta >= first:
-                yield item.base + delta, item.time, key, not values[at]
+                yield item.base + delta, item.time, key, not values[at], sizes[at]
         return
     at = item.at
     for run in runs_of(item):
         for offset in range(run.offset, run.offset + run.count):
             if (key := keys[at]) is not None and offset >= first:
-                yield offset, run.time, key, not values[at]
+                yield offset, run.time, key, not values[at], sizes[at]
             at += 1
+
+
+def _sizes(length: int, keys: Sequence[bytes | None], values: Sequence[bytes]) -> list[int]:
+    """What each record has of the bytes of its batch, by how long it is before compression; together, all of them."""
+    ends = list(accumulate(len(key or b"") + len(value) + _BESIDE for key, value in zip(keys, values, strict=True)))
+    marks = [length * end // ends[-1] for end in ends]
+    return [end - begin for begin, end in pairwise((0, *marks))]

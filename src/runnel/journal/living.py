@@ -68,5 +68,9 @@ class Living(msgspec.Struct):
         if first > found.first:
             share = (found.end - first) / (found.end - found.first)
         if (taken := self.taken.get(topic)) is not None:
-            share -= taken.count(max(first, found.first), found.end) / max(1, found.records)
+            begin = max(first, found.first)
+            if dead := taken.size(begin, found.end):  # of a large value and a small one, one each is not half
+                share -= dead / max(1, found.bytes)
+            else:
+                share -= taken.count(begin, found.end) / max(1, found.records)
         return max(0.0, share)

@@ -1,23 +1,31 @@
 """A set of offsets, a bit each: small where they lie close, and as large as they are many where they do not.
 
+How many bytes they stand for is known for each 64 of them, a *lane*: of a part of a lane, it is that part of its bytes.
+The lanes of a page lie in one number, as its bits do.
 Below: nothing. Above: compaction (fills it), living, cleaner (ask it).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 PAGE = 1024
 _SHIFT, _MASK = 10, PAGE - 1
+_LANE = 64
+_LANE_SHIFT, _LANE_MASK = 6, (1 << _LANE) - 1
+_WIDTH = 40  # bits of the bytes of a lane
+_MOST = (1 << _WIDTH) - 1
+_LARGEST = _MOST // _LANE  # bytes of one record: a lane never runs over into the next
 
 
 class OffsetSet:
     """Offsets that were put in, in any order."""
 
-    __slots__ = ("_count", "_pages")
+    __slots__ = ("_count", "_pages", "_sizes")
 
     def __init__(self, offsets: Iterable[int] = ()) -> None:
         self._pages: dict[int, int] = {}
+        self._sizes: dict[int, int] = {}  # by page: the bytes of its lanes
         self._count = 0
         for offset in offsets:
             self.add(offset)
@@ -31,18 +39,21 @@ class OffsetSet:
     def __contains__(self, offset: int) -> bool:
         return bool(self._pages.get(offset >> _SHIFT, 0) >> (offset & _MASK) & 1)
 
-    def add(self, offset: int) -> None:
-        """Put an offset in."""
+    def add(self, offset: int, size: int = 0) -> None:
+        """Put an offset in, and the bytes of its record; 0: they are not known."""
         page, bit = offset >> _SHIFT, 1 << (offset & _MASK)
         bits = self._pages.get(page, 0)
         if not bits & bit:
             self._pages[page] = bits | bit
             self._count += 1
+            if size:
+                lane = (offset & _MASK) >> _LANE_SHIFT
+                self._sizes[page] = self._sizes.get(page, 0) + (min(size, _LARGEST) << lane * _WIDTH)
 
     def below(self, end: int | None = None) -> OffsetSet:
         """A copy, of those below `end`; None: of all."""
         copy = OffsetSet()
-        copy._pages, copy._count = dict(self._pages), self._count
+        copy._pages, copy._sizes, copy._count = dict(self._pages), dict(self._sizes), self._count
         if end is not None and self._pages:
             copy.discard(end, (max(self._pages) + 1) << _SHIFT)
         return copy
@@ -59,28 +70,22 @@ class OffsetSet:
         """How many of [first, end) are in."""
         return sum((self._pages[page] & mask).bit_count() for page, mask in self._masks(first, end))
 
+    def size(self, first: int, end: int) -> int:
+        """The bytes of those of [first, end), about; 0: not known."""
+        return sum(size for page, mask in self._masks(first, end) for _, size in self._lanes(page, mask))
+
     def discard(self, first: int, end: int) -> int:
         """Take out all of [first, end); how many that were."""
-        gone = 0
+        before = self._count
         for page, mask in self._masks(first, end):
-            bits = self._pages[page]
-            gone += (bits & mask).bit_count()
-            if left := bits & ~mask:
-                self._pages[page] = left
-            else:
-                del self._pages[page]
-        self._count -= gone
-        return gone
+            self._take(page, mask)
+        return before - self._count
 
     def remove(self, others: OffsetSet, first: int, end: int) -> None:
         """Take out those of [first, end) that are in `others`."""
         for page, mask in others._masks(first, end):
-            if gone := self._pages.get(page, 0) & others._pages[page] & mask:
-                self._count -= gone.bit_count()
-                if left := self._pages[page] & ~gone:
-                    self._pages[page] = left
-                else:
-                    del self._pages[page]
+            if page in self._pages:
+                self._take(page, others._pages[page] & mask)
 
     def spans_without(self, first: int, end: int) -> list[tuple[int, int]]:
         """The stretches of [first, end) that are not in."""
@@ -98,6 +103,29 @@ class OffsetSet:
         if end > start:
             spans.append((start, end))
         return spans
+
+    def _take(self, page: int, mask: int) -> None:
+        """Take some bits out of a page, and their part of its bytes."""
+        bits = self._pages[page]
+        left = bits & ~mask
+        self._count -= bits.bit_count() - left.bit_count()
+        if not left:
+            del self._pages[page]
+            self._sizes.pop(page, None)
+        elif left != bits:
+            if page in self._sizes:
+                self._sizes[page] = sum(size << lane * _WIDTH for lane, size in self._lanes(page, left))
+            self._pages[page] = left
+
+    def _lanes(self, page: int, mask: int) -> Iterator[tuple[int, int]]:
+        """The bytes of some bits of a page, by lane, where there are any."""
+        bits, sizes = self._pages[page], self._sizes.get(page, 0)
+        some = bits & mask
+        lane = 0
+        while sizes:
+            if size := sizes & _MOST:
+                yield lane, size * (some & _LANE_MASK).bit_count() // (bits & _LANE_MASK).bit_count()
+            bits, some, sizes, lane = bits >> _LANE, some >> _LANE, sizes >> _WIDTH, lane + 1
 
     def _masks(self, first: int, end: int) -> list[tuple[int, int]]:
         """The pages in which something of [first, end) may lie, and which bits of them that is."""
