@@ -106,6 +106,7 @@ class Life:
             spent = time.perf_counter() - began
             if not cleaned:
                 raise ValueError("the cleaner was not done after five minutes")
+            await _until_clean(broker)
             after = await _read(broker, kept, loads.each)
             found = _cleaner(broker)
         if found.given_back <= given_back:
@@ -131,6 +132,13 @@ def _is_clean(broker: Any) -> bool:
     """Whether little is left of what is dead."""
     found = _cleaner(broker)
     return bool(found.segments) and found.live > 0.75 * found.on_disk
+
+
+async def _until_clean(broker: Any, patience: float = 180) -> None:
+    """Return when next to nothing is dead: the cleaner takes its time."""
+    async with asyncio.timeout(patience):
+        while (found := _cleaner(broker)).live < 0.95 * found.on_disk:  # noqa: ASYNC110  # a thread does it
+            await asyncio.sleep(0.5)
 
 
 async def _fill(broker: Any, names: list[str], each: int) -> None:

@@ -31,6 +31,7 @@ class Loads:
 
     alone: int = 5_000
     each: int = 1_000  # of the tasks
+    turn: int = TURN
     fsyncs: int = 100
 
 
@@ -68,7 +69,7 @@ def question(*, quick: bool = False, folder: Path, loads: Loads | None = None) -
             where(folder),
             'fsync="commit" and crc on; 100 B random values; each await returns when all of it is synced',
             f"a transaction of {TOPICS} topics publishes one value to each; against one value to one topic",
-            f"both take turns of {TURN} commits of each task on the same broker",
+            f"both take turns of {loads.turn} commits of each task on the same broker",
         ],
     )
 
@@ -109,21 +110,21 @@ async def _in_turn(folder: Path, loads: Loads, tasks: int, count: int, other: Tu
             for _ in range(times):
                 await topics[0].publish(values[0])
 
-        for _ in range(count // TURN):
+        for _ in range(count // loads.turn):
             for doing, writes, name in ((transact, ours, "ours"), (publish, theirs, "theirs")):
                 with watching(writes):
-                    spent[name] += await _timed(doing, tasks)
+                    spent[name] += await _timed(doing, tasks, loads.turn)
         stored = sum(topic.end for topic in broker.statistics().topics.values())
-    done = count // TURN * TURN * tasks
+    done = count // loads.turn * loads.turn * tasks
     if stored != done * (TOPICS + 1):
         raise ValueError(f"{stored:,} records are stored, not {done * (TOPICS + 1):,}")
     other.found = _figures(done, spent["theirs"], theirs) | disk
     return _figures(done, spent["ours"], ours) | disk
 
 
-async def _timed(doing: Callable[[int], Awaitable[None]], tasks: int) -> float:
+async def _timed(doing: Callable[[int], Awaitable[None]], tasks: int, turn: int) -> float:
     begun = time.perf_counter()
-    await asyncio.gather(*(doing(TURN) for _ in range(tasks)))
+    await asyncio.gather(*(doing(turn) for _ in range(tasks)))
     return time.perf_counter() - begun
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import runnel
-from benchmarks import catch_up, durable, history, idempotent, staging
+from benchmarks import catch_up, durable, history, idempotent, staging, transactions
 from benchmarks.__main__ import main
 from benchmarks.disk import FSYNC, PER_SYNC, PREFIX, Unsuitable, Writes, scratch, watching
 from benchmarks.disk import file_system as kind_of
@@ -20,6 +20,7 @@ from benchmarks.report import report
 ASKED: list[Callable[[Path], Question]] = [
     lambda folder: durable.question(folder=folder, loads=durable.Loads(alone=2, each=1, lists=4, topics=70, fsyncs=1)),
     lambda folder: idempotent.question(folder=folder, loads=idempotent.Loads(2, 1, 4, turn=2, fsyncs=1)),
+    lambda folder: transactions.question(folder=folder, loads=transactions.Loads(alone=2, each=1, turn=1, fsyncs=1)),
     lambda folder: staging.question(folder=folder, loads=staging.Loads(lists=3, seconds=0.05, fsyncs=1)),
     lambda folder: catch_up.question(folder=folder, loads=catch_up.Loads(records=5_000, seconds=0.02, fsyncs=1)),
 ]
@@ -31,7 +32,7 @@ def asked(question: Question) -> Answer:
     return answer
 
 
-@pytest.mark.parametrize("question", ASKED, ids=["durable", "idempotent", "staging", "catch_up"])
+@pytest.mark.parametrize("question", ASKED, ids=["durable", "idempotent", "transactions", "staging", "catch_up"])
 def test_every_contender_of_a_question_about_a_disk_gives_its_figures(
     question: Callable[[Path], Question], tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ from runnel.journal.living import Living
 from runnel.journal.segment import START, SegmentInfo
 from runnel.journal.source import Source
 
-BOUND = 0.5  # the dead share from which on a segment is written again
+BOUND = 0.4  # of a segment must be dead: so that, in the long run, at most 1 / 0.4 bytes are written for each published
 MAX_INPUTS = 8  # segments in one job
 SMALL = 8  # a segment is small when so many of them make up a full one
 LEAST = 64  # a job is to give back at least this part of a full segment
