@@ -104,7 +104,7 @@ def test_any_point_of_a_brokers_life_can_be_restored(tmp_path: Path, seed: int) 
         try:
             for _ in range(4):
                 life.listen(dice.randrange(10, 60))
-                done = archive(tmp_path / "data", tmp_path / "archive")
+                done = archive(tmp_path / "data", tmp_path / "archive", hold=True)
                 assert done.missed is None
         finally:
             life.kill()
