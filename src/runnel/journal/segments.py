@@ -8,6 +8,7 @@ Below: manifest, history, retention, cleaner, archived. Above: journal.
 from __future__ import annotations
 
 import errno
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
@@ -32,7 +33,7 @@ from runnel.journal.storage import Storage
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
-class Segments:
+class Segments(ABC):
     """What a journal has on disk, and what is on its way out."""
 
     def __init__(self, storage: Storage, options: JournalOptions, found: Manifest, ledger: Ledger) -> None:
@@ -49,9 +50,9 @@ class Segments:
         """A segment to be read, with the others."""
         return Source(self.storage, info, builder, self.handles)
 
+    @abstractmethod
     def sync(self) -> None:
         """Make durable what is written."""
-        raise NotImplementedError
 
     # -- archives that hold -------------------------------------------------------------------------------------
 
