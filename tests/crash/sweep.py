@@ -12,7 +12,6 @@ from contextlib import nullcontext
 from random import Random
 
 from runnel.core.errors import RunnelError
-from runnel.journal.compaction import Compaction
 from runnel.journal.journal import Journal
 from runnel.testing import fates
 from runnel.testing.power import MemoryStorage, PowerLost
@@ -127,7 +126,7 @@ class Sweep:
         promises.hand_out_all(state)
         promises.states, promises.returned = [state], 0
         world.storage, world.journal = storage, journal
-        world.compaction = Compaction(journal.history, tombstone_age=60.0)
+        world.recall()
         world.exact = world.fsync == "commit"
         for _ in range(3):
             world.step()

@@ -10,7 +10,7 @@ from runnel.core.errors import RunnelError
 from runnel.journal import cleaner
 from runnel.journal.journal import Journal
 from runnel.testing.power import MemoryStorage, PowerLost
-from tests.journal.cleaning_rig import Seen, World, clean, finished, sealed
+from tests.journal.cleaning_rig import Seen, World, clean, committed_in, finished, sealed
 from tests.journal.rig import SMALL
 
 
@@ -24,26 +24,47 @@ def world_of(seed: int) -> tuple[World, MemoryStorage]:
     return world, storage
 
 
-def calls_of(seed: int) -> int:
+def clean_all(journal: Journal, *, place: bool) -> None:
+    """Clean all segments, or put a stage into the one that it was committed in; then give back what nobody wants."""
+    if place:
+        source = next(one for one in sealed(journal) if committed_in(journal, [one]))
+        assert clean(journal, [source], placing=committed_in(journal, [source])).placed
+    else:
+        clean(journal)
+    journal.retain(journal.ledger.time)
+
+
+def calls_of(seed: int, *, place: bool = False) -> int:
     """How many calls a cleaning takes."""
     world, storage = world_of(seed)
     before = storage.calls
-    clean(world.journal)
+    clean_all(world.journal, place=place)
     return storage.calls - before
 
 
-@pytest.mark.parametrize(("seed", "midway"), [(0, False), (1, True), (2, True), (3, False)])
-def test_the_power_goes_at_any_call(seed: int, midway: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("seed", "midway", "place"),
+    [
+        (0, False, False),
+        (1, True, False),
+        (2, True, False),
+        (3, False, False),
+        (0, True, True),
+        (3, True, True),
+        (5, False, True),
+    ],
+)
+def test_the_power_goes_at_any_call(seed: int, midway: bool, place: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if seed % 2:
         monkeypatch.setattr(cleaner, "BLOCK", 1500)
-    total = calls_of(seed)
+    total = calls_of(seed, place=place)
     assert total > 8
     for call in range(1, total + 1):
         world, storage = world_of(seed)
         wanted = world.wanted(world.journal.ledger)
         storage.crash_at, storage.midway = storage.calls + call, midway
         with pytest.raises(PowerLost):
-            clean(world.journal)
+            clean_all(world.journal, place=place)
         for _, found in list(storage.worst())[call % 4 :: 4]:  # over all calls, each of them
             _check(world, found, wanted)
         _check(world, storage.after_kill(), wanted, again=True)

@@ -178,6 +178,6 @@ def test_an_entry_that_is_still_being_written_is_no_damage(tmp_path: Path) -> No
     source = Source(OsStorage(tmp_path), SegmentInfo(1, 1, first_sequence=10), builder)
     source.written = 384
     builder.add(384, topic=1, base=0, last=0, sequence=10, time=0, size=1)  # in the index, and not to be read yet
-    store: Any = SimpleNamespace(journal=SimpleNamespace(history=History([source])))
+    store: Any = SimpleNamespace(journal=SimpleNamespace(history=History([source])), keeps_packed=False)
     store.read = lambda plan, came: came(plan, b"")
     assert CatchUp(store, dict, lambda: None, sequence=True).take(10, 1) is END

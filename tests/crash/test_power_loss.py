@@ -28,6 +28,7 @@ def test_a_crash_at_any_call_loses_nothing_that_was_acknowledged(seed: int, tall
     tally["lives"] += 1
     tally["points"] += sweep.points
     tally["openings"] += sweep.openings
+    tally["placed"] += sweep.world.placed
     tally.update(sweep.operations)
 
 
@@ -37,6 +38,7 @@ def test_there_were_enough_crashes(tally: Counter[str], capsys: pytest.CaptureFi
     with capsys.disabled():
         print(f"\n{tally['points']:,} crash points in {tally['lives']} lives, {tally['openings']:,} openings")  # noqa: T201
     assert tally["points"] >= WANTED
+    assert tally["placed"], "no stage was ever put into its topic"
     assert {"write", "sync", "rename", "remove", "truncate", "sync_names", "allocate", "create"} <= tally.keys()
 
 

@@ -13,12 +13,15 @@ from typing import Any
 
 from runnel.core.packing import pack
 from runnel.core.record import Meta
-from runnel.journal.cleaning import Shares, choose
+from runnel.journal import key_note
+from runnel.journal.cleaner import Job
+from runnel.journal.cleaning import Shares, choose, placing
 from runnel.journal.compaction import Compaction
 from runnel.journal.draft import Draft, WriteFailed
 from runnel.journal.entry import Kind, Part, state
 from runnel.journal.group_state import GroupState
 from runnel.journal.journal import Journal
+from runnel.journal.key_pass import KeyPass
 from runnel.journal.ledger import CursorState, TopicState
 from runnel.journal.options import JournalOptions
 from runnel.journal.parts import (
@@ -128,7 +131,9 @@ class World:
         self.disk: Callable[[Watched], Storage] = lambda storage: storage  # what the journal gets to see of it
         self.journal: Journal
         self.compaction: Compaction
+        self.under_way: KeyPass | None = None  # a look for keys
         self.made = 0  # values, so that no two are the same
+        self.placed = 0  # stages whose records the cleaner put into their topics
 
     # -- opening ------------------------------------------------------------------------------------------------
 
@@ -140,12 +145,27 @@ class World:
     def open(self) -> None:
         """Open the journal, compare it with what was promised, and go on from there."""
         self.journal = Journal.open(self.disk(self.storage), self.options(), now=self.now)
-        self.compaction = Compaction(self.journal.history, tombstone_age=60.0)
+        self.recall()
         _, found = self.promises.check(self.journal, killed=self.intact, exact=self.exact)
         promises = self.promises
         promises.hand_out_all(found)
         promises.states, promises.returned = [found], 0
         self.exact, self.intact = self.fsync == "commit", True
+
+    def recall(self) -> None:
+        """Go on looking for keys from where it was noted."""
+        self.compaction = Compaction(self.journal.history, tombstone_age=60.0)
+        note = key_note.load(self.journal.storage, self.journal.manifest.journal)
+        if note is not None:
+            list(self.compaction.recall(note, self.journal.living()))
+        self.under_way = self.compaction.under_way
+
+    def note(self, job: Job | None = None) -> None:
+        """Note what is known of keys; or not, for it must do no harm."""
+        if self.random.random() < 0.7:
+            key_note.save(
+                self.journal.storage, self.compaction.note(self.journal.manifest.journal, job, self.under_way)
+            )
 
     # -- steps --------------------------------------------------------------------------------------------------
 
@@ -343,26 +363,58 @@ class World:
         """Write old segments again, as the broker's cleaner would, while others go on writing."""
         journal = self.journal
         living = journal.living()
-        while (look := self.compaction.due(living, {}, self.now)) is not None:
-            while not look.done:
+        while (look := self.under_way or self.compaction.due(living, {}, self.now)) is not None:
+            self.under_way = look
+            while not look.done and self.random.random() < 0.9:  # or it is gone on with later
                 look.step()
+            if not look.done:
+                self.note()
+                break
+            self.under_way = None
             if (part := self.compaction.over(look, self.now)) is not None:
                 self.write([Draft([part], self.now)])
+            self.note()
         living.taken = self.compaction.taken({})
         shares = Shares()
         for _ in shares.look(tuple(journal.history.sources), living):
             pass
-        chosen = choose(shares.now, self.segment_bytes, self.random.choice((0.02, 0.5)), 1 << 30)
+        bound = self.random.choice((0.02, 0.5))
+        chosen = choose(shares.now, self.segment_bytes, bound, 1 << 30)
         if not chosen:
             return
-        job = journal.clean(chosen, living)
+        self.work_off(journal.clean(chosen, living, placing(shares.now, chosen, bound)))
+
+    def place_stage(self) -> None:
+        """Write a segment again in which stages were committed, with their records, or what lives of them."""
+        living = self.journal.living()
+        committed = [
+            (source, stages)
+            for source in self.journal.history.sources
+            if source.info.id in living.segments
+            and (stages := [one.id for topic, found in source.index.topics() for one in living.stages_in(topic, found)])
+        ]
+        if not committed:
+            return self.commit_stage()
+        source, stages = self.random.choice(committed)
+        some = self.random.sample(stages, self.random.randint(1, len(stages)))
+        living.taken = self.compaction.taken({})
+        return self.work_off(self.journal.clean([source], living, some))
+
+    def work_off(self, job: Job) -> None:
+        """Do what a job does, while others go on writing, and put it in place."""
+        journal = self.journal
         try:
             while not job.done:
                 job.step()
                 if self.random.random() < 0.2:
                     self.random.choice((World.publish, World.trim, World.progress, World.commit_stage))(self)
-            if journal.replace(job) and (parts := self.compaction.replaced(job, self.now)):
-                self.write([Draft(parts, self.now)])
+            self.note(job)
+            if journal.replace(job):
+                self.placed += len(job.placed)
+                if parts := self.compaction.replaced(job, self.now):
+                    self.write([Draft(parts, self.now)])
+                if job.placed:
+                    journal.retain(self.now)
         finally:
             job.abandon()
             journal.let_go(job)
@@ -502,6 +554,7 @@ STEPS: list[tuple[Callable[[World], Any], float]] = [
     (World.trim, 5),
     (World.retain, 2),
     (World.clean, 6),
+    (World.place_stage, 6),
     (World.move_cursor, 8),
     (World.forget_cursor, 1),
     (World.create_group, 3),

@@ -102,14 +102,29 @@ def sealed(journal: Journal) -> list[Source]:
 
 
 def clean(
-    journal: Journal, sources: Sequence[Source] | None = None, taken: Mapping[int, OffsetSet] | None = None
+    journal: Journal,
+    sources: Sequence[Source] | None = None,
+    taken: Mapping[int, OffsetSet] | None = None,
+    placing: Collection[int] = (),
 ) -> Job:
     """Write sealed segments again, by default all of them, and put the new ones in their place."""
     living = journal.living()
     living.taken = taken or {}
-    job = finished(journal.clean(sealed(journal) if sources is None else sources, living))
+    job = finished(journal.clean(sealed(journal) if sources is None else sources, living, placing))
     assert journal.replace(job)
     return job
+
+
+def committed_in(journal: Journal, sources: Sequence[Source] | None = None) -> list[int]:
+    """The stages whose commits lie in some segments, by default in all that are sealed."""
+    living = journal.living()
+    within = sealed(journal) if sources is None else sources
+    return sorted(
+        stage.id
+        for source in within
+        for topic, found in source.index.topics()
+        for stage in living.stages_in(topic, found)
+    )
 
 
 class World:
@@ -139,7 +154,9 @@ class World:
         if not sources:
             return None
         first = self.random.randrange(len(sources))
-        return clean(self.journal, sources[first : first + self.random.randrange(1, 5)])
+        sources = sources[first : first + self.random.randrange(1, 5)]
+        stages = [stage for stage in committed_in(self.journal, sources) if self.random.random() < 0.5]
+        return clean(self.journal, sources, placing=stages)
 
     def publish(self) -> None:
         """A batch of any kind."""

@@ -11,7 +11,7 @@ from runnel.core.journal_errors import FormatUnknown, JournalDamaged
 from runnel.core.packing import pack, unpack
 from runnel.journal import archived, cleaner, merged
 from runnel.journal.cleaner import Job
-from runnel.journal.entry import Entry, Kind, state
+from runnel.journal.entry import STAGE_TOPIC, Entry, Kind, state
 from runnel.journal.found import Lost
 from runnel.journal.index import IndexFile
 from runnel.journal.living import Name
@@ -23,7 +23,7 @@ from runnel.journal.stage_state import StageState
 from runnel.journal.swap import read_whole
 from runnel.testing import FaultyStorage, MemoryStorage
 from runnel.testing.faults import CHANGING, READING
-from tests.journal.cleaning_rig import World, by_sequence, by_topic, clean, finished, sealed
+from tests.journal.cleaning_rig import World, by_sequence, by_topic, clean, committed_in, finished, sealed
 from tests.journal.rig import Writer, flip, small_windows
 
 
@@ -341,3 +341,135 @@ def test_compressed_batches_are_read_and_written_as_such() -> None:
     compressions = {unpack(merged.batch_of(part.body)).header.compression for part in found if part.kind == Kind.MERGED}
     assert compressions == {"zstd"}
     assert len(found) < 10
+
+
+# -- stages that are put into their topics ----------------------------------------------------------------------
+
+
+def with_a_stage(batches: int = 40, size: int = 300) -> Writer:
+    """Topics 1 to 3, and a stage that was committed to the first, in the middle of what was published."""
+    writer = example(20)
+    writer.write([stage_part(StageState(1, "w", 0, 0, 0, 1, 5))])
+    for ordinal in range(batches):
+        writer.write([staged_part(1, ordinal, pack([b"%d" % ordinal * 20, b"s" * size]), 5)])
+        if ordinal % 5 == 0:
+            writer.publish(2, b"between")
+    writer.publish(1, b"before")
+    ledger = writer.journal.ledger
+    commit = stage_commit_part(ledger.stages[1], ledger.topics[1].end, ledger.sequence, writer.now + 1)
+    writer.write([commit])
+    for number in range(40):
+        writer.publish(1 + number % 3, b"%d" % number * 20, b"behind")
+    return writer
+
+
+def with_its_commit(writer: Writer) -> Source:
+    (source,) = [one for one in sealed(writer.journal) if committed_in(writer.journal, [one])]
+    return source
+
+
+def kinds_in(writer: Writer) -> set[int]:
+    return {part.kind for source in sealed(writer.journal) for entry in entries_of(source) for part in entry.parts}
+
+
+@pytest.mark.parametrize("cleaned", [False, True])
+@pytest.mark.parametrize("block", [400, 1 << 20])
+def test_a_stage_is_put_where_its_commit_was_and_reads_the_same(
+    cleaned: bool, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = with_a_stage()
+    journal = writer.journal
+    before = by_sequence(journal.history, {1, 2, 3})
+    topics = [by_topic(journal.history, topic) for topic in (1, 2, 3)]
+    if cleaned:
+        clean(journal)
+    monkeypatch.setattr(cleaner, "BLOCK", block)
+    job = clean(journal, [with_its_commit(writer)], placing=[1])
+    assert job.placed == {1}
+    assert not journal.ledger.committed
+    assert by_sequence(journal.history, {1, 2, 3}) == before
+    assert [by_topic(journal.history, topic) for topic in (1, 2, 3)] == topics
+    assert Kind.STAGE_COMMIT not in kinds_in(writer)
+    journal.retain(writer.now)
+    clean(journal)
+    assert Kind.STAGED not in kinds_in(writer)
+    assert by_sequence(journal.history, {1, 2, 3}) == before
+    for kill in (True, False):
+        if kill:
+            writer.killed()
+        else:
+            writer.journal.close()
+            writer.reopen()
+        assert not writer.journal.ledger.committed
+        assert by_sequence(writer.journal.history, {1, 2, 3}) == before
+
+
+@pytest.mark.parametrize("cleaned", [False, True])
+def test_only_what_lives_of_a_stage_is_put_into_its_topic(cleaned: bool) -> None:
+    writer = with_a_stage()
+    journal = writer.journal
+    if cleaned:
+        clean(journal)
+    base = next(iter(journal.ledger.committed.values())).base
+    writer.write([trim_part(1, base + 31, 0)])
+    taken = OffsetSet(range(base + 40, base + 50))
+    expected = [one for one in by_topic(journal.history, 1, base + 31) if one.offset not in taken]  # type: ignore[union-attr]
+    job = clean(journal, [with_its_commit(writer)], {1: taken}, [1])
+    assert job.taken == {1: 10}
+    assert by_topic(journal.history, 1, base + 31) == expected
+    assert by_topic(journal.history, 1, base)[: len(expected)] == expected  # nothing of it is left before that
+
+
+def test_a_commit_that_stays_says_which_offsets_were_left_alone() -> None:
+    writer = with_a_stage()
+    stage = next(iter(writer.journal.ledger.committed.values()))
+    job = clean(writer.journal)
+    assert job.left == {1: [(stage.base, stage.end)]}
+    assert job.placed == set()
+
+
+def test_a_large_stage_takes_as_many_segments_as_it_needs_all_of_names_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cleaner, "BLOCK", 1000)
+    writer = with_a_stage(80)
+    before, source = by_sequence(writer.journal.history, {1, 2, 3}), with_its_commit(writer)
+    job = clean(writer.journal, [source], placing=[1])
+    assert len(job.made) > 5
+    assert {info.number for info in job.made} == {source.info.number}
+    assert all(info.end < writer.options.segment_bytes + 3000 for info in job.made)
+    for one, two in pairwise(job.made):
+        assert one.end_sequence == two.first_sequence
+    assert by_sequence(writer.journal.history, {1, 2, 3}) == before
+    made = [one for one in sealed(writer.journal) if one.info in job.made]
+    clean(writer.journal, made[1:3])  # the names of its neighbours are taken
+    at = sealed(writer.journal).index(made[0])
+    clean(writer.journal, sealed(writer.journal)[at : at + 2])
+    names = [one.info.name for one in sealed(writer.journal)]
+    assert len(set(names)) == len(names)
+    writer.killed()
+    assert by_sequence(writer.journal.history, {1, 2, 3}) == before
+
+
+def test_a_stage_that_was_not_committed_there_ends_a_job() -> None:
+    writer = with_a_stage()
+    source = with_its_commit(writer)
+    others = [one for one in sealed(writer.journal) if one.info.number < source.info.number]
+    job = writer.journal.clean(others, writer.journal.living(), [1])
+    with pytest.raises(JournalDamaged, match="its commit is not where its records should be"):
+        finished(job)
+    assert job.following == 1
+    assert not writer.journal.manifest.unnamed(writer.storage.names())
+
+
+def test_a_staged_batch_that_is_damaged_ends_a_job_and_the_stage_is_named() -> None:
+    writer = with_a_stage()
+    staged = next(one for one in sealed(writer.journal) if one.index.range_of(STAGE_TOPIC | 1) is not None)
+    position, _ = staged.index.window(STAGE_TOPIC | 1, 0)
+    flip(writer.storage, staged.info.name, position + 200)
+    before = by_topic(writer.journal.history, 1)
+    job = writer.journal.clean([with_its_commit(writer)], writer.journal.living(), [1])
+    with pytest.raises(JournalDamaged, match="stage 1"):
+        finished(job)
+    assert job.following == 1
+    assert by_topic(writer.journal.history, 1) == before

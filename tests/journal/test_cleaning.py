@@ -8,7 +8,7 @@ import pytest
 
 from runnel.core.packing import pack
 from runnel.journal import cleaning
-from runnel.journal.cleaning import Share, Shares, choose, share_of
+from runnel.journal.cleaning import Share, Shares, choose, placing, share_of
 from runnel.journal.entry import Kind, state
 from runnel.journal.options import JournalOptions
 from runnel.journal.parts import progress_part, stage_commit_part, stage_part, staged_part, trim_part
@@ -256,8 +256,8 @@ def settle(writer: Writer, found: Shares, bound: float) -> list[list[int]]:
             return jobs
         jobs.append([source.info.generation for source in picked])
         assert len(jobs) < 30, "it cleans for ever"
-        living = writer.journal.living()
-        found.made(clean(writer.journal, picked).made, living)
+        living, stages = writer.journal.living(), placing(found.now, picked, bound)
+        found.made(clean(writer.journal, picked, placing=stages).made, living)
 
 
 @pytest.mark.parametrize("bound", [0.1, 0.5])
@@ -295,22 +295,73 @@ def test_nothing_is_cleaned_twice_in_a_row_unless_something_died(seed: int, boun
         assert len(jobs) < 20
 
 
-@pytest.mark.parametrize("bound", [0.1, 0.5])
-def test_the_half_of_a_commit_that_cannot_go_is_no_reason_to_try_for_ever(bound: float) -> None:
-    """A stage's commit stands for many records and is small: how much of its topic lives is far from its share."""
+# -- stages -----------------------------------------------------------------------------------------------------
+
+
+def with_a_stage(records: int = 1000, beside: int = 0) -> tuple[Writer, int]:
+    """A topic with a committed stage of some 16,000 bytes in a sealed segment, beside others of so many bytes."""
     writer = Writer(options=JournalOptions(segment_bytes=1 << 14, min_free=0))
     topic, other = writer.topic("t"), writer.topic("other")
-    staged = pack([b""] * 1000)
-    writer.write([stage_part(StageState(1, "w", 0, 0, 0, topic, 5)), staged_part(1, 0, staged, 5)])
+    values = [b"x" * 16] * (records // 10)
+    writer.write([stage_part(StageState(1, "w", 0, 0, 0, topic, 5))])
+    for ordinal in range(10):
+        writer.write([staged_part(1, ordinal, pack(values), 5)])
     ledger = writer.journal.ledger
     writer.write([stage_commit_part(ledger.stages[1], 0, ledger.sequence, writer.now + 1)])
-    for _ in range(10):
+    for _ in range(beside // 1000):
         writer.publish(topic, bytes(1000))
     writer.publish(other, bytes(1 << 14))
+    return writer, topic
+
+
+@pytest.mark.parametrize("bound", [0.1, 0.5])
+def test_a_stage_that_is_dead_enough_goes_into_its_topic_once(bound: float) -> None:
+    writer, topic = with_a_stage()
+    found = Shares()
+    assert settle(writer, found, bound) == []
+    writer.write([trim_part(topic, 900, 0)])
+    assert settle(writer, found, bound)
+    assert not writer.journal.ledger.committed
+    ranges = [one for source in sealed(writer.journal) if (one := source.index.range_of(topic)) is not None]
+    assert [(one.first, one.end, one.records) for one in ranges] == [(900, 1000, 100)]
+    assert settle(writer, found, bound) == []
+    assert settle(writer, Shares(), bound) == []  # nor is it after a restart
+
+
+def test_a_stage_is_left_where_it_lies_while_most_of_it_lives() -> None:
+    writer, topic = with_a_stage()
+    writer.write([trim_part(topic, 200, 0)])
+    assert settle(writer, Shares(), 0.5) == []
+    assert list(writer.journal.ledger.committed) == [1]
+
+
+def test_a_dead_stage_waits_while_much_lives_beside_its_commit() -> None:
+    writer, topic = with_a_stage(records=100, beside=10_000)
+    writer.write([trim_part(topic, 60, 0)])
+    assert settle(writer, Shares(), 0.5) == []
+    writer.write([trim_part(topic, 106, 0)])  # and now most of that is dead as well
+    assert settle(writer, Shares(), 0.5)
+    assert not writer.journal.ledger.committed
+
+
+def test_what_is_dead_of_a_stage_is_not_live() -> None:
+    writer, topic = with_a_stage()
+    writer.write([trim_part(topic, 500, 0)])
+    found = Shares()
+    look(found, writer)
+    there = [share for share in found.now if share is not None]
+    (stage,) = [one for share in there for one in share.stages]
+    assert stage.live == stage.total // 2
+    assert found.live == sum(share.live for share in there) - stage.live
+
+
+def test_a_stage_that_cannot_be_read_is_no_reason_to_clean() -> None:
+    writer, topic = with_a_stage()
     writer.write([trim_part(topic, 900, 0)])
     found = Shares()
-    assert len(settle(writer, found, bound)) == 1
-    writer.write([trim_part(topic, 1009, 0)])  # now it can
-    settle(writer, found, bound)
-    ranges = [one for source in sealed(writer.journal) if (one := source.index.range_of(topic)) is not None]
-    assert [(one.first, one.end) for one in ranges] == [(1009, 1010)]
+    look(found, writer)
+    assert choose(found.now, 1 << 14, 0.5)
+    found.refuse_stage(1)
+    look(found, writer)
+    assert choose(found.now, 1 << 14, 0.5) == []
+    assert placing(found.now, sealed(writer.journal), 0.5) == frozenset()

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 
 import pytest
@@ -9,15 +9,18 @@ from hypothesis import strategies as st
 
 from runnel.core.packing import pack
 from runnel.core.record import Meta
+from runnel.journal import key_note
+from runnel.journal.cleaner import Job
 from runnel.journal.cleaning import WAIT, Shares, choose, share_of
-from runnel.journal.compaction import Compaction, KeyPass
+from runnel.journal.compaction import Compaction
 from runnel.journal.draft import Draft
 from runnel.journal.entry import Kind, Part, state
 from runnel.journal.gone import Reason
+from runnel.journal.key_pass import KeyPass
 from runnel.journal.options import JournalOptions
 from runnel.journal.parts import stage_commit_part, stage_part, staged_part, trim_part
 from runnel.journal.stage_state import StageState
-from tests.journal.cleaning_rig import Seen, by_topic, clean, finished, sealed
+from tests.journal.cleaning_rig import Seen, by_topic, clean, committed_in, finished, sealed
 from tests.journal.rig import SMALL, Writer, flip
 
 AGE = 1000  # microseconds
@@ -33,6 +36,7 @@ class Keyed:
         self.compaction = Compaction(self.writer.journal.history, AGE / 1e6, max_keys)
         self.published: list[tuple[int, bytes | None, bytes]] = []  # offset, key, value
         self.max_keys = max_keys
+        self.under_way: KeyPass | None = None
 
     def publish(self, *records: tuple[bytes | None, bytes], compression: str | None = None) -> None:
         """One batch."""
@@ -43,6 +47,18 @@ class Keyed:
         crc, last = int.from_bytes(body[:4], "little"), base + len(records) - 1
         self.writer.write([Part(Kind.BATCH, body, crc, self.topic, base, last, ledger.sequence, time)])
         self.published += [(base + at, key, value) for at, (key, value) in enumerate(records)]
+
+    def stage(self, *batches: Sequence[tuple[bytes | None, bytes]]) -> None:
+        """Batches that are staged, and committed at once."""
+        writer, ledger = self.writer, self.writer.journal.ledger
+        number, base = ledger.next_stage, ledger.topics[self.topic].end
+        writer.write([stage_part(StageState(number, "w", number, 0, 0, self.topic, 5))])
+        for ordinal, records in enumerate(batches):
+            metas = [None if key is None else Meta(key) for key, _ in records]
+            writer.write([staged_part(number, ordinal, pack([value for _, value in records], metas), 5)])
+        writer.write([stage_commit_part(ledger.stages[number], base, ledger.sequence, writer.now + 1)])
+        flat = [record for records in batches for record in records]
+        self.published += [(base + at, key, value) for at, (key, value) in enumerate(flat)]
 
     def seal(self) -> None:
         """Have all that was published in sealed segments."""
@@ -57,7 +73,8 @@ class Keyed:
     def passes(self, holds: Mapping[int, int] | None = None) -> int:
         """Look as often as it is due."""
         count = 0
-        while (found := self.due(holds)) is not None:
+        while (found := self.under_way or self.due(holds)) is not None:
+            self.under_way = None
             while not found.done:
                 found.step()
             part = self.compaction.over(found, self.writer.now)
@@ -70,21 +87,60 @@ class Keyed:
     def due(self, holds: Mapping[int, int] | None = None) -> KeyPass | None:
         return self.compaction.due(self.writer.journal.living(), holds or {}, self.writer.now)
 
-    def clean(self, holds: Mapping[int, int] | None = None, which: slice = slice(None)) -> None:
-        """Look, and write some of the segments again."""
+    def clean(
+        self,
+        holds: Mapping[int, int] | None = None,
+        which: slice = slice(None),
+        *,
+        place: bool = True,
+        note: bool = False,
+    ) -> None:
+        """Look, and write some of the segments again, with the stages that were committed in them or without."""
         self.passes(holds)
         journal = self.writer.journal
         if not (sources := sealed(journal)[which]):
             return
-        job = clean(journal, sources, self.compaction.taken(holds or {}))
+        stages = committed_in(journal, sources) if place else []
+        living = journal.living()
+        living.taken = self.compaction.taken(holds or {})
+        job = finished(journal.clean(sources, living, stages))
+        if note:
+            self.note(job)
+        assert journal.replace(job)
         parts = self.compaction.replaced(job, self.writer.now)
         if parts:
             journal.write([Draft(parts, self.writer.now)])
 
-    def restart(self) -> None:
-        self.writer.journal.close()
-        self.writer.reopen()
-        self.compaction = Compaction(self.writer.journal.history, AGE / 1e6, self.max_keys)
+    def look(self, steps: int = 1) -> None:
+        """Begin a pass, or go on with it, and leave it in the middle."""
+        if self.under_way is None:
+            self.under_way = self.due()
+        while self.under_way is not None and steps:
+            self.under_way.step()
+            steps -= 1
+            if self.under_way.done:
+                if (part := self.compaction.over(self.under_way, self.writer.now)) is not None:
+                    self.writer.write([part])
+                self.under_way = None
+
+    def note(self, job: Job | None = None) -> None:
+        """Note what is known."""
+        journal = self.writer.journal
+        key_note.save(journal.storage, self.compaction.note(journal.manifest.journal, job, self.under_way))
+
+    def restart(self, *, kill: bool = False) -> None:
+        """Another life, that knows what was noted."""
+        if kill:
+            self.writer.killed()
+        else:
+            self.writer.journal.close()
+            self.writer.reopen()
+        journal = self.writer.journal
+        self.compaction = Compaction(journal.history, AGE / 1e6, self.max_keys)
+        note = key_note.load(journal.storage, journal.manifest.journal)
+        if note is not None:
+            list(self.compaction.recall(note, journal.living()))
+        self.under_way = self.compaction.under_way
 
     def left(self) -> list[tuple[int, bytes | None, bytes]]:
         """What there is on disk."""
@@ -232,20 +288,75 @@ def test_a_tombstone_without_a_key_is_an_empty_value() -> None:
     assert keyed.left() == keyed.published
 
 
-def test_a_tombstone_stays_behind_records_that_were_staged() -> None:
+def test_records_that_were_staged_are_compacted_as_all_others() -> None:
     keyed = Keyed()
-    writer = keyed.writer
-    body = pack([b"staged"], [Meta(b"a")])
-    writer.write([stage_part(StageState(1, "w", 0, 0, 0, keyed.topic, 5)), staged_part(1, 0, body, 5)])
-    ledger = writer.journal.ledger
-    writer.write([stage_commit_part(ledger.stages[1], 0, ledger.sequence, writer.now + 1)])
+    keyed.publish((b"a", b"1"), (b"b", b"2"))
+    keyed.stage([(b"a", b"3"), (b"c", b"4"), (b"c", b"5")], [(b"d", b"6"), (None, b"7")])
+    keyed.publish((b"d", b"8"), (b"e", b"9"))
+    keyed.stage([(b"e", b"10")])
+    keyed.seal()
+    keyed.clean()
+    assert keyed.left() == newest(keyed.published)
+    assert not keyed.writer.journal.ledger.committed
+    assert keyed.compacted == keyed.writer.journal.ledger.topics[keyed.topic].end
+
+
+def test_a_tombstone_takes_what_was_staged_and_goes_after_it() -> None:
+    keyed = Keyed()
+    keyed.stage([(b"a", b"staged")])
     keyed.publish((b"a", b"1"), (b"a", b""))
     keyed.seal()
-    for _ in range(3):
-        keyed.clean()
+    keyed.clean()
+    assert [value for _, _, value in keyed.left()] == [b""]
+    keyed.later()
+    keyed.clean()
+    assert keyed.left() == []
+
+
+def test_a_tombstone_stays_while_what_it_took_is_still_staged() -> None:
+    keyed = Keyed()
+    keyed.publish((b"b", b"0"), (b"b", b"1"))
+    keyed.stage([(b"a", b"staged"), (b"c", b"2")])
+    keyed.publish((b"a", b""), (b"b", b"3"))
+    keyed.seal()
+    for _ in range(3):  # its commit is written again, and it stays where it lies
+        keyed.clean(place=False)
         keyed.later()
-    assert view(keyed.left()) == {}
-    assert [value for _, _, value in keyed.left()] == [b"staged", b""]
+        assert [value for _, _, value in keyed.left()] == [b"staged", b"2", b"", b"3"]
+    keyed.clean()
+    keyed.later()
+    keyed.clean()
+    assert [value for _, _, value in keyed.left()] == [b"2", b"3"]
+
+
+def test_a_tombstone_that_was_staged_is_one() -> None:
+    keyed = Keyed()
+    keyed.publish((b"a", b"1"))
+    keyed.stage([(b"a", b""), (b"b", b"2")])
+    keyed.seal()
+    keyed.clean()
+    keyed.later()
+    keyed.clean()
+    assert [value for _, _, value in keyed.left()] == [b"2"]
+
+
+def test_a_stage_that_is_put_into_its_topic_while_it_is_looked_through_is_looked_through_once() -> None:
+    for stop in range(1, 8):
+        keyed = Keyed()
+        keyed.stage(*[[(b"%d" % (number % 3), b"%d" % number * 200)] for number in range(12)])
+        keyed.publish((b"1", b"last"))
+        keyed.seal()
+        found = keyed.due()
+        assert found is not None
+        for _ in range(stop):
+            found.step()
+        clean(keyed.writer.journal, placing=[1])
+        keyed.writer.journal.retain(keyed.writer.now)
+        while not found.done:
+            found.step()
+        keyed.compaction.over(found, keyed.writer.now)
+        keyed.clean()
+        assert keyed.left() == newest(keyed.published)
 
 
 def test_a_tombstone_stays_behind_damage_that_may_hide_what_it_took() -> None:
@@ -423,14 +534,112 @@ def test_a_topic_that_was_deleted_meanwhile_is_forgotten() -> None:
     assert keyed.compaction.taken({}) == {}
 
 
+# -- across restarts --------------------------------------------------------------------------------------------
+
+
+def test_what_was_noted_is_not_looked_for_again_and_is_taken() -> None:
+    keyed = Keyed()
+    keyed.publish((b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"c", b"4"))
+    keyed.seal()
+    assert keyed.passes() == 1
+    keyed.note()
+    keyed.restart(kill=True)
+    assert keyed.due() is None
+    assert [list(one.spans_without(0, 4)) for one in keyed.compaction.taken({}).values()] == [[(1, 4)]]
+    keyed.clean()
+    assert keyed.left() == newest(keyed.published)
+
+
+def test_how_much_was_kept_is_known_after_a_restart() -> None:
+    keyed = Keyed()
+    for number in range(10):
+        keyed.publish((b"%d" % number, b"1"))
+    keyed.seal()
+    assert keyed.passes() == 1
+    keyed.note()
+    keyed.restart()
+    keyed.publish((b"0", b"2"))
+    keyed.seal()
+    assert keyed.due() is None, "one new record is not ten"
+
+
+@pytest.mark.parametrize("noted", [False, True])
+def test_a_job_that_was_put_in_place_before_a_crash_is_known_to_be_over(noted: bool) -> None:
+    keyed = Keyed()
+    keyed.publish((b"x", b"0"), (b"a", b"1"), (b"b", b"2"), (b"a", b"3"))
+    keyed.seal()
+    keyed.passes()
+    keyed.note()
+    journal = keyed.writer.journal
+    living = journal.living()
+    living.taken = keyed.compaction.taken({})
+    job = finished(journal.clean(sealed(journal), living))
+    if noted:
+        keyed.note(job)
+    assert journal.replace(job)
+    keyed.restart(kill=True)  # before anything was written about it
+    assert keyed.compaction.taken({}) == {}
+    assert (keyed.due() is None) == noted
+    assert keyed.left() == newest(keyed.published)
+
+
+def test_a_job_that_was_not_put_in_place_before_a_crash_is_as_if_it_had_never_been() -> None:
+    keyed = Keyed()
+    keyed.publish((b"a", b"1"), (b"b", b"2"), (b"a", b"3"))
+    keyed.seal()
+    keyed.passes()
+    journal = keyed.writer.journal
+    living = journal.living()
+    living.taken = keyed.compaction.taken({})
+    keyed.note(finished(journal.clean(sealed(journal), living)))
+    keyed.restart(kill=True)
+    assert keyed.due() is None
+    keyed.clean()
+    assert keyed.left() == newest(keyed.published)
+
+
+def test_what_others_wrote_again_is_looked_through_again() -> None:
+    """A version that knows no notes may have been here."""
+    keyed = Keyed()
+    keyed.publish((b"a", b"1"), (b"b", b"2"), (b"a", b"3"))
+    keyed.seal()
+    keyed.passes()
+    keyed.note()
+    clean(keyed.writer.journal)
+    keyed.restart()
+    assert keyed.compaction.taken({}) == {}
+    keyed.clean()
+    assert keyed.left() == newest(keyed.published)
+
+
+def test_what_was_trimmed_or_deleted_meanwhile_is_not_recalled() -> None:
+    keyed = Keyed()
+    keyed.publish((b"a", b"1"), (b"b", b"2"), (b"a", b"3"))
+    keyed.seal()
+    keyed.passes()
+    keyed.note()
+    keyed.writer.write([trim_part(keyed.topic, 1, 0)])
+    keyed.restart()
+    assert keyed.compaction.taken({}) == {}
+    keyed.note()
+    keyed.writer.write([state(Kind.TOPIC_DELETED, topic=keyed.topic)])
+    keyed.restart()
+    assert repr(keyed.compaction) == "<Compaction of 0 topics>"
+
+
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d", None])
 BATCHES = st.lists(st.tuples(KEYS, st.sampled_from([b"", b"1", b"2"])), min_size=1, max_size=5)
 STEPS = st.lists(
-    BATCHES | st.sampled_from(["seal", "clean", "clean some", "restart", "later", "trim"]), min_size=3, max_size=25
+    BATCHES
+    | st.lists(BATCHES, min_size=1, max_size=3).map(tuple)
+    | st.sampled_from(["seal", "clean", "clean some", "clean beside stages", "restart", "later", "trim"])
+    | st.sampled_from(["note", "look", "clean and note", "kill"]),
+    min_size=3,
+    max_size=25,
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(STEPS, st.integers(1, 6))
 def test_whatever_happens_a_reader_finds_the_newest_values(steps: list[object], max_keys: int) -> None:
     keyed = Keyed(max_keys)
@@ -438,16 +647,28 @@ def test_whatever_happens_a_reader_finds_the_newest_values(steps: list[object], 
     for step in steps:
         if isinstance(step, list):
             keyed.publish(*step)
+        elif isinstance(step, tuple):
+            keyed.stage(*step)
         elif step == "seal":
             keyed.seal()
         elif step == "clean":
             keyed.clean()
         elif step == "clean some":
             keyed.clean(which=slice(1, 3))
+        elif step == "clean beside stages":
+            keyed.clean(place=False)
         elif step == "restart":
             keyed.restart()
         elif step == "later":
             keyed.later()
+        elif step == "note":
+            keyed.note()
+        elif step == "look":
+            keyed.look(2)
+        elif step == "clean and note":
+            keyed.clean(note=True)
+        elif step == "kill":
+            keyed.restart(kill=True)
         else:
             first = keyed.writer.journal.ledger.topics[keyed.topic].end // 2
             keyed.writer.write([trim_part(keyed.topic, first, 0)])

@@ -14,7 +14,7 @@ import pytest
 
 from runnel.core.journal_errors import FolderInUse, FolderUnusable
 from runnel.journal import folder
-from runnel.journal.folder import FolderLock, ReadersLease, file_system
+from runnel.journal.folder import FolderLock, Owner, ReadersLease, file_system, said_owner
 
 
 @pytest.fixture(autouse=True)
@@ -208,3 +208,24 @@ def test_a_network_file_system_is_warned_about(
         lock.take()
     lock.release()
     assert [f"({kind})" in record.getMessage() for record in caplog.records] == [True] * warned
+
+
+def test_an_owner_that_shares_says_so(tmp_path: Path) -> None:
+    assert said_owner(tmp_path) == Owner(None)
+    for shares in (True, False):
+        lock = FolderLock(tmp_path, shares=shares)
+        lock.take()
+        lock.take()  # it has it
+        assert said_owner(tmp_path) == Owner(os.getpid(), shares)
+        with pytest.raises(FolderInUse) as raised:
+            FolderLock(tmp_path, tries=0).take()
+        assert raised.value.pid == os.getpid()
+        lock.release()
+    (tmp_path / "LOCK").write_text("nonsense")
+    assert said_owner(tmp_path) == Owner(None)
+
+
+def test_one_that_tries_once_does_not_wait(owner: FolderLock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder.time, "sleep", lambda seconds: pytest.fail("it waited"))
+    with pytest.raises(FolderInUse):
+        FolderLock(owner.folder, tries=0).take()

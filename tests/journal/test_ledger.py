@@ -403,3 +403,26 @@ def test_a_dropped_stage_and_one_of_a_deleted_topic_are_gone() -> None:
 
 def test_it_shows_itself() -> None:
     assert repr(of(made_topic(1, 1, 1), cursor("a", 1))) == "<Ledger, 1 topics, 1 cursors, 0 groups>"
+
+
+def test_a_trim_forgets_the_committed_stages_before_it_and_no_others() -> None:
+    ledger = Ledger()
+    for topic in (1, 2):
+        ledger.apply([made_topic(topic, topic, 9)], 1)
+    for stage, (topic, base) in enumerate([(1, 0), (2, 0), (1, 3), (1, 6), (2, 3)], 1):
+        opened = StageState(stage, "w", stage, 0, 0, topic, 1)
+        ledger.apply([stage_part(opened), staged_part(stage, 0, pack([b"x"] * 3), 1)], 1)
+        ledger.apply([stage_commit_part(ledger.stages[stage], base, ledger.sequence, 1)], 1)
+    ledger.checked()
+    ledger.apply([trim_part(1, 5, 0)], 2)  # the second is cut in the middle
+    assert set(ledger.committed) == {2, 3, 4, 5}
+    assert ledger.changed_stages == {1}
+    ledger.forget_placed([4, 99])
+    assert set(ledger.committed) == {2, 3, 5}
+    assert ledger.changed_stages == {1, 4}
+    again = Ledger()
+    again.restore(msgspec.msgpack.decode(msgspec.msgpack.encode(ledger.changes(everything=True))))
+    again.apply([trim_part(1, 9, 0), trim_part(2, 3, 0)], 3)
+    assert set(again.committed) == {5}
+    again.apply([state(Kind.TOPIC_DELETED, topic=2)], 4)
+    assert not again.committed

@@ -10,7 +10,7 @@ from runnel.journal.living import Living, Name
 from runnel.journal.offset_set import OffsetSet
 from runnel.journal.parts import stage_commit_part, stage_part, staged_part, topic_part, trim_part
 from runnel.journal.segment import SegmentInfo
-from runnel.journal.stage_state import StageState
+from runnel.journal.stage_state import Committed, StageState
 
 LIVING = Living({1: 0, 2: 50}, {}, frozenset({7}))
 
@@ -89,3 +89,22 @@ def test_what_compaction_takes_below_the_first_offset_is_not_counted_twice() -> 
         taken.add(offset, 5)
     living = Living({1: 50}, {}, frozenset(), taken={1: taken})
     assert living.share(1, TopicRange(0, 100, 100, 1000)) == 0.25
+
+
+def test_of_a_committed_stage_no_more_than_its_name_lies_in_a_segment() -> None:
+    stages = [Committed(1, 5, 20, 80, 1000), Committed(2, 5, 90, 95, 1000), Committed(3, 5, 200, 300, 1000)]
+    living = Living({5: 0}, {}, frozenset({1, 2, 3}), committed={5: stages})
+    found = TopicRange(10, 100, 90, 500)  # 25 records beside stages
+    assert list(living.stages_in(5, found)) == stages[:2]
+    assert living.share(5, found) == 1.0
+    living.taken = {5: OffsetSet(range(20, 80))}
+    assert living.share(5, found) == 1.0
+    living.taken = {5: OffsetSet([10])}
+    assert living.share(5, found) < 1.0
+    living.taken, living.firsts[5] = {}, 50
+    assert living.share(5, found) == 15 / 25
+    assert living.share(5, TopicRange(200, 300, 100, 20)) == 1.0
+    living.firsts[5] = 250
+    assert living.share(5, TopicRange(200, 300, 100, 20)) == 1.0, "there is nothing here but a name"
+    living.firsts[5] = 300
+    assert living.share(5, TopicRange(200, 300, 100, 20)) == 0.0

@@ -102,3 +102,18 @@ def test_large_and_small_ones_are_told_apart_where_they_do_not_lie_close() -> No
 def test_bytes_without_measure_change_nothing_of_what_lies_beside() -> None:
     found = sized({**dict.fromkeys(range(64), 1 << 60), **dict.fromkeys(range(64, 128), 3)})
     assert found.size(64, 128) == 64 * 3
+
+
+@given(SIZED, OFFSETS, OFFSETS)
+def test_it_is_stored_and_put_in_again(sizes: dict[int, int], first: int, end: int) -> None:
+    found = sized(sizes)
+    copy, part, two = OffsetSet(), OffsetSet(), OffsetSet()
+    copy.put(found.encode())
+    assert copy.encode() == found.encode()
+    assert (len(copy), copy.size(0, 1 << 62)) == (len(found), found.size(0, 1 << 62))
+    part.put(found.encode(first, end))
+    assert len(part) == found.count(first, end)
+    assert {offset for offset in sizes if offset in part} == {offset for offset in sizes if first <= offset < end}
+    two.put([*found.encode(0, first), *found.encode(first)])  # in two pieces, wherever they meet
+    assert len(two) == len(found)
+    assert all(offset in two for offset in sizes)

@@ -9,10 +9,11 @@ import pytest
 
 from runnel.core.journal_errors import FolderInUse, FormatUnknown, JournalDamaged
 from runnel.core.record import Record
-from runnel.journal import checkpoint, manifest
+from runnel.journal import checkpoint, key_note, manifest
 from runnel.journal.extract import Extract
 from runnel.journal.inspection import Inspection
 from runnel.journal.journal import SKIPPED, Journal
+from runnel.journal.key_note import KeyNote
 from runnel.journal.options import JournalOptions
 from runnel.journal.parts import compacted_part
 from runnel.journal.repair import mend, planned, repair
@@ -289,3 +290,15 @@ def test_without_a_manifest_every_key_is_looked_at_again() -> None:
         mend(Survey(hurt_one).run())
         journal = Journal.open(hurt_one, JournalOptions(min_free=0))
         assert [topic.compacted for topic in journal.ledger.topics.values()] == [left]
+
+
+def test_what_is_known_of_keys_is_forgotten() -> None:
+    """What superseded a record may be among what is lost."""
+    storage = small()
+    known = load(storage)
+    key_note.save(storage, KeyNote(known.journal, [info.id for info in known.segments], []))
+    hurt(storage, known.segments[1].name, 200)
+    survey = Survey(storage).run()
+    assert planned(survey)
+    mend(survey)
+    assert key_note.NAME not in storage.names()

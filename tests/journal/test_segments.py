@@ -17,7 +17,7 @@ from runnel.journal.entry import STAGE_TOPIC, Kind, state
 from runnel.journal.found import Lost
 from runnel.journal.journal import Journal
 from runnel.journal.options import JournalOptions
-from runnel.journal.parts import stage_dropped_part, stage_part, staged_part, trim_part
+from runnel.journal.parts import stage_commit_part, stage_dropped_part, stage_part, staged_part, trim_part
 from runnel.journal.segments import Segments
 from runnel.journal.source import Source
 from runnel.journal.stage_state import StageState
@@ -410,3 +410,32 @@ def test_a_job_is_not_put_in_place_of_what_an_archive_began_to_hold_meanwhile() 
     assert sealed(journal) == before
     hold(writer, before[-1].info.number)
     assert journal.replace(job)
+
+
+# -- stages that are put into their topics ----------------------------------------------------------------------
+
+
+def test_the_manifest_says_which_stages_were_placed_until_a_checkpoint_does() -> None:
+    writer = example(20)
+    writer.write([stage_part(StageState(1, "w", 0, 0, 0, 1, 5)), staged_part(1, 0, pack([b"staged"]), 5)])
+    ledger = writer.journal.ledger
+    writer.write([stage_commit_part(ledger.stages[1], ledger.topics[1].end, ledger.sequence, writer.now + 1)])
+    for number in range(60):
+        writer.publish(2, b"%d" % number * 50)
+    before = by_topic(writer.journal.history, 1)
+    clean(writer.journal, placing=[1])
+    assert writer.journal.manifest.placed == [1]
+    killed = MemoryStorage.after_kill(writer.storage)  # type: ignore[arg-type]
+    again = Journal.open(killed, SMALL, now=writer.now)
+    assert again.manifest.placed == []  # what it was opened with is in a checkpoint
+    assert not again.ledger.committed
+    assert by_topic(again.history, 1) == before
+    twice = Journal.open(killed.after_kill(), SMALL, now=writer.now)
+    assert not twice.ledger.committed
+    number = writer.journal.manifest.next_number
+    while writer.journal.manifest.next_number == number:
+        writer.publish(2, b"x" * 700)
+    assert writer.journal.manifest.placed == []
+    writer.killed()
+    assert not writer.journal.ledger.committed
+    assert by_topic(writer.journal.history, 1) == before

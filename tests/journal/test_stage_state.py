@@ -4,7 +4,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.journal.stage_state import Committed, StageKey, StageState
+from runnel.core.stage import StageKey
+from runnel.journal.stage_state import Committed, StageState
 
 NUMBER = st.integers(0, 2**40)
 

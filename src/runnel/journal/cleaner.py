@@ -3,8 +3,9 @@
 What is written consists of *blocks*: stretches of the journal's order in which records lie grouped by
 topic. A job reads sealed files and writes new ones that no manifest names; it changes nothing else.
 Whoever runs it calls `step` until it is `done`, and then has the journal put its segments in place.
-Damage that it meets ends it: what cannot be read is never dropped.
-Below: merging, entry, segment, living. Above: segments (puts in place), broker.cleaning (runs).
+Damage that it meets ends it: what cannot be read is never dropped. The commit of a stage stays as it is, unless the
+job is told to place that stage: then its records are read from where they lie, and written where the commit was.
+Below: merging, entry, segment, staged, living. Above: segments (puts in place), broker.cleaning (runs).
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ from runnel.core.packing import read_header
 from runnel.journal import entry, merged, segment
 from runnel.journal.block_index import BlockIndex, block_of
 from runnel.journal.entry import HEADER, HOLDS_RECORDS, STAGE_TOPIC, Head, Kind, Part, body_crc, size_of, state
+from runnel.journal.found import Lost, Staged
+from runnel.journal.history import History
 from runnel.journal.living import Living
 from runnel.journal.merged import Run
-from runnel.journal.merging import BLOCK, Item, Merging, Piece, Spans, runs_of_batch
+from runnel.journal.merging import BLOCK, Item, Merging, Piece, Spans, parted, runs_of_batch
+from runnel.journal.opened import staged_in
 from runnel.journal.segment import START, TEMPORARY, SegmentInfo
 from runnel.journal.source import Source
+from runnel.journal.staged import followed
 from runnel.journal.storage import File, Storage
 from runnel.journal.swap import write_new
 
@@ -65,7 +70,14 @@ class Job:
     """One cleaning of some neighbouring segments. `step` until `done`, or `abandon`."""
 
     def __init__(
-        self, storage: Storage, sources: Sequence[Source], living: Living, segment_bytes: int, now: int
+        self,
+        storage: Storage,
+        sources: Sequence[Source],
+        living: Living,
+        segment_bytes: int,
+        now: int,
+        history: History | None = None,
+        placing: frozenset[int] = frozenset(),
     ) -> None:
         self.sources = tuple(sources)
         self.made: list[SegmentInfo] = []
@@ -75,6 +87,10 @@ class Job:
         self.taken: dict[int, int] = {}  # by topic: records that compaction took
         self.living = living
         self.reading: Source | None = None  # while it is read: whose fault it is if that fails
+        self.following: int | None = None  # while a stage is: the same
+        self.placed: set[int] = set()  # stages whose records are in what was written
+        self.left: dict[int, list[tuple[int, int]]] = {}  # by topic: offsets of stages that stay where they lie
+        self._history, self._placing = history or History(list(sources)), placing
         self._storage, self._limit, self._now = storage, segment_bytes, now
         self._block_bytes = min(BLOCK, segment_bytes)
         self._generation = 1 + max(source.info.generation for source in sources)
@@ -119,6 +135,9 @@ class Job:
             segment.check_header(source.file.read(0, START), source.info)
             self.reading = None
             yield from self._take(source)
+        if missing := self._placing - self.placed:  # what was passed over of them would be lost
+            self.following = min(missing)
+            raise JournalDamaged(f"stage {self.following}", 0, "its commit is not where its records should be")
         yield from self._write(self._block)
         yield from self._write_staged()
         if self._output is not None:
@@ -168,14 +187,21 @@ class Job:
                     raise FormatUnknown(f"an entry part of kind {kind}", kind, max(_KNOWN))
                 continue  # state: the checkpoints that were written since hold it
             place = STAGE_TOPIC | topic if kind == Kind.STAGED else topic
-            if not wants(place, last):
+            if not wants(place, last) or (kind == Kind.STAGED and topic in self._placing):
                 continue
             body = data[body_at - length : body_at]
             if body_crc(kind, body) != crc:
                 raise JournalDamaged(info.name, head.position, "the crc of a batch is wrong")
             part = Part(kind, body, crc, topic, base, last, sequence, time)
-            if kind in (Kind.STAGED, Kind.STAGE_COMMIT):
+            if kind == Kind.STAGED:
                 yield Item(place, sequence, time, length, None, part)
+            elif kind == Kind.STAGE_COMMIT:
+                staged = staged_in(body, Run(base, sequence, time, part.count), topic)
+                if staged is not None and staged.stage in self._placing:
+                    yield Item(topic, sequence, time, 0, None, part, staged)
+                else:
+                    self.left.setdefault(topic, []).append((base, last + 1))
+                    yield Item(topic, sequence, time, length, None, part)
             elif (piece := self._piece(part)) is not None:
                 yield Item(topic, piece.runs[0].sequence, piece.runs[0].time, piece.raw, piece)
 
@@ -219,12 +245,50 @@ class Job:
                 self._staged.add(item)
         if in_order:
             records.sort(key=attrgetter("sequence"))
-        elif self._block.size + sum(item.size for item in records) > self._block_bytes:
+            for item in records:
+                if item.staged is not None:
+                    yield from self._place(item.staged)
+                else:
+                    yield from self._add([item])
+            return
+        commits = sorted((item for item in records if item.staged is not None), key=attrgetter("sequence"))
+        records = [item for item in records if item.staged is None]
+        for commit in commits:  # the block is parted: what is behind the commit is behind all of its records
+            assert commit.staged is not None
+            before, records = parted(records, commit.sequence)
+            yield from self._add(before)
+            yield from self._place(commit.staged)
+        yield from self._add(records)
+
+    def _add(self, items: list[Item]) -> Iterator[None]:
+        """Put items into one block: into the one that there is, unless they would be too many."""
+        if self._block.size + sum(item.size for item in items) > self._block_bytes:
             yield from self._write(self._block)
-        for item in records:
-            if in_order and self._block.size + item.size > self._block_bytes:
-                yield from self._write(self._block)
+        for item in items:
             self._block.add(item)
+
+    def _place(self, staged: Staged) -> Iterator[None]:
+        """Put what lives of a stage where its commit was."""
+        self.following = staged.stage
+        place = max(staged.base, self.living.firsts[staged.topic])
+        for found in followed(self._history, staged, place, by_sequence=False):
+            if isinstance(found, int):
+                self.read += found
+                yield
+                continue
+            if isinstance(found, Lost):
+                raise JournalDamaged(f"stage {staged.stage}", found.first, found.reason)
+            crc = int.from_bytes(found.body[:4], "little")
+            part = Part(Kind.BATCH, found.body, crc, staged.topic, found.base, found.last, found.sequence, found.time)
+            try:
+                piece = self._piece(part)
+            except BadBatch as error:
+                raise JournalDamaged(f"stage {staged.stage}", found.base, f"not a batch: {error.why}") from error
+            if piece is not None:
+                run = piece.runs[0]
+                yield from self._add([Item(staged.topic, run.sequence, run.time, piece.raw, piece)])
+        self.following = None
+        self.placed.add(staged.stage)
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -240,7 +304,8 @@ class Job:
         if not block:
             return
         output = self._output
-        if output is not None and output.end >= self._limit and len(self.made) + 1 < len(self.sources):
+        may_split = len(self.made) + 1 < len(self.sources) or self._placing  # or it is as large as what was read
+        if output is not None and output.end >= self._limit and may_split:
             yield from self._finish(output, block.sequence, self._time)
             output = None
         if output is None:
@@ -258,10 +323,15 @@ class Job:
         yield
 
     def _begin(self, block: Merging) -> _Output:
-        """The next segment, under the lowest number that is left of those that were read."""
-        number = self.sources[len(self.made)].info.number
-        oldest = self.sources[0].info
+        """The next segment, under the lowest number that is left of those that were read.
+
+        What was staged elsewhere may take more segments than were read: they share the last number.
+        """
+        number = self.sources[min(len(self.made), len(self.sources) - 1)].info.number
+        oldest, there = self.sources[0].info, set(self._storage.names())
         info = SegmentInfo(number, secrets.randbits(63), 0, block.sequence, 0, block.time, 0, self._generation)
+        while info.name in there:
+            info.generation += 1
         if not self.made:
             info.first_sequence, info.first_time = oldest.first_sequence, oldest.first_time
         self.files |= {info.name, info.name + TEMPORARY, info.index_name, info.index_name + TEMPORARY}

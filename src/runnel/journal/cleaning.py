@@ -3,7 +3,8 @@
 A segment is written again when the dead share of it, together with neighbours of its kind, passes a
 bound: with one half, what lives is written once more for at least as much space that comes back, so all
 writing together stays below twice what was published. Small segments, as restarts leave them, are
-put together eight at a time.
+put together eight at a time. Records that were committed as a stage lie elsewhere than their commit; what is
+dead of them is counted where the commit is, since they are put there when it is written again.
 Below: living, history. Above: segments, broker.cleaning.
 """
 
@@ -19,6 +20,7 @@ from runnel.journal.entry import PART, STAGE_TOPIC
 from runnel.journal.living import Living
 from runnel.journal.segment import START, SegmentInfo
 from runnel.journal.source import Source
+from runnel.journal.stage_state import Committed
 
 BOUND = 0.4  # of a segment must be dead: so that, in the long run, at most 1 / 0.4 bytes are written for each published
 MAX_INPUTS = 8  # segments in one job
@@ -29,17 +31,37 @@ WAIT = 3600 * 1_000_000  # microseconds until something is tried again that coul
 _COST = 64 * 1024  # what a job costs besides the bytes: syncs, and a manifest
 
 
+class StageShare(NamedTuple):
+    """How much is wanted of a stage that was committed: of `total` bytes, `live`, about."""
+
+    stage: int
+    total: int
+    live: int
+
+
 class Share(NamedTuple):
-    """How much of a segment is wanted: of `total` bytes, `live`, about."""
+    """How much of a segment is wanted: of `total` bytes, `live`, about.
+
+    `stages` were committed in it, lie where they were staged, and are not all alive.
+    """
 
     source: Source
     total: int
     live: int
+    stages: tuple[StageShare, ...] = ()
 
     @property
     def dead(self) -> int:
         """What would come back."""
         return self.total - self.live
+
+    def due(self, bound: float) -> Share:
+        """With those stages that are dead enough themselves: they go into the segment when it is written again."""
+        if not self.stages:
+            return self
+        due = tuple(one for one in self.stages if _is_dead(one.total - one.live, one.total, bound))
+        total, live = sum(one.total for one in due), sum(one.live for one in due)
+        return Share(self.source, self.total + total, self.live + live, due)
 
 
 def share_of(source: Source, living: Living) -> Share:
@@ -47,16 +69,30 @@ def share_of(source: Source, living: Living) -> Share:
     total = max(0, source.info.end - START)
     held = 0
     live = records = 0.0
+    stages: list[StageShare] = []
     for topic, found in source.index.topics():
         share = living.share(topic, found)
+        committed = living.stages_in(topic, found) if topic in living.committed else ()
+        stages += [one for stage in committed if (one := _stage_share(stage, living)) is not None]
         held += found.bytes
         live += found.bytes * share
-        records += found.records * share
+        records += max(0, found.records - sum(stage.end - stage.base - 1 for stage in committed)) * share
     # Besides batches there are their headers, which live and die with them, and state, which checkpoints hold. Of that
     # a cleaned segment has only the names of its topics, and they would be written again.
     beside = max(0, total - held) * live / max(1, held)
     live += beside if source.is_cleaned else min(beside, records * PART.size)
-    return Share(source, total, min(total, int(live)))
+    return Share(source, total, min(total, int(live)), tuple(stages))
+
+
+def _stage_share(stage: Committed, living: Living) -> StageShare | None:
+    """What is wanted of a committed stage; None: all of it."""
+    first, records = living.firsts.get(stage.topic, stage.end), stage.end - stage.base
+    live = stage.bytes * (stage.end - max(first, stage.base)) // records
+    if (taken := living.taken.get(stage.topic)) is not None:
+        begin = max(first, stage.base)
+        dead = taken.size(begin, stage.end) or taken.count(begin, stage.end) * stage.bytes // records
+        live -= min(live, dead)
+    return StageShare(stage.id, stage.bytes, live) if live < stage.bytes else None
 
 
 class Shares:
@@ -67,6 +103,7 @@ class Shares:
         self._known: dict[int, Share] = {}  # by the id of the segment
         self._living: Living | None = None
         self._refused: dict[int, int | None] = {}  # by the id of a segment: until when; None: for good
+        self._fixed: set[int] = set()  # stages that are not all readable: they stay where they are
         self._made: dict[int, Living] = {}  # by the id of a segment that was just cleaned: by what
         self._whole: dict[int, int] = {}  # what seemed to live in it then, if that was not all
         self.error: Exception | None = None  # why one could not be looked into, in the last look
@@ -79,11 +116,16 @@ class Shares:
     @property
     def live(self) -> int:
         """Those of them that are wanted, about."""
-        return sum(share.live for share in self.now if share is not None)
+        dead = sum(one.total - one.live for share in self.now if share is not None for one in share.stages)
+        return max(0, sum(share.live for share in self.now if share is not None) - dead)
 
     def refuse(self, sources: Iterable[Source], until: int | None = None) -> None:
         """Leave these alone until then, or for good: something in them cannot be read."""
         self._refused |= {source.info.id: until for source in sources}
+
+    def refuse_stage(self, stage: int) -> None:
+        """Leave a committed stage where it lies: something in it cannot be read."""
+        self._fixed.add(stage)
 
     def made(self, infos: Iterable[SegmentInfo], living: Living) -> None:
         """These hold what `living` wanted of others. What still seems to be dead in them is no reason to try again."""
@@ -120,6 +162,8 @@ class Shares:
             if share is None or died is None or any(index.range_of(topic) is not None for topic in died):
                 share = self._share_of(source, living)
                 yield
+            if any(one.stage in self._fixed for one in share.stages):
+                share = share._replace(stages=tuple(one for one in share.stages if one.stage not in self._fixed))
             self._known[number] = share
             found.append(share)
         self.now, self._made = found, {}  # at once: others ask for the sums
@@ -156,6 +200,7 @@ def choose(
     `shares` are those of all sealed segments in their order, None for one that is not to be touched. With `room`,
     what lives in them must fit into so many bytes.
     """
+    shares = [None if one is None else one.due(bound) for one in shares]
     best: list[Source] = []
     best_score = (0.0, 0)
     for start in range(len(shares)):
@@ -171,6 +216,12 @@ def choose(
             if score > best_score:
                 best, best_score = [share.source for share in run], score
     return best
+
+
+def placing(shares: Iterable[Share | None], chosen: Sequence[Source], bound: float = BOUND) -> frozenset[int]:
+    """The stages that go into their topics when the `chosen` segments are written again."""
+    due = (one.due(bound) for one in shares if one is not None and one.source in chosen)
+    return frozenset(one.stage for share in due for one in share.stages)
 
 
 def _score(run: Sequence[Share], segment_bytes: int, bound: float) -> tuple[float, int]:

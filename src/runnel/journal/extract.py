@@ -17,7 +17,7 @@ from runnel.journal.found import Found, Lost, Staged, runs_of
 from runnel.journal.gone import Reason
 from runnel.journal.history import History, Plan
 from runnel.journal.ledger import TopicState
-from runnel.journal.staged import Placing, topic_of
+from runnel.journal.staged import followed
 
 _PLAIN = Meta()
 
@@ -89,16 +89,9 @@ class Extract:
             return  # retention let go of it
         start = staged.sequence if self._by_sequence else staged.base
         place = max(place, start + topic.first - staged.base)  # batches before that may be gone
-        placing = Placing(staged, place, by_sequence=self._by_sequence)
-        stage = topic_of(staged)
-        plan = self._history.plan(stage, placing.ordinal)
-        while plan is not None and not placing.done:
-            parsed = self._history.parse(plan, self._history.fetch(plan), (stage,), by_sequence=False)
-            yield from placing.placed(parsed.items)
-            if parsed.position <= plan.position:
-                break
-            plan = self._history.plan(stage, parsed.place, plan, parsed.position)
-        yield from placing.rest()
+        for found in followed(self._history, staged, place, by_sequence=self._by_sequence):
+            if not isinstance(found, int):
+                yield found
 
     def _told(self, item: Found | Lost, place: int, time: int | None) -> Iterator[Record[bytes] | Gap]:
         if isinstance(item, Found):

@@ -1,6 +1,6 @@
 """Who may use a folder: one owner, and any number of readers who hold a lease while they look.
 
-Below: nothing. Above: broker.place, inspection.
+Below: nothing. Above: broker.folder_place, inspection.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 try:
     import fcntl
@@ -19,6 +20,7 @@ except ImportError:  # Windows: a broker in memory works there
 from runnel.core.journal_errors import FolderInUse, FolderUnusable
 
 LOCK, READERS = "LOCK", "READERS"
+SHARED = "shared"  # written behind the pid of an owner that lets others in
 TRIES = 5
 
 _NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs")
@@ -26,16 +28,48 @@ _NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "glusterfs", "lustre", "f
 log = logging.getLogger("runnel")
 
 
-class FolderLock:
-    """The ownership of a folder. It ends with `release`, or with the process."""
+class Owner(NamedTuple):
+    """Who owns a folder; None where that is not known. Whether others are let in."""
 
-    def __init__(self, folder: Path) -> None:
+    pid: int | None
+    shares: bool = False
+
+
+def read_owner(lock: int) -> Owner:
+    """What is written in the file with the lock, whoever has it."""
+    pid, *rest = os.pread(lock, 64, 0).decode(errors="replace").split() or [""]
+    return Owner(int(pid) if pid.isdigit() else None, rest == [SHARED])
+
+
+def said_owner(folder: Path) -> Owner:
+    """Who says to own a folder, or did last: nobody who asks holds the lock for that."""
+    try:
+        fd = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return Owner(None)
+    try:
+        return read_owner(fd)
+    finally:
+        os.close(fd)
+
+
+class FolderLock:
+    """The ownership of a folder. It ends with `release`, or with the process.
+
+    `shares`: the owner lets other processes in at a socket, and says so in the file. `tries`: how often to look again,
+    when somebody has it.
+    """
+
+    def __init__(self, folder: Path, *, shares: bool = False, tries: int = TRIES) -> None:
         self.folder = folder
+        self._shares, self._tries = shares, tries
         self._fd = -1
         self._readers = -1
 
     def take(self) -> None:
-        """Make the folder if need be, and own it; FolderInUse names who does."""
+        """Make the folder if need be, and own it; FolderInUse names who does. Harmless for the owner."""
+        if self._fd >= 0:
+            return
         if fcntl is None:
             raise FolderUnusable(str(self.folder), "this system has no flock, so two brokers could own it at once")
         try:
@@ -43,7 +77,7 @@ class FolderLock:
             self._fd = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         except OSError as error:
             raise FolderUnusable(str(self.folder), error.strerror or str(error)) from None
-        for left in range(TRIES, -1, -1):  # whoever asks only whether somebody owns it, holds it for a moment
+        for left in range(self._tries, -1, -1):  # whoever asks only whether somebody owns it, holds it for a moment
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
@@ -51,12 +85,12 @@ class FolderLock:
                 if left:
                     time.sleep(0.01)
                     continue
-                pid = os.pread(self._fd, 32, 0).decode(errors="replace").strip()
+                owner = read_owner(self._fd)
                 self.release()
-                raise FolderInUse(str(self.folder), int(pid) if pid.isdigit() else None) from None
+                raise FolderInUse(str(self.folder), owner.pid) from None
         try:
             os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+            os.pwrite(self._fd, f"{os.getpid()}{' ' + SHARED if self._shares else ''}\n".encode(), 0)
             self._readers = os.open(self.folder / READERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         except OSError as error:
             self.release()

@@ -15,8 +15,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-import msgspec
-
 from runnel.core.errors import UsageError
 from runnel.core.journal_errors import FolderUnusable, JournalDamaged
 from runnel.core.pattern import is_pattern, matches
@@ -24,7 +22,7 @@ from runnel.core.record import Gap, Record
 from runnel.journal import manifest, mark
 from runnel.journal.entry import HOLDS_RECORDS, STAGE_TOPIC
 from runnel.journal.extract import Extract
-from runnel.journal.folder import LOCK, ReadersLease
+from runnel.journal.folder import LOCK, Owner, ReadersLease, read_owner
 from runnel.journal.gone import skipped
 from runnel.journal.group_state import GroupState
 from runnel.journal.handles import Handles
@@ -48,12 +46,6 @@ class NoJournal(UsageError):
     def __init__(self, folder: str) -> None:
         self.folder = folder
         super().__init__(f"there is no journal in {folder!r}; name the folder that a broker was opened with")
-
-
-class Owner(msgspec.Struct, frozen=True):
-    """Who has the folder open for writing; the pid is None where it cannot be told."""
-
-    pid: int | None
 
 
 class Held(NamedTuple):
@@ -253,8 +245,7 @@ def owner_of(folder: Path) -> Owner | None:
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
-        pid = os.pread(fd, 32, 0).decode(errors="replace").strip()
-        return Owner(int(pid) if pid.isdigit() else None)
+        return read_owner(fd)
     finally:
         os.close(fd)
     return None

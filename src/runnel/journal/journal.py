@@ -366,6 +366,7 @@ class Journal(Segments):
             checkpoints=[number] if full else [*chain, number],
             full_bytes=size if full else known.full_bytes,
             chain_bytes=0 if full else known.chain_bytes + size,
+            placed=[],  # it holds that
         )
 
     def _swap(self) -> None:

@@ -8,12 +8,14 @@ Below: entry, group_state, stage_state, gone. Above: journal, recovery, checkpoi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heappush
 from struct import Struct
 from typing import Any
 
 import msgspec
 
 from runnel.core.journal_errors import FormatUnknown
+from runnel.core.mark import MarkValue
 from runnel.core.position import Position
 from runnel.core.producers import Producers
 from runnel.core.window import Allowance, MessageIds
@@ -21,8 +23,6 @@ from runnel.journal.entry import Kind, Part
 from runnel.journal.gone import Gone, Reason, note
 from runnel.journal.group_state import GroupState
 from runnel.journal.stage_state import Committed, StageState
-
-MarkValue = int | str | bytes
 
 PIECE = 1000  # items in one piece of a checkpoint
 
@@ -75,6 +75,7 @@ class Ledger:
         self._ids_allowed = Allowance()
         self.stages: dict[int, StageState] = {}  # that are open
         self.committed: dict[int, Committed] = {}  # stages that are read from where they lie
+        self._ends: dict[int, list[tuple[int, int]]] = {}  # by topic, a heap: where its committed stages end, and which
         self.next_topic = 1
         self.next_group = 1
         self.next_stage = 1
@@ -270,7 +271,7 @@ class Ledger:
         self._append(part, size)
         self.stages.pop(stage, None)
         if (known := self.topics.get(part.topic)) is not None and part.last >= known.first:
-            self.committed[stage] = Committed(stage, part.topic, part.base, part.last + 1, size)
+            self._note_committed(Committed(stage, part.topic, part.base, part.last + 1, size))
         self.changed_stages.add(stage)
 
     def _drop_stage(self, part: Part) -> None:
@@ -279,10 +280,26 @@ class Ledger:
 
     def _forget_committed(self, topic: int, first: int) -> None:
         """A topic begins at `first`: stages whose records lie before that are not read any more."""
-        if self.committed:
-            for stage in [one.id for one in self.committed.values() if one.topic == topic and one.end <= first]:
-                del self.committed[stage]
+        ends = self._ends.get(topic, [])
+        while ends and ends[0][0] <= first:
+            _, stage = heappop(ends)
+            if self.committed.pop(stage, None) is not None:
                 self.changed_stages.add(stage)
+        if not ends:
+            self._ends.pop(topic, None)
+
+    def _note_committed(self, one: Committed) -> None:
+        self.committed[one.id] = one
+        heappush(self._ends.setdefault(one.topic, []), (one.end, one.id))
+
+    def forget_placed(self, stages: Iterable[int]) -> None:
+        """The records of these committed stages lie in their topics now: they are not read as stages any more."""
+        for stage in stages:
+            if (one := self.committed.pop(stage, None)) is not None:
+                self.changed_stages.add(stage)
+                if (ends := self._ends.get(one.topic)) is not None and (one.end, stage) in ends:
+                    ends.remove((one.end, stage))
+                    heapify(ends)
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 
@@ -401,6 +418,6 @@ class Ledger:
         if isinstance(item, int):
             return
         if len(item) == len(Committed.__struct_fields__):
-            self.committed[stage] = msgspec.convert(item, Committed)
+            self._note_committed(msgspec.convert(item, Committed))
         else:
             self.stages[stage] = msgspec.convert(item, StageState)

@@ -38,6 +38,7 @@ class Manifest(msgspec.Struct):
     fsync: str = "commit"
     chain_bytes: int = 0  # of the links after the full checkpoint
     full_bytes: int = 0
+    placed: list[int] = []  # stages that the checkpoints have as committed, and whose records lie in their topics now
 
     @property
     def clean(self) -> bool:
@@ -63,7 +64,10 @@ class Manifest(msgspec.Struct):
 
 def write(storage: Storage, manifest: Manifest) -> None:
     """Swap the manifest; durable when this returns. What it names must be durable before."""
-    body = msgspec.msgpack.encode(manifest)
+    fields = msgspec.structs.asdict(manifest)
+    if not manifest.placed:
+        del fields["placed"]  # as it was before there were any
+    body = msgspec.msgpack.encode(fields)
     write_new(storage, NAME, [_HEADER.pack(MAGIC, VERSION, crc_of(body)), body])
     try:
         storage.sync_names()

@@ -19,6 +19,7 @@ from runnel.core.errors import BadBatch
 from runnel.core.packing import DELTAS, HEADER_SIZE, VALUES, Packed
 from runnel.journal import merged
 from runnel.journal.entry import Kind, Part
+from runnel.journal.found import Staged
 from runnel.journal.merged import Run
 
 BLOCK = 8 * 1024 * 1024  # bytes of records, before compression
@@ -50,7 +51,10 @@ class Piece(msgspec.Struct, gc=False):
 
 
 class Item(msgspec.Struct, gc=False):
-    """Something that goes into a block: a piece of a batch, or a part that stays as it is."""
+    """Something that goes into a block: a piece of a batch, or a part that stays as it is.
+
+    Or a commit of what was `staged`, in the place of which its records go there.
+    """
 
     topic: int
     sequence: int
@@ -58,6 +62,7 @@ class Item(msgspec.Struct, gc=False):
     size: int
     piece: Piece | None
     part: Part | None = None
+    staged: Staged | None = None
 
 
 class Written(NamedTuple):
@@ -155,6 +160,30 @@ def runs_of_batch(part: Part, header: Packed) -> Sequence[Run]:
     if deltas[-1] != part.last - part.base:
         raise BadBatch(f"it spans {deltas[-1] + 1} offsets, not {part.count}")
     return joined([Run(part.base + delta, part.sequence + delta, part.time, 1) for delta in deltas])
+
+
+def parted(items: Sequence[Item], sequence: int) -> tuple[list[Item], list[Item]]:
+    """The same in two: what lies before a sequence that none of them has, and what lies behind it."""
+    before: list[Item] = []
+    behind: list[Item] = []
+    for item in items:
+        piece = item.piece
+        if piece is None or not piece.runs[0].sequence < sequence <= piece.runs[-1].sequence:
+            (before if item.sequence < sequence else behind).append(item)
+            continue
+        at = sum(run.sequence < sequence for run in piece.runs)
+        count = sum(run.count for run in piece.runs[:at])
+        low: Spans = []
+        high: Spans = []
+        for first, end in piece.spans or [(0, piece.header.count)]:
+            middle = min(end, first + max(0, count))
+            count -= end - first
+            low += [(first, middle)] if middle > first else []
+            high += [(middle, end)] if end > middle else []
+        for runs, spans, found in ((piece.runs[:at], low, before), (piece.runs[at:], high, behind)):
+            one = Piece(runs, piece.header, piece.batch, spans)
+            found.append(Item(item.topic, runs[0].sequence, runs[0].time, one.raw, one))
+    return before, behind
 
 
 def joined(runs: Sequence[Run]) -> list[Run]:

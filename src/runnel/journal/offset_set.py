@@ -18,6 +18,11 @@ _MOST = (1 << _WIDTH) - 1
 _LARGEST = _MOST // _LANE  # bytes of one record: a lane never runs over into the next
 
 
+Pages = list[
+    tuple[int, bytes, bytes]
+]  # a set as it is stored: the number of each page, its bits, and its bytes by lane
+
+
 class OffsetSet:
     """Offsets that were put in, in any order."""
 
@@ -57,6 +62,24 @@ class OffsetSet:
         if end is not None and self._pages:
             copy.discard(end, (max(self._pages) + 1) << _SHIFT)
         return copy
+
+    def encode(self, first: int = 0, end: int = 1 << 64) -> Pages:
+        """Those of [first, end), to be stored."""
+        found: Pages = []
+        for page, mask in self._masks(first, end):
+            if bits := self._pages[page] & mask:
+                sizes = sum(size << lane * _WIDTH for lane, size in self._lanes(page, bits))
+                found.append((page, _packed(bits), _packed(sizes)))
+        return found
+
+    def put(self, pages: Pages) -> None:
+        """Put those in that were stored. None of them may be in already."""
+        for page, bits, sizes in pages:
+            more = int.from_bytes(bits, "little")
+            self._pages[page] = self._pages.get(page, 0) | more
+            self._count += more.bit_count()
+            if sizes:
+                self._sizes[page] = self._sizes.get(page, 0) + int.from_bytes(sizes, "little")
 
     def lowest(self) -> int | None:
         """The least of them."""
@@ -145,3 +168,7 @@ class OffsetSet:
                     mask &= (1 << ((end - 1) & _MASK) + 1) - 1
                 masks.append((page, mask))
         return masks
+
+
+def _packed(number: int) -> bytes:
+    return number.to_bytes((number.bit_length() + 7) // 8, "little")

@@ -17,6 +17,7 @@ class JournalOptions(msgspec.Struct, frozen=True):
     - `fsync`: "commit" (what was acknowledged is on disk), "interval" (synced every `fsync_interval`
       seconds: a power loss takes at most that much), "os" (when the system sees fit: a power loss may
       take up to a segment). A killed process loses nothing in any of them.
+    - `fsync_interval` (seconds): the time between two syncs, with "interval".
     - `segment_bytes`, `segment_age` (seconds): when a new segment begins. Retention frees whole segments.
     - `min_free`: publishing stops with `DiskFull` when a new segment would leave less than this, so that acks,
       deletes and cleaning always have room. By default two segments, and 128 MiB at least.

@@ -9,10 +9,11 @@ from __future__ import annotations
 import msgspec
 
 from runnel.core.checksum import crc_of
+from runnel.core.mark import MarkValue
 from runnel.journal.entry import Kind, Part, state
 from runnel.journal.gone import Reason
 from runnel.journal.group_state import GroupState
-from runnel.journal.ledger import CursorState, MarkValue, TopicState
+from runnel.journal.ledger import CursorState, TopicState
 from runnel.journal.stage_state import StageState
 
 _encode = msgspec.msgpack.Encoder().encode

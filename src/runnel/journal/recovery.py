@@ -83,6 +83,7 @@ def recover(storage: Storage, new_journal: Callable[[], str], *, up_to_mark: boo
     ledger_tail = None
     if not found.clean:
         ledger_tail = _scan_tail(storage, found.segments[-1], ledger, mark.read(storage), up_to_mark=up_to_mark)
+    ledger.forget_placed(found.placed)
     return Recovered(found, ledger, ledger_tail, notes)
 
 

@@ -11,12 +11,13 @@ import os
 import secrets
 import shutil
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
-from runnel.journal import checkpoint, manifest
+from runnel.journal import checkpoint, key_note, manifest
 from runnel.journal.folder import FolderLock
 from runnel.journal.inspection import check_folder
 from runnel.journal.journal import SKIPPED
@@ -185,6 +186,8 @@ def _rebuild(survey: Survey) -> None:
     _go_on_safely(survey, ledger)
     size = checkpoint.write(storage, number, 0, ledger)
     journal = old.journal or secrets.token_hex(8)
+    with suppress(FileNotFoundError):
+        storage.remove(key_note.NAME)  # what superseded a record may be lost
     storage.sync_names()  # whatever the manifest names must be there before it is
     manifest.write(storage, Manifest(journal, segments, [number], number, old.fsync, 0, size))
 

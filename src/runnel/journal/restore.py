@@ -214,6 +214,7 @@ class _Replay:
             for number in state.checkpoints:
                 checkpoint.load(OsStorage(folder), number, before, self.ledger)
                 before = number
+            self.ledger.forget_placed(state.placed)
         except JournalDamaged as error:
             raise ArchiveDamaged(str(folder / error.file), error.position, error.why) from None
         return state

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -96,16 +96,19 @@ class Segments(ABC):
         """What is wanted now of what is on disk."""
         return Living.of(self.ledger, self.manifest.segments)
 
-    def clean(self, sources: Sequence[Source], living: Living) -> Job:
+    def clean(self, sources: Sequence[Source], living: Living, placing: Collection[int] = ()) -> Job:
         """A job that writes neighbouring sealed segments again, with what lives in them. `replace` ends it.
 
-        LookupError: one of them is not there any more.
+        The stages in `placing`, which were committed in these segments, are read from where they lie and written into
+        them. LookupError: one of the segments is not there any more.
         """
         if not set(sources) <= set(self.history.sources):
             raise LookupError("a segment that was to be cleaned has gone")
         if any(source.info.id not in living.segments for source in sources):
             raise ValueError("it is not known what lives in a segment that was sealed later")
-        self._job = Job(self.storage, sources, living, self.options.segment_bytes, self.ledger.time)
+        there = History(list(self.history.sources))  # as they are now: whoever reads them has them
+        size, now = self.options.segment_bytes, self.ledger.time
+        self._job = Job(self.storage, sources, living, size, now, there, frozenset(placing))
         return self._job
 
     def replace(self, job: Job) -> bool:
@@ -130,7 +133,9 @@ class Segments(ABC):
         self.storage.sync_names()  # whatever the manifest names must be there before it is
         files, job.files = job.files, set()  # whatever becomes of the manifest's name: they are not the job's any more
         try:
-            self._put_in_place_of(list(job.sources), [*sources[:start], *new, *sources[end:]])
+            # Whoever finds the new segments finds with them that these stages are not needed any more.
+            self._put_in_place_of(list(job.sources), [*sources[:start], *new, *sources[end:]], job.placed)
+            self.ledger.forget_placed(job.placed)
         except NotNamed as error:
             self._fail(error)
             raise
@@ -145,9 +150,10 @@ class Segments(ABC):
         if self._job is job:
             self._job = None
 
-    def _put_in_place_of(self, old: list[Source], kept: list[Source]) -> None:
+    def _put_in_place_of(self, old: list[Source], kept: list[Source], placed: Iterable[int] = ()) -> None:
         """Swap the manifest for one of the `kept` segments, and let the `old` ones go, out of their list too."""
-        smaller = msgspec.structs.replace(self.manifest, segments=[source.info for source in kept])
+        known = [*self.manifest.placed, *placed]  # until a checkpoint holds it
+        smaller = msgspec.structs.replace(self.manifest, segments=[source.info for source in kept], placed=known)
         manifest.write(self.storage, smaller)
         self.history.sources, self.manifest = kept, smaller
         self._removable += [name for source in old for name in (source.info.name, source.info.index_name)]

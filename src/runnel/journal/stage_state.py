@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
-
-class StageKey(NamedTuple):
-    """Who staged what: a writer's batch, one part of it, and which attempt at it."""
-
-    writer: str
-    batch: int
-    part: int
-    attempt: int
+from runnel.core.stage import StageKey
 
 
 class StageState(msgspec.Struct, array_like=True):

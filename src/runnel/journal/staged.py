@@ -2,7 +2,7 @@
 
 Staged batches are read as if their stage were a topic, whose offsets are ordinals: `topic_of` names it for
 `History.plan`. The stage may lie in other segments than its commit.
-Below: found, packing. Above: extract, broker.catch_up, salvage.
+Below: found, history, packing. Above: extract, cleaner, compaction, broker.stage_reading.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from runnel.core.errors import BadBatch
 from runnel.core.packing import read_header
 from runnel.journal.entry import STAGE_TOPIC
 from runnel.journal.found import Found, Lost, Staged
+from runnel.journal.history import History
 
 MISSING = "a staged batch of it is not there any more"
 
@@ -80,3 +81,17 @@ class Placing:
             start = self._staged.sequence if self._sequence else self._staged.base
             yield Lost(start + self._before[self.ordinal], start + self._before[ordinal], reason)
             self.ordinal = ordinal
+
+
+def followed(history: History, staged: Staged, place: int, *, by_sequence: bool) -> Iterator[Found | Lost | int]:
+    """What a commit made visible, from `place` on, out of where it was staged; after each chunk, its bytes."""
+    placing, stage = Placing(staged, place, by_sequence=by_sequence), topic_of(staged)
+    plan = history.plan(stage, placing.ordinal)
+    while plan is not None and not placing.done:
+        parsed = history.parse(plan, history.fetch(plan), (stage,), by_sequence=False)
+        yield from placing.placed(parsed.items)
+        if parsed.position <= plan.position:
+            break
+        yield parsed.position - plan.position
+        plan = history.plan(stage, parsed.place, plan, parsed.position)
+    yield from placing.rest()

@@ -110,6 +110,7 @@ class Survey:
             self._check_segment(info, covered=bool(waiting))
         while waiting:
             self._restore(waiting.pop(0))
+        self.ledger.forget_placed(found.placed)
         self._compare()
         self._tell(self._total)
         return self
