@@ -1,0 +1,198 @@
+"""The payloads of a fixed layout: all that carry records, and those that are sent very often.
+
+A record batch is never touched: writers return what comes before it, and readers cut it off as it
+came, for `core.packing` to check. Lengths that do not fit are a `ProtocolError`.
+Below: frame, messages. Above: server, client.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from runnel.core.network_errors import ProtocolError
+from runnel.wire.frame import ASK, DROPPED, HAS_ABOUT, HEADER, HEADER_SIZE, MORE, PLACE_COUNTS, Kind, frame
+from runnel.wire.messages import About, decode, encode
+
+_LENGTH = Struct("<I")  # of the About of a PUBLISH
+_PUBLISHED = Struct("<QQQ")  # epoch, first offset, last offset
+_CREDIT = Struct("<IQ")  # bytes, place
+_PLACE = Struct("<Q")
+_DELIVER = Struct("<QQQq")  # epoch, first offset, first sequence, time
+_GRANT = Struct("<QQQqQQI")  # and lease, first place, attempt
+
+_DELIVER_HEAD = Struct(HEADER.format + _DELIVER.format[1:])
+_GRANT_HEAD = Struct(HEADER.format + _GRANT.format[1:])
+_BEHIND_LENGTH = HEADER_SIZE - 4
+
+DELIVER_COST = HEADER_SIZE + _DELIVER.size
+"""What a DELIVER weighs beside its topic and its batch."""
+GRANT_COST = HEADER_SIZE + _GRANT.size
+"""What a GRANT weighs beside its topic and its batch."""
+
+
+class Publish(NamedTuple):
+    """What a PUBLISH says. The batch was not looked at."""
+
+    topic: str
+    about: About | None
+    batch: bytes
+
+
+class Deliver(NamedTuple):
+    """Records of one topic: the first of them lies here, the others right behind it. The batch was not looked at."""
+
+    epoch: int
+    offset: int
+    sequence: int
+    time: int  # microseconds since 1970
+    topic: str
+    batch: bytes
+
+
+class Grant(NamedTuple):
+    """Records of one topic, leased to a member: record i has place `place` + i. The batch was not looked at."""
+
+    epoch: int
+    offset: int
+    sequence: int
+    time: int  # microseconds since 1970
+    lease: int
+    place: int
+    attempt: int
+    topic: str
+    batch: bytes
+
+
+# -- publishing -------------------------------------------------------------------------------------------------
+
+
+def publish_frame(id: int, topic: bytes, batch: bytes, about: About | bytes | None = None) -> list[bytes]:
+    """A PUBLISH in two parts, the second of them the batch itself. `about` may be encoded already."""
+    size = len(topic)
+    if about is None:
+        return [HEADER.pack(_BEHIND_LENGTH + size + len(batch), Kind.PUBLISH, 0, size, id) + topic, batch]
+    said = about if isinstance(about, bytes) else encode(about)
+    whole = _BEHIND_LENGTH + size + 4 + len(said) + len(batch)
+    header = HEADER.pack(whole, Kind.PUBLISH, HAS_ABOUT, size, id)
+    return [b"".join((header, topic, _LENGTH.pack(len(said)), said)), batch]
+
+
+def read_publish(flags: int, extra: int, payload: bytes) -> Publish:
+    """The topic, what was said about it, and the batch. Whether the topic is a name is not looked at."""
+    at, about = extra, None
+    if len(payload) < at + (4 if flags & HAS_ABOUT else 0):
+        raise _short("PUBLISH", payload)
+    if flags & HAS_ABOUT:
+        (length,) = _LENGTH.unpack_from(payload, at)
+        at += 4 + length
+        if len(payload) < at:
+            raise _short("PUBLISH", payload)
+        about = decode(About, payload[at - length : at])
+    return Publish(_topic("PUBLISH", payload, 0, extra), about, payload[at:])
+
+
+def published_frame(id: int, epoch: int, first: int, last: int) -> bytes:
+    """Where the records of a PUBLISH are."""
+    return frame(Kind.PUBLISHED, id, _PUBLISHED.pack(epoch, first, last))
+
+
+def read_published(payload: bytes) -> tuple[int, int, int]:
+    """(epoch, first offset, last offset)."""
+    return _exactly("PUBLISHED", _PUBLISHED, payload)  # type: ignore[return-value]
+
+
+# -- subscribing ------------------------------------------------------------------------------------------------
+
+
+def credit_frame(id: int, given: int, place: int | None = None, *, ask: bool = False) -> bytes:
+    """Credit for subscription `id`; `place`: all before it was processed; `ask`: one take may be sent."""
+    flags = (ASK if ask else 0) | (0 if place is None else PLACE_COUNTS)
+    return frame(Kind.CREDIT, id, _CREDIT.pack(given, place or 0), flags)
+
+
+def read_credit(flags: int, payload: bytes) -> tuple[int, int | None, bool]:
+    """(bytes given back, place or None, whether one take is asked for)."""
+    given, place = _exactly("CREDIT", _CREDIT, payload)
+    return given, place if flags & PLACE_COUNTS else None, bool(flags & ASK)
+
+
+def unsubscribe_frame(id: int, place: int | None = None) -> bytes:
+    """The end of subscription `id`; `place`: all before it was processed."""
+    return frame(Kind.UNSUBSCRIBE, id, _PLACE.pack(place or 0), 0 if place is None else PLACE_COUNTS)
+
+
+def read_unsubscribe(flags: int, payload: bytes) -> int | None:
+    """The place before which all was processed, or None."""
+    (place,) = _exactly("UNSUBSCRIBE", _PLACE, payload)
+    return place if flags & PLACE_COUNTS else None
+
+
+def deliver_head(
+    id: int, topic: bytes, epoch: int, offset: int, sequence: int, time: int, size: int, *, dropped: bool = False
+) -> bytes:
+    """A DELIVER up to its batch, which has `size` bytes and follows. `time`: microseconds since 1970."""
+    name = len(topic)
+    whole = _BEHIND_LENGTH + _DELIVER.size + name + size
+    flags = DROPPED if dropped else 0
+    return _DELIVER_HEAD.pack(whole, Kind.DELIVER, flags, name, id, epoch, offset, sequence, time) + topic
+
+
+def read_deliver(extra: int, payload: bytes) -> Deliver:
+    """Where the records lie, and the batch. Whether they were dropped say the flags: `flags & DROPPED`."""
+    if len(payload) < _DELIVER.size + extra:
+        raise _short("DELIVER", payload)
+    epoch, offset, sequence, time = _DELIVER.unpack_from(payload)
+    topic = _topic("DELIVER", payload, _DELIVER.size, extra)
+    return Deliver(epoch, offset, sequence, time, topic, payload[_DELIVER.size + extra :])
+
+
+def grant_head(
+    id: int,
+    topic: bytes,
+    epoch: int,
+    offset: int,
+    sequence: int,
+    time: int,
+    lease: int,
+    place: int,
+    attempt: int,
+    size: int,
+    *,
+    more: bool = False,
+) -> bytes:
+    """A GRANT up to its batch, which has `size` bytes and follows. `more`: another of this lease comes at once."""
+    name = len(topic)
+    whole = _BEHIND_LENGTH + _GRANT.size + name + size
+    flags = MORE if more else 0
+    where = (epoch, offset, sequence, time, lease, place, attempt)
+    return _GRANT_HEAD.pack(whole, Kind.GRANT, flags, name, id, *where) + topic
+
+
+def read_grant(extra: int, payload: bytes) -> Grant:
+    """The lease, where its records lie, and the batch. Whether more of it follows say the flags: `flags & MORE`."""
+    if len(payload) < _GRANT.size + extra:
+        raise _short("GRANT", payload)
+    epoch, offset, sequence, time, lease, place, attempt = _GRANT.unpack_from(payload)
+    topic = _topic("GRANT", payload, _GRANT.size, extra)
+    return Grant(epoch, offset, sequence, time, lease, place, attempt, topic, payload[_GRANT.size + extra :])
+
+
+# -- what does not fit ------------------------------------------------------------------------------------------
+
+
+def _topic(kind: str, payload: bytes, at: int, size: int) -> str:
+    try:
+        return payload[at : at + size].decode()
+    except UnicodeDecodeError:
+        raise ProtocolError(f"{kind}.topic: it is not UTF-8") from None
+
+
+def _exactly(kind: str, layout: Struct, payload: bytes) -> tuple[int, ...]:
+    if len(payload) != layout.size:
+        raise ProtocolError(f"the payload of a {kind} frame is {len(payload)} bytes, not {layout.size}")
+    return layout.unpack(payload)
+
+
+def _short(kind: str, payload: bytes) -> ProtocolError:
+    return ProtocolError(f"the payload of a {kind} frame ends after {len(payload)} bytes, before its batch begins")
