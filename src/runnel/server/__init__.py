@@ -1,0 +1,33 @@
+"""A broker as a network service: the doors that clients come in by.
+
+    async with runnel.open("data/") as broker, Server(broker, ServerOptions(port=0)) as server:
+        print(server.doors)
+
+`Gateway(url)` has the same doors, and another server behind them.
+Below: broker, client, wire. Above: cli.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from runnel.server.gateway import Gateway
+    from runnel.server.options import ServerOptions, TlsOptions
+    from runnel.server.server import Server
+
+__all__ = ["Gateway", "Server", "ServerOptions", "TlsOptions"]
+
+# Loaded when they are first used: who reads a configuration needs the options alone, who owns a folder a socket alone.
+_HOMES = {
+    "Gateway": "runnel.server.gateway",
+    "Server": "runnel.server.server",
+    **dict.fromkeys(("ServerOptions", "TlsOptions"), "runnel.server.options"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,379 @@
+"""One connection of the native door: bytes from a transport to frames, and frames to a transport.
+
+What is to be sent is gathered and goes out with one call for each turn of the loop, without being copied. What a
+connection holds is bounded: its receive buffer, `high_water` bytes to be sent, and one frame. Whoever does not
+read its answers is not read from either.
+Below: wire.frame. Above: native, which knows what the frames mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import select
+from collections import deque
+from collections.abc import Callable
+from typing import Any, cast
+
+from runnel.core.errors import RunnelError
+from runnel.core.network_errors import LimitExceeded
+from runnel.server.keepalive import Keepalive, Pulse
+from runnel.server.options import ServerOptions
+from runnel.server.session import NOBODY, Session, Source
+from runnel.wire.frame import FROM_CLIENT, PREFACE, FrameDecoder, Kind, frame
+from runnel.wire.trouble import error_frame
+
+LINGER = 1.0  # seconds that a peer has to read our last words and close
+HELLO_FRAME = 64 << 10  # the largest frame of somebody who has not said hello
+HANGUP_LOOK = 0.25  # seconds between two looks whether somebody is there whom nobody reads from
+SMALL = 16 << 10  # bytes up to which copying costs nothing
+_SCRAP = 64 << 10
+_HANGUP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+
+UNREAD = "it does not read what it is sent"
+
+log = logging.getLogger("runnel")
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The bytes of one peer, in and out."""
+
+    transport: asyncio.Transport
+
+    def __init__(
+        self, options: ServerOptions, session: Callable[[Connection], Session], gone: Callable[[Connection], None]
+    ) -> None:
+        self.options = options
+        self.loop = asyncio.get_running_loop()
+        self.peer = ""
+        self.since = self.heard = self.loop.time()
+        self.deaf: set[str] = set()  # why nothing is read for now
+        self.closing = False  # nothing is taken any more
+        self._silent = False  # the last word is said
+        self._gone = gone
+        self._lost = False
+        self._greeted = False
+        self._first = b""
+        self._view = memoryview(b"")
+        self._decoder = FrameDecoder(min(HELLO_FRAME, options.max_frame), kinds=FROM_CLIENT, preface=PREFACE)
+        self._stop = False  # no frames are taken for now
+        self._coming_back = False  # `_go_on` is called soon
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._high, self._too_high = options.high_water, 2 * options.high_water
+        self._full = False  # the transport takes no more for now
+        self._unsent = 0  # what the transport held when it was last looked at
+        self._due: deque[Source] = deque()
+        self._flushing = False
+        self._keepalive: Keepalive | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._hangup_timer: asyncio.TimerHandle | None = None
+        self.session: Session = session(self)
+
+    # -- its life -----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Somebody is there, and has a little time to say hello."""
+        self.transport = cast(asyncio.Transport, transport)
+        self.peer = _name(self.transport)
+        self.transport.set_write_buffer_limits(high=self._high - 1, low=self._high // 2)
+        self._timer = self.loop.call_later(self.options.hello_timeout, self._late)
+        self.guard(self.session.opened)
+
+    def greeted(self) -> None:
+        """Hello was said: larger frames may come, and silence is listened to."""
+        self._greeted = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._decoder.max_frame = self.options.max_frame
+        self._keepalive = Keepalive(self.options.ping, self.options.ping_timeout, self.loop.time())
+        self._wait(self._keepalive.next)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """It is gone: release everything."""
+        self._lost = self.closing = True
+        for timer in (self._timer, self._hangup_timer):
+            if timer is not None:
+                timer.cancel()
+        self._out.clear()
+        self._due.clear()
+        self._out_bytes = 0
+        session, self.session = self.session, NOBODY  # nothing leads back here: memory is free at once
+        self._view = memoryview(b"")
+        try:
+            session.lost()
+        except Exception:
+            log.exception("what connection %s held could not all be released", self.peer)
+        self._gone(self)
+
+    def eof_received(self) -> bool:
+        """Nobody will say more: close."""
+        return False
+
+    def abort(self) -> None:
+        """Close now, whatever is under way."""
+        self.transport.abort()
+
+    def drain(self, reason: str, retry: float | None) -> None:
+        """The server stops."""
+        self.guard(lambda: self.session.drain(reason, retry))
+
+    def describe(self) -> dict[str, Any]:
+        """Who it is and what it holds."""
+        unsent = self._out_bytes + self.transport.get_write_buffer_size()
+        return {
+            "peer": self.peer,
+            "since": self.loop.time() - self.since,
+            "unsent_bytes": unsent,
+            "receive_bytes": self._decoder.held,
+            **self.session.describe(),
+        }
+
+    def fail(self, error: BaseException) -> None:
+        """Say what is wrong, and close."""
+        if not self.closing:
+            log.warning("connection %s is closed: %s", self.peer, error)
+            self.close(error_frame(0, error))
+
+    def close(self, last_words: bytes = b"", *, listen: bool = False) -> None:
+        """Send what is gathered and these last words, and close when the peer has read them.
+
+        What it still sends is thrown away, or with `listen` taken as ever: were it left unread, the system would
+        throw away our last words instead.
+        """
+        if self._silent or self._lost:
+            return
+        if last_words:
+            self.send(last_words)
+        self._write()
+        self._silent = True
+        if not listen:
+            self.closing = self._stop = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.transport.is_closing():
+            self._timer = self.loop.call_later(LINGER, self.transport.abort)
+            try:
+                if self.transport.can_write_eof():
+                    self.transport.write_eof()
+                elif self.closing:  # TLS has no half that could be closed
+                    self.transport.close()
+                    return
+            except OSError:  # it is gone already
+                self.transport.abort()
+                return
+            if self.closing:
+                self.transport.resume_reading()
+
+    def guard(self, step: Callable[[], object]) -> None:
+        """Do it; what it raises is this connection's end, and nobody else's trouble."""
+        try:
+            step()
+        except RunnelError as error:
+            self.fail(error)
+        except Exception as error:
+            log.exception("the server failed at connection %s", self.peer)
+            self.fail(error)
+
+    # -- bytes in -----------------------------------------------------------------------------------------------
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the transport puts what arrives."""
+        if self.closing:
+            return memoryview(bytearray(_SCRAP))
+        self._view = view = self._decoder.get_buffer(sizehint)
+        return view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So many bytes arrived."""
+        if self.closing:
+            return
+        self.heard = self.loop.time()
+        if not self._greeted and len(self._first) < len(PREFACE):
+            self._first += bytes(self._view[: min(nbytes, len(PREFACE) - len(self._first))])
+        self._decoder.buffer_updated(nbytes)
+        self._take_frames()
+
+    def _take_frames(self) -> None:
+        """Hand the frames that are there to the session, until it has to wait for something."""
+        if self._stop:
+            return
+        handlers = self.session.handlers
+        try:
+            for kind, flags, extra, id, payload in self._decoder.frames():
+                handlers[kind](flags, extra, id, payload)
+                if self._stop:
+                    break
+        except RunnelError as error:
+            if not self._greeted and not PREFACE.startswith(self._first):
+                self._turn_away(error)
+            else:
+                self.fail(error)
+        except Exception as error:
+            log.exception("the server failed at a frame of connection %s", self.peer)
+            self.fail(error)
+
+    def pause(self, why: str) -> None:
+        """Read nothing more until `resume(why)`."""
+        if not self.deaf and not self._lost:
+            self.transport.pause_reading()
+            if self._hangup_timer is None:
+                self._hangup_timer = self.loop.call_later(HANGUP_LOOK, self._look_for_hangup)
+        self.deaf.add(why)
+        self._stop = True
+
+    def resume(self, why: str) -> None:
+        """One reason not to read is gone. Frames that are here already are taken first, soon."""
+        if why in self.deaf:
+            self.deaf.discard(why)
+            if not self.deaf:
+                self._come_back()
+
+    def rest(self) -> None:
+        """Take no more frames until others have run: those who read are woken in this turn, and send in the next."""
+        self._stop = True
+        if not self._coming_back:
+            self._coming_back = True
+            self.loop.call_soon(self.loop.call_soon, self._go_on)
+
+    def _come_back(self) -> None:
+        if not self._coming_back and not self._lost:
+            self._coming_back = True
+            self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._coming_back = False
+        if self.deaf or self.closing:
+            return
+        self._stop = False
+        self._take_frames()
+        if not self.deaf and not self.closing and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def _turn_away(self, error: RunnelError) -> None:
+        """Somebody came to the wrong door: say so in words that it understands, if we know them."""
+        answer = self.session.stranger(self._first)
+        log.warning("connection %s is closed: %s", self.peer, error)
+        self.close(error_frame(0, error) if answer is None else answer)
+
+    # -- frames out ---------------------------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """How many bytes may be gathered before it is too much; 0 or less: none."""
+        return 0 if self._full else self._high - self._out_bytes - self.transport.get_write_buffer_size()
+
+    def send(self, data: bytes) -> None:
+        """Send a frame at the end of this turn of the loop. It is not asked whether there is room."""
+        self._out.append(data)
+        self._out_bytes += len(data)
+        if self._out_bytes > self._too_high:
+            self.pause(UNREAD)
+        if not self._flushing:
+            self._flushing = True
+            self.loop.call_soon(self._flush)
+
+    def send_batch(self, head: bytes, batch: bytes) -> None:
+        """The same for a frame in two parts. Only from `Source.pump`, where a flush is under way."""
+        self._out += (head, batch)
+        self._out_bytes += len(head) + len(batch)
+
+    def wants(self, source: Source) -> None:
+        """`source` may have something to send: it has its turn when there is room."""
+        if not source.queued and not self._lost:
+            source.queued = True
+            self._due.append(source)
+            if not self._flushing and not self._full:
+                self._flushing = True
+                self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Let everybody send a little in turn while there is room; write it all at once."""
+        if self._lost:
+            return
+        if self._due:
+            self.guard(self._pump)
+        self._write()
+        self._flushing = bool(self._due) and not self._full
+        if self._flushing:
+            self.loop.call_soon(self._flush)
+
+    def _pump(self) -> None:
+        due, end = self._due, self._out_bytes + self.room
+        while due and self._out_bytes < end:
+            source = due.popleft()
+            source.queued = False
+            if source.pump(end - self._out_bytes) and not source.queued:
+                source.queued = True
+                due.append(source)
+
+    def _write(self) -> None:
+        out, size = self._out, self._out_bytes
+        self._out, self._out_bytes = [], 0
+        if out and not self._silent and not self._lost:
+            if size <= SMALL:
+                self.transport.write(b"".join(out))  # for many small frames cheaper than handing over each
+            else:
+                self.transport.writelines(out)
+        if self.transport.get_write_buffer_size() > self._too_high:
+            self.pause(UNREAD)
+        elif self.deaf:
+            self.resume(UNREAD)
+
+    def pause_writing(self) -> None:
+        """The transport holds as much as it may."""
+        self._full = True
+
+    def resume_writing(self) -> None:
+        """It has room again."""
+        self._full = False
+        self.heard = self.loop.time()  # somebody reads
+        self.resume(UNREAD)
+        if self._due and not self._flushing:
+            self._flushing = True
+            self.loop.call_soon(self._flush)
+
+    # -- time ---------------------------------------------------------------------------------------------------
+
+    def _wait(self, until: float) -> None:
+        self._timer = self.loop.call_at(until, self._look)
+
+    def _look(self) -> None:
+        assert self._keepalive is not None
+        now, unsent = self.loop.time(), self.transport.get_write_buffer_size()
+        if unsent < self._unsent:
+            self.heard = now  # it says nothing, or nobody reads it, but it reads
+        self._unsent = unsent
+        pulse = self._keepalive.look(now, self.heard, deaf=not self.deaf <= {UNREAD})
+        if pulse is Pulse.DEAD:
+            log.info("connection %s is closed: it did not answer a ping", self.peer)
+            self.abort()
+            return
+        if pulse is Pulse.ASK:
+            self.send(_PING)
+        self._wait(self._keepalive.next)
+
+    def _look_for_hangup(self) -> None:
+        """While nothing is read, the end of what comes is not seen either: ask the system for it."""
+        self._hangup_timer = None
+        if self.deaf and not self.transport.is_closing():
+            poll = select.poll()
+            poll.register(self.transport.get_extra_info("socket").fileno(), _HANGUP)
+            if poll.poll(0):
+                self.abort()
+            else:
+                self._hangup_timer = self.loop.call_later(HANGUP_LOOK, self._look_for_hangup)
+
+    def _late(self) -> None:
+        """No hello in time. Half of one counts for nothing: or a few bytes an hour would hold a connection."""
+        waited = self.loop.time() - self.since
+        self.fail(LimitExceeded("hello_timeout", round(waited, 3), self.options.hello_timeout))
+
+
+_PING = frame(Kind.PING, 0)
+
+
+def _name(transport: asyncio.Transport) -> str:
+    """Who is at the other end, for those who read logs."""
+    peer = transport.get_extra_info("peername")
+    return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "of the Unix socket"

@@ -1,0 +1,148 @@
+"""A subscription of a JSON connection: records become lines for as long as somebody reads them.
+
+Nothing is taken from the broker while the connection has enough to send: what a slow reader has not
+read waits in the log, and here is only a position.
+Below: broker, wire.lines_events. Above: lines_session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from runnel.core.batch import Batch
+from runnel.core.errors import RunnelError
+from runnel.wire import lines_events as events
+from runnel.wire.lines_commands import Id
+
+if TYPE_CHECKING:
+    from runnel.broker.delivery import Delivery, DeliveryBatch
+
+TAKE = 64  # records taken at a time: what a reader that stops keeps hold of
+CHUNK = 64 << 10  # bytes gathered before they are written
+
+log = logging.getLogger("runnel")
+
+
+class Outlet(Protocol):
+    """The way to the client."""
+
+    def write(self, data: bytes) -> None:
+        """Send it."""
+
+    async def writable(self) -> None:
+        """Return when the client has read enough for more to be sent."""
+
+
+class LineStream:
+    """One subscription, and the task that reads it."""
+
+    def __init__(
+        self,
+        subscription: Any,
+        outlet: Outlet,
+        opened: bytes,
+        number: Callable[[Delivery[bytes]], int],
+        *,
+        topic: str,
+        id: Id | None,
+        group: str | None,
+        name: str | None,
+    ) -> None:
+        self.topic, self.id, self.group, self.name = topic, id, group, name
+        self._subscription, self._outlet, self._number = subscription, outlet, number
+        self._opened = opened
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self, over: Callable[[LineStream], None]) -> None:
+        """Subscribe, and begin to read; `over` is called at the end. Raises why it cannot be."""
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task = task = asyncio.create_task(self._run(ready))
+        task.add_done_callback(lambda _: over(self))
+        try:
+            await ready
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+
+    def cancel(self) -> None:
+        """Stop, and let go of everything at the next turn of the loop."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def close(self) -> None:
+        """Stop. Nothing is written when it returns."""
+        self.cancel()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _run(self, ready: asyncio.Future[None]) -> None:
+        outlet, last = self._outlet, events.End(self.topic, id=self.id)
+        tell: Callable[[Any], Awaitable[None]] = self._tell if self.group is None else self._tell_deliveries
+        try:
+            async with self._subscription as subscription:
+                outlet.write(self._opened)
+                _settle(ready)
+                await outlet.writable()
+                async for batch in subscription.batches(TAKE):
+                    await tell(batch)
+        except RunnelError as error:
+            if _settle(ready, error):
+                return
+            last = events.End(self.topic, error.code, str(error), self.id)
+        except asyncio.CancelledError:
+            _settle(ready)
+            raise
+        except Exception as error:
+            if _settle(ready, error):
+                return
+            log.exception("the server failed at a subscription of %r of a JSON connection", self.topic)
+            last = events.End(self.topic, RunnelError.code, "the server failed; its log says why", self.id)
+        outlet.write(last.line())
+
+    async def _tell(self, batch: Batch[bytes]) -> None:
+        lines: list[bytes] = []
+        size = 0
+        if batch.gap is not None:
+            lines.append(events.gap(batch.gap, self.id))
+        for record in batch:
+            if record.gap is not None:
+                lines.append(events.gap(record.gap, self.id))
+            lines.append(events.message(record, self.id))
+            size += len(lines[-1])
+            if size >= CHUNK:
+                await self._write(lines)
+                size = 0
+        await self._write(lines)
+
+    async def _tell_deliveries(self, batch: DeliveryBatch[bytes]) -> None:
+        lines: list[bytes] = []
+        size = 0
+        for delivery in batch:
+            if delivery.settled:  # its time was over while those before it were written
+                continue
+            lines.append(events.message(delivery.record, self.id, self._number(delivery), delivery.attempt))
+            size += len(lines[-1])
+            if size >= CHUNK:
+                await self._write(lines)
+                size = 0
+        await self._write(lines)
+
+    async def _write(self, lines: list[bytes]) -> None:
+        if lines:
+            self._outlet.write(b"".join(lines))
+            lines.clear()
+        await self._outlet.writable()
+
+
+def _settle(ready: asyncio.Future[None], error: Exception | None = None) -> bool:
+    """Tell whoever opens the stream how that went; False: that is over."""
+    if ready.done():
+        return False
+    if error is None:
+        ready.set_result(None)
+    else:
+        ready.set_exception(error)
+    return True

@@ -1,0 +1,400 @@
+"""A session of the native door: hello, publishes, subscriptions, calls, goodbye. What the frames of a client mean.
+
+A publish takes no task and no future: it is handed to the intake, which calls back. Whatever a client does wrong
+is its own trouble: its request is refused or its connection ends, with an ERROR that says why.
+Below: connection, streams, members, calls. Above: server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from runnel.core.errors import RunnelError, SubscriptionEnded
+from runnel.core.network_errors import LimitExceeded, ProtocolError, PublishCancelled
+from runnel.core.position import Span
+from runnel.server.calls import CALLS, Caller, check_method
+from runnel.server.connection import Connection
+from runnel.server.members import Member
+from runnel.server.serving import Serving
+from runnel.server.streams import Stream
+from runnel.wire.frame import Kind, frame
+from runnel.wire.layouts import published_frame, read_credit, read_publish, read_unsubscribe
+from runnel.wire.messages import (
+    VERSION,
+    Goodbye,
+    Hello,
+    Settlement,
+    Subscribe,
+    Welcome,
+    decode,
+    encode,
+    read_call,
+    read_settle,
+)
+from runnel.wire.trouble import error_frame
+
+FEATURES = ("groups", "transactions", "stages", "requests")
+_RAW_LENGTH = slice(16, 20)  # in the header of a batch: see core.packing
+PENDING = "too much of what it published is not answered yet"
+
+log = logging.getLogger("runnel")
+
+_HTTP = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ")
+
+
+def native_door(serving: Serving) -> Callable[[], Connection]:
+    """What makes the protocol of each new connection."""
+
+    def made() -> Connection:
+        return Connection(serving.options, partial(NativeSession, serving), serving.connections.remove)
+
+    return made
+
+
+class NativeSession:
+    """One client: what it subscribed to, and what it waits for."""
+
+    def __init__(self, serving: Serving, connection: Connection) -> None:
+        self._serving, self._connection = serving, connection
+        self._intake, self._options = serving.intake, serving.options
+        self._number = 0
+        self._client = ""
+        self._pending: set[_Publish] = set()
+        self._pending_bytes = 0
+        self._late: dict[int, _Publish] = {}  # publishes that can still be taken back
+        self._streams: dict[int, Stream] = {}
+        self._members: dict[int, Member] = {}
+        self._calls: dict[int, asyncio.Task[None]] = {}
+        self._stopping: set[asyncio.Task[None]] = set()  # calls that nobody waits for any more
+        self._finishing = self._draining = False
+        self.handlers: list[Callable[[int, int, int, bytes], None]] = [self._too_early] * (max(Kind) + 1)
+        self.handlers[Kind.HELLO] = self._hello
+
+    # -- its life -----------------------------------------------------------------------------------------------
+
+    def opened(self) -> None:
+        """The connection stands: it is counted."""
+        self._number = self._serving.connections.add(self._connection)
+        if self._serving.connections.draining:
+            self._connection.close()
+
+    def lost(self) -> None:
+        """It is gone: leave every feed, give every lease back, take back what waits for room."""
+        for publish in [*self._pending]:
+            publish.give_up()
+        for call in self._calls.values():
+            call.cancel()
+        left: list[Stream | Member] = [*self._streams.values(), *self._members.values()]
+        self._streams.clear()
+        self._members.clear()
+        self.handlers = []
+        for one in left:
+            try:
+                one.leave()
+            except Exception:
+                log.exception("subscription %d of connection %d could not be left", one.id, self._number)
+
+    def stranger(self, first: bytes) -> bytes | None:
+        """What to answer to somebody who speaks something else."""
+        json_door = next((door.url for door in self._serving.doors if door.name == "json"), None)
+        elsewhere = f" JSON lines are spoken at {json_door}." if json_door else ""
+        text = f"This is the native door of runnel {self._serving.version}: connect with a runnel client.{elsewhere}\n"
+        if any(verb.startswith(first) for verb in _HTTP):
+            head = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
+            return f"{head}Content-Length: {len(text)}\r\n\r\n{text}".encode()
+        if first[:1] == b"{":
+            line = {"event": "error", "code": ProtocolError.code, "message": text.strip()}
+            return msgspec.json.encode(line) + b"\n"
+        return None
+
+    def drain(self, reason: str, retry: float | None) -> None:
+        """The server stops."""
+        self._draining = True
+        self._connection.send(frame(Kind.GOODBYE, 0, encode(Goodbye(reason=reason, retry=retry))))
+        self._look_for_end()
+
+    def describe(self) -> dict[str, Any]:
+        """Who it is and what it holds."""
+        return {
+            "door": "native",
+            "client": self._client,
+            "subscriptions": len(self._streams) + len(self._members),
+            "pending_bytes": self._pending_bytes,
+            "calls": len(self._calls),
+        }
+
+    def _look_for_end(self) -> None:
+        """Close, if somebody has said goodbye and nothing is under way."""
+        if self._pending or self._calls:
+            return
+        if self._draining:
+            self._connection.close(listen=True)
+        elif self._finishing and not self._streams and not self._members:
+            self._connection.close()
+
+    # -- hello, ping, goodbye -----------------------------------------------------------------------------------
+
+    def _too_early(self, flags: int, extra: int, id: int, payload: bytes) -> None:
+        raise ProtocolError("the first frame must be a HELLO")
+
+    def _hello(self, flags: int, extra: int, id: int, payload: bytes) -> None:
+        hello = decode(Hello, payload)
+        if hello.version < 1:
+            raise ProtocolError(f"the client speaks version {hello.version}, and this server {VERSION}")
+        self._client = hello.client[:256]
+        serving = self._serving
+        welcome = Welcome(
+            version=min(hello.version, VERSION),
+            server=f"runnel {serving.version}",
+            features=[*FEATURES],
+            journal=serving.journal,
+            durable=serving.broker.is_durable,
+            fsync=serving.fsync,
+            max_frame=self._options.max_frame,
+            ping=self._options.ping,
+            time=serving.broker.clock.time(),
+            connection=self._number,
+        )
+        self._connection.send(frame(Kind.WELCOME, 0, encode(welcome)))
+        self._connection.greeted()
+        for kind, handler in (
+            (Kind.HELLO, self._second_hello),
+            (Kind.PING, self._ping),
+            (Kind.PONG, self._pong),
+            (Kind.PUBLISH, self._publish),
+            (Kind.CALL, self._call),
+            (Kind.CANCEL, self._cancel),
+            (Kind.SUBSCRIBE, self._subscribe),
+            (Kind.CREDIT, self._credit),
+            (Kind.UNSUBSCRIBE, self._unsubscribe),
+            (Kind.SETTLE, self._settle),
+            (Kind.GOODBYE, self._goodbye),
+        ):
+            self.handlers[kind] = handler
+
+    def _second_hello(self, flags: int, extra: int, id: int, payload: bytes) -> None:
+        raise ProtocolError("a second HELLO came")
+
+    def _ping(self, flags: int, extra: int, id: int, payload: bytes) -> None:
+        self._connection.send(frame(Kind.PONG, id, payload))
+
+    def _pong(self, flags: int, extra: int, id: int, payload: bytes) -> None:
+        """Somebody is there; that it was heard is noted already."""
+
+    def _goodbye(self, flags: int, extra: int, id: int, payload: bytes) -> None:
+        decode(Goodbye, payload)
+        self._finishing = True
+        for stream in [*self._streams.values()]:
+            stream.feed.finish()
+        for member in [*self._members.values()]:
+            member.feed.finish()
+        self._look_for_end()
+
+    # -- publishing ---------------------------------------------------------------------------------------------
+
+    def _publish(self, flags: int, extra: int, id: int, payload: bytes) -> None:
+        topic, about, batch = read_publish(flags, extra, payload)
+        if self._draining:
+            return  # not answered: the client sends it again, to the next server
+        publish = _Publish(self, id, _weight(batch))
+        self._pending.add(publish)
+        self._pending_bytes += publish.size
+        readers: Iterable[Any] = ()
+        if about is not None and about.reads:
+            readers = [stream.feed for one in about.reads if (stream := self._streams.get(one)) is not None]
+        intake = self._intake
+        take_back = intake.publish(topic, batch, about, publish, readers)  # type: ignore[arg-type]
+        if take_back is not None and publish in self._pending:
+            publish.take_back = take_back
+            self._late[id] = publish
+        if self._pending_bytes > self._options.max_pending_bytes:
+            self._connection.pause(PENDING)
+        if intake.is_turn_over:
+            intake.is_turn_over = False
+            self._connection.rest()
+
+    def published(self, publish: _Publish, result: Span | Exception | None) -> None:
+        """A publish has come to its end; None: nobody wants to know."""
+        self._pending.discard(publish)
+        self._pending_bytes -= publish.size
+        if publish.take_back is not None:
+            self._late.pop(publish.id, None)
+        if result is not None:
+            if isinstance(result, Span):
+                first, last = result
+                self._connection.send(published_frame(publish.id, first.epoch, first.offset, last.offset))
+            else:
+                self._connection.send(_refusal(publish.id, result))
+        if self._connection.deaf and self._pending_bytes <= self._options.max_pending_bytes // 2:
+            self._connection.resume(PENDING)
+        if not self._pending and (self._finishing or self._draining):
+            self._look_for_end()
+
+    def _cancel(self, flags: int, extra: int, id: int, payload: bytes) -> None:
+        if (publish := self._late.get(id)) is not None:
+            publish.give_up(PublishCancelled())  # what was published behind it has to be numbered again
+        elif (call := self._calls.pop(id, None)) is not None:
+            self._stopping.add(call)
+            call.cancel()
+
+    # -- subscribing --------------------------------------------------------------------------------------------
+
+    def _subscribe(self, flags: int, extra: int, id: int, payload: bytes) -> None:
+        asked = decode(Subscribe, payload)
+        if self._draining:
+            return
+        self._check_new(id)
+        try:
+            many, allowed = len(self._streams) + len(self._members) + 1, self._options.max_subscriptions
+            if many > allowed:
+                raise LimitExceeded("max_subscriptions", many, allowed)
+            if asked.group is not None:
+                member = self._members[id] = Member(self._serving, self._connection, id, asked, self._over)
+                self._connection.send(member.enter())
+            else:
+                stream = self._streams[id] = Stream(self._serving, self._connection, id, asked, self._over)
+                self._connection.send(stream.enter())
+        except ProtocolError:
+            raise
+        except RunnelError as error:
+            self._over(id)
+            self._connection.send(error_frame(id, error))
+
+    def _check_new(self, id: int) -> None:
+        if not id or id in self._streams or id in self._members or id in self._calls:
+            raise ProtocolError(f"the id {id} is {'in use' if id else 'the connection itself'}; take a new one")
+
+    def _over(self, id: int) -> None:
+        """A subscription has sent its last frame."""
+        found = self._streams.pop(id, None) or self._members.pop(id, None)
+        if found is not None:
+            found.leave()
+        if self._finishing:
+            self._look_for_end()
+
+    def _credit(self, flags: int, extra: int, id: int, payload: bytes) -> None:
+        given, place, ask = read_credit(flags, payload)
+        if (stream := self._streams.get(id)) is not None:  # else it ended, and the client does not know yet
+            stream.credit(given, place, ask)
+
+    def _unsubscribe(self, flags: int, extra: int, id: int, payload: bytes) -> None:
+        place = read_unsubscribe(flags, payload)
+        if (stream := self._streams.pop(id, None)) is not None:
+            stream.leave(place)
+        elif (member := self._members.pop(id, None)) is not None:
+            member.leave()
+        else:
+            return
+        self._connection.send(frame(Kind.END, id))
+        if self._finishing:
+            self._look_for_end()
+
+    # -- settling -----------------------------------------------------------------------------------------------
+
+    def _settle(self, flags: int, extra: int, id: int, payload: bytes) -> None:
+        settlements = read_settle(payload)
+        refused: RunnelError | None = None
+        for settlement in settlements:
+            try:
+                self.member(settlement.subscription).settle(settlement)
+            except RunnelError as error:
+                refused = refused or error
+        if not id:
+            if refused is not None:  # nobody waits to hear it; the record goes to somebody else
+                log.debug("connection %d settled too late: %s", self._number, refused)
+        else:
+            self._check_new(id)
+            self._begin_call(id, self._settled(settlements, refused))
+
+    async def _settled(self, settlements: list[Settlement], refused: RunnelError | None) -> None:
+        for subscription in {settlement.subscription for settlement in settlements}:
+            if (member := self._members.get(subscription)) is not None:
+                await member.feed.flushed()
+        if refused is not None:
+            raise refused
+
+    def member(self, subscription: int) -> Member:
+        """A member of a group that this client is."""
+        found = self._members.get(subscription)
+        if found is None:
+            raise SubscriptionEnded(str(subscription))
+        return found
+
+    # -- calls --------------------------------------------------------------------------------------------------
+
+    def _call(self, flags: int, extra: int, id: int, payload: bytes) -> None:
+        method, args = read_call(payload)
+        if self._draining:
+            return
+        self._check_new(id)
+        try:
+            if len(self._calls) >= self._options.max_calls:
+                raise LimitExceeded("max_calls", len(self._calls) + 1, self._options.max_calls)
+            check_method(method)
+        except RunnelError as error:
+            self._connection.send(error_frame(id, error))
+        else:
+            self._begin_call(id, CALLS[method](Caller(self._serving, self.member), args))
+
+    def _begin_call(self, id: int, work: Coroutine[Any, Any, Any]) -> None:
+        task = self._calls[id] = self._connection.loop.create_task(self._answer(id, work))
+        task.add_done_callback(partial(self._call_over, id, work))
+
+    async def _answer(self, id: int, work: Coroutine[Any, Any, Any]) -> None:
+        try:
+            answer = frame(Kind.REPLY, id, encode(await work))
+            if len(answer) > self._options.max_frame:
+                raise LimitExceeded("max_frame", len(answer), self._options.max_frame)
+        except Exception as error:
+            answer = _refusal(id, error)
+        self._connection.send(answer)
+
+    def _call_over(self, id: int, work: Coroutine[Any, Any, Any], task: asyncio.Task[None]) -> None:
+        work.close()  # one that was cancelled before it began
+        self._stopping.discard(task)
+        if self._calls.get(id) is task:
+            del self._calls[id]
+        if self._finishing or self._draining:
+            self._connection.guard(self._look_for_end)
+
+
+class _Publish:
+    """A publish under way: the intake calls it with what became of it."""
+
+    __slots__ = ("_session", "id", "size", "take_back")
+
+    def __init__(self, session: NativeSession, id: int, size: int) -> None:
+        self._session: NativeSession | None = session
+        self.id, self.size = id, size
+        self.take_back: Callable[[], object] | None = None
+
+    def __call__(self, result: Span | Exception) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.published(self, result)
+
+    def give_up(self, answer: RunnelError | None = None) -> None:
+        """Nobody waits for it any more: take it back if that can still be done."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.published(self, answer)
+            if self.take_back is not None:
+                self.take_back()
+
+
+def _weight(batch: bytes) -> int:
+    """What a batch takes up while it waits: what its header says it is without compression, if that is more."""
+    return max(len(batch), int.from_bytes(batch[_RAW_LENGTH], "little"))
+
+
+def _refusal(id: int, error: Exception) -> bytes:
+    """An ERROR for a request; what is not the client's doing also goes into the log."""
+    if not isinstance(error, RunnelError):
+        log.error("the server failed at a request", exc_info=error)
+    return error_frame(id, error)

@@ -1,0 +1,111 @@
+"""What a server can be told about itself: where it listens, and how much it lets clients have.
+
+Every limit has a default. Whoever exceeds one is told its name, as `LimitExceeded`.
+Below: core. Above: server, every door.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from runnel.core.errors import InvalidOption
+from runnel.wire.frame import MAX_FRAME
+
+MIB = 1 << 20
+LARGEST_PORT = 65_535
+
+
+class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The server's certificate and key, and whose clients it lets in.
+
+    - `cert`: the certificate of the server, and what it was signed by (PEM).
+    - `key`: its private key (PEM).
+    - `client_ca`: clients must show a certificate that this authority signed (mTLS).
+    """
+
+    cert: Path
+    key: Path
+    client_ca: Path | None = None
+
+
+class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a server listens, and its limits. Sizes are in bytes, times in seconds.
+
+    - `host`: the name or address to listen on.
+    - `port`: the native door. 0 takes any that is free: see `Server.doors`. None: not opened.
+    - `json_port`: the door for JSON lines; None: not opened. `unix`: a socket file for the native door.
+    - `ssl`: speak TLS at every TCP door.
+    - `insecure_public`: listen where other machines can reach it, though nobody is asked who they are.
+    - `max_connections`: clients at all doors together.
+    - `max_frame`: the largest frame of the native door. `max_line`: the longest line of JSON.
+    - `max_subscriptions`, `max_calls`: subscriptions, and calls, open at once on one connection.
+    - `max_pending_bytes`: what one connection published and was not answered yet; beyond it, it is not read from.
+    - `high_water`: what may wait to be sent on one connection; the rest waits in the log, not in memory.
+    - `hello_timeout`: within it a client must have said hello.
+    - `ping`: after so long a silence a client is pinged. `ping_timeout`: after so much more it is gone.
+    - `idle_timeout`: after so long a silence a JSON connection without subscriptions is closed; None: never.
+    - `accept_rate`: new connections a second; the others wait their turn.
+    - `credit`: bytes that a subscription is sent ahead, if it does not say.
+    """
+
+    host: str = "127.0.0.1"
+    port: int | None = 7788
+    json_port: int | None = 7789
+    unix: Path | None = None
+    ssl: TlsOptions | None = None
+    insecure_public: bool = False
+    max_connections: int = 10_000
+    max_frame: int = MAX_FRAME
+    max_line: int = MIB
+    max_subscriptions: int = 1_000
+    max_calls: int = 1_000
+    max_pending_bytes: int = 64 * MIB
+    high_water: int = MIB
+    hello_timeout: float = 5.0
+    ping: float = 15.0
+    ping_timeout: float = 15.0
+    idle_timeout: float | None = 3600.0
+    accept_rate: float = 1_000.0
+    credit: int = MIB
+
+    def __post_init__(self) -> None:
+        for option in ("port", "json_port"):
+            port = getattr(self, option)
+            if port is not None and (not _is_whole(port) or not 0 <= port <= LARGEST_PORT):
+                raise InvalidOption(option, port, f"a port is a whole number from 0 (any) to {LARGEST_PORT}")
+        for option in _SIZES:
+            size = getattr(self, option)
+            if not _is_whole(size) or size < 1:
+                raise InvalidOption(option, size, "expected a whole number above 0")
+        for option in _TIMES:
+            value = getattr(self, option)
+            if option == "idle_timeout" and value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+                raise InvalidOption(option, value, "expected a number above 0")
+        if not self.host or not isinstance(self.host, str):
+            raise InvalidOption("host", self.host, "expected the name or address to listen on, such as '127.0.0.1'")
+
+    def limits(self) -> dict[str, Any]:
+        """The limits alone, by name."""
+        return {option: getattr(self, option) for option in (*_SIZES, *_TIMES)}
+
+
+_SIZES = (
+    "max_connections",
+    "max_frame",
+    "max_line",
+    "max_subscriptions",
+    "max_calls",
+    "max_pending_bytes",
+    "high_water",
+    "credit",
+)
+_TIMES = ("hello_timeout", "ping", "ping_timeout", "idle_timeout", "accept_rate")
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,115 @@
+"""A socket file: bound, guarded and taken away again.
+
+A file that a dead server left is replaced; one that somebody listens on is not. Only the
+user who runs the server may connect (mode 0600).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from runnel.core.errors import InvalidOption
+from runnel.core.network_errors import AddressInUse
+
+MAX_PATH = 107 if sys.platform == "linux" else 103  # what fits into a sockaddr_un with its final zero
+MODE = 0o600
+
+
+class UnixSocket:
+    """A listening socket and its file. `replace`: whatever socket is there is known to be of no use any more."""
+
+    def __init__(self, path: Path, backlog: int, *, replace: bool = False) -> None:
+        self.path = path
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.setblocking(False)
+        try:
+            with reachable(path) as address:
+                _make_way(path, address, replace=replace)
+                self._bind(address)
+                os.chmod(path, MODE)  # nobody connects before `listen`, so nobody comes in before this
+                self._inode = _inode(path)
+                self.socket.listen(backlog)
+        except BaseException:
+            self.socket.close()
+            raise
+
+    def _bind(self, address: str) -> None:
+        try:
+            self.socket.bind(address)
+        except OSError as error:
+            why = f"no socket can be made there: {os.strerror(error.errno or 0)}"
+            raise InvalidOption("unix", str(self.path), why) from error
+
+    def close(self) -> None:
+        """Stop listening and take the file away, unless another server has put its own there."""
+        self.socket.close()
+        if _inode(self.path) == self._inode:
+            self.path.unlink(missing_ok=True)
+
+
+@contextmanager
+def reachable(path: Path) -> Iterator[str]:
+    """An address by which the socket at `path` can be bound or connected to, however long the path is."""
+    if len(os.fsencode(path)) <= MAX_PATH:
+        yield str(path)
+        return
+    if sys.platform != "linux" or len(os.fsencode(path.name)) > MAX_PATH - len("/proc/self/fd/12345/"):
+        raise InvalidOption("unix", str(path), f"the path of a socket has at most {MAX_PATH} bytes; use a shorter one")
+    # The address names the folder by a handle on it, so only the last name has to fit.
+    try:
+        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise InvalidOption("unix", str(path), f"{path.parent}: {os.strerror(error.errno or 0)}") from error
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def _make_way(path: Path, address: str, *, replace: bool) -> None:
+    """Take away what a dead server left; raise if there is something else, or somebody."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise InvalidOption("unix", str(path), "there is a file that is not a socket; choose another path")
+    if replace:
+        path.unlink(missing_ok=True)
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(address)
+        except (ConnectionRefusedError, FileNotFoundError):
+            path.unlink(missing_ok=True)
+            return
+        except OSError:
+            pass  # EAGAIN: somebody is so busy that its backlog is full. Anything else: not ours to remove
+    raise AddressInUse(str(path))
+
+
+def let_go(fds: Iterable[int]) -> None:
+    """In the child of a fork: have no part in these files, though objects here still know their numbers.
+
+    Nothing else gets the numbers, so that whoever closes one of them later harms nobody.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for fd in fds:
+        if fd >= 0:
+            os.dup2(nothing, fd, inheritable=False)
+    os.close(nothing)
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
