@@ -6,7 +6,7 @@ PY    := .venv/bin/python
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test torture check bench docs surface lock clean
+.PHONY: help run test torture fuzz check bench docs surface lock clean
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
@@ -26,10 +26,8 @@ $(READY): requirements/dev.lock pyproject.toml tools/install.py
 	@$(PY) tools/install.py
 	@touch $@
 
-run: $(READY) ## A short tour of the bus
-	@$(PY) -m runnel tour
-	@echo
-	@echo "Next: make test, or open README.md for a first program"
+run: $(READY) ## A server on the folder data/, until Ctrl-C (ARGS="--port 0": options of `runnel serve`)
+	@$(PY) -m runnel serve --data data $(ARGS)
 
 test: $(READY) ## All tests, with coverage
 	@$(PY) -m coverage erase
@@ -44,6 +42,14 @@ torture: $(READY) ## Crash the journal 100,000 times, kill the broker 1,000 time
 	$(PY) -m tests.crash.killing --kills $(or $(KILLS),1000)
 	@echo
 	@echo "Next: replay what it found with --seed, as printed"
+
+fuzz: $(READY) ## Every decoder under fire, FUZZ_SECONDS=60 each
+	@# atheris has no wheels for some platforms, so that it has a lock of its own; without it bytes change at random.
+	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/fuzz.lock \
+		|| echo "atheris cannot be installed here"
+	$(PY) -m tests.fuzz --seconds $(or $(FUZZ_SECONDS),60)
+	@echo
+	@echo "Next: make test"
 
 check: $(READY) ## Format, lint, types, layers, house rules
 	$(PY) -m ruff check
@@ -70,10 +76,13 @@ surface: $(READY) ## Accept the public surface as it is now
 	@echo
 	@echo "Next: git diff tests/house/surface.txt, and an entry in CHANGELOG.md"
 
-lock: $(READY) ## Bring requirements/dev.lock up to pyproject.toml (UPGRADE=1: to the newest versions)
-	@$(PY) -m uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --quiet $(if $(UPGRADE),--upgrade) \
-		--generate-hashes --no-emit-index-url --no-emit-find-links \
-		--custom-compile-command "make lock" --output-file requirements/dev.lock
+lock: $(READY) ## Bring requirements/*.lock up to pyproject.toml (UPGRADE=1: to the newest versions)
+	@for group in dev fuzz; do \
+		$(PY) -m uv pip compile $$(test $$group = dev && echo pyproject.toml) --group $$group --universal \
+			--python-version 3.11 --quiet $(if $(UPGRADE),--upgrade) \
+			--generate-hashes --no-emit-index-url --no-emit-find-links \
+			--custom-compile-command "make lock" --output-file requirements/$$group.lock || exit 1; \
+	done
 	@echo "Next: make check test, which install what changed"
 
 clean: ## Remove what the other targets made

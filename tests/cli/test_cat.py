@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from runnel.cli.cat import readable
 from runnel.core.record import Meta
 from tests.cli.conftest import Command
 from tests.journal.cleaned import folder_with_stages
@@ -94,14 +93,6 @@ def test_what_cannot_be_read_is_told_in_its_place_and_makes_the_exit_code_1(runn
     assert done.err.startswith("runnel: missed 3 records of 'orders' in [21, 24)")
     done = runnel("log", "cat", "orders", "--json")
     assert done.lines()[21]["gap"]["first"] == 21
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [(b"", ""), (b"plain", "plain"), (b"a\tb\x1b[1m", "a\\tb\\x1b[1m"), (b"\xff\x00", "hex:ff00")],
-)
-def test_a_value_never_breaks_its_line_or_the_terminal(value: bytes, shown: str) -> None:
-    assert readable(value) == shown
 
 
 def test_an_offset_beyond_the_end_is_told(runnel: Command, tmp_path: Path) -> None:

@@ -4,26 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from runnel.cli.completion import levels_of
+from runnel.cli.main import make_parser
 from tests.cli.conftest import Command
 
-COMMANDS = [
-    "info",
-    "log",
-    "log info",
-    "log cat",
-    "log verify",
-    "log repair",
-    "log export",
-    "log snapshot",
-    "topic",
-    "topic list",
-    "topic create",
-    "topic config",
-    "topic delete",
-    "group",
-    "group list",
-    "group reset",
-]
+COMMANDS = [" ".join(level.path) for level in levels_of(make_parser()) if level.path]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -42,7 +27,7 @@ def test_help_teaches_with_examples(runnel: Command, command: str) -> None:
         ("log snapshot", "usage: runnel log snapshot [-h] [--data DIR] [--json] [DIR] TARGET\n"),
         ("log cat", "[--json] [DIR] [TOPIC]\n"),
         ("info", "the folder of the journal, said without --data"),
-        ("topic", "`config` that\nonly shows"),
+        ("topic", "`config` that only shows"),
         ("topic delete", "the name of the topic"),
         ("group reset", "the name of the group"),
     ],
@@ -51,7 +36,7 @@ def test_help_explains_what_a_command_takes(runnel: Command, command: str, said:
     assert said in runnel(*command.split(), "--help").out
 
 
-@pytest.mark.parametrize("family", ["log", "topic", "group"])
+@pytest.mark.parametrize("family", ["log", "topic", "group", "cursor", "config"])
 def test_a_family_without_a_command_helps(runnel: Command, family: str) -> None:
     done = runnel(family)
     assert (done.status, done.err) == (0, "")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from runnel.broker.place import open as open_broker
 from runnel.cli.folder import add_data, folder_of, owning, write
 from runnel.cli.problem import Refused
 from runnel.core.journal_errors import JournalFailed
@@ -16,6 +15,7 @@ from runnel.journal.inspection import Inspection, NoJournal
 from runnel.journal.journal import Journal
 from runnel.journal.ledger import TopicState
 from runnel.journal.parts import topic_part
+from runnel.place import open as open_broker
 from tests.cli.conftest import Command
 from tests.journal.folders import Owner, fill, other_owner
 

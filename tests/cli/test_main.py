@@ -13,7 +13,7 @@ import pytest
 import runnel
 from runnel.cli import info
 from runnel.cli import tour as tour_module
-from runnel.cli.main import main
+from runnel.cli.main import GROUPS, main
 from tests.journal.folders import Owner, fill
 
 
@@ -26,8 +26,8 @@ def test_help_lists_commands_with_examples(arguments: list[str], capsys: pytest.
     assert "a short tour of the event bus" in printed
     assert "examples:" in printed
     assert "runnel tour --quick" in printed
-    for command in ("info", "topic", "group", "log"):
-        assert f"\n    {command} " in printed
+    for command in (name for names in GROUPS.values() for name in names):
+        assert f"\n  {command} " in printed
 
 
 def test_without_a_command_it_helps(capsys: pytest.CaptureFixture[str]) -> None:

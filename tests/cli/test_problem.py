@@ -13,7 +13,7 @@ from runnel.core.journal_errors import FolderInUse, JournalDamaged
         (InvalidOption("count", -1, "expected 0 or more"), 2, "runnel: count=-1: expected 0 or more (invalid_option)"),
         (Refused("usage_error", "two\nlines", 2), 2, "runnel: two lines (usage_error)"),
         (
-            unknown_topic("t", "data"),
+            unknown_topic("t", "'data'"),
             1,
             "runnel: there is no topic 't' in 'data'; see `runnel topic list` (unknown_topic)",
         ),

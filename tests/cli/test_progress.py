@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from runnel.cli.progress import Bar
+from runnel.cli.progress import Bar, Ticker
 
 
 class Terminal(io.StringIO):
@@ -42,3 +42,14 @@ def test_a_pipe_gets_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with Bar("reading") as bar:
         bar(1, 2)
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_line_is_shown_in_place_and_whoever_calls_learns_whether_anybody_sees_it() -> None:
+    terminal, file = Terminal(), io.StringIO()
+    with Ticker(terminal) as ticker:
+        assert ticker("10 records")
+        assert ticker("9")
+    assert terminal.getvalue() == "\r10 records\r9         \r \r"
+    with Ticker(file) as ticker:
+        assert not ticker("10 records")
+    assert file.getvalue() == ""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runnel.broker.place import open as open_broker
+from runnel.place import open as open_broker
 from tests.cli.conftest import Command
 
 

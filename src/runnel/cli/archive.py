@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from runnel.cli.command import Commands, add_command
+from runnel.cli.command import Commands, add_command, add_json
 from runnel.cli.document import print_document, print_line
-from runnel.cli.folder import add_data, add_json, folder_and
+from runnel.cli.folder import add_data, folder_and
 from runnel.cli.problem import FINE, FOUND, MISSED, USAGE, Refused
 from runnel.cli.progress import Bar
 from runnel.cli.table import Size, human_time, many, table

@@ -8,10 +8,11 @@ import sys
 from collections.abc import Iterator
 from itertools import islice
 
-from runnel.cli.command import Commands, add_command
-from runnel.cli.document import iso, of_gap, of_record, print_line
-from runnel.cli.folder import add_data, add_json, looking
+from runnel.cli.command import Commands, add_command, add_json, check_count
+from runnel.cli.document import of_gap, of_record, print_line
+from runnel.cli.folder import add_data, looking
 from runnel.cli.problem import FINE, FOUND, Refused, unknown_topic
+from runnel.cli.readable import line_of
 from runnel.cli.start import Start, parse_start
 from runnel.core.errors import InvalidOption, OffsetOutOfRange
 from runnel.core.pattern import check_pattern, is_pattern
@@ -68,12 +69,6 @@ def run(chosen: argparse.Namespace) -> int:
     return status
 
 
-def check_count(count: int | None) -> None:
-    """Raise unless so many records can be meant."""
-    if count is not None and count < 0:
-        raise InvalidOption("count", count, "expected 0 or more")
-
-
 def divided(what: list[str], data: str | None) -> tuple[str | None, str]:
     """The folder, if it was named, and the pattern. One word alone is a folder if there is one of that name."""
     if len(what) > 2 or (data and len(what) > 1):
@@ -92,7 +87,7 @@ def read(seen: Inspection, patterns: tuple[str, ...], start: Start, place: int =
     """The records that a command line asks for. Several topics are read by sequence, and have no offset to start at."""
     for pattern in patterns:
         if not is_pattern(pattern) and seen.topic(pattern) is None:
-            raise unknown_topic(pattern, seen.folder)
+            raise unknown_topic(pattern, repr(str(seen.folder)))
     several = len(patterns) != 1 or is_pattern(patterns[0])
     if start.word == "latest":
         raise InvalidOption("from", "latest", "nothing lies behind it; expected 'earliest', an offset, or a time")
@@ -104,20 +99,3 @@ def read(seen: Inspection, patterns: tuple[str, ...], start: Start, place: int =
             raise OffsetOutOfRange(topic.name, start.offset, topic.first, topic.end)
         place = start.offset
     return seen.read(*patterns, place=place, time=start.time)
-
-
-def line_of(record: Record[bytes]) -> str:
-    """A record on one line."""
-    key = "-" if record.key is None else readable(record.key)
-    return f"{record.topic}  {record.offset}  {iso(record.time)}  {key}  {readable(record.value)}"
-
-
-def readable(value: bytes) -> str:
-    """Text as it is, with what would break the line escaped; other bytes as hex."""
-    try:
-        text = value.decode()
-    except UnicodeDecodeError:
-        return f"hex:{value.hex()}"
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from runnel.core.errors import InvalidOption
+
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 else:
@@ -33,6 +35,17 @@ def add_family(commands: Commands, name: str, summary: str, example: str, descri
 
     parser.set_defaults(run=show)
     return parser.add_subparsers(title="commands", metavar="COMMAND")
+
+
+def add_json(parser: argparse.ArgumentParser, what: str = "one JSON document") -> None:
+    """`--json`."""
+    parser.add_argument("--json", action="store_true", help=f"print {what}, for programs")
+
+
+def check_count(count: int | None) -> None:
+    """Raise unless so many records can be meant."""
+    if count is not None and count < 0:
+        raise InvalidOption("count", count, "expected 0 or more")
 
 
 def _add(commands: Commands, name: str, summary: str, example: str, description: str | None) -> argparse.ArgumentParser:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from runnel.cli.ask import agreed, check_answerable
-from runnel.cli.command import Commands, add_command, add_family
+from runnel.cli.command import Commands, add_command, add_family, add_json
 from runnel.cli.document import print_document
-from runnel.cli.folder import add_data, add_json, folder_of, looking, owning, write
 from runnel.cli.problem import FOUND
-from runnel.cli.table import table
-from runnel.core.journal_errors import UnknownName
+from runnel.cli.table import present, table
+from runnel.cli.target import add_target, changing, looking_at
 from runnel.core.pattern import is_pattern
-from runnel.journal.inspection import Inspection
-from runnel.journal.ledger import CursorState
-from runnel.journal.parts import cursor_forgotten_part
 
 EXAMPLE = """\
 examples:
   runnel cursor list --data data/
   runnel cursor forget archive
+  runnel cursor forget archive --server runnel://127.0.0.1:7788
 """
 LIST = """\
 examples:
@@ -28,15 +24,14 @@ examples:
   runnel cursor list --json
 
 PLACE is an offset; of a subscription on a pattern it is a sequence, and it has no LAG. What one that holds has
-not read is not taken away, by retention or anybody.
+not read is not taken away, by retention or anybody. A server lists those that are open; its folder knows all.
 """
 FORGET = """\
 examples:
   runnel cursor forget archive          asks, on a terminal
   runnel cursor forget archive --yes    does not; needed in scripts, and with --json
 
-Its place is forgotten, and what it held may go. Nobody may have the folder open; a program says
-`await broker.forget("archive")`.
+Its place is forgotten, and what it held may go. A program says `await broker.forget("archive")`.
 """
 
 
@@ -47,64 +42,64 @@ def add_to(commands: Commands) -> None:
         "cursor",
         "list named subscriptions and what they hold; forget one",
         EXAMPLE,
-        "The named subscriptions of a folder. `list` works while a broker has it open; `forget` changes it, so\n"
-        "nobody else may have it open.",
+        "The named subscriptions of a folder, or of a server. In a folder, `list` works while a broker has it open;\n"
+        "`forget` goes through that one, if it shares the folder, as a server does.",
     )
     listing = add_command(inner, "list", "the named subscriptions, and where they stand", LIST, run_list)
-    add_data(listing)
+    add_target(listing)
     add_json(listing)
     forget = add_command(inner, "forget", "forget where a subscription stands, and what it holds", FORGET, run_forget)
     forget.add_argument("name", metavar="NAME", help="the name of the subscription")
-    add_data(forget, bare=False)
+    add_target(forget, bare=False)
     forget.add_argument("--yes", action="store_true", help="do not ask")
     add_json(forget)
 
 
 def run_list(chosen: argparse.Namespace) -> int:
     """Print the named subscriptions."""
-    with looking(chosen) as seen:
-        found = [_facts(cursor, seen) for cursor in seen.cursors]
+    with looking_at(chosen) as target:
+        found = target.cursors()
     if chosen.json:
         print_document(found)
         return 0
     if not found:
         print("there are no named subscriptions")
         return 0
-    print(
-        table(
-            ("SUBSCRIPTION", "READS", "PLACE", "LAG", "HOLDS"),
-            ((one["name"], one["pattern"], one["place"], one["lag"], "yes" if one["hold"] else "no") for one in found),
-        )
-    )
+    columns = present(_COLUMNS, found)
+    rows = ([_yes(one[key]) if key == "hold" else one[key] for key in columns] for one in found)
+    print(table(list(columns.values()), rows))
     return 0
 
 
 def run_forget(chosen: argparse.Namespace) -> int:
     """Forget a named subscription."""
     check_answerable(chosen)
-    with owning(folder_of(chosen)) as journal:
-        cursor = journal.ledger.cursors.get(chosen.name)
-        if cursor is None:
-            raise UnknownName(chosen.name)
-        what = "sequence" if is_pattern(cursor.pattern) else "offset"
-        where = f"{cursor.name!r}, at {what} {cursor.place:,} of {cursor.pattern!r}"
-        if not chosen.yes and not agreed(f"Forget {where}{', and what it holds' if cursor.hold else ''}?"):
+    with changing(chosen) as target:
+        found = target.cursor(chosen.name)
+        where, hold = repr(found["name"]), found.get("hold")
+        if "place" in found:
+            what = "sequence" if is_pattern(found["pattern"]) else "offset"
+            where += f", at {what} {found['place']:,} of {found['pattern']!r}"
+        if not chosen.yes and not agreed(f"Forget {where}{', and what it holds' if hold else ''}?"):
             print("nothing was done")
             return FOUND
-        write(journal, cursor_forgotten_part(cursor.name))
+        target.forget(chosen.name)
     if chosen.json:
-        print_document({"name": cursor.name, "pattern": cursor.pattern, "place": cursor.place, "hold": cursor.hold})
+        print_document(found)
     else:
-        print(f"forgot {where}{'; what it held may go' if cursor.hold else ''}")
+        print(f"forgot {where}{'; what it held may go' if hold else ''}")
     return 0
 
 
-def _facts(cursor: CursorState, seen: Inspection) -> dict[str, Any]:
-    return {
-        "name": cursor.name,
-        "pattern": cursor.pattern,
-        "epoch": cursor.epoch,
-        "place": cursor.place,
-        "lag": seen.cursor_lag(cursor),
-        "hold": cursor.hold,
-    }
+_COLUMNS = {
+    "name": "SUBSCRIPTION",
+    "pattern": "READS",
+    "place": "PLACE",
+    "lag": "LAG",
+    "hold": "HOLDS",
+    "delivered": "DELIVERED",
+}
+
+
+def _yes(said: bool) -> str:
+    return "yes" if said else "no"

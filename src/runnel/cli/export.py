@@ -14,10 +14,10 @@ from typing import Any, BinaryIO, NamedTuple, TextIO
 
 import msgspec
 
-from runnel.cli.cat import check_count, read
-from runnel.cli.command import Commands, add_command
+from runnel.cli.cat import read
+from runnel.cli.command import Commands, add_command, add_json, check_count
 from runnel.cli.document import of_gap, of_record, print_document, print_line
-from runnel.cli.folder import add_data, add_json, looking
+from runnel.cli.folder import add_data, looking
 from runnel.cli.problem import FINE, FOUND, USAGE, Refused
 from runnel.cli.progress import Bar
 from runnel.cli.start import Start, parse_start

@@ -1,20 +1,20 @@
 """Which folder a command means, and opening it: to look, or to change it.
 
 `--data DIR` names it everywhere, and so does a bare DIR where a command takes nothing else; then comes
-RUNNEL_DATA, then `data`.
+RUNNEL_DATA, then `data` in the file runnel.toml, then `data`.
 Below: journal. Above: the commands.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from runnel.cli.problem import Refused, in_use
+from runnel.cli.address import configured
+from runnel.cli.problem import Refused, in_use, needs_folder
 from runnel.core.journal_errors import FolderInUse
 from runnel.journal import manifest
 from runnel.journal.draft import Draft, WriteFailed
@@ -30,8 +30,11 @@ DEFAULT = "data"
 SMALL_SEGMENT = 256 * 1024  # for a few bytes of state; the next owner begins its own
 
 
-def add_data(parser: argparse.ArgumentParser, *, bare: bool = True) -> None:
-    """`--data DIR`, and where `bare` DIR alone."""
+def add_data(parser: argparse.ArgumentParser, *, bare: bool = True, refuse_server: bool = True) -> None:
+    """`--data DIR`, and where `bare` DIR alone. Unless told otherwise, `--server` is refused with a word of why."""
+    if refuse_server:
+        parser.add_argument("--server", metavar="URL", help=argparse.SUPPRESS)
+        parser.set_defaults(only_folder=parser.prog.removeprefix("runnel "))
     parser.add_argument(
         "--data", metavar="DIR", help=f"the folder of the journal (default: ${ENVIRONMENT}, else {DEFAULT!r})"
     )
@@ -39,17 +42,14 @@ def add_data(parser: argparse.ArgumentParser, *, bare: bool = True) -> None:
         parser.add_argument("folder", nargs="?", metavar="DIR", help="the folder of the journal, said without --data")
 
 
-def add_json(parser: argparse.ArgumentParser, what: str = "one JSON document") -> None:
-    """`--json`."""
-    parser.add_argument("--json", action="store_true", help=f"print {what}, for programs")
-
-
 def folder_of(chosen: argparse.Namespace) -> Path:
     """The folder that the command line means."""
+    if getattr(chosen, "only_folder", None) and getattr(chosen, "server", None):
+        raise needs_folder(chosen.only_folder, chosen.server)
     bare = getattr(chosen, "folder", None)
     if bare and chosen.data and Path(bare) != Path(chosen.data):
         raise Refused("usage_error", f"two folders were named: {bare!r} and --data {chosen.data!r}", 2)
-    return Path(bare or chosen.data or os.environ.get(ENVIRONMENT) or DEFAULT)
+    return Path(bare or chosen.data or configured().general.data)
 
 
 def folder_and(chosen: argparse.Namespace, what: str) -> Path:

@@ -1,4 +1,4 @@
-"""`runnel info`: what a folder is, at a glance."""
+"""`runnel info`: what a folder is, or a server, at a glance."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any
 
 import msgspec
 
-from runnel.cli.command import Commands, add_command
+from runnel.cli.command import Commands, add_command, add_json
 from runnel.cli.document import print_document
-from runnel.cli.folder import add_data, add_json, looking
-from runnel.cli.table import Size, hidden, human_time, many, pairs
+from runnel.cli.folder import looking
+from runnel.cli.server_target import connected
+from runnel.cli.table import Size, hidden, human_age, human_time, many, pairs
+from runnel.cli.target import add_target, server_of
 from runnel.core.journal_errors import JournalDamaged
 from runnel.journal import archived, manifest
 from runnel.journal.archived import Holder
@@ -20,6 +22,7 @@ EXAMPLE = """\
 examples:
   runnel info                      the folder in $RUNNEL_DATA, else data/
   runnel info backup/ --json       for programs
+  runnel info --server runnel://127.0.0.1:7788
 """
 
 _FSYNC = {
@@ -36,25 +39,52 @@ def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "info",
-        "what a folder is: its journal, its owner, its fsync mode, its size",
+        "what a folder is: its journal, owner, fsync mode and size; or what a server is",
         EXAMPLE,
         run,
-        "Names the journal in a folder, who owns it now, how it is synced, and how much it holds.\n"
-        "Works while a broker has the folder open.",
+        "Names the journal in a folder, who owns it now, how it is synced, and how much it holds. Works while a\n"
+        "broker has the folder open. Of a server: its version, its doors, what it did since it started.",
     )
-    add_data(parser)
+    add_target(parser)
     add_json(parser)
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Print what a folder is."""
-    with looking(chosen) as seen:
-        found = facts(seen)
+    """Print what a folder or a server is."""
+    url = server_of(chosen)
+    if url is not None:
+        with connected(url) as server:
+            found = server.info()
+        view = shown_server
+    else:
+        with looking(chosen) as seen:
+            found = facts(seen)
+        view = shown
     if chosen.json:
         print_document(found)
     else:
-        print(shown(found))
+        print(view(found))
     return 0
+
+
+def shown_server(found: dict[str, Any]) -> str:
+    """A server, for people."""
+    uptime, journal = found.get("uptime"), found.get("journal")
+    fsync = found.get("fsync")
+    lines: list[tuple[str, object]] = [
+        ("server", found["server"]),
+        ("version", found.get("version")),
+        ("up", None if uptime is None else human_age(uptime)),
+        ("journal", journal or "none: it serves from memory"),
+        ("fsync", _FSYNC.get(fsync, fsync) if fsync else None),
+        ("connections", found.get("connections")),
+        ("holds", f"{many(found['topics'], 'topic')}, {many(found['groups'], 'group')}"),
+        ("published", f"{many(found['published'], 'record')}, {Size(found['published_bytes'])}"),
+        ("delivered", many(found["delivered"], "record")),
+        ("dropped", many(found["dropped"], "record")),
+    ]
+    lines += [("door", f"{door['name']}: {door['url']}") for door in found.get("doors", ())]
+    return pairs(line for line in lines if line[1] is not None)
 
 
 def facts(seen: Inspection) -> dict[str, Any]:

@@ -6,9 +6,9 @@ import argparse
 from typing import Any
 
 from runnel.cli import archive, cat, export, marks, repair, restore, snapshot, staged, verify
-from runnel.cli.command import Commands, add_command, add_family
+from runnel.cli.command import Commands, add_command, add_family, add_json
 from runnel.cli.document import print_document
-from runnel.cli.folder import add_data, add_json, looking
+from runnel.cli.folder import add_data, looking
 from runnel.cli.info import facts, shown
 from runnel.cli.table import Size, human_time, table
 from runnel.journal.gone import Reason

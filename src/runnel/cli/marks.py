@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import argparse
 import base64
-import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from runnel.broker.producer import id_of
-from runnel.cli.command import Commands, add_command
+from runnel.cli.command import Commands, add_command, add_json
 from runnel.cli.document import print_document
-from runnel.cli.folder import add_data, add_json, looking
 from runnel.cli.table import human_time, table
-from runnel.journal.ledger import Ledger, MarkValue
+from runnel.cli.target import add_target, looking_at
+
+if TYPE_CHECKING:
+    from runnel.core.mark import MarkValue
 
 EXAMPLE = """\
 examples:
   runnel log marks data/           marks, and the next numbers of producers
   runnel log marks data/ --producer import --producer sensors
   runnel log marks data/ --json
+  runnel log marks --server runnel://127.0.0.1:7788 --producer import
 
 A mark is what a program set in a transaction (`tx.mark`), along with what it published. A producer numbers its
 records; NEXT is the number that its next one has. It is forgotten a day after its last publish. The journal knows
-producers by a number that is made of their name: with --producer NAME the name is shown.
+producers by a number that is made of their name: with --producer NAME the name is shown. A server tells of those
+producers that are named.
 """
 
 
@@ -36,15 +38,15 @@ def add_to(commands: Commands) -> None:
         run,
         "The marks of a journal, and its producers. Works while a broker has the folder open.",
     )
-    add_data(parser)
+    add_target(parser)
     parser.add_argument("--producer", action="append", default=[], metavar="NAME", help="only producers of these names")
     add_json(parser)
 
 
 def run(chosen: argparse.Namespace) -> int:
     """Print the marks and the producers."""
-    with looking(chosen) as seen:
-        marks, producers = sorted(seen.ledger.marks.items()), _producers(seen.ledger, chosen.producer)
+    with looking_at(chosen) as target:
+        marks, producers = list(target.marks().items()), target.producers(chosen.producer)
     if chosen.json:
         print_document({"marks": [{"name": name} | _document(value) for name, value in marks], "producers": producers})
         return 0
@@ -54,26 +56,11 @@ def run(chosen: argparse.Namespace) -> int:
         print("there are no marks")
     print()
     if producers:
-        rows = ((one["name"] or str(one["producer"]), one["next"], human_time(one["time"])) for one in producers)
+        rows = ((one["name"] or str(one["producer"]), one["next"], human_time(one.get("time", 0))) for one in producers)
         print(table(("PRODUCER", "NEXT", "LAST PUBLISH"), rows))
     else:
         print(f"there are no producers{' of these names' if chosen.producer else ''}")
     return 0
-
-
-def _producers(ledger: Ledger, names: list[str]) -> list[dict[str, Any]]:
-    """Those that are not forgotten, the one that published last at the end; only those of `names`, if there are any."""
-    found, now = [], time.time()
-    named = {id_of(name): name for name in names}
-    for producer in ledger.producers:
-        if named and producer not in named:
-            continue
-        encoded = ledger.producers.encode(producer)
-        if isinstance(encoded, list) and ledger.producers.next(producer, now) is not None:
-            _, last, following, _ = encoded
-            name = named.get(producer)
-            found.append({"producer": producer, "name": name, "next": following, "time": int(last * 1e6)})
-    return sorted(found, key=lambda one: (one["time"], one["producer"]))
 
 
 def _document(value: MarkValue) -> dict[str, Any]:

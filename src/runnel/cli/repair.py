@@ -7,9 +7,9 @@ import argparse
 import msgspec
 
 from runnel.cli.ask import agreed, check_answerable
-from runnel.cli.command import Commands, add_command
+from runnel.cli.command import Commands, add_command, add_json
 from runnel.cli.document import print_document
-from runnel.cli.folder import add_data, add_json, folder_of
+from runnel.cli.folder import add_data, folder_of
 from runnel.cli.problem import FINE, FOUND
 from runnel.cli.progress import Bar
 from runnel.cli.verify import print_damages

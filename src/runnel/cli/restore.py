@@ -10,9 +10,8 @@ from typing import Any
 
 import msgspec
 
-from runnel.cli.command import Commands, add_command
+from runnel.cli.command import Commands, add_command, add_json
 from runnel.cli.document import print_document
-from runnel.cli.folder import add_json
 from runnel.cli.problem import FINE, USAGE, Refused
 from runnel.cli.progress import Bar
 from runnel.cli.table import Size, many, table

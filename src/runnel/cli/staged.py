@@ -6,9 +6,9 @@ import argparse
 import time
 from typing import Any
 
-from runnel.cli.command import Commands, add_command
+from runnel.cli.command import Commands, add_command, add_json
 from runnel.cli.document import print_document
-from runnel.cli.folder import add_data, add_json, folder_of, looking, owning, write
+from runnel.cli.folder import add_data, folder_of, looking, owning, write
 from runnel.cli.problem import Refused
 from runnel.cli.table import Size, human_age, many, table
 from runnel.journal.journal import Journal

@@ -6,12 +6,14 @@ A time without a zone is in UTC, as all times that the commands print.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from runnel.core.errors import InvalidOption
 from runnel.core.moment import micros
 from runnel.core.pattern import is_pattern
-from runnel.journal.inspection import Inspection
+
+if TYPE_CHECKING:
+    from runnel.journal.inspection import Inspection
 
 _WORDS = ("earliest", "latest")
 
@@ -52,3 +54,15 @@ def place_of(start: Start, pattern: str, seen: Inspection, option: str) -> int:
         found = seen.place_at(pattern, start.time)
         return end if found is None else found
     return end if start.word == "latest" else first
+
+
+def moment(microseconds: int) -> datetime:
+    """A time as the API takes it."""
+    return datetime.fromtimestamp(microseconds // 1_000_000, UTC).replace(microsecond=microseconds % 1_000_000)
+
+
+def start_of(start: Start) -> str | int | datetime | None:
+    """Where to begin, as the API takes it."""
+    if start.time is not None:
+        return moment(start.time)
+    return start.word if start.offset is None else start.offset

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import TypeVar
 
+T = TypeVar("T")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -22,6 +24,11 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
         )
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
+
+
+def present(columns: Mapping[str, T], rows: Sequence[Mapping[str, object]]) -> dict[str, T]:
+    """The columns that something is known for: a folder and a server know different things."""
+    return {key: column for key, column in columns.items() if not rows or any(key in row for row in rows)}
 
 
 def pairs(facts: Iterable[tuple[str, object]]) -> str:

@@ -22,9 +22,9 @@ import msgspec
 
 from runnel.broker.broker import Broker
 from runnel.broker.group_subscription import GroupSubscription
-from runnel.broker.place import open
 from runnel.broker.subscription import Subscription
 from runnel.core.errors import Full, NoResponders, ValidationFailed
+from runnel.place import open
 
 SUBSCRIBERS = 10
 VALUES = 100_000

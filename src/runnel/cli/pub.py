@@ -1,0 +1,180 @@
+"""`runnel pub`: publish a value, the lines of a file, or what comes in by the pipe."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from runnel.cli.address import add_server, where_of
+from runnel.cli.command import Commands, add_command, add_json, check_count
+from runnel.cli.document import print_document
+from runnel.cli.lines import lines_of
+from runnel.cli.problem import USAGE, Refused
+from runnel.cli.progress import Bar, Ticker
+from runnel.cli.table import many
+from runnel.core.errors import InvalidOption
+from runnel.core.pattern import check_name
+
+EXAMPLE = """\
+examples:
+  runnel pub greetings hello                          one record
+  runnel pub orders '{"id": 42}' --key 42 --header source=shell
+  tail -f app.log | runnel pub logs -                 a record for each line, as they come
+  runnel pub orders --file orders.jsonl --rate 1000   the lines of a file, a thousand a second
+  runnel pub picture --file cat.jpg --whole           a file as one record
+  runnel pub ticks tick --count 10 --rate 1           the same value, ten times
+  runnel pub greetings hello --server runnel://host:7788
+
+Without VALUE and --file, the lines of the standard input are published. It returns when the server has all of it; on a
+durable topic that is: on disk. Lines go out in batches, in order, as many at a time as are there.
+"""
+
+CHUNK = 1000  # records of one value that are published together
+
+
+def add_to(commands: Commands) -> None:
+    """Make `runnel pub` known."""
+    parser = add_command(commands, "pub", "publish a value, lines, or a file", EXAMPLE, run)
+    parser.add_argument("topic", metavar="TOPIC", help="the name of the topic; it is made if need be")
+    parser.add_argument("value", nargs="?", metavar="VALUE", help="what to publish; -: the lines of the standard input")
+    parser.add_argument("--file", metavar="FILE", help="publish the lines of a file")
+    parser.add_argument("--whole", action="store_true", help="publish the file, or the input, as one record")
+    parser.add_argument("--key", metavar="KEY", help="the key of what is published")
+    parser.add_argument("--header", action="append", default=[], metavar="NAME=VALUE", help="a header; may be repeated")
+    parser.add_argument("--rate", type=float, metavar="N", help="records a second, at most")
+    parser.add_argument("--count", type=int, metavar="N", help="VALUE so many times; of lines, so many at most")
+    add_server(parser)
+    add_json(parser)
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Publish."""
+    check_name(chosen.topic)
+    check_count(chosen.count)
+    headers = headers_of(chosen.header)
+    if chosen.rate is not None and not chosen.rate > 0:
+        raise InvalidOption("rate", chosen.rate, "expected records a second, above 0")
+    if chosen.value not in (None, "-") and (chosen.file or chosen.whole):
+        raise Refused("usage_error", "a value was named, and a file or the input: say one of them", USAGE)
+    where = where_of(chosen)
+    try:
+        found = asyncio.run(_publish(chosen, where, headers))
+    finally:
+        sys.stderr.flush()
+    if chosen.json:
+        print_document(found)
+    elif found["count"] == 1:
+        print(f"{chosen.topic}  {found['last']}")
+    elif not found["count"]:
+        print("there was nothing to publish")
+    else:
+        speed = f"{found['count'] / max(found['seconds'], 1e-9):,.0f}/s"
+        print(f"{many(found['count'], 'record')} to {chosen.topic!r}, the last at offset {found['last']:,}; {speed}")
+    return 0
+
+
+def headers_of(given: list[str]) -> dict[str, str]:
+    """NAME=VALUE, as often as it was said."""
+    found = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals or not name:
+            raise InvalidOption("header", one, "expected NAME=VALUE")
+        found[name] = value
+    return found
+
+
+async def _publish(chosen: argparse.Namespace, where: str, headers: dict[str, str]) -> dict[str, Any]:
+    import runnel
+
+    async with runnel.open(where) as broker:
+        topic = broker.topic(chosen.topic)
+        count, began, last = 0, time.monotonic(), None
+        async for values in _paced(_values(chosen), chosen.rate):
+            if len(values) == 1:
+                last = await topic.publish(values[0], key=chosen.key, headers=headers or None)
+            else:
+                keys = None if chosen.key is None else [chosen.key] * len(values)
+                last = (await topic.publish_many(values, keys=keys, headers=headers or None)).last
+            count += len(values)
+    seconds = time.monotonic() - began
+    epoch = None if last is None else last.epoch
+    return {
+        "topic": chosen.topic,
+        "count": count,
+        "epoch": epoch,
+        "last": None if last is None else last.offset,
+        "seconds": round(seconds, 6),
+    }
+
+
+async def _values(chosen: argparse.Namespace) -> AsyncIterator[list[bytes]]:
+    """What to publish, in chunks, with a sign of how far it is where a person sees it."""
+    if chosen.value not in (None, "-"):
+        left = 1 if chosen.count is None else chosen.count
+        value = os.fsencode(chosen.value)
+        with Bar("publishing", unit="record") as bar:
+            while left:
+                chunk = min(left, CHUNK)
+                yield [value] * chunk
+                left -= chunk
+                if chosen.count:
+                    bar(chosen.count - left, chosen.count)
+        return
+    if chosen.whole:
+        yield [await asyncio.to_thread(_whole, chosen.file)]
+        return
+    async for chunk in _lines(chosen):
+        yield chunk
+
+
+async def _lines(chosen: argparse.Namespace) -> AsyncIterator[list[bytes]]:
+    left = chosen.count
+    descriptor = os.open(chosen.file, os.O_RDONLY) if chosen.file else sys.stdin.fileno()
+    total = os.fstat(descriptor).st_size if chosen.file else 0
+    if not chosen.file and sys.stdin.isatty():
+        print("each line is a record; Ctrl-D ends", file=sys.stderr)
+    sent, interactive = 0, not chosen.file and sys.stdin.isatty()
+    try:
+        with Bar("publishing") as bar, Ticker() as ticker:
+            async for lines, read in lines_of(descriptor):
+                chunk = lines if left is None else lines[:left]
+                if chunk:
+                    yield chunk
+                sent += len(chunk)
+                if total:
+                    bar(read, total)
+                elif not interactive:
+                    ticker(f"{many(sent, 'record')} published")
+                if left is not None:
+                    left -= len(chunk)
+                    if not left:
+                        return
+    finally:
+        if chosen.file:
+            os.close(descriptor)
+
+
+def _whole(file: str | None) -> bytes:
+    return Path(file).read_bytes() if file else sys.stdin.buffer.read()
+
+
+async def _paced(chunks: AsyncIterator[list[bytes]], rate: float | None) -> AsyncIterator[list[bytes]]:
+    """The same, not faster than `rate`: in steps of a hundredth of a second, or of one record."""
+    if rate is None:
+        async for chunk in chunks:
+            yield chunk
+        return
+    due, step = time.monotonic(), max(1, int(rate / 100))
+    async for chunk in chunks:
+        for at in range(0, len(chunk), step):
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            part = chunk[at : at + step]
+            yield part
+            due = max(due, time.monotonic() - 1.0) + len(part) / rate  # what was missed is made up for a second

@@ -1,0 +1,123 @@
+"""`runnel serve`: a broker as a network service, until it is told to stop.
+
+Its options are the keys of the configuration, read off the structs that use them.
+Below: config, server, place. Above: main.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any
+
+from runnel.cli.command import Commands, add_command, add_json
+from runnel.cli.problem import USAGE, Refused
+from runnel.config.keys import Key, keys
+from runnel.config.settings import Settings, load
+
+EXAMPLE = """\
+examples:
+  runnel serve                                   the folder data/, at 127.0.0.1:7788; JSON lines at 7789
+  runnel serve --memory                          nothing on disk
+  runnel serve --data /var/lib/runnel --config /etc/runnel.toml
+  runnel serve --port 0 --json-port off --json   any free port, told in one JSON line
+  runnel serve --unix run/runnel.sock            also a Unix socket
+  runnel serve --engine runnel://10.0.0.7:7788   a gateway: the same doors, and that server behind them
+  runnel serve --tls-cert cert.pem --tls-key key.pem --host 0.0.0.0 --insecure-public
+
+Every option is also a key of the file and a variable of the environment: `runnel config show` lists them, with the
+values that act and where each came from. An option wins over the environment, the environment over the file.
+
+SIGTERM or Ctrl-C: it takes no more, answers what is under way, commits and closes, within --deadline. A second one
+goes at once; what was acknowledged is on disk all the same. Exit code 0: stopped properly. 1: it could not start
+(a port is taken, the folder is in use), or was not done by the deadline. 2: the configuration makes no sense.
+"""
+
+SWITCH_INTERVAL = 0.0005  # so that the commit thread need not wait 5 ms for its turn
+
+_GROUPS = {
+    "where it listens": ("host", "port", "json_port", "unix", "insecure_public"),
+    "TLS": ("tls_cert", "tls_key", "tls_client_ca"),
+    "how it runs": ("memory", "engine", "deadline", "log_level", "log_format"),
+}
+
+
+def add_to(commands: Commands) -> None:
+    """Make `runnel serve` known."""
+    parser = add_command(
+        commands,
+        "serve",
+        "serve topics to other processes, from a folder or from memory",
+        EXAMPLE,
+        run,
+        "Opens a folder (or none, with --memory) and serves it over TCP and, if asked, a Unix socket.\n"
+        "Without auth it listens on this machine alone.",
+    )
+    parser.usage = "runnel serve [--data DIR | --memory | --engine URL] [--host NAME] [--port N] [--json-port N] [--config FILE] [...]"
+    parser.add_argument("--config", metavar="FILE", help="a TOML file (default: $RUNNEL_CONFIG, else runnel.toml)")
+    add_keys(parser)
+    add_json(parser, "the doors as one JSON line, once they are open")
+
+
+def add_keys(parser: argparse.ArgumentParser) -> None:
+    """An option for every key that acts on a server."""
+    known = keys()
+    _add_key(parser, known["data"])
+    placed = {f"serve.{name}": title for title, names in _GROUPS.items() for name in names}
+    titles = [*_GROUPS, "limits", "the journal"]
+    groups = {title: parser.add_argument_group(title) for title in titles}
+    for dotted, key in known.items():
+        if key.section:
+            title = "the journal" if key.section == "journal" else placed.get(dotted, "limits")
+            _add_key(groups[title], key)
+
+
+def _add_key(to: Any, key: Key) -> None:
+    shown = f"{key.doc} (default: {key.shown(key.default)})".replace("%", "%%").replace(" (default: -)", "")
+    flags = [key.flag] if key.name != "fsync" else [key.flag, "--journal-fsync"]
+    said: dict[str, Any] = {"dest": key.dotted, "help": shown}
+    if key.kind == "yes or no":
+        to.add_argument(*flags, nargs="?", const="true", metavar="true|false", **said)
+    else:
+        metavar = "|".join(key.choices) or {"seconds": "TIME", "bytes": "SIZE", "path": "PATH"}.get(key.kind)
+        if key.name in ("data", "engine"):
+            metavar = "DIR" if key.name == "data" else "URL"
+        to.add_argument(*flags, metavar=metavar or ("N" if key.kind in ("number", "rate") else "NAME"), **said)
+
+
+def settings_of(chosen: argparse.Namespace) -> Settings:
+    """The settings that act, out of the flags, the environment and the file."""
+    flags = {dotted: getattr(chosen, dotted) for dotted in keys() if hasattr(chosen, dotted)}
+    settings = load(flags, os.environ, chosen.config)
+    if settings.where("data") == "--data" and settings.serving.memory:
+        said = settings.where("serve.memory")
+        why = "say one of them" if said == "--memory" else "say --memory false"
+        raise Refused("usage_error", f"--data names a folder, and {said} says to keep nothing: {why}", USAGE)
+    if settings.serving.engine is not None:
+        _check_engine(settings)
+    return settings
+
+
+def _check_engine(settings: Settings) -> None:
+    """A gateway keeps nothing: what was said about keeping contradicts it."""
+    said = [key.flag for key in keys().values() if settings.where(key.dotted) == key.flag]
+    asked = [key.flag for key in keys().values() if key.section == "journal"]
+    contrary = next((one for one in said if one == "--data" or one in asked), None)
+    if settings.serving.memory:
+        contrary = settings.where("serve.memory")
+    if contrary is not None:
+        engine = settings.where("serve.engine")
+        why = f"{engine} makes this a gateway, that keeps nothing itself, and {contrary} says how to keep it"
+        raise Refused("usage_error", f"{why}: say one of them", USAGE)
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Serve until told to stop."""
+    settings = settings_of(chosen)
+    from runnel.cli.logs import tell
+    from runnel.cli.serving import Life
+
+    tell(settings.serving.log_level, settings.serving.log_format)
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    return Life(settings, as_json=chosen.json).run()

@@ -1,0 +1,70 @@
+"""Completion knows every command and option, in three shells."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from runnel.cli.completion import SHELLS, fish, levels_of
+from runnel.cli.main import make_parser
+from tests.cli.conftest import Command
+
+
+def test_every_command_has_its_words() -> None:
+    levels = {level.path: level for level in levels_of(make_parser())}
+    assert "topic" in levels[()].commands
+    assert set(levels[("topic",)].commands) == {"list", "show", "create", "config", "delete", "trim"}
+    assert {"--json", "--server", "--match"} <= set(levels[("topic", "list")].options)
+    assert "--server" not in levels[("log", "verify")].options  # what it refuses is not offered
+    assert "--port" in levels[("serve",)].options
+
+
+def complete(script: Path, *words: str) -> list[str]:
+    """What bash would offer for the last word."""
+    line = " ".join(f"'{word}'" for word in words)
+    typed = f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}"
+    code = f"source {script}; {typed}; _runnel; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+@pytest.fixture
+def script(runnel: Command, tmp_path: Path) -> Path:
+    done = runnel("completion", "bash")
+    assert done.status == 0
+    path = tmp_path / "runnel.bash"
+    path.write_text(done.out)
+    return path
+
+
+def test_bash_completes_commands_and_options(script: Path) -> None:
+    assert complete(script, "runnel", "to") == ["top", "topic", "tour"]
+    assert complete(script, "runnel", "topic", "li") == ["list"]
+    assert complete(script, "runnel", "topic", "list", "--ma") == ["--match"]
+    assert complete(script, "runnel", "serve", "--data", "x", "--json-") == ["--json-port"]
+    assert complete(script, "runnel", "pub", "topic", "list", "--ra") == ["--rate"]  # `topic` is a value here
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_script_is_one_that_its_shell_can_read(runnel: Command, tmp_path: Path, shell: str) -> None:
+    done = runnel("completion", shell)
+    assert (done.status, done.err) == (0, "")
+    for word in ("serve", "snapshot", "json-port", "rates, lag and drops"):
+        assert word in done.out or (shell == "bash" and " " in word)
+    if shutil.which(shell):
+        path = tmp_path / f"runnel.{shell}"
+        path.write_text(done.out)
+        subprocess.run([shell, "-n", str(path)], check=True)
+
+
+def test_fish_asks_for_the_command_that_was_typed() -> None:
+    lines = fish(list(levels_of(make_parser()))).splitlines()
+    assert any(line.startswith("complete -c runnel -n '__runnel_at' -f -a serve -d 'serve topics") for line in lines)
+    assert any(line.startswith("complete -c runnel -n '__runnel_at topic list' -l match -d ") for line in lines)
+
+
+def test_a_shell_that_it_does_not_know_is_refused(runnel: Command) -> None:
+    assert runnel("completion", "tcsh").status == 2

@@ -1,0 +1,189 @@
+"""A server's life: it says when it is ready, stops properly when asked, at once when asked twice."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import runnel as package
+from runnel.cli import serving
+from tests.cli.conftest import Command, Served
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_stops_properly_when_it_is_asked_and_what_was_published_is_there(
+    tmp_path: Path, runnel: Command, number: signal.Signals
+) -> None:
+    served = Served(tmp_path, "--data", "data")
+    assert runnel("pub", "orders", "paid", "--server", served.url).status == 0
+    assert served.stop(number) == 0
+    assert f"{number.name}: no more is taken" in served.told()
+    assert "Traceback" not in served.told()
+    assert "state        closed\n" in runnel("info", "data").out
+    assert "paid" in runnel("log", "cat", "data", "orders").out
+
+
+def test_a_second_signal_goes_at_once_and_loses_nothing_that_was_acknowledged(tmp_path: Path, runnel: Command) -> None:
+    served = Served(tmp_path, "--data", "data", "--deadline", "60s")
+    with package.blocking.open(served.url) as broker:
+        broker.publish("orders", b"paid")
+        # A peer that sends half a frame and stays keeps the server from being done.
+        with socket.create_connection((served.doors["native"]["host"], served.doors["native"]["port"])) as peer:
+            peer.sendall(b"RNL\x01\xff\x00\x00\x00")
+            served.process.send_signal(signal.SIGTERM)
+            served.process.send_signal(signal.SIGTERM)
+            code = served.end(20)
+    assert code in (0, 128 + signal.SIGTERM)  # it may have been done before the second one came
+    assert "paid" in runnel("log", "cat", "data", "orders").out
+
+
+def test_the_second_signal_is_what_ends_a_server_that_cannot_stop(tmp_path: Path) -> None:
+    code = """
+import asyncio, logging, os, signal
+from runnel.cli import serving
+from runnel.config.settings import load
+class Stuck:
+    def __init__(self, *_): self.doors = []
+    async def __aenter__(self): return self
+    async def __aexit__(self, *_): pass
+    async def close(self, deadline):
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(60)
+serving.Server = Stuck
+serving.announcement = lambda *_: "ready"
+life = serving.Life(load({"serve.memory": "true"}))
+async def go():
+    asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), signal.SIGTERM)
+    return await life._live()
+asyncio.run(go())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (128 + signal.SIGTERM, "ready\n")
+
+
+def test_the_deadline_ends_a_server_whatever_hangs(tmp_path: Path) -> None:
+    code = """
+import asyncio, os, signal, time
+from runnel.cli import serving
+from runnel.config.settings import load
+class Stuck:
+    def __init__(self, *_): self.doors = []
+    async def __aenter__(self): return self
+    async def __aexit__(self, *_): pass
+    async def close(self, deadline): time.sleep(60)  # as a disk that does not answer
+serving.Server = Stuck
+serving.announcement = lambda *_: "ready"
+life = serving.Life(load({"serve.memory": "true", "serve.deadline": "200ms"}))
+async def go():
+    asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), signal.SIGTERM)
+    return await life._live()
+asyncio.run(go())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "not done within 0.2 s" in done.stderr
+
+
+def test_people_are_told_its_doors_and_the_commands_work_as_they_stand(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "runnel", "serve", "--memory", "--port", "0", "--json-port", "0"]
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment) as child:
+        assert child.stdout is not None
+        lines: list[str] = []
+        while (line := child.stdout.readline()) != "Ctrl-C stops it.\n":
+            assert line, lines
+            lines.append(line)
+        try:
+            at = lines.index("Try, in another terminal:\n")
+            sub, pub, _ = (one.strip() for one in lines[at + 1 : at + 4])
+            ran = subprocess.run(pub, shell=True, env=environment, capture_output=True, text=True, cwd=tmp_path)
+            assert (ran.returncode, ran.stdout) == (0, "greetings.world  0\n")
+            read = f"{sub} --from earliest --count 1 --raw"
+            ran = subprocess.run(read, shell=True, env=environment, capture_output=True, text=True, cwd=tmp_path)
+            assert (ran.returncode, ran.stdout) == (0, "hello\n")
+        finally:
+            child.send_signal(signal.SIGINT)
+        assert child.wait(20) == 0
+
+
+def test_json_lines_are_what_anybody_tries_first(tmp_path: Path) -> None:
+    served = Served(tmp_path, "--memory")
+    try:
+        door = served.doors["json"]
+        with socket.create_connection((door["host"], door["port"]), timeout=10) as peer, peer.makefile("rw") as lines:
+            lines.write('{"command": "SUB", "topic": "test"}\n{"command": "PUB", "topic": "test", "payload": "100"}\n')
+            lines.flush()
+            said = [lines.readline() for _ in range(3)]
+        assert any('"event":"message"' in line and '"payload":"100"' in line for line in said), said
+    finally:
+        assert served.stop() == 0
+
+
+def test_whoever_started_it_need_not_read_what_it_says(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "runnel", "serve", "--memory", "--port", "0", "--json-port", "off", "--unix", "s"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as child:
+        assert child.stdout is not None
+        child.stdout.close()
+        try:
+            with package.blocking.open(f"runnel+unix://{tmp_path}/s", wait=20) as broker:
+                broker.publish("t", b"x")
+        finally:
+            child.send_signal(signal.SIGTERM)
+        assert child.wait(20) == 0
+
+
+async def test_an_opening_that_takes_long_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    (tmp_path / "segment").write_bytes(bytes(3 * 1024 * 1024))
+    monkeypatch.setattr(serving, "PATIENCE", 0.0)
+    monkeypatch.setattr(serving, "TELL_EVERY", 0.0)
+    caplog.set_level(logging.INFO)
+    for stream in (io.StringIO(), Terminal()):
+        monkeypatch.setattr("sys.stderr", stream)
+        telling = asyncio.ensure_future(serving._tell_of_opening(tmp_path))
+        for _ in range(500):
+            await asyncio.sleep(0.01)
+            if caplog.messages and (not stream.isatty() or "opening" in stream.getvalue()):
+                break
+        telling.cancel()
+        await asyncio.wait([telling])
+        if stream.isatty():
+            assert f"opening {tmp_path} (3.0 MiB), " in stream.getvalue()
+            assert stream.getvalue().endswith("\r")  # gone when it ends
+    assert caplog.messages[0].startswith(f"still opening {tmp_path} (3.0 MiB), ")
+
+
+async def test_uvloop_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    factory = serving._fast_loop()
+    assert factory is not None
+    assert factory.__module__.startswith("uvloop")
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    assert serving._fast_loop() is None
+
+
+async def test_who_opens_the_folder_comes_in_at_the_server_and_counts_among_its_clients(tmp_path: Path) -> None:
+    served = Served(tmp_path, "--data", "data")
+    try:
+        client: Any = package.open(served.url)
+        async with client:
+            assert (await client.info())["connections"] == 1
+            async with package.open(tmp_path / "data") as joined:
+                await joined.publish("t", b"x")
+                assert (await client.info())["connections"] == 2
+    finally:
+        assert served.stop() == 0
