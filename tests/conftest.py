@@ -3,13 +3,14 @@
 import asyncio
 import functools
 import inspect
+import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-PATIENCE = 30.0  # seconds; far beyond what any test needs
+PATIENCE = float(os.environ.get("RUNNEL_TEST_PATIENCE", "30"))  # seconds; far beyond what any test needs
 
 settings.register_profile(
     "runnel",

@@ -1,4 +1,7 @@
-"""Where the contract is tested: every place that `runnel.open` knows. A new place adds one line to PLACES."""
+"""Where the contract is tested: every place that `runnel.open` knows. A new place adds one line to PLACES.
+
+A test that is marked `near` states what holds only where the broker is in the same process, and says why.
+"""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -10,15 +13,32 @@ import pytest
 import runnel
 from runnel import Broker
 from runnel.testing.clock import JumpingClock
+from tests.contract.afar import Served
 from tests.contract.lives import Folder
 from tests.contract.reading import at_rest, opened
 
-Opens = Callable[..., Broker]
+Opens = Callable[..., AbstractAsyncContextManager[Broker]]
 
-PLACES: dict[str, Opens] = {
-    "memory": lambda folder, **options: runnel.open(**options),
-    "folder": lambda folder, **options: runnel.open(folder / "data", **options),
+
+def _near(broker: Broker) -> Broker:
+    opened.add(broker)
+    return broker
+
+
+NEAR: dict[str, Opens] = {
+    "memory": lambda folder, clock, **options: _near(runnel.open(clock=clock, **options)),
+    "folder": lambda folder, clock, **options: _near(runnel.open(folder / "data", clock=clock, **options)),
 }
+PLACES: dict[str, Opens] = NEAR | {
+    "tcp": lambda folder, clock, **options: Served(clock, None, options, unix=False),
+    "unix": lambda folder, clock, **options: Served(clock, folder / "data", options, unix=True),
+}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "place" in metafunc.fixturenames:
+        is_near = metafunc.definition.get_closest_marker("near") is not None
+        metafunc.parametrize("place", sorted(NEAR if is_near else PLACES), indirect=True)
 
 
 class PatientClock(JumpingClock):
@@ -39,9 +59,7 @@ class Place:
     def open(self, **options: Any) -> AbstractAsyncContextManager[Broker]:
         """A broker of its own, closed when the block is left."""
         self._opened += 1
-        broker = PLACES[self.name](self._folder / str(self._opened), clock=self.clock, **options)
-        opened.add(broker)
-        return broker
+        return PLACES[self.name](self._folder / str(self._opened), self.clock, **options)
 
 
 @pytest.fixture
@@ -49,7 +67,7 @@ def clock() -> JumpingClock:
     return PatientClock()
 
 
-@pytest.fixture(params=sorted(PLACES))
+@pytest.fixture
 def place(request: pytest.FixtureRequest, clock: JumpingClock, tmp_path: Path) -> Place:
     return Place(request.param, clock, tmp_path)
 

@@ -38,7 +38,7 @@ class Folder:
         while True:
             before = manifest.read_bytes()
             try:
-                shutil.copytree(self.path, path)
+                shutil.copytree(self.path, path, ignore=shutil.ignore_patterns("socket"))  # of the owner, not a file
             except shutil.Error:
                 pass
             else:

@@ -8,6 +8,7 @@ from weakref import WeakSet
 
 from runnel import Broker, Record, Subscription
 from runnel.core.journal_errors import JournalFailed
+from tests.contract import afar
 
 T = TypeVar("T")
 
@@ -33,9 +34,19 @@ async def rest(subscription: AsyncIterable[T]) -> list[T]:
 
 
 async def at_rest() -> None:
-    """Let every task run that can, and every commit land."""
+    """Let every task run that can, every commit land, and every frame arrive."""
     await _turns()
-    for broker in list(opened):
+    for _ in range(ROUNDS if afar.running else 0):
+        for served in list(afar.running):
+            await served.there(lambda served=served: _landed([served.broker]))  # type: ignore[misc]
+        await _turns()
+    await _landed(list(opened))
+
+
+async def _landed(brokers: list[Broker]) -> None:
+    """Every commit of these brokers that are of this loop, and all that it sets off."""
+    await _turns()
+    for broker in brokers:
         bus = broker._bus
         if bus.store is not None and bus.home.loop is asyncio.get_running_loop():
             for _ in range(ROUNDS):

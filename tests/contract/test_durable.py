@@ -353,7 +353,7 @@ async def test_values_of_every_size_survive(folder: Folder) -> None:
 async def test_a_folder_belongs_to_one_broker_and_the_error_names_the_process(data: Folder) -> None:
     async with data.life() as broker:
         with pytest.raises(FolderInUse, match=str(os.getpid())) as caught:
-            await data.open().__aenter__()
+            await data.open(share=False).__aenter__()
         assert caught.value.pid == os.getpid()
         assert (await broker.publish("t", b"x")).offset == 0
     async with data.life() as broker:

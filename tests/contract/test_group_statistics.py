@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from runnel import Broker, GroupSubscription
-from runnel.broker.statistics import MemberStatistics
+from runnel.core.statistics import MemberStatistics
 from runnel.testing.clock import JumpingClock
 from tests.contract.reading import at_rest
 from tests.contract.working import fill, look, take, work

@@ -12,6 +12,7 @@ from runnel.testing import History
 from tests.contract.working import look
 
 COUNT = 3000
+PATIENCE = 200  # turns of the loop to wait for somebody to do something
 
 
 class Crew:
@@ -21,6 +22,7 @@ class Crew:
         self.broker, self.random, self.history = broker, random.Random(seed), History()
         self.by_key: dict[bytes, list[int]] = defaultdict(list)
         self.busy: dict[bytes, str] = {}
+        self.seen = 0
         self.members = 0
         self.dead = 0
 
@@ -47,10 +49,10 @@ class Crew:
         enough = self.random.randrange(5, 60)
         prefetch = self.random.choice([1, 4, 16])
         size = self.random.choice([None, None, 30])
-        try:
-            async with self.broker.subscribe(
-                "jobs", group="g", name=name, prefetch=prefetch, prefetch_bytes=size
-            ) as deliveries:
+        async with self.broker.subscribe(
+            "jobs", group="g", name=name, prefetch=prefetch, prefetch_bytes=size
+        ) as deliveries:
+            try:
                 if self.random.random() < 0.3:
                     async for batch in deliveries.batches(self.random.randrange(1, 9)):
                         for delivery in batch:
@@ -69,11 +71,12 @@ class Crew:
                         enough -= 1
                         if enough <= 0:
                             break
-        finally:
-            self.busy = {key: holder for key, holder in self.busy.items() if holder != name}
-            self.history.left("g", name)
+            finally:  # before it leaves: then what it holds is somebody else's
+                self.busy = {key: holder for key, holder in self.busy.items() if holder != name}
+                self.history.left("g", name)
 
     def see(self, name: str, delivery: Delivery[bytes]) -> None:
+        self.seen += 1
         self.history.leased(
             "g", name, "jobs", delivery.epoch, delivery.offset, delivery.value, attempt=delivery.attempt
         )
@@ -114,7 +117,10 @@ class Crew:
         while not publishing.done() or look(self.broker).lag:
             while len(at_work) < 4:
                 at_work.append(asyncio.create_task(self.life()))
-            for _ in range(self.random.randrange(1, 8)):
+            goal = self.seen + self.random.randrange(1, 8)
+            for _ in range(PATIENCE):
+                if self.seen >= goal:
+                    break
                 await asyncio.sleep(0)
             if self.random.random() < 0.1:
                 self.random.choice(at_work).cancel()

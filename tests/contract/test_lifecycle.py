@@ -227,9 +227,9 @@ async def test_two_anonymous_subscriptions_have_labels_of_their_own(broker: Brok
     assert broker.subscribe("t").label != broker.subscribe("t").label
 
 
-@pytest.mark.parametrize("where", ["runnel://localhost", "nats://a"])
-def test_a_place_that_does_not_exist_yet_says_so(where: str) -> None:
-    with pytest.raises(runnel.NotSupported, match="opens folders and memory"):
+@pytest.mark.parametrize(("where", "why"), [("nats://a", "not NATS"), ("redis://a", "begins with runnel://")])
+def test_a_place_of_another_kind_says_what_is_one(where: str, why: str) -> None:
+    with pytest.raises(runnel.NotSupported, match=why):
         runnel.open(where)
 
 

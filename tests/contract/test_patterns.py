@@ -70,7 +70,7 @@ async def test_a_pattern_and_its_topics_agree_on_every_record(
     name: str, steps: list[tuple[str, int]], limit: int
 ) -> None:
     with TemporaryDirectory() as folder:
-        async with PLACES[name](Path(folder)) as broker:
+        async with PLACES[name](Path(folder), JumpingClock()) as broker:
             async with broker.subscribe("*") as subscription:
                 for number, (topic, count) in enumerate(steps):
                     await broker.topic(topic).publish_many([b"%d" % number] * count)

@@ -143,6 +143,7 @@ async def test_block_makes_publishers_wait_and_loses_nothing(broker: Broker, pat
     assert broker.statistics().dropped == 0
 
 
+@pytest.mark.near("publish_nowait hands over; how full a subscriber is, the server knows")
 async def test_a_record_in_hand_still_counts_against_the_bound(broker: Broker) -> None:
     async with broker.subscribe("t", buffer=1, policy="block") as subscription:
         await broker.publish("t", b"a")
@@ -153,6 +154,7 @@ async def test_a_record_in_hand_still_counts_against_the_bound(broker: Broker) -
             broker.topic("t").publish_nowait(b"b")
 
 
+@pytest.mark.near("publish_nowait hands over; how full a subscriber is, the server knows")
 async def test_publish_nowait_says_who_is_full(broker: Broker) -> None:
     async with broker.subscribe("t", buffer=2, policy="block", name="slow"):
         await flood(broker, 2)
@@ -162,6 +164,7 @@ async def test_publish_nowait_says_who_is_full(broker: Broker) -> None:
         assert broker.statistics().topics["t"].published == 2
 
 
+@pytest.mark.near("publish_nowait hands over; how full a subscriber is, the server knows")
 async def test_block_bounds_bytes_too(broker: Broker) -> None:
     async with broker.subscribe("t", buffer_bytes=250, policy="block") as subscription:
         topic = broker.topic("t")
@@ -451,6 +454,7 @@ async def test_a_wrong_dead_letter_topic_is_refused(broker: Broker) -> None:
         broker.subscribe("t", dead_letter="a.*")
 
 
+@pytest.mark.near("publish_nowait hands over; how full a subscriber is, the server knows")
 async def test_block_counts_bytes_while_there_is_history_too(broker: Broker) -> None:
     topic = broker.topic("t")
     await topic.publish(b"old")

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from runnel import Broker, Delivery, GroupSubscription
-from runnel.broker.statistics import GroupStatistics
+from runnel.core.statistics import GroupStatistics
 
 T = TypeVar("T")
 

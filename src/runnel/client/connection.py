@@ -1,0 +1,218 @@
+"""One connection to one server: made, greeted, kept alive, and over once it fails.
+
+Bytes in become frames; frames out are written together, once in a turn of the loop.
+Below: wire, address. Above: link, which makes the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+from runnel.client.address import Address
+from runnel.client.options import ClientOptions
+from runnel.core.errors import RunnelError
+from runnel.core.network_errors import ConnectionLost, ProtocolError, Unreachable
+from runnel.wire.frame import FROM_SERVER, PREFACE, FrameDecoder, Kind, frame
+from runnel.wire.messages import VERSION, Hello, Welcome, decode, encode
+from runnel.wire.trouble import read_error
+
+Receive = Callable[[int, int, int, int, bytes], None]
+
+MAX_FRAME = 2**31  # a server is believed, up to here: it may be told to take and send large frames
+
+_GIVEN_UP = ConnectionLost("the server", "nobody waits for it any more")
+
+
+def greeting(options: ClientOptions) -> bytes:
+    """The first bytes of a client."""
+    hello = Hello(version=VERSION, client=options.name or "python")
+    return PREFACE + frame(Kind.HELLO, 0, encode(hello))
+
+
+def read_greeting(kind: int, payload: bytes) -> Welcome:
+    """The server's answer to it, or the error that it answered."""
+    if kind == Kind.ERROR:
+        raise read_error(payload)
+    if kind != Kind.WELCOME:
+        raise ProtocolError(f"the server greets with {Kind(kind).name} instead of WELCOME")
+    welcome = decode(Welcome, payload)
+    if welcome.version != VERSION:
+        raise ProtocolError(f"the server speaks version {welcome.version}, and this client {VERSION}")
+    return welcome
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A connection. `receive` gets every frame after the greeting; `over` is done when it has ended, with why."""
+
+    def __init__(self, address: Address, options: ClientOptions, receive: Receive) -> None:
+        self.address = address
+        self.welcome = Welcome()
+        self.is_writable = True
+        self.on_writable: Callable[[], None] = lambda: None
+        self._loop = asyncio.get_running_loop()
+        self.over: asyncio.Future[RunnelError | None] = self._loop.create_future()
+        self.greeted: asyncio.Future[None] = self._loop.create_future()
+        self._options, self._receive = options, receive
+        self._decoder = FrameDecoder(MAX_FRAME, kinds=FROM_SERVER)
+        self._transport: asyncio.Transport | None = None
+        self._error: RunnelError | None = None
+        self._heard, self._asked = True, False
+        self._watch: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<Connection to {self.address}, {'over' if self.over.done() else 'open'}>"
+
+    @property
+    def why(self) -> str:
+        """Why it is over."""
+        error = self.over.result() if self.over.done() and not self.over.cancelled() else self._error
+        return getattr(error, "why", None) or str(error)
+
+    # -- what asyncio calls -------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It stands: greet."""
+        transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass of it
+        self._transport = transport
+        transport.write(greeting(self._options))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        return self._decoder.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes came."""
+        self._heard = True
+        self._decoder.buffer_updated(nbytes)
+        try:
+            for kind, flags, extra, id, payload in self._decoder.frames():
+                if id == 0 or not self.greeted.done():
+                    self._about_itself(kind, payload)
+                else:
+                    self._receive(kind, flags, extra, id, payload)
+                if self._error is not None:
+                    break
+        except RunnelError as error:
+            self.fail(error)
+
+    def eof_received(self) -> bool:
+        """The server will send nothing more."""
+        return False
+
+    def pause_writing(self) -> None:
+        """The server reads too slowly."""
+        self.is_writable = False
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        self.is_writable = True
+        self.on_writable()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is over."""
+        if self._watch is not None:
+            self._watch.cancel()
+        error = self._error or ConnectionLost(str(self.address), reason(exc) if exc else "the server closed it")
+        if not self.greeted.done():
+            self.greeted.set_exception(error)
+            self.greeted.exception()  # whoever dials looks at it, or has given up
+        if not self.over.done():
+            self.over.set_result(error)
+
+    # -- the connection itself ----------------------------------------------------------------------------------
+
+    def _about_itself(self, kind: int, payload: bytes) -> None:
+        if not self.greeted.done():
+            self.welcome = read_greeting(kind, payload)
+            self._decoder.max_frame = max(self.welcome.max_frame, 1 << 20) if self.welcome.max_frame else MAX_FRAME
+            self.greeted.set_result(None)
+            self._watch = self._loop.call_later(self._options.ping, self._look)
+        elif kind == Kind.PING:
+            self.write([frame(Kind.PONG, 0, payload)])
+        elif kind == Kind.ERROR:
+            self.fail(read_error(payload))
+        elif kind != Kind.PONG:
+            self._receive(kind, 0, 0, 0, payload)
+
+    def _look(self) -> None:
+        """Whether anything was heard since the last look; if not, ask; if not even then, it is dead."""
+        if self._heard:
+            self._asked = False
+        elif self._asked:
+            self.fail(ConnectionLost(str(self.address), f"nothing was heard for {2 * self._options.ping:g} s"))
+            return
+        else:
+            self._asked = True
+            self.write([frame(Kind.PING, 0)])
+        self._heard = False
+        self._watch = self._loop.call_later(self._options.ping, self._look)
+
+    def write(self, pieces: Iterable[bytes]) -> None:
+        """Hand over what is to be sent."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(pieces)
+
+    def close(self) -> None:
+        """End it, after what was written."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def fail(self, error: RunnelError) -> None:
+        """End it at once, because of `error`."""
+        if self._error is None:
+            self._error = error
+        if self._transport is not None:
+            self._transport.abort()
+
+
+async def dial(address: Address, options: ClientOptions, receive: Receive) -> Connection:
+    """A connection that is greeted, or `Unreachable`, or the error that the server greeted with."""
+    loop = asyncio.get_running_loop()
+    connection = Connection(address, options, receive)
+
+    def make() -> Connection:
+        return connection
+
+    try:
+        async with asyncio.timeout(options.connect_timeout):
+            if address.path:
+                await loop.create_unix_connection(make, address.path)
+            else:
+                await loop.create_connection(make, address.host, address.port, **_secured(address, options))
+            await connection.greeted
+    except TimeoutError:
+        connection.fail(_GIVEN_UP)
+        raise Unreachable(str(address), f"no answer within {options.connect_timeout:g} s") from None
+    except ConnectionLost as error:
+        raise Unreachable(str(address), f"it was closed before the server greeted: {error.why}") from None
+    except OSError as error:
+        raise Unreachable(str(address), reason(error)) from None
+    except BaseException:
+        connection.fail(_GIVEN_UP)
+        raise
+    return connection
+
+
+def _secured(address: Address, options: ClientOptions) -> dict[str, Any]:
+    if not address.tls:
+        return {}
+    return {
+        "ssl": options.ssl_context(),
+        "server_hostname": options.server_hostname or address.host,
+        "ssl_handshake_timeout": options.connect_timeout,
+    }
+
+
+def reason(error: Exception) -> str:
+    """Why a connection failed, in a few words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {getattr(error, 'reason', None) or error}"
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno).lower()  # asyncio puts the address in its place
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

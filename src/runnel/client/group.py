@@ -1,0 +1,54 @@
+"""A group on a server, to steer it and to look at it. Each call waits for the server's answer.
+
+Below: link. Above: the user, through `broker.group`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from runnel.client.group_subscription import forget_leases
+from runnel.core.pattern import is_pattern
+from runnel.core.start import Start, check_start
+from runnel.core.statistics import GroupStatistics
+from runnel.wire.messages import start_note
+
+if TYPE_CHECKING:
+    from runnel.client.broker import RemoteBroker
+
+
+class RemoteGroup:
+    """One group on one topic or pattern that somebody has joined: else `UnknownGroup`."""
+
+    def __init__(self, broker: RemoteBroker, name: str, pattern: str) -> None:
+        self._broker, self.name, self.pattern = broker, name, pattern
+        self.label = f"{name} on {pattern}"
+        self.statistics()  # raises where there is none
+
+    def __repr__(self) -> str:
+        return f"<Group {self.label!r}>"
+
+    def statistics(self) -> GroupStatistics:
+        """How far the group is, and what each member holds."""
+        return msgspec.convert(self._ask("group"), GroupStatistics)
+
+    def pause(self) -> None:
+        """Grant nothing more; what is out may still be settled."""
+        self._ask("group_pause")
+
+    def resume(self) -> None:
+        """Go on after a pause."""
+        self._ask("group_resume")
+
+    def reset(self, start: Start) -> None:
+        """Go on from `start`, whatever was settled. What is out is void: settling it raises LeaseEnded."""
+        check_start(start, self.pattern, is_pattern=is_pattern(self.pattern))
+        self._ask("group_reset", start=start_note(start))
+        link = self._broker._link
+        if link.home.is_here():  # members of this very broker know at once; others are told by the server
+            forget_leases(link, self.name, self.pattern)
+
+    def _ask(self, method: str, **args: Any) -> Any:
+        return self._broker._link.ask(method, {"name": self.name, "pattern": self.pattern, **args})

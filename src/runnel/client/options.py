@@ -1,0 +1,171 @@
+"""What a client can be told, checked when it is said: by keywords, or as text in the url.
+
+Below: address, core. Above: link, broker.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl as tls
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import msgspec
+
+from runnel.core.errors import InvalidOption
+from runnel.core.options import not_negative, positive
+
+
+def _seconds(option: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise InvalidOption(option, value, "expected a number of seconds above 0")
+    return float(value)
+
+
+def _seconds_or_none(option: str, value: Any) -> float | None:
+    return None if value is None else _seconds(option, value)
+
+
+def _attempts(option: str, value: Any) -> bool | int:
+    if isinstance(value, bool):
+        return value
+    return positive(option, value)
+
+
+def _yes_or_no(option: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidOption(option, value, "expected True or False")
+    return value
+
+
+def _text(option: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if not isinstance(value, str) or not value:
+        raise InvalidOption(option, value, "expected text")
+    return value
+
+
+def _context(option: str, value: Any) -> tls.SSLContext | None:
+    if value is not None and not isinstance(value, tls.SSLContext):
+        raise InvalidOption(option, value, "expected an ssl.SSLContext; or give ca, cert and key")
+    return value
+
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "timeout": _seconds_or_none,
+    "connect_timeout": _seconds,
+    "wait": not_negative,
+    "close_timeout": not_negative,
+    "linger": not_negative,
+    "max_pending_bytes": positive,
+    "credit": positive,
+    "reconnect": _attempts,
+    "backoff_min": _seconds,
+    "backoff_max": _seconds,
+    "ping": _seconds,
+    "name": _text,
+    "ssl": _context,
+    "ca": _text,
+    "cert": _text,
+    "key": _text,
+    "server_hostname": _text,
+    "verify": _yes_or_no,
+}
+
+
+class ClientOptions(msgspec.Struct, frozen=True):
+    """How a client behaves. Times are in seconds.
+
+    - `timeout`: how long a publish or a call waits for its answer; then `NoAnswer`. None: for ever.
+    - `connect_timeout`: how long one server may take to accept a connection and greet.
+    - `wait`: for how long to go on trying, at the beginning, when no server can be reached; then `Unreachable`.
+    - `close_timeout`: how long leaving the block waits for what was published to be answered.
+    - `linger`: how long to wait for more before sending; 0: what one turn of the loop published goes together.
+    - `max_pending_bytes`: how much may be on its way; then `publish` waits and `publish_nowait` raises `Full`.
+    - `credit`: how many bytes of records the server may send ahead, for each subscription.
+    - `reconnect`: what to do when the connection is lost. True: connect again, however long it takes. A number: give
+      up after so many rounds through all servers. False: never.
+    - `backoff_min`, `backoff_max`: the pause before each round, about; it doubles, and is made random, so that
+      thousands of clients do not come back in step.
+    - `ping`: after so much silence the server is asked whether it is there; after twice that it is not.
+    - `name`: what the server calls this client.
+    - With `runnels://`: `ca` (a file of those to trust), `cert` and `key` (to show who this client is),
+      `server_hostname` (whom the certificate must name), `verify=False` (trust anybody), or a whole `ssl` context.
+    """
+
+    timeout: float | None = 30.0
+    connect_timeout: float = 5.0
+    wait: float = 0.0
+    close_timeout: float = 5.0
+    linger: float = 0.0
+    max_pending_bytes: int = 64 * 1024 * 1024
+    credit: int = 1024 * 1024
+    reconnect: bool | int = True
+    backoff_min: float = 0.05
+    backoff_max: float = 5.0
+    ping: float = 15.0
+    name: str | None = None
+    ssl: tls.SSLContext | None = None
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    server_hostname: str | None = None
+    verify: bool = True
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], written: Mapping[str, str] | None = None) -> ClientOptions:
+        """The options that were given, and those written in the url, which count less."""
+        said = {name: _read(name, text) for name, text in (written or {}).items()}
+        said.update(given)
+        for name, value in said.items():
+            _known(name, value)
+            said[name] = _CHECKS[name](name, value)
+        options = cls(**said)
+        if options.backoff_max < options.backoff_min:
+            raise InvalidOption("backoff_max", options.backoff_max, f"it is below backoff_min={options.backoff_min:g}")
+        if options.key is not None and options.cert is None:
+            raise InvalidOption("key", options.key, "a key needs its certificate: give cert too")
+        return options
+
+    def ssl_context(self) -> tls.SSLContext:
+        """What `runnels://` connects with."""
+        if self.ssl is not None:
+            return self.ssl
+        try:
+            context = tls.create_default_context(cafile=self.ca)
+            if self.cert is not None:
+                context.load_cert_chain(self.cert, self.key)
+        except (OSError, tls.SSLError) as error:
+            option = "ca" if self.cert is None else "cert"
+            raise InvalidOption(option, getattr(self, option), f"it cannot be loaded: {error}") from None
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = tls.CERT_NONE
+        return context
+
+
+def _known(name: str, value: object) -> None:
+    if name not in _CHECKS:
+        near = get_close_matches(name, _CHECKS, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(_CHECKS)}"
+        raise InvalidOption(name, value, f"the client of a server has no such option{hint}")
+
+
+def _read(name: str, text: str) -> Any:
+    """An option from the text of a url."""
+    _known(name, text)
+    if name == "ssl":
+        raise InvalidOption(name, text, "it cannot be written in a url")
+    if name in ("name", "ca", "cert", "key", "server_hostname"):
+        return text
+    for word, value in (("true", True), ("false", False), ("none", None)):
+        if text.lower() == word:
+            return value
+    try:
+        return int(text) if text.lstrip("-").isdigit() else float(text)
+    except ValueError:
+        raise InvalidOption(name, text, "expected a number, true, false or none") from None

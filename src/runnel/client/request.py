@@ -1,0 +1,82 @@
+"""Request and reply over a server, which keeps the inboxes.
+
+Below: link. Above: broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from runnel.core import publishing
+from runnel.core.errors import InvalidOption
+from runnel.core.packing import pack, unpack
+from runnel.core.pattern import check_name
+from runnel.core.record import NO_HEADERS, Record
+from runnel.core.trace import HEADER
+from runnel.surface.delivery import BaseDelivery
+
+if TYPE_CHECKING:
+    from runnel.client.link import Link
+
+INBOX = "$runnel.inbox."
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+async def request(
+    link: Link,
+    topic: str,
+    value: bytes | str,
+    timeout: float,
+    key: bytes | str | None,
+    headers: Mapping[str, str] | None,
+) -> Record[bytes]:
+    """Publish `value` and wait for the first reply. Not sent twice: whoever answers might act twice."""
+    args = {"topic": check_name(topic), "batch": _packed(link, topic, value, key, headers), "timeout": timeout}
+    usual = link.options.timeout
+    patience = None if usual is None or timeout is None else timeout + usual
+    return _record(await link.call("request", args, again=False, timeout=patience))
+
+
+def topic_of_reply(record: Record[Any] | BaseDelivery[Any]) -> str | None:
+    """The topic that a reply is published to; None: it goes to an inbox of the server."""
+    inbox = record.reply_to
+    if inbox is None:
+        raise InvalidOption("record", record.topic, "it is not a request: nobody waits for a reply")
+    return None if inbox.startswith(INBOX) else inbox
+
+
+async def reply(
+    link: Link, record: Record[Any] | BaseDelivery[Any], value: bytes | str, headers: Mapping[str, str] | None
+) -> bool:
+    """Answer `record`; False when whoever asked is no longer waiting."""
+    inbox = record.reply_to or ""
+    batch = _packed(link, inbox, value, None, {HEADER: record.traceparent, **(headers or {})})
+    answered: bool = await link.call("reply", {"reply_to": inbox, "batch": batch})
+    return answered
+
+
+def _packed(link: Link, topic: str, value: object, key: object, headers: Mapping[str, str] | None) -> bytes:
+    tracing = link.publishing.tracing
+    if tracing.is_active:
+        headers = tracing.traced(headers)
+    values, metas, _, _ = publishing.one(topic, None, value, key, headers)
+    return pack(values, metas)
+
+
+def _record(found: dict[str, Any]) -> Record[bytes]:
+    """A reply, as the record that it is."""
+    unpacked = unpack(found["batch"])
+    meta = unpacked.metas.get(0)
+    return Record(
+        found["topic"],
+        found["offset"],
+        found["sequence"],
+        found["epoch"],
+        None if meta is None else meta.key,
+        unpacked.values[0],
+        NO_HEADERS if meta is None else meta.headers,
+        _EPOCH + timedelta(microseconds=found["time"]),
+    )

@@ -1,0 +1,394 @@
+"""Records of a topic or pattern of a server: read as those of a broker in this process are.
+
+What was received is kept when the connection is lost; the next one goes on behind it. So every record comes once.
+Below: inbox, standing. Above: the user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+
+from runnel.client.arrival import unpacked
+from runnel.client.inbox import Inbox, Taken
+from runnel.client.standing import Standing
+from runnel.core.batch import Batch, Slice
+from runnel.core.codec import Codec
+from runnel.core.errors import BadBatch, RecordsMissed, RunnelError, TopicDeleted
+from runnel.core.options import not_negative, positive
+from runnel.core.policy import Policy, PolicyKind
+from runnel.core.position import Position
+from runnel.core.record import Gap, Record
+from runnel.surface.record_reading import RecordReading
+from runnel.wire.frame import DROPPED, Kind
+from runnel.wire.layouts import credit_frame, read_deliver
+from runnel.wire.messages import AtSequence, Subscribe, Subscribed, read_gap, start_note
+
+if TYPE_CHECKING:
+    from runnel.client.link import Link
+
+T = TypeVar("T")
+
+log = logging.getLogger("runnel")
+
+SLICE = 4096  # records taken at a time
+TURN = 128  # records after which a reader that never has to wait lets others on the loop run
+CHUNK = 4  # a fourth of the credit is given back at a time, if there is nothing else to say
+MOST = 2**32 - 1  # bytes of credit that one frame can give back
+
+_EXACT = (PolicyKind.BLOCK, PolicyKind.DROP_NEWEST)  # what is in hand counts against their bounds
+
+
+class RemoteSubscription(RecordReading[T], Generic[T]):
+    """Records of one topic or pattern of a server, read one by one or in batches.
+
+    >>> async with broker.subscribe("orders") as orders:
+    ...     async for record in orders:
+    ...         print(record.offset, record.value)
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        asked: Subscribe,
+        codec: Codec[T] | None,
+        label: str,
+        *,
+        policy: Policy,
+        buffer: int,
+        on_gap: Callable[[Gap], object] | None = None,
+        on_drop: Callable[[Record[bytes]], object] | None = None,
+    ) -> None:
+        super().__init__(codec)
+        self._link, self._asked, self._label = link, asked, label
+        self._policy, self._buffer = policy, buffer
+        self._on_gap, self._on_drop = on_gap, on_drop
+        self._standing = Standing(link, self)
+        self._inbox = Inbox(asked.credit, verify=link.verify, typed=codec is not None)
+        self._each = asked.name is not None or policy.kind in _EXACT  # whether each record that is done with is told
+        self._eager = True
+        self._epoch: int | None = None
+        self._current: Record[T] | None = None  # handed to the user, who has not asked for the next
+        self._holding: Slice | None = None  # the same, of a batch
+        self._place = 0  # what the user has asked beyond, when nothing is in hand
+        self._begun = False
+        self._moved = self._asking = self._asks_now = False  # to be told: its place; that it waits
+        self._soon: asyncio.Handle | None = None
+
+    def __repr__(self) -> str:
+        counts = f"delivered {self.delivered:,}, dropped {self.dropped_count:,}"
+        return f"<Subscription {self.label!r} {self._state}, {counts}>"
+
+    # -- what a user sees ---------------------------------------------------------------------------------------
+
+    @property
+    def label(self) -> str:
+        """The name it was given, or its pattern and a number: how errors and statistics call it."""
+        return self._label
+
+    @property
+    def pattern(self) -> str:
+        """The topic or pattern it reads."""
+        return self._asked.pattern
+
+    @property
+    def name(self) -> str | None:
+        """The name that keeps its position, if it was given one."""
+        return self._asked.name
+
+    @property
+    def lag(self) -> int:
+        """Records published for it that it has not taken up: reading takes them up a few thousand at a time.
+
+        The server is asked, and the loop waits for its answer.
+        """
+        self._check_entered()
+        inbox = self._inbox
+        if not self._standing.is_up:
+            return inbox.records
+        self.flush()
+        for one in self._link.ask("statistics", {})["subscriptions"]:
+            if one["label"] == self.label:
+                if self._policy.kind in _EXACT:
+                    return int(one["lag"])  # it counts what was sent, until that is done with
+                on_their_way = max(0, int(one["delivered"]) - inbox.received)
+                return int(one["lag"]) + on_their_way + inbox.records
+        return inbox.records
+
+    async def __aenter__(self) -> RemoteSubscription[T]:
+        self._check_not_entered()
+        await self._standing.enter()
+        self._entered = True
+        if self._policy.kind is PolicyKind.BLOCK:
+            self._link.blockers.add(self._standing)
+        return self
+
+    async def __aexit__(self, *how: Any) -> None:
+        await super().__aexit__(*how)
+        await self._standing.left()
+
+    def __aiter__(self) -> AsyncIterator[Record[T]]:
+        return self._iterate(self._records, None, None)
+
+    def __anext__(self) -> Any:
+        return self.__aiter__().__anext__()
+
+    def batches(self, max_records: int | None = None, max_wait: float | None = None) -> AsyncIterator[Batch[T]]:
+        """Read in batches: what is there, up to `max_records`.
+
+        With `max_wait`, a batch that is not full waits so many seconds for more.
+        """
+        limit = SLICE if max_records is None else positive("max_records", max_records)
+        if max_wait is not None:
+            not_negative("max_wait", max_wait)
+        return self._iterate(self._batches, limit, max_wait)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    async def _records(self, *_: None) -> AsyncIterator[Record[T]]:
+        while True:
+            taken = self._take(SLICE)
+            if taken is None:
+                if self._ended:
+                    return
+                await self._parked()
+                continue
+            self._holding = taken.slices[0] if taken.slices else None  # a gap may be raised: this was not read
+            records = self._told(self._open(taken))
+            self._holding = None
+            if self._each:
+                self.task = asyncio.current_task()
+                for record in records:
+                    self._current = record
+                    yield record
+                    self._move()
+            else:
+                for record in records:
+                    self._current = record
+                    yield record
+            self._advanced(taken)
+            if len(records) >= TURN:
+                await asyncio.sleep(0)  # a long history must not keep others from the loop
+
+    async def _batches(self, limit: int, max_wait: float | None) -> AsyncIterator[Batch[T]]:
+        while True:
+            if max_wait is not None:
+                # To wait for more than the buffer holds would be to wait for drops.
+                await self._gather(self._ahead, min(limit, self._buffer), max_wait, self._link.clock)
+            taken = self._take(limit)
+            if taken is None:
+                if self._ended:
+                    return
+                await self._parked()
+                continue
+            self._holding = taken.slices[0] if taken.slices else None
+            batch = self._open(taken)
+            if not len(batch):
+                batch.gap = self._gap()
+            if len(batch) or batch.gap is not None:
+                if self._each:
+                    self.task = asyncio.current_task()
+                yield batch
+            self._advanced(taken)
+            if len(batch) >= TURN:
+                await asyncio.sleep(0)
+
+    def _ahead(self) -> int:
+        """How many records are here; as many as anybody can want when no more would come."""
+        inbox = self._inbox
+        return MOST if inbox.is_full else inbox.records or len(inbox)
+
+    def _take(self, limit: int) -> Taken | None:
+        if self._error is not None:
+            raise self._error
+        if self._left:
+            return None
+        taken = self._inbox.take(limit)
+        if taken is not None and self._inbox.returned * CHUNK >= self._inbox.credit:
+            self._in_a_moment()
+        return taken
+
+    def _advanced(self, taken: Taken) -> None:
+        """The user asked beyond all that was taken."""
+        self._current = self._holding = None
+        self._place = max(self._place, taken.end)
+        self._move()
+
+    def _parked(self) -> asyncio.Future[None]:
+        if not self._eager and not self._asking:
+            self._asking = self._asks_now = True
+            self._in_a_moment()
+        return super()._parked()
+
+    # -- what was read ------------------------------------------------------------------------------------------
+
+    def _open(self, taken: Taken) -> Batch[T]:
+        """What was taken, decoded, without the expired, with the gap before it."""
+        slices = taken.slices
+        batch: Batch[Any] = Batch(slices)
+        count = len(batch)
+        nothing_special = taken.missed is None and self._missed is None and self._codec is None
+        if nothing_special and len(slices) == 1 and not slices[0].metas:
+            self.delivered += count
+            return batch
+        if any(part.metas for part in slices) and (gone := self._expired(slices)):
+            batch = Batch(records=tuple(record for record in batch.records if record.position not in gone))
+            self.expired += count - len(batch)
+        self._miss(taken.missed, len(batch))
+        if self._codec is not None:
+            batch = self._decoded(self._codec, batch.records, lambda _: taken.encoding)
+        elif len(batch):
+            batch.gap = self._gap()
+        self.delivered += len(batch)
+        return batch
+
+    def _expired(self, slices: list[Slice]) -> set[Position]:
+        """The positions of the records whose time ran out after they were sent."""
+        now = self._link.clock.time() + self._link.skew()
+        return {
+            Position(part.epoch, offset)
+            for part in slices
+            for offset, meta in part.metas.items()
+            if meta.expires is not None and meta.expires <= now
+        }
+
+    @property
+    def _is_strict(self) -> bool:
+        return self._asked.strict
+
+    def _say(self, gap: Gap) -> None:
+        if self._on_gap is not None:
+            self._call(self._on_gap, gap)
+
+    def _call(self, callback: Callable[[Any], object], argument: object) -> None:
+        """Call the user's function; what it raises is its own affair, never the reader's."""
+        try:
+            callback(argument)
+        except Exception:
+            log.exception("a callback of subscriber %r failed", self.label)
+
+    # -- what the server is told --------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """The offset (or sequence, of a pattern) of the first record that the user has not asked beyond."""
+        if self._current is not None:
+            return self._current.sequence if self.is_pattern else self._current.offset
+        if self._holding is not None:
+            return self._holding.sequence if self.is_pattern else self._holding.start
+        return self._place
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether it reads in the order of sequences."""
+        return self._inbox.is_pattern
+
+    def _move(self) -> None:
+        self._moved = True
+        if self._soon is None:
+            self._in_a_moment()
+
+    def _in_a_moment(self) -> None:
+        if self._soon is None:
+            self._soon = asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Give credit back, and say where the user is and whether it waits: at most once in a turn of the loop."""
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        inbox = self._inbox
+        given = min(inbox.returned, MOST)
+        if not self._standing.is_up or self._ended:
+            return
+        if self._moved or self._asks_now or given * CHUNK >= inbox.credit:
+            place = self.position if self._moved else None
+            self._link.send(credit_frame(self._standing.id, given, place, ask=self._asks_now), ahead=True)
+            self._moved = self._asks_now = False
+            inbox.returned -= given
+
+    def end(self, error: RunnelError | None = None) -> None:
+        """No more records than are here. The server is told where the user is."""
+        if not self._ended:
+            self._ended, self._error = True, error
+            self._standing.leave(self.position)
+            self._release()
+
+    # -- what the server says -----------------------------------------------------------------------------------
+
+    def asks(self) -> Subscribe:
+        """What to ask for: after a connection was lost, to go on.
+
+        A name must not get ahead of its user, so it is read again from there: what is here already is left out.
+        """
+        if not self._begun:
+            return self._asked
+        place = self._inbox.next if self.name is None else self.position
+        start = AtSequence(place) if self.is_pattern else Position(self._epoch or 0, place)
+        return msgspec.structs.replace(self._asked, start=start_note(start), resume=True)
+
+    def stands(self, said: Subscribed) -> None:
+        """It stands, for the first time or again."""
+        self._label, self._eager = said.label, said.eager
+        if not self._begun:
+            self._begun, self._place, self._epoch = True, said.position, said.epoch
+            self._inbox.begin(said.position, is_pattern=said.is_pattern)
+        elif said.epoch != self._epoch:
+            self._standing.leave(None)
+            self.over(TopicDeleted(self.pattern, self._epoch or 0))
+        else:
+            self._in_a_moment()  # what could not be said meanwhile
+            self.wake()  # and whoever waits asks again
+
+    def arrived(self, kind: int, flags: int, extra: int, payload: bytes) -> None:
+        """Records, or that some were missed."""
+        if kind == Kind.DELIVER:
+            if flags & DROPPED:
+                self._dropped(extra, payload)
+                return
+            self._inbox.deliver(extra, payload)
+        elif kind == Kind.GAP:
+            self._inbox.miss(read_gap(payload))
+        else:
+            return
+        self._asking = False
+        if self._waiter is not None:
+            self.wake()
+
+    def _dropped(self, extra: int, payload: bytes) -> None:
+        """Records that a policy dropped, for whoever wants to see them."""
+        if self._on_drop is None:
+            return
+        try:
+            part, _ = unpacked(read_deliver(extra, payload), verify=self._link.verify)
+        except BadBatch as error:
+            log.warning("dropped records of subscriber %r could not be read: %s", self.label, error)
+            return
+        for record in part.records:
+            self._call(self._on_drop, record)
+
+    def broken(self) -> None:
+        """The connection was lost. What is here stays; what was asked for is asked for again."""
+        self._asking = False
+        self._inbox.resume()
+
+    def over(self, error: RunnelError | None) -> None:
+        """Nothing comes any more. What is here is still read, unless it ends with an error."""
+        if not self._ended:
+            self._ended, self._error = True, error
+            if error is not None:
+                self._inbox.clear()
+                if isinstance(error, RecordsMissed):
+                    self._say(error.gap)
+            self._release()
+
+    def _release(self) -> None:
+        self._link.blockers.discard(self._standing)
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        self.wake()

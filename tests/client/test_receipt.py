@@ -1,0 +1,59 @@
+"""Durable acks: answered when they are on disk, and sent whether anybody awaits them or not."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import runnel
+from tests.client.joined import joined
+from tests.client.test_group_subscription import fill, look, member, take
+
+
+async def test_a_durable_ack_waits_for_the_disk(tmp_path: Path) -> None:
+    async with joined(where=tmp_path / "data") as (broker, link):
+        await fill(broker, 3)
+        async with member(link) as deliveries:
+            one, two, three = await take(deliveries, 3)
+            await two.ack()
+            done = one.ack(durable=True)
+            assert not asyncio.isfuture(done) or not done.done()
+            await asyncio.wait_for(done, 5)
+            three.ack(durable=True)  # nobody awaits it: it counts all the same
+        assert look(broker).acked == 3
+
+
+async def test_a_batch_is_acked_durably_too(tmp_path: Path) -> None:
+    async with joined(where=tmp_path / "data") as (broker, link), member(link) as deliveries:
+        await broker.topic("t").publish_many([b"0", b"1"])
+        batch = await asyncio.wait_for(anext(deliveries.batches()), 5)
+        await asyncio.wait_for(batch.ack(durable=True), 5)
+        assert look(broker).acked == len(batch)
+
+
+async def test_a_lost_connection_leaves_open_whether_it_was_stored(tmp_path: Path) -> None:
+    async with joined(where=tmp_path / "data") as (broker, link), member(link) as deliveries:
+        await fill(broker, 2)
+        one, two = await asyncio.wait_for(take(deliveries, 2), 5)
+        link.flow = False
+        done = one.ack(durable=True)
+        link.cut()
+        with pytest.raises(runnel.RunnelError) as caught:
+            await done
+        assert caught.value.code == "connection_lost"
+        with pytest.raises(runnel.LeaseEnded):
+            two.ack(durable=True)
+
+
+async def test_what_the_server_refuses_is_raised(tmp_path: Path) -> None:
+    async with joined(where=tmp_path / "data") as (broker, link), member(link) as deliveries:
+        await fill(broker, 1)
+        (delivery,) = await asyncio.wait_for(take(deliveries, 1), 5)
+        link.flow = False
+        broker.group("g", "t").reset("earliest")  # and nobody here knows yet
+        done = delivery.ack(durable=True)
+        link.flow = True
+        link.pass_on()
+        await link.settle()
+        with pytest.raises(runnel.LeaseEnded):
+            await asyncio.wait_for(done, 5)

@@ -1,0 +1,80 @@
+"""Stages on a server: written in pieces that are stored once, and known by their key."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import runnel
+from runnel.client import stage as stage_module
+
+NUMBERS = [b"%d" % number for number in range(10)]
+
+
+def staged(remote: Any, **key: Any) -> Any:
+    return remote.stage("t", **({"writer": "w", "batch": 1} | key))
+
+
+async def visible(remote: Any, count: int) -> list[bytes]:
+    async with remote.subscribe("t", start="earliest") as subscription:
+        return [(await anext(subscription)).value for _ in range(count)]
+
+
+async def test_what_is_staged_is_there_once_it_is_committed(remote: Any) -> None:
+    stage = staged(remote)
+    assert (stage.records, stage.bytes) == (0, 0)
+    assert await stage.write(NUMBERS) == 10
+    assert (stage.records, stage.bytes > 0, staged(remote).records) == (10, True, 10)
+    async with remote.transaction() as tx:
+        tx.commit(stage)
+    assert await visible(remote, 10) == NUMBERS
+
+
+async def test_a_long_write_goes_out_in_pieces(remote: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_module, "PIECE", 100)
+    stage, values = staged(remote), [b"%03d" % number * (1 + number % 7) for number in range(200)]
+    pieces = [piece.records for piece in stage._pieces(values, None, (None, None, None, 0))]
+    assert (sum(pieces), len(pieces) > 20) == (200, True)
+    assert await stage.write(values, keys=[b"k"] * 200) == 200
+    async with remote.transaction() as tx:
+        tx.commit(stage)
+    assert await visible(remote, 200) == values
+
+
+async def test_a_write_that_is_repeated_stages_what_is_missing(remote: Any) -> None:
+    stage = staged(remote)
+    await stage.write(NUMBERS[:4], ordinal=0)
+    assert await stage.write(NUMBERS[:6], ordinal=0) == 6
+    for wrong in (7, -1, True, "0"):
+        with pytest.raises(runnel.InvalidOption, match="holds 6 records: the next is 6"):
+            await stage.write(NUMBERS, ordinal=wrong)
+
+
+async def test_whoever_writes_at_the_same_time_writes_behind(remote: Any) -> None:
+    await asyncio.gather(*(staged(remote).write([b"%d" % number] * 5) for number in range(4)))
+    stage = staged(remote)
+    assert stage.records == 20
+    async with remote.transaction() as tx:
+        tx.commit(stage)
+    assert sorted(await visible(remote, 20)) == sorted([b"%d" % number for number in range(4)] * 5)
+
+
+async def test_writing_nothing_opens_it_and_dropping_ends_it(remote: Any) -> None:
+    stage = staged(remote)
+    assert await stage.write([]) == 0
+    assert [info.key for info in await remote.stages()] == [stage.key]
+    await stage.drop()
+    await stage.drop()
+    with pytest.raises(runnel.StageEnded, match="dropped"):
+        await stage.write(NUMBERS)
+
+
+async def test_what_is_wrong_is_said(remote: Any) -> None:
+    stage = staged(remote)
+    with pytest.raises(runnel.InvalidValue, match="put one value in a list"):
+        await stage.write(b"one")
+    with pytest.raises(runnel.InvalidOption, match="there are 10 values"):
+        await stage.write(NUMBERS, keys=["k"])
+    with pytest.raises(runnel.InvalidOption):
+        staged(remote, batch=-1)
+    assert repr(stage) == "<Stage 'w' batch 1 part 0 attempt 0 of 't'>"

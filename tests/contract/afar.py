@@ -1,0 +1,95 @@
+"""Places at the other end of a socket: a server with a loop and a thread of its own, and a client on the test's loop."""
+
+import asyncio
+import tempfile
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import runnel
+from runnel import Broker
+from runnel.core.clock import Timer
+from runnel.server.options import ServerOptions
+from runnel.server.server import Server
+from runnel.testing.clock import JumpingClock
+
+T = TypeVar("T")
+
+running: "set[Served]" = set()  # those that `at_rest` waits for
+
+
+class SharedClock:
+    """The test's clock, for a server: what is due is done on the server's loop."""
+
+    def __init__(self, clock: JumpingClock, loop: asyncio.AbstractEventLoop) -> None:
+        self._clock, self._loop = clock, loop
+
+    def time(self) -> float:
+        return self._clock.time()
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
+        def call() -> None:
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(callback)
+
+        return self._clock.call_later(delay, call)
+
+
+class Served:
+    """A broker that is served, seen through a client: `async with` gives the client's side."""
+
+    def __init__(self, clock: JumpingClock, folder: Path | None, options: dict[str, Any], *, unix: bool) -> None:
+        self._clock, self._folder, self._options, self._unix = clock, folder, options, unix
+        self.loop = asyncio.new_event_loop()
+        self._up: Future[str] = Future()
+        self._down = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.broker: Broker | None = None  # the one that is served
+        self.client: Broker | None = None
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_until_complete(self._serve())
+        except BaseException as error:
+            if not self._up.done():
+                self._up.set_exception(error)
+            raise
+        finally:
+            self.loop.close()
+
+    async def _serve(self) -> None:
+        clock = SharedClock(self._clock, self.loop)
+        with tempfile.TemporaryDirectory(prefix="runnel-") as short:  # the path of a socket must be
+            options = ServerOptions(port=0, json_port=None, unix=Path(short) / "socket" if self._unix else None)
+            async with runnel.open(self._folder, clock=clock, **self._options) as self.broker:
+                async with Server(self.broker, options) as server:
+                    self._up.set_result(server.doors[-1].url)
+                    await self._down.wait()
+
+    async def __aenter__(self) -> Broker:
+        self._thread.start()
+        url = await asyncio.wrap_future(self._up)
+        self.client = runnel.open(url, clock=self._clock)
+        running.add(self)
+        return await self.client.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self.client is not None:
+                await self.client.__aexit__(kind, error, trace)
+        finally:
+            running.discard(self)
+            self.loop.call_soon_threadsafe(self._down.set)
+            await asyncio.to_thread(self._thread.join)
+
+    async def there(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
+        """What a coroutine gives that runs on the server's loop; None: it is closed."""
+        if self.loop.is_closed() or not self._thread.is_alive():
+            return None
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(make(), self.loop))
