@@ -6,7 +6,7 @@ PY    := .venv/bin/python
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test torture fuzz check bench docs surface lock clean
+.PHONY: help run test torture chaos fuzz check bench docs surface lock clean
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
@@ -31,7 +31,7 @@ run: $(READY) ## A server on the folder data/, until Ctrl-C (ARGS="--port 0": op
 
 test: $(READY) ## All tests, with coverage
 	@$(PY) -m coverage erase
-	$(PY) -m coverage run -m pytest
+	$(PY) -m coverage run -m pytest -n $(or $(JOBS),auto) --dist worksteal
 	@$(PY) -m coverage combine -q
 	$(PY) -m coverage report
 	@echo
@@ -42,6 +42,13 @@ torture: $(READY) ## Crash the journal 100,000 times, kill the broker 1,000 time
 	$(PY) -m tests.crash.killing --kills $(or $(KILLS),1000)
 	@echo
 	@echo "Next: replay what it found with --seed, as printed"
+
+chaos: $(READY) ## Kill a server behind a bad network, freeze 200 of 1,000 clients, let 5,000 come at once (a few minutes)
+	$(PY) -m tests.chaos.storm --kills $(or $(KILLS),25) --seed $(or $(SEED),1) --storms $(or $(STORMS),2)
+	$(PY) -m tests.chaos.frozen
+	$(PY) -m tests.chaos.rush
+	@echo
+	@echo "Next: try what it found again with SEED=, as printed"
 
 fuzz: $(READY) ## Every decoder under fire, FUZZ_SECONDS=60 each
 	@# atheris has no wheels for some platforms, so that it has a lock of its own; without it bytes change at random.

@@ -9,6 +9,10 @@ subscribers  does publishing get dearer with more subscribers?
 topics       what do 100,000 topics cost?
 latency      how long from publish to receive?
 groups       1 group, 4 members: what does an acked delivery cost, and what does the group remember?
+durable and others are measured on a disk: see `python -m benchmarks --help`
+network      a server, its clients and TCP, from process to process: what do a publish and a delivery cost?
+network_*    how long from publish to receive; how many awaited publishes
+roads, crew  a client's way to a server, the same for all; the processes that such a measurement takes
 
 `python -m benchmarks --help` says how to run them.
 """

@@ -17,7 +17,8 @@ from benchmarks.report import preamble, report
 
 IN_MEMORY = ("fanout", "subscribers", "topics", "latency", "groups")
 ON_DISK = ("durable", "idempotent", "transactions", "staging", "catch_up", "cleaning", "history")
-QUESTIONS = IN_MEMORY + ON_DISK
+OVER_TCP = ("network", "network_latency", "network_acks")  # they need a disk too
+QUESTIONS = IN_MEMORY + ON_DISK + OVER_TCP
 
 EPILOG = """questions
   fanout       1 publisher, 10 subscribers, one process: what does a delivery cost, against the peers?
@@ -32,6 +33,9 @@ EPILOG = """questions
   catch_up     reading a topic from its beginning, by batch and by record; a live reader beside one that catches up
   cleaning     half of 10,000 topics deleted: bytes written to give space back, publishing and reading beside it
   history      opening 10 GB, closed or killed; memory with 100,000,000 records and with 100,000 topics
+  network      a server, its clients and TCP: 1 publisher to 0, 1 and 10 subscribers; against nats-server and Redis
+  network_latency  publish to receive from process to process: 1,000/s one by one, and lists at half of the full rate
+  network_acks one awaited publish after the other, from 1 task and from 64
 
 examples
   python -m benchmarks                      all questions, 5 rounds (many minutes; history writes 12 GB)
@@ -59,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--folder",
         type=Path,
         metavar="DIR",
-        help="the disk that durable, catch_up and history are measured on; a folder in memory is refused "
+        help="the disk that all but the questions in memory are measured on; a folder in memory is refused "
         "(default: temporary files, if they lie on the working directory's file system, else that directory)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything to FILE")
@@ -92,7 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _question(name: str, folder: Path | None, *, quick: bool) -> Iterator[Question]:
     """The question, with a folder of its own if it needs a disk: one's dirty pages and files are not the next one's."""
     module = import_module(f"benchmarks.{name}")
-    if name not in ON_DISK:
+    if name in IN_MEMORY:
         yield module.question(quick=quick)
         return
     with scratch(folder) as made:

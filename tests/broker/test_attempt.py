@@ -7,16 +7,13 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runnel.broker.attempt import Publication
 from runnel.broker.broker import Broker
 from runnel.broker.delivery import Delivery
 from runnel.core.errors import NotSupported
 from runnel.core.journal_errors import DiskFull
-from runnel.core.position import Position
 from runnel.core.transaction_errors import MarkConflict, OffsetConflict
 from runnel.journal.draft import WriteFailed
 from tests.broker.durable import ByHand, Disk, log_of, open_on, turns
@@ -168,8 +165,8 @@ class World:
         under_way = [one for one in self.hand.put_in if one in self.hand._commits._under_way]
         if not under_way:
             return
-        held = len(under_way[0].units) + len([one for one in under_way[0].gatherings if one.packed is None])
-        plain = [one for one in under_way[0].gatherings if one.packed is None]
+        held = len(under_way[0].units) + len([one for one in under_way[0].gatherings if not one.of_unit])
+        plain = [one for one in under_way[0].gatherings if not one.of_unit]
         self.hand.done(under_way[0])
         await turns(2)
         units, publishes = len(under_way[0].units), sum(one.count for one in plain)
@@ -256,12 +253,3 @@ def test_transactions_do_what_the_model_does_whatever_fails(steps: list[Any]) ->
 
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         asyncio.run(live(Path(folder)))
-
-
-def test_a_publication_knows_its_place_once_it_has_one() -> None:
-    publication = Publication("t", 3)
-    assert "not committed" in repr(publication)
-    with pytest.raises(NotSupported, match="'t'"):
-        _ = publication.span
-    publication.put(Position(1, 5))
-    assert (publication.position, publication.span.last.offset) == (Position(1, 5), 7)

@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,20 +16,23 @@ import msgspec
 import pytest
 
 from runnel.broker.broker import Broker
-from runnel.broker.cleaning import Cleaner, CleanerStatistics
-from runnel.broker.place import open as open_broker
+from runnel.broker.cleaning import Cleaner
 from runnel.core.errors import InvalidValue, NotSupported
 from runnel.core.packing import pack
 from runnel.core.record import Meta
-from runnel.journal import cleaning, compaction
+from runnel.core.statistics import CleanerStatistics
+from runnel.journal import cleaning, key_note, key_pass
 from runnel.journal.archive import archive
 from runnel.journal.cleaner import Job
-from runnel.journal.entry import Kind, Part
+from runnel.journal.entry import STAGE_TOPIC, Kind, Part
 from runnel.journal.gone import Reason
+from runnel.journal.key_pass import KeyPass
 from runnel.journal.options import JournalOptions
-from runnel.journal.parts import trim_part
+from runnel.journal.parts import stage_commit_part, stage_part, staged_part, trim_part
 from runnel.journal.segment import START
-from runnel.journal.storage import File
+from runnel.journal.stage_state import StageState
+from runnel.journal.storage import File, Storage
+from runnel.place import open as open_broker
 from runnel.testing.power import MemoryStorage
 from tests.broker.durable import Disk, journal_of, open_on, until
 from tests.journal.cleaning_rig import Seen, by_topic
@@ -237,6 +241,23 @@ class Rounds:
             self.writer.publish(self.junk, bytes(2500))
         self.writer.publish(self.junk, bytes(8000))
 
+    def stage(self, batches: int) -> None:
+        """A stage of so many records of a thousand bytes, committed and sealed."""
+        writer, ledger = self.writer, self.writer.journal.ledger
+        writer.write([stage_part(StageState(1, "w", 0, 0, 0, self.junk, 5))])
+        for ordinal in range(batches):
+            writer.write([staged_part(1, ordinal, pack([bytes(1000)]), 5)])
+        end, sequence = ledger.topics[self.junk].end, ledger.sequence
+        writer.write([stage_commit_part(ledger.stages[1], end, sequence, writer.now + 1)])
+        writer.publish(self.junk, bytes(8000))
+
+    def again(self, monkeypatch: pytest.MonkeyPatch) -> Rounds:
+        """Another life, after a kill."""
+        self.writer.killed()
+        self.cleaner = Cleaner(self.writer.journal, self._call, lambda: self.holds, lambda: self.writer.now + self.now)
+        monkeypatch.setattr(self.cleaner._stopping, "wait", lambda timeout=None: False)
+        return self
+
     def clear(self) -> None:
         """Let the junk go."""
         self.writer.write([trim_part(self.junk, self.writer.journal.ledger.topics[self.junk].end, 0)])
@@ -255,7 +276,7 @@ class Rounds:
 def test_a_hold_that_begins_after_a_pass_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = Rounds(monkeypatch)
     rounds.fill(6, keys=2)
-    assert rounds.run() == 0
+    rounds.run()
     rounds.holds[rounds.topic] = 1
     rounds.clear()
     assert rounds.run() > 0
@@ -277,6 +298,147 @@ def test_a_hold_that_begins_while_a_job_works_loses_nothing(monkeypatch: pytest.
     assert rounds.run() > 1
     assert rounds.left() == [0, 1, 2, 3, 4, 5]
     assert rounds.cleaner.statistics().given_back > 0
+
+
+# -- in turns, and across restarts ------------------------------------------------------------------------------
+
+
+def test_what_retention_let_go_of_does_not_wait_for_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runnel.broker.cleaning.TURN", 1)
+    rounds = Rounds(monkeypatch)
+    rounds.fill(40, keys=20)
+    rounds.clear()
+    monkeypatch.setattr(KeyPass, "step", _never)
+    for _ in range(40):
+        with suppress(_Looked):
+            rounds.cleaner._round()
+    assert rounds.cleaner.statistics().given_back > 90_000, "nearly all of the junk"
+    assert rounds.left() == list(range(40))
+
+
+def test_keys_are_looked_through_in_turns_with_what_retention_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runnel.broker.cleaning.TURN", 1)
+    rounds = Rounds(monkeypatch)
+    rounds.fill(40, keys=20)
+    assert rounds.cleaner._round()
+    assert rounds.cleaner._pass is not None
+    under_way, read = rounds.cleaner._pass, rounds.cleaner._pass.read
+    rounds.clear()
+    assert rounds.cleaner._round()
+    assert rounds.cleaner.statistics().segments > 0
+    assert rounds.cleaner._pass is under_way
+    assert under_way.read > read
+    rounds.run()
+    (found,) = rounds.cleaner._compaction.taken({}).values()
+    assert {*rounds.left()} - {offset for offset in range(40) if offset in found} == set(range(20, 40))
+
+
+class _Looked(Exception):
+    pass
+
+
+def _never(found: KeyPass) -> None:
+    raise _Looked
+
+
+@pytest.mark.parametrize("turn", [1, 1 << 20])
+def test_another_life_goes_on_where_the_last_one_noted(turn: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runnel.broker.cleaning.TURN", turn)
+    monkeypatch.setattr("runnel.broker.cleaning.NOTED", 1)
+    rounds = Rounds(monkeypatch)
+    rounds.fill(40, keys=20)
+    whole = 0
+    for _ in range(3):
+        rounds.cleaner._round()
+        whole = rounds.cleaner.statistics().read
+    assert whole > 0
+    found = rounds.again(monkeypatch)
+    found.run()
+    read = found.cleaner.statistics().read
+    if turn > 1:
+        assert read == 0, "all was looked through"
+    else:
+        fresh = Rounds(monkeypatch)
+        fresh.fill(40, keys=20)
+        fresh.run()
+        assert read < fresh.cleaner.statistics().read - whole // 2
+    found.clear()
+    found.run()
+    assert found.left() == list(range(20, 40))
+
+
+def test_what_is_known_is_noted_before_a_rest_and_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = Rounds(monkeypatch)
+    rounds.run()
+    assert key_note.NAME not in rounds.writer.storage.names(), "there is nothing to be noted"
+    rounds.fill(6, keys=2)
+    rounds.cleaner._round()
+    assert key_note.NAME not in rounds.writer.storage.names()
+    rounds.run()
+    assert key_note.NAME in rounds.writer.storage.names()
+    rounds.writer.storage.remove(key_note.NAME)
+    rounds.fill(6, keys=2)
+    rounds.cleaner._round()
+    monkeypatch.setattr(rounds.cleaner._stopping, "wait", lambda timeout=None: True)
+    rounds.cleaner._run()
+    assert key_note.NAME in rounds.writer.storage.names()
+
+
+def test_a_note_that_cannot_be_written_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rounds = Rounds(monkeypatch)
+    rounds.fill(6, keys=2)
+
+    def save(storage: Storage, note: key_note.KeyNote) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(key_note, "save", save)
+        rounds.run()
+        rounds.clear()
+        rounds.run()
+    assert "what is known of keys could not be noted" in caplog.text
+    assert rounds.left() == [4, 5]
+
+
+# -- stages -----------------------------------------------------------------------------------------------------
+
+
+def test_a_stage_that_died_for_the_most_part_gives_its_space_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = Rounds(monkeypatch)
+    rounds.stage(60)
+    rounds.run()
+    assert rounds.writer.journal.ledger.committed
+    rounds.writer.write([trim_part(rounds.junk, 50, 0)])
+    before = sum(source.info.end for source in rounds.writer.journal.history.sources)
+    given = rounds.cleaner.statistics().given_back
+    rounds.run()
+    assert not rounds.writer.journal.ledger.committed
+    after = sum(source.info.end for source in rounds.writer.journal.history.sources)
+    assert after < before - 40_000
+    assert rounds.cleaner.statistics().given_back - given == before - after
+    assert rounds.cleaner.statistics().read < 20_000, "what was staged is dropped, and not read to be cleaned"
+    found = by_topic(rounds.writer.journal.history, rounds.junk, 50)
+    assert [one.offset for one in found if isinstance(one, Seen)][:10] == list(range(50, 60))
+
+
+def test_a_stage_that_cannot_be_read_is_left_and_the_others_are_cleaned(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rounds = Rounds(monkeypatch)
+    rounds.stage(60)
+    journal = rounds.writer.journal
+    staged = next(one for one in journal.history.sources if one.index.range_of(STAGE_TOPIC | 1) is not None)
+    position, _ = staged.index.window(STAGE_TOPIC | 1, 0)
+    for at in range(position, staged.info.end - 300, 300):  # in every batch of that segment
+        flip(rounds.writer.storage, staged.info.name, at + 250)
+    rounds.writer.write([trim_part(rounds.junk, 2, 0)])
+    rounds.fill(4, keys=1)
+    monkeypatch.setattr(cleaning, "BOUND", 0.01)
+    rounds.run()
+    assert list(journal.ledger.committed) == [1]
+    assert "stage 1" in caplog.text
 
 
 class Sick:
@@ -321,7 +483,7 @@ def test_a_topic_that_cannot_be_decoded_here_does_not_stop_cleaning(monkeypatch:
     def unpack(body: bytes, *, verify: bool = True) -> None:
         raise NotSupported("zstd", "it is not installed")
 
-    monkeypatch.setattr(compaction, "unpack", unpack)
+    monkeypatch.setattr(key_pass, "unpack", unpack)
     assert rounds.run() > 0
     assert rounds.cleaner.statistics().given_back > 40_000
     assert rounds.left() == list(range(20))

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from runnel.broker import open_stage
-from runnel.broker.attempt import Publication
 from runnel.broker.broker import Broker
 from runnel.broker.committing import Committing
 from runnel.broker.gate import Entry
 from runnel.broker.staging import Staging
 from runnel.core.position import Position
+from runnel.core.publication import Publication
+from runnel.core.stage import StageKey
 from runnel.core.transaction_errors import StageEnded, UnknownStage
-from runnel.journal.stage_state import StageKey, StageState
+from runnel.journal.stage_state import StageState
 from tests.broker.durable import Disk, log_of, open_on, turns
 
 

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.broker.cursor import DELETED, RETENTION, SLICE, Cursor, LogCursor, Missed, Taken, joined
+from runnel.broker.cursor import DELETED, RETENTION, SLICE, Cursor, LogCursor, Taken
 from runnel.broker.log import Log
 from runnel.broker.timeline import Timeline
+from runnel.core.missed import Missed
 from runnel.core.record import Record
 from tests.broker.durable import Disk, log_of, open_on
 from tests.broker.rig import make_log, make_timeline, on_all, on_log, put
@@ -195,21 +196,6 @@ def test_skipping_nothing_is_nothing() -> None:
     timeline, log = make_timeline(), make_log()
     assert on_log(timeline, log).skip(0, "") is None
     assert on_all(timeline, log).skip(5, "") is None
-
-
-def test_two_stretches_are_told_as_one() -> None:
-    one, two = Missed(3, 5, 2, "slow"), Missed(7, 9, 1, "slow")
-    assert joined(None, None) is None
-    assert joined(one, None) is one
-    assert joined(None, two) is two
-    assert joined(one, two) == Missed(3, 9, 3, "slow")
-
-
-def test_each_reason_is_told_once_however_often_they_alternate() -> None:
-    missed = None
-    for at in range(100):
-        missed = joined(missed, Missed(at, at + 1, 1, "slow" if at % 2 else "gone"))
-    assert missed == Missed(0, 100, 100, "gone; slow")
 
 
 async def test_what_is_known_to_lie_ahead_stays_right_where_a_cleaned_segment_has_holes(tmp_path: Path) -> None:

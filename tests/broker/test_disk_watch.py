@@ -11,9 +11,9 @@ import pytest
 from runnel.broker import disk_watch
 from runnel.broker.broker import Broker
 from runnel.broker.disk_watch import DiskWatch
-from runnel.broker.journal_statistics import ArchiveStatistics
-from runnel.broker.place import open as open_broker
+from runnel.core.statistics import ArchiveStatistics
 from runnel.journal.archived import NAME, Holder, hold
+from runnel.place import open as open_broker
 from tests.broker.durable import Disk, journal_of, log_of, open_on, until
 
 SEGMENT = 1 << 16

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from runnel.broker.cursor import LogCursor, Missed, Taken
-from runnel.broker.flow import FLOWS, TOO_SLOW, Block, Disconnect, DropNewest, Flow
+from runnel.broker.cursor import LogCursor, Taken
+from runnel.broker.flow import FLOWS, Block, Disconnect, DropNewest, Flow
 from runnel.broker.log import CHUNK, SMALL
+from runnel.core.missed import TOO_SLOW, Missed
 from runnel.core.policy import Policy, PolicyKind
 from tests.broker.rig import Notes, attached, make_flow, make_log, make_timeline, on_all, on_log, put
 

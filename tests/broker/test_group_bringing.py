@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.broker import group_bringing
-from runnel.broker.cursor import RETENTION, Missed, Taken
+from runnel.broker.cursor import RETENTION, Taken
 from runnel.broker.gathering import Stored
 from runnel.broker.group.machine import Group
 from runnel.broker.group_bringing import Stock, bring, bring_again, holes, pass_settled
 from runnel.broker.group_bringing import stock_of as stock_at_places
 from runnel.core.batch import Slice, Stretch
+from runnel.core.missed import Missed
 from runnel.core.record import Meta
 from runnel.journal.group_state import Failure, GroupState
 from tests.broker.group.rig import make_group, whereabouts

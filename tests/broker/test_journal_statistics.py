@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import runnel
-from runnel.broker.journal_statistics import HolderStatistics
+from runnel.core.statistics import HolderStatistics
 from tests.broker.durable import Disk, journal_of, open_on, until
 
 

@@ -324,3 +324,18 @@ def test_the_first_offset_behind_a_sequence_is_found(runs: list[tuple[int, int]]
     sequence = data.draw(st.integers(0, timeline.sequence + 3))
     left = [offset for offset in range(log.base, log.end) if log.sequence_of(offset) >= sequence]
     assert log.offset_behind(sequence) == (left[0] if left else log.end)
+
+
+@given(APPENDS, st.data())
+def test_a_stop_that_cuts_no_run_is_the_last_before_the_one_asked_for(
+    appends: list[list[bytes]], data: st.DataObject
+) -> None:
+    log = make_log()
+    filled(appends, log)
+    ends = [0]
+    for values in appends:
+        ends.append(ends[-1] + len(values))
+    start = data.draw(st.integers(0, log.end - 1))
+    stop = data.draw(st.integers(start + 1, log.end))
+    whole = [end for end in ends if start < end <= stop]
+    assert log.whole_runs(start, stop) == (whole[-1] if whole else stop)

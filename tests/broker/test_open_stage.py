@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from runnel.broker.open_stage import INLINE, Flight, OpenStage, name_of
+from runnel.broker.open_stage import INLINE, Flight, OpenStage
+from runnel.core.stage import StageKey, name_of
 from runnel.core.transaction_errors import StageEnded
-from runnel.journal.stage_state import StageKey, StageState
+from runnel.journal.stage_state import StageState
 from tests.broker.rig import make_log
 
 

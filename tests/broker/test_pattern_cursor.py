@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.broker.broker import Broker
-from runnel.broker.cursor import DELETED, RETENTION, Missed, Taken
+from runnel.broker.cursor import DELETED, RETENTION, Taken
 from runnel.broker.pattern_cursor import PatternCursor
+from runnel.core.missed import Missed
 from runnel.core.record import Record
 from tests.broker.durable import PATIENCE, Disk, damage, log_of, open_on, turns, until
 from tests.journal.cleaned import clean, journal_with_stages

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runnel.broker.broker import Broker
-from runnel.broker.producer import HANDLES, id_of
+from runnel.broker.producer import HANDLES
 from runnel.core import producers
 from runnel.core.errors import InvalidName, NotSupported
 from runnel.core.journal_errors import DiskFull, JournalFailed, NotWritten, OutcomeUnknown
@@ -23,11 +23,6 @@ async def stored(broker: Broker, topic: str = "t") -> list[bytes]:
     end = broker.statistics().topics[topic].end
     async with broker.subscribe(topic, start="earliest") as records:
         return [(await anext(records)).value for _ in range(end)]
-
-
-def test_the_id_of_a_name_is_the_same_on_every_machine() -> None:
-    assert id_of("import") == 0xFE64929A300712D0
-    assert id_of("import") != id_of("export")
 
 
 async def test_a_record_that_was_synced_by_nobody_knows_is_stored_once_after_reopening(tmp_path: Path) -> None:

@@ -1,18 +1,16 @@
 """From what a caller wants published to an entry, and from there into the log or into the queue."""
 
 import asyncio
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 import runnel
-from runnel.broker import publisher as module
 from runnel.broker.broker import Broker
 from runnel.broker.gate import Entry
 from runnel.core.codec import Codec
-from runnel.core.errors import InvalidOption, TooLarge, ValidationFailed, WouldDeadlock
+from runnel.core.errors import InvalidOption, ValidationFailed, WouldDeadlock
 from runnel.testing.clock import START, JumpingClock
 
 NOTHING: tuple[Any, ...] = (None, None, None, None, 0, None)
@@ -61,24 +59,6 @@ def test_many_share_one_meta_unless_they_have_keys() -> None:
         many(broker, [b"a", b"b"], keys=["k"])
 
 
-def test_limits_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = Broker()
-    for name, limit in (("MAX_RECORD_BYTES", 10), ("MAX_ENTRY_BYTES", 25), ("MAX_ENTRY_RECORDS", 3)):
-        monkeypatch.setattr(module, name, limit)
-    one(broker, bytes(10))
-    many(broker, [bytes(8)] * 3)
-    calls: list[tuple[Callable[[], Entry], str]] = [
-        (lambda: one(broker, bytes(11)), "max_record_bytes"),
-        (lambda: many(broker, [bytes(11)]), "max_record_bytes"),
-        (lambda: many(broker, [bytes(9)] * 3), "max_entry_bytes"),
-        (lambda: many(broker, [b""] * 4), "max_entry_records"),
-    ]
-    for call, limit_name in calls:
-        with pytest.raises(TooLarge) as caught:
-            call()
-        assert caught.value.limit_name == limit_name
-
-
 def test_typed_entries_are_checked_already() -> None:
     broker = Broker()
     codec: Codec[int] = Codec(int)
@@ -101,14 +81,14 @@ async def test_raw_entries_of_a_typed_log_are_checked_before_they_are_appended()
 async def test_the_trace_is_asked_for_unless_the_caller_has_one() -> None:
     broker = Broker()
     mine, current = f"00-{'a' * 32}-{'b' * 16}-01", f"00-{'c' * 32}-{'d' * 16}-01"
-    broker._bus.publisher.trace = lambda: current
-    assert broker._bus.publisher.tracing
+    broker._bus.publisher.tracing.current = lambda: current
+    assert broker._bus.publisher.tracing.is_active
     for headers, expected in ((None, current), ({"h": "x"}, current), ({"traceparent": mine}, mine)):
         entry = one(broker, b"", headers=headers)
         assert entry.metas is not None
         assert entry.metas[0] is not None
         assert entry.metas[0].headers["traceparent"] == expected
-    broker._bus.publisher.trace = lambda: None
+    broker._bus.publisher.tracing.current = lambda: None
     assert one(broker, b"").metas is None
 
 

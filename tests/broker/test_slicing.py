@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from runnel.broker import slicing
 from runnel.broker.log import Log
 from runnel.broker.slicing import SLICE, slices
-from runnel.core.batch import Slice
+from runnel.core.batch import PackedSlice, Slice
 from runnel.core.packing import pack, unpack
+from runnel.core.record import Meta
 from runnel.journal.found import Found, Lost, Staged
 from runnel.journal.history import History
 from runnel.journal.merged import Run
@@ -121,3 +122,33 @@ def test_a_batch_with_holes_becomes_slices_without(by_sequence: bool) -> None:
     item = Found(1, 10, 15, 50, 0, pack([b"a", b"b", b"c", b"d"], deltas=[0, 1, 4, 5]))
     made = [one for one in slices([item], logs(), by_sequence=by_sequence) if isinstance(one, Slice)]
     assert [(one.start, one.sequence, one.values) for one in made] == [(10, 50, (b"a", b"b")), (14, 54, (b"c", b"d"))]
+
+
+def test_batches_of_values_alone_stay_packed_for_those_who_send_them_on_and_are_not_cut() -> None:
+    count, key = SLICE // 2 - 10, Meta(b"k")
+    bodies = [pack([b"v"] * count), pack([b"w"] * count), pack([b"x"] * count), pack([b"y"], [key]), pack([b"z"])]
+    items, at = list[Found | Staged | Lost](), 0
+    for body in bodies:
+        size = len(unpack(body))
+        items.append(Found(1, at, at + size - 1, 100 + at, 5, body))
+        at += size
+    with mock.patch.object(slicing, "unpack", wraps=unpack) as decoding:
+        made = [one for one in slices(items, logs(), by_sequence=False, packed=True) if isinstance(one, Slice)]
+    assert decoding.call_count == 1  # of the one with a key
+    assert [type(one) for one in made] == [PackedSlice, PackedSlice, Slice, PackedSlice]
+    assert [len(one) for one in made] == [2 * count, count, 1, 1]
+    assert [one.packs for one in made] == [bodies[:2], bodies[2:3], bodies[3:4], bodies[4:]]
+    plain = [one for one in slices(items, logs(), by_sequence=False) if isinstance(one, Slice)]
+    assert [one for part in made for one in part.records] == [one for part in plain for one in part.records]
+
+
+def test_a_batch_that_does_not_have_as_many_records_as_its_entry_says_is_looked_into() -> None:
+    items = [Found(1, 0, 5, 100, 5, pack([b"v"] * 3))]
+    (one,) = slices(items, logs(), by_sequence=False, packed=True)
+    assert type(one) is Slice
+
+
+def test_a_packed_batch_whose_header_makes_no_sense_is_lost() -> None:
+    items = [Found(1, 0, 2, 100, 5, b"x" * 60)]
+    (one,) = slices(items, logs(), by_sequence=False, packed=True)
+    assert isinstance(one, Lost)

@@ -6,26 +6,8 @@ from pathlib import Path
 import pytest
 
 import runnel
-from runnel.broker.stage import StageInfo, checked_key
-from runnel.core.errors import BrokerClosed, InvalidOption, NotSupported
-from runnel.journal.stage_state import StageKey
+from runnel.core.errors import BrokerClosed, NotSupported
 from tests.broker.durable import Disk, journal_of, open_on
-
-
-@pytest.mark.parametrize(
-    "key",
-    [("", 1, 0, 0), ("w" * 257, 1, 0, 0), (7, 1, 0, 0), ("w", -1, 0, 0), ("w", 1, True, 0), ("w", 1, 0, 2**63)],
-)
-def test_a_key_is_checked_when_it_is_said(key: tuple[str, int, int, int]) -> None:
-    with pytest.raises(InvalidOption):
-        checked_key(key)
-
-
-def test_a_key_has_four_parts() -> None:
-    assert checked_key(("w", 1, 2, 3)) == StageKey("w", 1, 2, 3)
-    for wrong in (("w", 1), ["w", 1, 2, 3], "wxyz"):
-        with pytest.raises(InvalidOption, match=r"expected a stage, or \(writer, batch, part, attempt\)"):
-            checked_key(wrong)  # type: ignore[arg-type]
 
 
 async def test_making_one_does_nothing(tmp_path: Path) -> None:
@@ -57,7 +39,3 @@ async def test_another_thread_may_write_and_drop(tmp_path: Path) -> None:
         assert stage.records == 2
         await asyncio.to_thread(lambda: asyncio.run(stage.drop()))
         assert await broker.stages() == []
-
-
-def test_what_is_told_of_a_stage_knows_its_key() -> None:
-    assert StageInfo(7, "w", 1, 2, 3, "t", 10, 100, 0.5).key == StageKey("w", 1, 2, 3)

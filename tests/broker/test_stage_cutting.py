@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from runnel.broker.broker import Broker
-from runnel.broker.publisher import MAX_RECORD_BYTES
 from runnel.broker.stage_cutting import PIECE, SMALL_PIECE, Cut
 from runnel.core.codec import Codec
 from runnel.core.errors import InvalidOption, InvalidValue, TooLarge, ValidationFailed
+from runnel.core.publishing import MAX_RECORD_BYTES
 from tests.broker.durable import Disk, log_of, open_on
 
 

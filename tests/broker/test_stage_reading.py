@@ -10,17 +10,22 @@ from runnel.broker.broker import Broker
 from runnel.broker.catch_up import END
 from runnel.broker.stage_reading import StageReading
 from runnel.core.batch import Slice
+from runnel.core.packing import pack
 from runnel.core.record import Record
 from runnel.journal.entry import STAGE_TOPIC
 from runnel.journal.extract import Extract
 from runnel.journal.found import Lost, Staged
 from runnel.journal.history import History
+from runnel.journal.parts import stage_commit_part, stage_part, staged_part
+from runnel.journal.stage_state import StageState
 from runnel.journal.swap import read_whole
 from runnel.testing.power import MemoryStorage
 from tests.broker.durable import Disk, journal_of, log_of, open_on
 from tests.broker.test_catch_up import Reading
 from tests.journal.cleaned import clean, journal_with_stages
 from tests.journal.cleaning_rig import World
+from tests.journal.cleaning_rig import clean as cleaned
+from tests.journal.rig import batch
 from tests.journal.test_survey import hurt
 
 TOPICS = ("a", "b", "c")
@@ -172,3 +177,39 @@ async def test_what_retention_takes_while_a_stage_is_read_is_not_told_as_lost(tm
         reading = StageReading(store, gone, log, 0, lambda: None, sequence=False, on_demand=False)
         log.begin_at(6)
         assert reading.take() is END
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+@pytest.mark.parametrize("taken", range(1, 20, 3))
+async def test_what_the_cleaner_puts_elsewhere_while_it_is_read_comes_once(
+    tmp_path: Path, sequence: bool, taken: int
+) -> None:
+    storage = MemoryStorage()
+    world = World(3, storage)
+    topic = world.topics[0]
+    values = [b"%d" % number for number in range(24)]
+    world.writer.write([stage_part(StageState(1, "w", 0, 0, 0, topic, 5))])
+    for ordinal in range(8):
+        world.writer.write([staged_part(1, ordinal, pack(values[ordinal * 3 : ordinal * 3 + 3]), 5)])
+        world.writer.publish(world.topics[1], b"x" * 900)
+    ledger = world.journal.ledger
+    commit = stage_commit_part(ledger.stages[1], 0, ledger.sequence, world.writer.now + 1)
+    world.writer.write([commit, batch(topic, 24, commit.sequence + 24, world.writer.now + 1, [b"behind"])])
+    for _ in range(6):
+        world.writer.publish(world.topics[1], b"x" * 900)
+        world.writer.publish(topic, b"later")
+    world.journal.close()
+    async with open_on(Disk(inner=storage), tmp_path, tail_bytes=1) as broker:
+        journal, found, place = journal_of(broker), list[Place](), 0
+        expected = [one for one in every(broker) if sequence or one[0] == "t0"]
+        reading = Reading(broker, *(("t0", "t1") if sequence else ("t0",)), sequence=sequence)
+        while (part := await reading.take(place, 2)) is not END:
+            assert isinstance(part, Slice)
+            found += [(one.topic, one.offset, one.sequence, one.value) for one in part.records]
+            place = part.sequence + len(part) if sequence else part.end
+            if len([one for one in found if one[0] == "t0"]) >= taken and journal.ledger.committed:
+                cleaned(journal, placing=[1])
+                journal.retain(1)
+                cleaned(journal)
+        assert found == expected
+        assert not journal.ledger.committed

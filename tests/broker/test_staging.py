@@ -17,9 +17,9 @@ from runnel.broker.stage_cutting import PIECE, SMALL_PIECE
 from runnel.broker.staging import Staging
 from runnel.core.errors import RunnelError, TooLarge
 from runnel.core.journal_errors import DiskFull, JournalFailed, NotWritten, OutcomeUnknown
+from runnel.core.stage import StageKey, name_of
 from runnel.core.transaction_errors import StageEnded, StagingFull
 from runnel.journal.entry import Kind, Part
-from runnel.journal.stage_state import StageKey
 from runnel.testing.clock import JumpingClock
 from tests.broker.durable import Disk, commits_of, entries, journal_of, kinds, log_of, open_on, turns, until
 
@@ -562,5 +562,5 @@ async def test_it_shows_what_it_holds(broker: Broker) -> None:
     (stage,) = staging_of(broker)
     assert repr(stage) == "<Stage 'w' batch 1 part 0 attempt 0 of 't', 8 records>"
     assert repr(stage_of(broker)) == "<Stage 'w' batch 1 part 0 attempt 0 of 't'>"
-    assert open_stage.name_of(stage.key) == "'w' batch 1 part 0 attempt 0"
+    assert name_of(stage.key) == "'w' batch 1 part 0 attempt 0"
     await until(lambda: not stage.flights)

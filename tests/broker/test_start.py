@@ -7,10 +7,11 @@ import pytest
 from runnel.broker.cursor import LogCursor
 from runnel.broker.log import Log
 from runnel.broker.pattern_cursor import PatternCursor
-from runnel.broker.start import Start, check_start, open_cursor
+from runnel.broker.start import open_cursor
 from runnel.broker.timeline import Timeline
-from runnel.core.errors import InvalidOption, OffsetOutOfRange
+from runnel.core.errors import OffsetOutOfRange
 from runnel.core.position import Position
+from runnel.core.start import Start
 from runnel.testing.clock import START, JumpingClock
 from tests.broker.rig import make_log, make_timeline, put
 
@@ -84,17 +85,3 @@ async def test_a_stored_place_of_a_pattern_is_told_what_went_since() -> None:
         taken = cursor.take(9)
         assert taken is not None
         assert (taken.missed.count if taken.missed else 0) == missed
-
-
-@pytest.mark.parametrize("start", ["oldest", True, -1, 1.5, datetime(2026, 1, 1), b"latest"], ids=repr)
-def test_what_makes_no_sense_is_refused(start: Start) -> None:
-    with pytest.raises(InvalidOption) as caught:
-        check_start(start, "t", is_pattern=False)
-    assert caught.value.option == "start"
-
-
-@pytest.mark.parametrize("start", [5, Position(1, 5)])
-def test_an_offset_of_a_pattern_is_refused(start: Start) -> None:
-    check_start(start, "t", is_pattern=False)
-    with pytest.raises(InvalidOption, match="start at a time"):
-        check_start(start, "t.*", is_pattern=True)

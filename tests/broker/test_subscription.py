@@ -6,7 +6,7 @@ import pytest
 
 from runnel.broker.broker import Broker
 from runnel.broker.cursor import SLICE
-from runnel.broker.subscription import WARN_SHARE, Subscription
+from runnel.broker.subscription import Subscription
 from runnel.core.errors import Disconnected, RunnelError
 from runnel.testing.clock import JumpingClock
 
@@ -97,7 +97,3 @@ async def test_an_error_in_the_middle_of_a_batch_in_hand_does_not_take_it_away()
         assert batch.values == (b"a", b"b")
         with pytest.raises(RunnelError, match="over"):
             subscription.batches()
-
-
-def test_a_warning_is_due_above_one_percent() -> None:
-    assert WARN_SHARE == 0.01

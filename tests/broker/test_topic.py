@@ -92,7 +92,7 @@ async def test_a_typed_handle_and_a_handle_on_a_typed_topic_never_do() -> None:
 
 async def test_where_spans_may_be_current_nobody_does() -> None:
     async with runnel.open() as broker:
-        broker._bus.publisher.trace = lambda: None
+        broker._bus.publisher.tracing.current = lambda: None
         topic = broker.topic("t")
         topic.publish_nowait(b"x")
         assert topic._log.trip == 0

@@ -31,6 +31,8 @@ def test_a_person_reads_the_doors_and_that_nobody_is_asked() -> None:
     assert "  JSON lines   tcp://127.0.0.1:7789\n" in text
     assert "it listens on this machine alone (127.0.0.1)" in text
     assert "serves from memory" in announcement([NATIVE], load({"serve.memory": "true"}), "1.2.3")
+    gateway = announcement([NATIVE], load({"serve.engine": "runnel://there"}), "1.2.3")
+    assert gateway.startswith("runnel 1.2.3 is a gateway before runnel://there (process ")
     public = announcement([NATIVE], load({"serve.insecure_public": "true"}), "1.2.3")
     assert "whoever reaches these doors may read and write everything" in public
 

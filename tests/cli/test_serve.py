@@ -59,6 +59,29 @@ def test_a_folder_and_none_is_one_too_many() -> None:
         settings_of(chosen("--memory", "--data", "x"))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--memory",), "--memory says how to keep it"),
+        (("--data", "x"), "--data says how to keep it"),
+        (("--fsync", "os"), "--fsync says how to keep it"),
+        (("--journal-min-free", "1GiB"), "--journal-min-free says how to keep it"),
+    ],
+)
+def test_a_gateway_keeps_nothing_and_is_not_told_how(arguments: tuple[str, ...], told: str) -> None:
+    assert settings_of(chosen("--engine", "runnel://there")).serving.engine == "runnel://there"
+    with pytest.raises(Refused, match=f"--engine makes this a gateway, .*{told}: say one of them"):
+        settings_of(chosen("--engine", "runnel://there", *arguments))
+
+
+def test_a_folder_in_the_environment_is_for_other_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNNEL_DATA", "x")
+    assert settings_of(chosen("--engine", "runnel://there")).serving.engine == "runnel://there"
+    monkeypatch.setenv("RUNNEL_SERVE_MEMORY", "true")
+    with pytest.raises(Refused, match="RUNNEL_SERVE_MEMORY says how to keep it"):
+        settings_of(chosen("--engine", "runnel://there"))
+
+
 def test_the_environment_names_the_folder_and_memory_wins_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNNEL_DATA", "x")
     assert settings_of(chosen("--memory")).serving.memory is True
@@ -72,6 +95,7 @@ def test_the_environment_names_the_folder_and_memory_wins_over_it(monkeypatch: p
         (("--fsync", "never"), "invalid_config"),
         (("--config", "none.toml"), "invalid_config"),
         (("--memory", "--host", "0.0.0.0", "--port", "0"), "public_bind_refused"),
+        (("--engine", "http://there"), "bad_address"),
     ],
 )
 def test_what_makes_no_sense_is_one_line_and_exit_code_2(here: Path, arguments: tuple[str, ...], code: str) -> None:

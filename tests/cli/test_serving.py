@@ -129,6 +129,21 @@ def test_json_lines_are_what_anybody_tries_first(tmp_path: Path) -> None:
         assert served.stop() == 0
 
 
+def test_a_gateway_serves_what_its_engine_has_and_both_stop_when_they_are_asked(
+    tmp_path: Path, runnel: Command
+) -> None:
+    (tmp_path / "gateway").mkdir()
+    engine = Served(tmp_path, "--memory")
+    gateway = Served(tmp_path / "gateway", "--engine", engine.url)
+    assert (gateway.ready["engine"], gateway.ready["data"]) == (engine.url, None)
+    try:
+        assert runnel("pub", "orders", "paid", "--server", gateway.url).status == 0
+        assert "paid" in runnel("sub", "orders", "--from", "earliest", "--count", "1", "--server", engine.url).out
+    finally:
+        assert (gateway.stop(), engine.stop()) == (0, 0)
+    assert "Traceback" not in gateway.told()
+
+
 def test_whoever_started_it_need_not_read_what_it_says(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "runnel", "serve", "--memory", "--port", "0", "--json-port", "off", "--unix", "s"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as child:

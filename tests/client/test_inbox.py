@@ -128,7 +128,7 @@ def test_after_a_lost_connection_nothing_holds_credit_and_what_is_here_stays() -
     box.deliver(1, payload(0, 3))
     box.take(1)
     box.resume()
-    assert (box.bytes, box.returned, box.received, box.records, box.next) == (0, 0, 0, 2, 3)
+    assert (box.bytes, box.returned, box.taken, box.records, box.next) == (0, 0, 0, 2, 3)
     assert offsets(box.take(10)) == [1, 2]
     assert box.returned == 0
 

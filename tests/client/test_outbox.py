@@ -112,6 +112,15 @@ def test_a_batch_of_its_own_keeps_its_place_among_single_records() -> None:
     assert values_of(post.take()) == [(b"1",), (b"2", b"3"), (b"4",)]
 
 
+def test_only_what_a_lane_numbers_waits_until_the_server_knows_the_lane() -> None:
+    post = Post()
+    for name in ("x", "y"):
+        post.add("a", [name.encode()], message_id=name)
+    assert values_of(post.take()) == [(b"x",), (b"y",)]
+    post.gather("a", b"1")
+    assert post.take() == []
+
+
 def test_another_way_to_the_same_topic_keeps_its_place_too() -> None:
     post = introduced()
     first = post.gather("a", b"1")

@@ -54,3 +54,16 @@ async def test_names_and_topics_are_checked(remote: Any) -> None:
         with pytest.raises(runnel.InvalidOption, match="another broker"):
             await remote.producer("n").publish(other.topic("t"), b"0")
     assert repr(remote.producer("n")) == "<Producer 'n'>"
+
+
+async def test_a_publish_given_up_on_its_way_does_not_lend_its_number_to_the_next(remote: Any) -> None:
+    producer = remote.producer()
+    await producer.publish("t", b"0")
+    given_up = asyncio.ensure_future(producer.publish("t", b"1"))
+    while not remote._link.publishing.outbox._sent:
+        await asyncio.sleep(0)
+    given_up.cancel()
+    await asyncio.wait([given_up])
+    position = await producer.publish("t", b"2")
+    async with remote.subscribe("t", start=position) as records:
+        assert (await anext(records)).value == b"2"

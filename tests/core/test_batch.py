@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.core.batch import Batch, Slice, Stretch
+from runnel.core.batch import Batch, PackedSlice, Slice, Stretch
+from runnel.core.packing import pack
 from runnel.core.record import NO_HEADERS, Gap, Meta, Record
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -110,3 +111,23 @@ def test_a_batch_says_how_many_it_holds_and_what_was_missed() -> None:
     part = Slice("t", 3, 3, (b"a",), [Stretch(3, 0, AT)], {})
     assert repr(Batch([part])) == "<Batch of 1 records>"
     assert "missed 3 records" in repr(Batch([part], gap=GAP))
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
+def test_a_slice_that_stays_packed_is_and_is_cut_like_one_that_does_not(sizes: list[int], data: st.DataObject) -> None:
+    values = [[b"%d.%d" % (turn, at) for at in range(size)] for turn, size in enumerate(sizes)]
+    starts = [7 + sum(sizes[:turn]) for turn in range(len(sizes))]
+    stretches = [Stretch(start, 2 * start, AT) for start in starts]
+    packs: list[bytes | None] = [pack(some) for some in values]
+    every = tuple(value for some in values for value in some)
+    plain = Slice("t", 3, 7, every, stretches, {}, packs)
+    packed = PackedSlice("t", 3, 7, len(every), stretches, packs)
+    start = data.draw(st.integers(7, plain.end - 1))
+    end = data.draw(st.integers(start + 1, plain.end))
+    for one, other in ((packed, plain), (packed.cut(start, end), plain.cut(start, end))):
+        assert (len(one), one.end, one.sequence) == (len(other), other.end, other.sequence)
+        assert one.packs == other.packs
+        assert one.values == other.values
+        assert one.records == other.records
+    whole_batches = {start, end} <= {*starts, plain.end}
+    assert isinstance(packed.cut(start, end), PackedSlice) == whole_batches

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.core.checksum import crc_extended, crc_of
+from runnel.core.checksum import crc_behind, crc_extended, crc_of
 
 
 def slowly(data: bytes) -> int:
@@ -41,3 +41,8 @@ def test_extending_is_the_crc_of_both(first: bytes, second: bytes) -> None:
 def test_only_bytes_are_taken() -> None:
     with pytest.raises(TypeError):
         crc_of(memoryview(b"abc"))  # type: ignore[arg-type]
+
+
+@given(st.binary())
+def test_the_crc_behind_the_first_four_bytes_needs_no_copy_of_the_rest(data: bytes) -> None:
+    assert crc_behind(data) == crc_of(data[4:])

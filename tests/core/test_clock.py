@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from runnel.broker.clock import SystemClock
 from runnel.core.clock import Clock, Timer
+from runnel.surface.clock import SystemClock
 from runnel.testing.clock import JumpingClock
 
 

@@ -599,3 +599,18 @@ def test_a_body_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(packing, "MAX_RAW", 10)
     with pytest.raises(TooLarge, match="MAX_RAW"):
         pack_body(1, 1, bytes(11))
+
+
+def test_other_numbers_change_nothing_else() -> None:
+    for how in (None, "zstd"):
+        before = pack([b"x" * 100, b"y"], [None, Meta(key=b"k")], compression=how, producer=7, schema=3)
+        after = packing.renumbered(before, 2**64 - 1, 2**63)
+        assert after == pack(
+            [b"x" * 100, b"y"],
+            [None, Meta(key=b"k")],
+            compression=how,
+            producer=2**64 - 1,
+            producer_sequence=2**63,
+            schema=3,
+        )
+        assert unpack(after).header.producer_sequence == 2**63

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from runnel.core import producers as module
 from runnel.core.position import Position
-from runnel.core.producers import MAX_POSITIONS, MAX_PRODUCERS, MAX_SECONDS, Producers
+from runnel.core.producers import MAX_POSITIONS, MAX_PRODUCERS, MAX_SECONDS, Producers, id_of
 from runnel.core.transaction_errors import SequenceForgotten, SequenceGap, SequenceOverlap
 
 PRODUCER = st.integers(1, 4)
@@ -291,3 +291,12 @@ def test_a_copy_goes_its_own_way() -> None:
     assert (ours.next(9, 1.0), twin.next(9, 1.0)) == (3, 6)
     twin.take_back(9, 3)
     assert twin.find(9, 0, 3, 1.0) == Position(1, 0)
+
+
+def test_the_id_of_a_name_is_the_same_on_every_machine() -> None:
+    assert id_of("import") == 0xFE64929A300712D0
+    assert id_of("import") != id_of("export")
+
+
+def test_no_producer_has_the_id_that_means_nobody() -> None:
+    assert 0 not in {id_of(str(number)) for number in range(1000)}

@@ -6,13 +6,14 @@ import sys
 import pytest
 
 HEAVY = {"asyncio", "msgspec", "runnel.broker", "runnel.cli", "runnel.observe", "runnel.testing"}
+INSIDE = {"runnel.broker", "runnel.journal", "runnel.server"}  # what only the process of a broker needs
 
 
-def loaded_by(statement: str) -> set[str]:
-    """The heavy modules that a fresh interpreter has loaded after the statement."""
+def loaded_by(statement: str, of: set[str] = HEAVY) -> set[str]:
+    """The modules, `of` these, that a fresh interpreter has loaded after the statement."""
     code = f"import sys; {statement}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return HEAVY & set(done.stdout.split())
+    return of & set(done.stdout.split())
 
 
 def test_importing_runnel_loads_nothing_heavy() -> None:
@@ -25,4 +26,22 @@ def test_the_probe_sees_what_is_loaded(name: str) -> None:
 
 
 def test_a_name_is_loaded_when_it_is_first_used() -> None:
-    assert "runnel.broker" in loaded_by("import runnel; runnel.open")
+    assert "runnel.broker" in loaded_by("import runnel; runnel.Broker")
+
+
+def test_a_name_loads_its_own_room_only() -> None:
+    assert loaded_by("import runnel; runnel.open, runnel.Record, runnel.Statistics", INSIDE) == set()
+
+
+def test_importing_the_blocking_client_loads_neither_broker_nor_journal_nor_server() -> None:
+    assert loaded_by("import runnel.blocking", INSIDE) == set()
+
+
+@pytest.mark.parametrize("url", ["runnel://localhost:7788", "runnel+unix:///tmp/nobody.sock"])
+@pytest.mark.parametrize("room", ["runnel.place", "runnel.blocking"])
+def test_opening_a_server_loads_neither_broker_nor_journal_nor_server(room: str, url: str) -> None:
+    assert loaded_by(f"import {room}; {room}.open({url!r})", INSIDE) == set()
+
+
+def test_opening_memory_loads_no_client() -> None:
+    assert loaded_by("import runnel; runnel.open()", {"runnel.broker", "runnel.client"}) == {"runnel.broker"}

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.house.project import PACKAGE, ROOT, modules
 
 # Folders of tests that follow a subject instead of a module.
-BY_SUBJECT = {"benchmarks", "contract", "crash", "interop", "browser", "house", "docs", "examples"}
+BY_SUBJECT = {"benchmarks", "chaos", "contract", "crash", "fuzz", "interop", "browser", "house", "docs", "examples"}
 WITHOUT_TEST = {"__init__.py", "__main__.py"}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import runnel
 from tests.house.project import PACKAGE, ROOT, pyproject
 
-LOCK = ROOT / "requirements" / "dev.lock"
+LOCKS = [ROOT / "requirements" / name for name in ("dev.lock", "fuzz.lock")]
 
 
 def canonical(requirement: str) -> str:
@@ -20,6 +20,11 @@ def named(project: dict[str, Any]) -> set[str]:
     """Every package that runnel and its tools ask for directly."""
     groups = (entry for group in project["dependency-groups"].values() for entry in group)
     return {canonical(entry) for entry in (*project["project"]["dependencies"], *groups) if isinstance(entry, str)}
+
+
+def locked() -> str:
+    """All locks as one."""
+    return "".join(lock.read_text() for lock in LOCKS)
 
 
 def pins(lock: str) -> dict[str, str]:
@@ -37,15 +42,15 @@ def test_the_package_says_that_it_is_typed() -> None:
 
 
 def test_the_lock_pins_every_package_that_is_named() -> None:
-    assert sorted(named(pyproject()) - pins(LOCK.read_text()).keys()) == [], "run `make lock`"
+    assert sorted(named(pyproject()) - pins(locked()).keys()) == [], "run `make lock`"
 
 
 def test_every_pin_has_a_hash() -> None:
-    assert [name for name, entry in pins(LOCK.read_text()).items() if "--hash=sha256:" not in entry] == []
+    assert [name for name, entry in pins(locked()).items() if "--hash=sha256:" not in entry] == []
 
 
 def test_the_lock_names_no_host_and_no_folder() -> None:
-    assert re.findall(r"\S*(?:://|file:|index-url|find-links)\S*", LOCK.read_text()) == []
+    assert re.findall(r"\S*(?:://|file:|index-url|find-links)\S*", locked()) == []
 
 
 def test_names_and_pins_are_read_whatever_their_spelling() -> None:

@@ -21,6 +21,7 @@ from runnel.journal.segment import (
     encode_header,
     entries,
     next_whole,
+    written_end,
 )
 from runnel.journal.swap import read_whole
 from runnel.testing import MemoryStorage
@@ -188,3 +189,9 @@ def test_a_segment_is_sealed_once_it_has_an_end() -> None:
 def test_it_shows_itself() -> None:
     _, segment = written(draft(0))
     assert repr(segment) == f"<Segment 3 [64, {segment.end}) of 8192>"
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 65_535, 65_536, 65_537, 200_000])
+@pytest.mark.parametrize("begin", [b"", b"x", b"\0x", b"x" * 65_535 + b"y", b"x" * 70_000])
+def test_what_was_written_ends_where_the_zeros_begin(begin: bytes, zeros: int) -> None:
+    assert written_end(begin + bytes(zeros)) == len(begin)

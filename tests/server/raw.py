@@ -36,6 +36,13 @@ from runnel.wire.messages import (
 from runnel.wire.trouble import read_error
 
 
+async def until(condition: Callable[[], object]) -> None:
+    """Return when it is so; fail after some seconds."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
+            await asyncio.sleep(0.002)
+
+
 @asynccontextmanager
 async def serving(broker: Broker | None = None, **options: Any) -> AsyncIterator[Server]:
     """A server on ports of its own, with a broker in memory if none is given."""

@@ -13,15 +13,16 @@ import pytest
 
 import runnel
 from runnel.broker.broker import Broker
+from runnel.client.options import ClientOptions
 from runnel.core.errors import NotSupported
 from runnel.core.network_errors import BadAddress, LimitExceeded, PublicBindRefused, Unreachable
 from runnel.server import Gateway, Server, ServerOptions, TlsOptions
 from runnel.wire.messages import PolicyNote
 from tests.server.certificates import Authority
 from tests.server.lines_client import Client
-from tests.server.raw import connected, serving
+from tests.server.raw import connected, serving, until
 
-TIMES = {"backoff_min": 0.01, "backoff_max": 0.05}
+TIMES: dict[str, Any] = {"backoff_min": 0.01, "backoff_max": 0.05}
 
 
 @asynccontextmanager
@@ -47,12 +48,6 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 async def test_a_client_does_not_notice_that_it_is_there() -> None:
     async with serving() as engine, gateway_of(engine) as gateway, runnel.open(gateway.doors[0].url) as broker:
         orders = broker.topic("orders", dict[str, int])
@@ -65,7 +60,7 @@ async def test_a_client_does_not_notice_that_it_is_there() -> None:
                 if seen == 1000:
                     break
             async for delivery in work:
-                await delivery.ack(durable=True)
+                await delivery.ack()
                 break
         async with broker.transaction() as tx:
             tx.publish("paid", b"42")
@@ -138,6 +133,29 @@ async def test_an_engine_that_is_not_there_is_told_by_its_code_and_clients_wait_
             await broker.__aexit__(None, None, None)
 
 
+async def test_of_several_engines_the_one_that_answers_is_taken_and_is_tried_first_from_then_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    dead = free_port()
+    async with serving() as engine:
+        live = engine.doors[0].port
+        async with gateway_of(f"runnel://127.0.0.1:{dead},127.0.0.1:{live}") as gateway:
+            for _ in range(2):
+                async with connected(gateway.doors[0]) as raw:
+                    assert await raw.ask("topics") == []
+            assert [address.port for address in gateway._addresses] == [live, dead]
+            engine.abort()
+            for _ in range(3):
+                async with connected(gateway.doors[0], hello=False) as raw:
+                    assert isinstance(await raw.error(), Unreachable)
+            assert len([line for line in caplog.messages if line.startswith("clients are sent away")]) == 1
+
+
+def test_it_gives_an_engine_less_time_than_clients_give_the_gateway() -> None:
+    assert Gateway("runnel://engine")._client.connect_timeout < ClientOptions().connect_timeout
+    assert Gateway("runnel://engine?connect_timeout=9")._client.connect_timeout == 9.0
+
+
 async def test_an_engine_that_does_not_answer_is_given_up_on() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -178,7 +196,7 @@ async def test_an_engine_that_dies_and_comes_back_loses_nothing_and_doubles_noth
                     await asyncio.gather(*waiting)
                 values = [int((await anext(stream)).value) for _ in range(300)]
                 assert values == list(range(1, 301))
-            assert publisher.connection.connections == 4
+            assert publisher.connection.connections == 4  # type: ignore[attr-defined]
     await engine.close(0.0)
     await broker.__aexit__(None, None, None)
 
@@ -210,12 +228,14 @@ async def test_a_gateway_that_stops_has_the_engine_answer_what_it_took() -> None
             stream = aiter(records)
             for number in range(1000):
                 assert (await anext(stream)).value == b"%d" % number
-            assert (one.connections, other.connections) == (0, 1)
+            assert one.connections == 0
+            await until(lambda: other.connections == 1)
 
 
 async def test_a_gateway_that_stops_ends_within_its_deadline_whatever_its_clients_do() -> None:
     async with serving() as engine, gateway_of(engine) as gateway, connected(gateway.doors[0]) as raw:
-        raw.subscribe("t", credit=1 << 30)
+        await raw.subscribed(raw.subscribe("t", credit=1 << 30))
+        raw.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await engine.broker.topic("t").publish_many([b"x" * 10_000_000] * 3)  # more than is read
         await until(lambda: gateway._connections.describe()[0]["unsent_bytes"])
         began = asyncio.get_running_loop().time()
@@ -241,7 +261,7 @@ async def test_a_client_that_does_not_read_holds_no_more_than_its_bound() -> Non
 
 
 async def test_an_engine_that_does_not_read_has_its_client_wait_and_not_the_gateway_remember() -> None:
-    options = {"high_water": 64 << 10, "max_pending_bytes": 64 << 10}
+    options: dict[str, Any] = {"high_water": 64 << 10, "max_pending_bytes": 64 << 10}
     async with serving(**options) as engine, gateway_of(engine, **options) as gateway:
         async with connected(gateway.doors[0]) as raw:
             id = raw.subscribe("t", policy=PolicyNote(kind="block"), buffer=1)
@@ -275,6 +295,7 @@ async def test_a_client_that_closes_its_side_is_answered_first_and_then_let_go()
         await raw.published(id)
         raw.goodbye()
         await raw.eof()
+        await raw.close()
         await until(lambda: gateway.connections == engine.connections == 0)
 
 
@@ -306,15 +327,17 @@ async def test_a_storm_of_clients_is_let_in_at_a_bounded_rate() -> None:
 
 
 async def test_json_lines_are_spoken_by_the_gateway_itself() -> None:
-    async with serving() as engine, gateway_of(engine, json_port=0) as gateway:
-        await until(lambda: engine.connections == 1)  # its own client
-        async with lines_of(gateway) as lines, lines_of(gateway) as other:
-            assert (await lines.ask(command="SUB", topic="test"))["event"] == "subscribed"
-            assert (await other.ask(command="PUB", topic="test", payload="100"))["offset"] == 0
-            message = await lines.event()
-            assert (message["event"], message["payload"]) == ("message", "100")
-            assert (await other.ask(command="TOPICS"))["topics"] == ["test"]
-        assert await engine.broker.topics() == ["test"]
+    async with serving() as engine:
+        async with gateway_of(engine, json_port=0) as gateway:
+            await until(lambda: engine.connections == 1)  # its own client
+            async with lines_of(gateway) as lines, lines_of(gateway) as other:
+                assert (await lines.ask(command="SUB", topic="test"))["event"] == "subscribed"
+                assert (await other.ask(command="PUB", topic="test", payload="100"))["offset"] == 0
+                message = await lines.event()
+                assert (message["event"], message["payload"]) == ("message", "100")
+                assert (await other.ask(command="TOPICS"))["topics"] == ["test"]
+            assert await engine.broker.topics() == ["test"]
+        assert engine.connections == 0  # it has said goodbye
 
 
 async def test_the_json_door_says_that_there_is_no_engine_and_serves_once_there_is() -> None:

@@ -12,18 +12,20 @@ from hypothesis import strategies as st
 
 from runnel.core.network_errors import ProtocolError
 from runnel.core.packing import check, pack
-from runnel.wire.frame import ASK, DROPPED, HAS_ABOUT, MORE, PLACE_COUNTS, Frame, FrameDecoder, Kind, frame
+from runnel.wire.frame import ASK, COUNTS, DROPPED, HAS_ABOUT, MORE, PLACE_COUNTS, Frame, FrameDecoder, Kind, frame
 from runnel.wire.layouts import (
     DELIVER_COST,
     GRANT_COST,
     Deliver,
     Grant,
     Publish,
+    Counts,
     credit_frame,
     deliver_head,
     grant_head,
     publish_frame,
     published_frame,
+    read_counts,
     read_credit,
     read_deliver,
     read_grant,
@@ -67,6 +69,11 @@ BATCH = bytes.fromhex("aa bb cc")
         ),
         (credit_frame(7, 256), "14000000 0d 00 0000 07000000 00010000 0000000000000000"),
         (credit_frame(7, 1, 5, ask=True), "14000000 0d 03 0000 07000000 01000000 0500000000000000"),
+        (
+            credit_frame(7, 1, counts=Counts(100, 9, 2, 1)),
+            "30000000 0d 04 0000 07000000 01000000 0000000000000000"
+            " 64000000 0900000000000000 0200000000000000 0100000000000000",
+        ),
         (unsubscribe_frame(7), "10000000 11 00 0000 07000000 0000000000000000"),
         (unsubscribe_frame(7, 9), "10000000 11 01 0000 07000000 0900000000000000"),
         (
@@ -112,12 +119,15 @@ def test_a_published_comes_back_as_it_went(id: int, epoch: int, first: int, last
     assert read_published(payload) == (epoch, first, last)
 
 
-@given(IDS, IDS, st.none() | NUMBERS, st.booleans())
-def test_a_credit_comes_back_as_it_went(id: int, given_back: int, place: int | None, ask: bool) -> None:
-    kind, flags, _, came, payload = only_frame(credit_frame(id, given_back, place, ask=ask))
+@given(IDS, IDS, st.none() | NUMBERS, st.booleans(), st.none() | st.builds(Counts, IDS, NUMBERS, NUMBERS, NUMBERS))
+def test_a_credit_comes_back_as_it_went(
+    id: int, given_back: int, place: int | None, ask: bool, counts: Counts | None
+) -> None:
+    kind, flags, _, came, payload = only_frame(credit_frame(id, given_back, place, ask=ask, counts=counts))
     assert (kind, came) == (Kind.CREDIT, id)
-    assert flags == (0 if place is None else PLACE_COUNTS) | (ASK if ask else 0)
+    assert flags == (0 if place is None else PLACE_COUNTS) | (ASK if ask else 0) | (0 if counts is None else COUNTS)
     assert read_credit(flags, payload) == (given_back, place, ask)
+    assert read_counts(flags, payload) == counts
 
 
 @given(IDS, st.none() | NUMBERS)
@@ -158,6 +168,8 @@ WHOLE: list[tuple[bytes, Callable[[int, int, bytes], Any]]] = [  # a frame witho
     (b"".join(publish_frame(1, b"topic", b"", About(message_id="m"))), read_publish),
     (published_frame(1, 2, 3, 4), lambda _, __, payload: read_published(payload)),
     (credit_frame(1, 2, 3), lambda flags, _, payload: read_credit(flags, payload)),
+    (credit_frame(1, 2, counts=Counts(1, 2, 3, 4)), lambda flags, _, payload: read_credit(flags, payload)),
+    (credit_frame(1, 2, counts=Counts(1, 2, 3, 4)), lambda flags, _, payload: read_counts(flags, payload)),
     (unsubscribe_frame(1, 2), lambda flags, _, payload: read_unsubscribe(flags, payload)),
     (deliver_head(1, b"topic", 1, 2, 3, 4, 0), lambda _, extra, payload: read_deliver(extra, payload)),
     (grant_head(1, b"topic", 1, 2, 3, 4, 5, 6, 7, 0), lambda _, extra, payload: read_grant(extra, payload)),

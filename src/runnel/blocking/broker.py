@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -14,20 +15,19 @@ from runnel.blocking.stage import Stage
 from runnel.blocking.subscription import GroupSubscription, Subscription
 from runnel.blocking.topic import Topic
 from runnel.blocking.transaction import Transaction
-from runnel.broker import broker as aio
-from runnel.broker.place import open as open_async
-from runnel.broker.publisher import Seconds
-from runnel.broker.stage import StageInfo
-from runnel.broker.start import Start
-from runnel.broker.statistics import Statistics
 from runnel.core.errors import NotSupported
 from runnel.core.position import Position
+from runnel.core.publishing import Seconds
 from runnel.core.record import Record
+from runnel.core.stage import StageInfo
+from runnel.core.start import Start
+from runnel.core.statistics import Statistics
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultingTypeVar
 
-    from runnel.journal.ledger import MarkValue
+    from runnel.broker import broker as aio
+    from runnel.core.mark import MarkValue
 
     V = DefaultingTypeVar("V", default=bytes)
 else:
@@ -42,7 +42,8 @@ def open(where: str | Path | None = None, **options: Any) -> Broker:
     ...         broker.publish("greetings", "hello")
     ...         print(greetings.receive(timeout=1).value)
     """
-    return Broker(open_async(where, **options), None)
+    # By its name: places lie above this room, and which of them is opened decides what is loaded.
+    return Broker(import_module("runnel.place").open(where, **options), None)
 
 
 def attach(broker: aio.Broker) -> Broker:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from runnel.blocking.portal import Portal
-from runnel.broker.delivery import Delivery as AsyncDelivery
-from runnel.broker.delivery import DeliveryBatch as AsyncBatch
 from runnel.core.record import Record
+
+if TYPE_CHECKING:
+    from runnel.broker.delivery import Delivery as AsyncDelivery
+    from runnel.broker.delivery import DeliveryBatch as AsyncBatch
 
 T = TypeVar("T")
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from runnel.blocking.portal import Portal
 from runnel.blocking.topic import Topic
-from runnel.broker.producer import Producer as AsyncProducer
-from runnel.broker.topic import Topic as AsyncTopic
 from runnel.core.position import Position, Span
+
+if TYPE_CHECKING:
+    from runnel.broker.producer import Producer as AsyncProducer
+    from runnel.broker.topic import Topic as AsyncTopic
 
 T = TypeVar("T")
 

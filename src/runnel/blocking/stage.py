@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from runnel.blocking.portal import Portal
-from runnel.broker.stage import Stage as AsyncStage
-from runnel.broker.stage import Value
-from runnel.journal.stage_state import StageKey
+from runnel.core.stage import StageKey
+
+if TYPE_CHECKING:
+    from runnel.broker.stage import Stage as AsyncStage
+    from runnel.broker.stage import Value
 
 T = TypeVar("T")
 

@@ -6,17 +6,19 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from runnel.blocking.delivery import Delivery, DeliveryBatch
 from runnel.blocking.portal import Portal
-from runnel.broker.group_subscription import GroupSubscription as AsyncGroupSubscription
-from runnel.broker.subscription import Subscription as AsyncSubscription
-from runnel.broker.waiting import all_done
 from runnel.core.batch import Batch
 from runnel.core.clock import Clock
 from runnel.core.errors import BrokerClosed, SubscriptionEnded
 from runnel.core.record import Record
+from runnel.surface.waiting import all_done
+
+if TYPE_CHECKING:
+    from runnel.broker.group_subscription import GroupSubscription as AsyncGroupSubscription
+    from runnel.broker.subscription import Subscription as AsyncSubscription
 
 S = TypeVar("S", bound="_Reading")
 T = TypeVar("T")

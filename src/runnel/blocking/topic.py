@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from runnel.blocking.portal import Portal
 from runnel.blocking.subscription import GroupSubscription, Subscription
-from runnel.broker.topic import Topic as AsyncTopic
 from runnel.core.clock import Clock
 from runnel.core.position import Position, Span
+
+if TYPE_CHECKING:
+    from runnel.broker.topic import Topic as AsyncTopic
 
 T = TypeVar("T")
 

@@ -10,13 +10,13 @@ from runnel.blocking.delivery import Delivery, DeliveryBatch
 from runnel.blocking.portal import Portal
 from runnel.blocking.stage import Stage
 from runnel.blocking.topic import Topic
-from runnel.broker.attempt import Publication
-from runnel.broker.marks import ANYTHING, Unasked
-from runnel.broker.transaction import Transaction as AsyncTransaction
 from runnel.core.errors import InvalidOption
+from runnel.core.mark import ANYTHING, Unasked
+from runnel.core.publication import Publication
 
 if TYPE_CHECKING:
-    from runnel.journal.ledger import MarkValue
+    from runnel.broker.transaction import Transaction as AsyncTransaction
+    from runnel.core.mark import MarkValue
 
 T = TypeVar("T")
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from runnel.broker.cursor import Cursor, Missed
+from runnel.broker.cursor import Cursor
 from runnel.broker.gate import Gate, GateReader
 from runnel.broker.log import Log
-from runnel.broker.start import Start, check_start, open_cursor
+from runnel.broker.start import open_cursor
+from runnel.core.missed import Missed
 from runnel.core.pattern import check_pattern, is_pattern, matches
+from runnel.core.start import Start, check_start
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus

@@ -7,47 +7,50 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from runnel.broker import replay, request
 from runnel.broker.bus import Bus
-from runnel.broker.clock import SystemClock
 from runnel.broker.delivery import Delivery
 from runnel.broker.folder_place import FolderPlace
 from runnel.broker.group_reader import GroupReader
 from runnel.broker.group_subscription import GroupSubscription
-from runnel.broker.handler import Handler, HandlerStatistics, Middleware
-from runnel.broker.marks import check_mark_name
 from runnel.broker.producer import Producer
-from runnel.broker.publisher import Seconds
-from runnel.broker.stage import Stage, StageInfo, infos
-from runnel.broker.start import Start
-from runnel.broker.statistics import Statistics, snapshot
+from runnel.broker.stage import Stage, infos
+from runnel.broker.statistics import snapshot
 from runnel.broker.subscribing import open_subscription
 from runnel.broker.subscription import Subscription
 from runnel.broker.topic import Topic
 from runnel.broker.transaction import Transaction
-from runnel.broker.workers import Workers
 from runnel.core.clock import Clock
 from runnel.core.codec import Codec
 from runnel.core.errors import (
     InvalidOption,
     NotSupported,
 )
+from runnel.core.mark import check_mark_name
 from runnel.core.options import TopicOptions, not_negative, positive
 from runnel.core.pattern import check_name, check_pattern
 from runnel.core.policy import Policy
 from runnel.core.position import Position
+from runnel.core.publishing import Seconds
 from runnel.core.record import Gap, Record
-from runnel.journal.stage_state import StageKey
+from runnel.core.stage import StageInfo, StageKey
+from runnel.core.start import Start
+from runnel.core.statistics import HandlerStatistics, Statistics
+from runnel.surface.bridge import Bridge
+from runnel.surface.clock import SystemClock
+from runnel.surface.handler import Handler, Middleware
+from runnel.surface.workers import Workers
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultingTypeVar
 
-    from runnel.journal.ledger import MarkValue
+    from runnel.core.mark import MarkValue
 
     V = DefaultingTypeVar("V", default=bytes)  # without a type, values are bytes
 else:
@@ -94,6 +97,16 @@ class Broker:
     def close(self) -> None:
         """End every subscription, after what was published; refuse everything else. Closing twice is harmless."""
         self._bus.close()
+
+    @property
+    def id(self) -> str:
+        """What tells this broker from all others: of a folder, the same in every life of it; in memory, of this one."""
+        return self._bus.id
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether it keeps what is published, unless a topic is told otherwise."""
+        return self._bus.is_durable
 
     @property
     def clock(self) -> Clock:
@@ -217,6 +230,17 @@ class Broker:
         """The stages that are open, by their key."""
         self._bus.home.check_usable("listing stages")
         return infos(self._bus)
+
+    def bridge(
+        self, pattern: str, to: Broker | str | Path, *, name: str | None = None, into: str = "{topic}", **options: Any
+    ) -> Bridge:
+        """Publish what is published here to another broker too, each record once. See `Bridge`.
+
+        `to` is an open broker, or where one is (`runnel.open` takes it). `into` names the topics there, such as
+        "eu.{topic}"; `name` tells two bridges of one pattern apart. It goes on where it was, whatever was cut off.
+        Options as in `subscribe`: a source in memory keeps 65,536 records for it unless told otherwise.
+        """
+        return Bridge(self, pattern, to, name=name, into=into, **options)
 
     # -- subscribing --------------------------------------------------------------------------------------------
 

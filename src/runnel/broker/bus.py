@@ -15,8 +15,6 @@ from typing import Any
 from runnel.broker.catalog import Catalog
 from runnel.broker.gate import TURN, Entry, GateReader, Watch
 from runnel.broker.groups import Groups
-from runnel.broker.handler import Handler
-from runnel.broker.home import Home
 from runnel.broker.log import Log
 from runnel.broker.marks import Marks
 from runnel.broker.publisher import Publisher
@@ -28,6 +26,8 @@ from runnel.core.clock import Clock
 from runnel.core.errors import BrokerClosed, NameInUse
 from runnel.core.journal_errors import UnknownName
 from runnel.core.position import Position
+from runnel.surface.handler import Handler
+from runnel.surface.home import Home
 
 
 class Bus:
@@ -36,6 +36,7 @@ class Bus:
     def __init__(self, *, auto_create: bool, clock: Clock, durable: bool = False) -> None:
         self.clock = clock
         self.is_durable = durable  # whether a store comes, when the broker is entered
+        self._id = secrets.token_hex(16)  # of a life in memory
         self.store: Store | None = None
         self.timeline = Timeline(clock, self.settle_readers)
         self.home = Home(self.timeline.move_in, self._forked, entered=not durable)
@@ -99,6 +100,11 @@ class Bus:
         self.timeline.cool()
         if self.store is not None:
             self.store.abandon()
+
+    @property
+    def id(self) -> str:
+        """What sequences and epochs of this broker are told from those of others by."""
+        return self._id if self.store is None else self.store.journal.manifest.journal
 
     def wake_patterns(self) -> None:
         """Have those look again who read several topics in the order of sequences."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from runnel.broker.gate import Gate, GateReader
 from runnel.broker.log import Log
-from runnel.core.codec import Codec
+from runnel.core.codec import Codec, Schema, check_succession
 from runnel.core.compression import compress
 from runnel.core.errors import NotSupported, TopicConflict, TopicDeleted, UnknownTopic
 from runnel.core.options import TopicOptions
@@ -51,7 +51,12 @@ class Catalog:
         return options
 
     def find(
-        self, name: str, options: TopicOptions | None = None, codec: Codec[Any] | None = None, *, declared: bool = False
+        self,
+        name: str,
+        options: TopicOptions | None = None,
+        codec: Codec[Any] | Schema | None = None,
+        *,
+        declared: bool = False,
     ) -> Log:
         """The log of a topic, made when it may be; its options and type must agree with what is asked."""
         self._bus.home.check_usable("publishing")
@@ -70,14 +75,21 @@ class Catalog:
         if options is not None and log.stored is None and self._is_to_be_stored(log):
             self._store(log)
         if codec is not None and log.codec is not codec:
-            if (earlier := log.codec or log.schema) is not None:
-                codec.succeed(name, earlier)
-            log.codec = codec
-            self._bus.timeline.cool()  # from now on every publish is checked
-            is_new = earlier is None or earlier.schema != codec.schema
-            if is_new and log.stored is not None and self._bus.store is not None:
-                self._bus.store.describe(log)
+            self._type(log, codec)
         return log
+
+    def _type(self, log: Log, codec: Codec[Any] | Schema) -> None:
+        """`log` has this type from now on, if that may follow the one it has. From afar only the schema comes."""
+        if (earlier := log.codec or log.schema) is not None:
+            check_succession(log.name, codec, earlier)
+        if isinstance(codec, Schema):
+            log.schema = codec
+        else:
+            log.codec = codec
+        self._bus.timeline.cool()  # from now on every publish is checked
+        is_new = earlier is None or earlier.schema != codec.schema
+        if is_new and log.stored is not None and self._bus.store is not None:
+            self._bus.store.describe(log)
 
     def _is_to_be_stored(self, log: Log) -> bool:
         """Whether a topic that somebody publishes to, or declares, belongs on disk."""

@@ -116,7 +116,8 @@ class CatchUp:
                 if came is None or came is END:
                     return came
                 self._logs = self._topics()
-                self._items = slices(came, self._logs, by_sequence=self._sequence)
+                packed = self._store.keeps_packed
+                self._items = slices(came, self._logs, by_sequence=self._sequence, packed=packed)
             elif not isinstance(item, Staged):
                 return item
             elif self._end(item) > place and self._logs[item.topic].first <= item.last:  # or nobody wants it any more

@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal
 
-from runnel.journal.found import Found, Lost, Staged
+from runnel.broker.recent import Key
+from runnel.journal.found import Found, Lost, Parsed, Staged
 from runnel.journal.history import Plan
 from runnel.journal.opened import Opened
 
@@ -58,7 +59,7 @@ class Chunks:
         self._last: Plan | None = None  # the chunk that was parsed last, up to `_position`
         self._position = 0
         self._plan: Plan | None = None  # the chunk that is on its way, or here
-        self._data: bytes | Opened | OSError | None = None
+        self._data: bytes | Opened | Parsed | OSError | None = None
 
     @property
     def reach(self) -> int:
@@ -83,9 +84,18 @@ class Chunks:
             plan = history.plan(topic, self._next, self._last, self._position)
         if plan is None:
             return False
-        self._plan, self._data = plan, None
-        self._store.read(plan, self._came)
+        key = self._key(plan)
+        self._plan, self._data = plan, None if key is None else self._store.recent.find(key)
+        if self._data is None:
+            self._store.read(plan, self._came)
         return True
+
+    def _key(self, plan: Plan) -> Key | None:
+        """By what others know the same chunk; None: nobody else reads it like that."""
+        if self._sequence or plan.suspect or plan.source.is_cleaned:
+            return None
+        (topic,) = self._topics()
+        return plan.source, plan.position, topic, plan.place
 
     def _came(self, plan: Plan, data: bytes | Opened | OSError) -> None:
         """A chunk was read, or will not be: then the broker closed, and nothing is lost but the chance to read on."""
@@ -104,7 +114,7 @@ class Chunks:
         if isinstance(data, OSError) or data is None:
             return self._give_up(plan, topics, data)
         try:
-            parsed = self._store.journal.history.parse(plan, data, topics, by_sequence=self._sequence)
+            parsed = data if isinstance(data, Parsed) else self._parsed(plan, data, topics)
         except OSError as error:  # it looked for what follows some damage
             return self._give_up(plan, topics, error)
         self._next, self._position = max(self._next, parsed.place), parsed.position
@@ -114,6 +124,12 @@ class Chunks:
         if not self._on_demand and not is_block:
             self._ask()
         return parsed.items
+
+    def _parsed(self, plan: Plan, data: bytes | Opened, topics: Collection[int]) -> Parsed:
+        parsed = self._store.journal.history.parse(plan, data, topics, by_sequence=self._sequence)
+        if (key := self._key(plan)) is not None:
+            self._store.recent.keep(key, parsed)
+        return parsed
 
     def _give_up(self, plan: Plan, topics: Collection[int], error: OSError | None) -> list[Lost]:
         """The rest of this segment cannot be read: say so, and go on behind it."""

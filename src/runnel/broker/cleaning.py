@@ -1,6 +1,7 @@
 """The cleaner's thread: looks now and then what is dead, and has it written again without, in small steps.
 
 It works a little and rests a lot, so that readers and writers hardly notice, and hurries when the disk is low.
+It cleans, and looks for keys that were published again, in turns; what it found is noted, for the next life.
 What a job wrote is put in place on the commit thread, between two commits.
 Below: journal.cleaning (decides), journal.cleaner (works), journal.compaction, committer. Above: store.
 """
@@ -14,17 +15,18 @@ from threading import Event, Thread
 from time import thread_time
 from typing import Protocol, TypeVar
 
-import msgspec
-
 from runnel.core.errors import RunnelError
 from runnel.core.journal_errors import JournalDamaged
-from runnel.journal import cleaning
+from runnel.core.statistics import CleanerStatistics
+from runnel.journal import cleaning, key_note
 from runnel.journal.cleaner import Job
 from runnel.journal.cleaning import Shares
-from runnel.journal.compaction import Compaction, KeyPass
+from runnel.journal.compaction import Compaction
 from runnel.journal.draft import Draft, WriteFailed
 from runnel.journal.entry import Part
 from runnel.journal.journal import Journal
+from runnel.journal.key_pass import KeyPass
+from runnel.journal.living import Living
 
 T = TypeVar("T")
 
@@ -32,26 +34,12 @@ PAUSE = 60.0  # seconds after which it looks without being asked
 SETTLE = 0.2  # between two looks, however often it is asked
 REST = 5.0  # times as long as it worked
 HURRY = 0.5
+TURN = 64 * 1024 * 1024  # bytes that are looked through for keys before segments are cleaned again
+PASSES = 1000  # and topics
+NOTED = 192 * 1024 * 1024  # bytes after which it is noted what was found: with a turn, what a restart looks at again
 LOW_BOUND = 0.1  # the dead share from which on a segment is worth it when the disk is low
 
 logger = logging.getLogger("runnel")
-
-
-class CleanerStatistics(msgspec.Struct, frozen=True):
-    """What the cleaner did since the broker was opened, and what it sees: bytes, unless it says otherwise.
-
-    `amplification` is all that was written, by publishing and by cleaning, for each byte that was published (0 when
-    nothing was).
-    """
-
-    read: int
-    written: int
-    given_back: int
-    segments: int  # cleaned
-    live: int  # of what lies in sealed segments, about
-    on_disk: int
-    amplification: float
-    error: str | None = None  # the last one
 
 
 class Call(Protocol):
@@ -77,6 +65,10 @@ class Cleaner:
         self._stopping, self._woken = Event(), Event()
         self._thread = Thread(target=self._run, name="runnel-clean", daemon=True)
         self._low = False
+        self._pass: KeyPass | None = None  # the look for keys that is under way
+        self._looked: set[int] = set()  # topics that had their turn
+        self._recalled = self._is_noted = False  # whether it was looked for a note, and there is one
+        self._unnoted = 0  # bytes read by passes since the last note
         self._read = self._written = self._given_back = self._segments = 0
         self._error: str | None = None
 
@@ -134,10 +126,13 @@ class Cleaner:
                 if not more and not self._stopping.is_set():
                     self._woken.wait(PAUSE)
         except _Stopped:
-            return
+            pass
         except Exception as error:  # a bug: the journal grows, and that is all
             logger.exception("the cleaner failed")
             self._error = str(error)
+            return
+        if self._unnoted and self._journal.failed is None:
+            self._note()
 
     def _tell(self, error: Exception | str) -> None:
         if str(error) != self._error:  # once, and not every minute
@@ -145,14 +140,22 @@ class Cleaner:
         self._error = str(error)
 
     def _round(self) -> bool:
-        """Look once, and clean what is worth most; whether there may be more."""
-        journal, shares = self._journal, self._shares
-        living = self._on_commit_thread(journal.living)
-        looked: set[int] = set()
-        while (found := self._compaction.due(living, self._holds(), self._now(), looked)) is not None:
-            looked.add(found.topic)
-            self._look_through(found)
+        """Clean once, what is worth most, and look for keys for a while; whether there may be more.
+
+        In turns: what retention let go of does not wait until all keys are looked through, nor they for it.
+        """
+        living = self._on_commit_thread(self._journal.living)
+        if not self._recalled:
+            self._recalled = True
+            self._recall(living)
         living.taken = self._compaction.taken(self._holds())
+        cleaned = self._clean(living)
+        looked = self._look_through(living)
+        return cleaned or looked
+
+    def _clean(self, living: Living) -> bool:
+        """Write segments again, if some are worth it."""
+        journal, shares = self._journal, self._shares
         sources = tuple(journal.history.sources)
         looking = shares.look(sources, living, self._now())
         while self._paced(lambda: next(looking, self), lambda: 0) is not self:
@@ -169,38 +172,89 @@ class Cleaner:
         chosen = cleaning.choose(free_to_go, journal.options.segment_bytes, bound, free - journal.options.reserve)
         if not chosen:
             return False
+        placing = cleaning.placing(free_to_go, chosen, bound)
         try:
-            job = self._on_commit_thread(lambda: journal.clean(chosen, living))
+            job = self._on_commit_thread(lambda: journal.clean(chosen, living, placing))
         except LookupError:
             return True  # they went meanwhile: look again
         try:
-            if self._work(job) and self._on_commit_thread(lambda: self._put(job)):
-                self._segments += len(job.sources)
-                self._given_back += job.size - sum(info.end for info in job.made)
-                self._error = None
-                shares.made(job.made, living)
+            if self._work(job):
+                self._note(job)
+                if self._on_commit_thread(lambda: self._put(job)):
+                    self._segments += len(job.sources)
+                    self._given_back += job.size - sum(info.end for info in job.made)
+                    self._error = None
+                    shares.made(job.made, living)
             return True
         finally:
             self._read, self._written = self._read + job.read, self._written + job.written
             job.abandon()
             journal.let_go(job)
 
-    def _look_through(self, found: KeyPass) -> None:
-        before = self._journal.history.sources
+    # -- keys ---------------------------------------------------------------------------------------------------
+
+    def _look_through(self, living: Living) -> bool:
+        """Look through topics that are due, for so many bytes; whether there was one."""
+        left, passes = TURN, 0
+        while left > 0 and passes < PASSES:
+            if self._pass is None:
+                self._pass = self._compaction.due(living, self._holds(), self._now(), self._looked)
+                if self._pass is None:
+                    self._looked.clear()  # each had its turn
+                    break
+                self._looked.add(self._pass.topic)
+            passes += 1
+            left -= self._look_on(self._pass, left)
+        if not passes and self._unnoted:
+            self._note()  # it rests now
+        return passes > 0
+
+    def _look_on(self, found: KeyPass, most: int) -> int:
+        """Go on with a pass, for so many bytes; how many they were."""
+        before, began = self._journal.history.sources, found.read
         try:
-            while not found.done:
+            while not found.done and found.read - began < most:
                 self._paced(found.step, lambda: found.read)
         except (OSError, RunnelError) as error:  # other topics are not to wait for it, nor what died otherwise
+            self._pass = None
             if isinstance(error, FileNotFoundError) and before is not self._journal.history.sources:
                 raise  # it was given back meanwhile
             self._compaction.failed(found, self._now())
             self._tell(error)
-            return
+            return found.read - began
         finally:
-            self._read += found.read
-        part = self._compaction.over(found, self._now())
-        if part is not None:
-            self._on_commit_thread(lambda: self._write([part]))
+            self._read += found.read - began
+            self._unnoted += max(1, found.read - began)
+        if found.done:
+            self._pass = None
+            part = self._compaction.over(found, self._now())
+            if part is not None:
+                self._on_commit_thread(lambda: self._write([part]))
+        if self._unnoted >= NOTED:
+            self._note()
+        return found.read - began
+
+    def _recall(self, living: Living) -> None:
+        """Know again what an earlier life found."""
+        if (note := key_note.load(self._journal.storage, self._journal.manifest.journal)) is not None:
+            self._is_noted = True
+            recalling = self._compaction.recall(note, living)
+            while self._paced(lambda: next(recalling, self), lambda: 0) is not self:
+                pass
+            self._pass = self._compaction.under_way
+
+    def _note(self, job: Job | None = None) -> None:
+        """Note what was found, and what will be gone when a job is put in place; a restart goes on from there."""
+        journal = self._journal
+        note = self._compaction.note(journal.manifest.journal, job, self._pass)
+        if not note.topics and not self._is_noted:
+            return
+        try:
+            self._written += key_note.save(journal.storage, note)
+        except OSError as error:  # nothing is lost by it: a restart looks again
+            logger.warning("what is known of keys could not be noted: %s", error)
+            return
+        self._is_noted, self._unnoted = True, 0
 
     def _work(self, job: Job) -> bool:
         """Work a job off. False: it cannot be, and what it cannot read is left alone."""
@@ -208,13 +262,20 @@ class Cleaner:
             while not job.done:
                 self._paced(job.step, lambda: job.read + job.written)
             return True
-        except JournalDamaged as error:
-            self._shares.refuse([one for one in job.sources if one.info.name == error.file] or job.sources)
-            self._tell(error)
-        except RunnelError as error:  # of a later version, or in a compression that is not installed here
-            self._shares.refuse(job.sources)
+        except RunnelError as error:  # damage, a later version, or a compression that is not installed here
+            if job.following is not None:
+                self._shares.refuse_stage(job.following)
+            else:
+                named = [
+                    one for one in job.sources if isinstance(error, JournalDamaged) and one.info.name == error.file
+                ]
+                self._shares.refuse(named or job.sources)
             self._tell(error)
         except OSError as error:
+            if job.following is not None and not isinstance(error, FileNotFoundError):
+                self._shares.refuse_stage(job.following)
+                self._tell(f"stage {job.following} cannot be read: {error}")
+                return False
             if job.reading is None or job.reading not in self._journal.history.sources:
                 raise  # it could not write, or what it read was given back meanwhile
             self._shares.refuse([job.reading], self._now() + cleaning.WAIT)
@@ -229,6 +290,11 @@ class Cleaner:
         if self._compaction.is_held(job, self._holds()) or not self._journal.replace(job):
             return False
         self._write(self._compaction.replaced(job, self._now()))
+        if job.placed:  # what was only kept for those stages may go
+            before = self._journal.manifest.segments
+            self._journal.retain(self._journal.ledger.time)
+            now = {info.id for info in self._journal.manifest.segments}
+            self._given_back += sum(info.end for info in before if info.id not in now)
         return True
 
     def _write(self, parts: list[Part]) -> None:

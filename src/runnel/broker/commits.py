@@ -15,10 +15,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from runnel.broker import waiting
 from runnel.broker.committer import Committer
 from runnel.broker.gate import Entry
-from runnel.broker.gathering import Commit, Gathering, Pending, refuse_behind
+from runnel.broker.gathering import Commit, Gathering, Pending, Stored, refuse_behind
 from runnel.broker.log import Log
 from runnel.broker.stage_gathering import batches_of
 from runnel.broker.unit import Unit
@@ -28,6 +27,7 @@ from runnel.core.moment import from_micros, micros
 from runnel.journal.draft import Draft, WriteFailed
 from runnel.journal.entry import Kind, Part, state
 from runnel.journal.journal import Journal
+from runnel.surface import waiting
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus
@@ -111,6 +111,8 @@ class Commits:
         self._check(entry.size)
         stored = log.stored
         assert stored is not None, "only durable logs are handed over"
+        if entry.packed is not None:
+            return self._hand_over_packed(log, stored, entry)
         gathering = stored.gathering or (stored.numbered if entry.producer else None)
         if gathering is None or not gathering.takes(entry):
             if gathering is not None:
@@ -123,6 +125,15 @@ class Commits:
             stored.number(gathering)
         self.flush_soon()
         return first
+
+    def _hand_over_packed(self, log: Log, stored: Stored, entry: Entry) -> int:
+        """Take a batch as it came, by itself; its first offset."""
+        gathering = Gathering(log, stored.next, self.pending)
+        gathering.hold(entry)
+        stored.append(gathering)
+        self._gathered.append(gathering)
+        self.flush_soon()
+        return gathering.first
 
     def hand_over_unit(self, unit: Unit) -> list[int]:
         """Take all of `unit` for the next commit, or raise and take nothing; the first offset of each entry."""
@@ -227,7 +238,7 @@ class Commits:
         if not (gatherings or units or said or kept):
             self._tell_flushed()
             return
-        if any(one.packed is None for one in gatherings) or not all(unit.stages for unit in units):
+        if any(not one.of_unit for one in gatherings) or not all(unit.stages for unit in units):
             self._company = self.loop.time()
         self.staged.limit = STAGED if self.loop.time() > self._company + COMPANY else 1
         timeline = self._bus.timeline
@@ -402,7 +413,7 @@ class Commits:
         if log.stored is not None:
             log.stored.take_back(one.first)
         self._bus.publisher.once.failed(one)
-        if not one.waiters and one.packed is None:  # or it is of a unit, which is told
+        if not (one.waiters or one.listeners or one.of_unit):  # a transaction is told
             logger.error("%d records for %r, which nobody waits for, were not stored: %s", one.count, log.name, error)
         one.tell(error)
 

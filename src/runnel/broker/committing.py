@@ -10,19 +10,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 
-from runnel.broker.open_stage import INLINE, OpenStage, name_of
+from runnel.broker.open_stage import INLINE, OpenStage
 from runnel.broker.small_stage import RAW, entry_of
 from runnel.core.position import Position
+from runnel.core.stage import StageKey, name_of
 from runnel.core.transaction_errors import StageEnded
 from runnel.journal.entry import Part
 from runnel.journal.parts import stage_dropped_part
-from runnel.journal.stage_state import StageKey, StageState
+from runnel.journal.stage_state import StageState
 
 if TYPE_CHECKING:
-    from runnel.broker.attempt import Publication
     from runnel.broker.gate import Entry
     from runnel.broker.log import Log
     from runnel.broker.staging import Staging
+    from runnel.core.publication import Publication
 
 INLINE_TOTAL = 4 * INLINE  # bytes of small stages that one commit writes again
 

@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import msgspec
-
 from runnel.broker.catch_up import END, CatchUp
 from runnel.broker.log import Log
 from runnel.broker.timeline import Timeline
 from runnel.core.batch import Slice
+from runnel.core.missed import Missed, joined
 from runnel.journal.gone import Reason, skipped
 from runnel.journal.history import Lost
 from runnel.journal.ledger import TopicState
@@ -29,15 +28,6 @@ SLICE = 4096  # records taken at a time; readers side by side meet on multiples 
 RETENTION = "no longer kept (retention)"
 TRIMMED = "no longer kept (trimmed)"
 DELETED = "the topic was deleted"
-
-
-class Missed(msgspec.Struct, frozen=True, gc=False):
-    """Records passed over: [first, end) as offsets or sequences, and how many of the reader's lay there."""
-
-    first: int
-    end: int
-    count: int
-    reason: str
 
 
 class Taken(NamedTuple):
@@ -158,6 +148,8 @@ class LogCursor:
         stop = min(end, start + limit)
         if end - start > SLICE:  # far behind: meet the others on a multiple
             stop = min(stop, (start // SLICE + 1) * SLICE)
+            if self.timeline.keeps_packed:
+                stop = log.whole_runs(start, stop)
         self.position = stop
         return Taken([self.timeline.slice(log, start, stop)], missed)
 
@@ -230,11 +222,3 @@ def why_gone(log: Log) -> str:
 def is_gone(missed: Missed) -> bool:
     """Whether all of it is gone for good. What could not be read may be there again when the disk is."""
     return all(reason in (RETENTION, TRIMMED, DELETED) for reason in missed.reason.split("; "))
-
-
-def joined(one: Missed | None, two: Missed | None) -> Missed | None:
-    """Two stretches that were missed one after the other, told as one."""
-    if one is None or two is None:
-        return one or two
-    reason = one.reason if two.reason in one.reason else f"{one.reason}; {two.reason}"
-    return Missed(min(one.first, two.first), max(one.end, two.end), one.count + two.count, reason)

@@ -1,19 +1,17 @@
 """A record and the duty to settle it: what a member of a group receives.
 
-Below: group. Above: the user.
+Below: group, surface.delivery. Above: the user.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator, Iterator, Mapping
-from datetime import datetime
-from types import TracebackType
+from collections.abc import Awaitable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from runnel.broker.group.lease import Lease
 from runnel.core.errors import LeaseEnded
-from runnel.core.position import Position
 from runnel.core.record import Record
+from runnel.surface.delivery import ACCEPTED, BaseDelivery
 
 if TYPE_CHECKING:
     from runnel.broker.group_reader import GroupReader
@@ -21,27 +19,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class _Accepted:
-    """An await that is over at once: what it stands for has happened when it is made."""
-
-    __slots__ = ()
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return
-        yield  # makes this a generator
-
-
-ACCEPTED: Awaitable[None] = _Accepted()
-
-
-class Delivery(Generic[T]):
+class Delivery(BaseDelivery[T]):
     """One record, held until it is acked, nacked or rejected, or the lease ends.
 
     >>> async with delivery:  # acks; nacks if the block raises
     ...     await charge(delivery.value)
     """
 
-    __slots__ = ("_lease", "_place", "_reader", "record")
+    __slots__ = ("_lease", "_place", "_reader")
 
     def __init__(self, reader: GroupReader, lease: Lease, place: int, record: Record[T]) -> None:
         self._reader, self._lease, self._place, self.record = reader, lease, place, record
@@ -86,21 +71,15 @@ class Delivery(Generic[T]):
         """Whether it was acked, nacked or rejected, or its lease ended."""
         return self._lease.ended or not self._lease.is_open(self._place)
 
-    async def __aenter__(self) -> Delivery[T]:
-        return self
+    def _is_promised(self) -> bool:
+        promised = self._lease.promised
+        if not promised or self._place not in promised:
+            return False
+        promised[self._place] = True  # that its block was left
+        return True
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            if (promised := self._lease.promised) and self._place in promised:
-                promised[self._place] = True  # a transaction acks it, or gives it back
-            elif self._lease.is_open(self._place):  # where the lease has ended this raises: the work may be done twice
-                self.ack()
-        elif not self.settled:
-            # Cancelled: not the record's fault, so it goes back at once.
-            delay = None if isinstance(error, Exception) else 0.0
-            self.nack(delay, f"{type(error).__name__}: {error}")
+    def _is_open(self) -> bool:
+        return self._lease.is_open(self._place)
 
     # -- the record ---------------------------------------------------------------------------------------------
 
@@ -113,61 +92,6 @@ class Delivery(Generic[T]):
     def group(self) -> str:
         """The group that it was delivered in."""
         return self._reader.name
-
-    @property
-    def topic(self) -> str:
-        """The topic of the record."""
-        return self.record.topic
-
-    @property
-    def offset(self) -> int:
-        """The offset of the record."""
-        return self.record.offset
-
-    @property
-    def sequence(self) -> int:
-        """The sequence of the record in its broker."""
-        return self.record.sequence
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the record's topic."""
-        return self.record.epoch
-
-    @property
-    def position(self) -> Position:
-        """The record's place in its topic."""
-        return self.record.position
-
-    @property
-    def key(self) -> bytes | None:
-        """The key of the record."""
-        return self.record.key
-
-    @property
-    def value(self) -> T:
-        """The value of the record."""
-        return self.record.value
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The headers of the record."""
-        return self.record.headers
-
-    @property
-    def time(self) -> datetime:
-        """When the record was published."""
-        return self.record.time
-
-    @property
-    def traceparent(self) -> str:
-        """The W3C trace context of the record."""
-        return self.record.traceparent
-
-    @property
-    def reply_to(self) -> str | None:
-        """The topic that waits for a reply, when the record is a request."""
-        return self.record.reply_to
 
 
 class Part(NamedTuple):

@@ -13,12 +13,11 @@ import asyncio
 from collections import deque
 from typing import Any, ClassVar, Protocol
 
-from runnel.broker.cursor import Cursor, Missed, Taken, joined
+from runnel.broker.cursor import Cursor, Taken
 from runnel.broker.log import CHUNK, SMALL
 from runnel.core.batch import Slice
+from runnel.core.missed import TOO_SLOW, Missed, joined
 from runnel.core.policy import Policy, PolicyKind
-
-TOO_SLOW = "the subscriber was too slow"
 
 
 class Owner(Protocol):

@@ -29,15 +29,18 @@ log = logging.getLogger("runnel")
 
 
 class FolderPlace:
-    """Where a durable broker keeps its journal, and how."""
+    """Where a durable broker keeps its journal, and how. `lock`: one that others may have to do with, too."""
 
-    def __init__(self, path: Path, options: JournalOptions, storage: Storage | None = None) -> None:
+    def __init__(
+        self, path: Path, options: JournalOptions, storage: Storage | None = None, lock: FolderLock | None = None
+    ) -> None:
         self.path, self.options = path, options
+        self._lock = lock
         self._storage = storage or OsStorage(path)
 
     async def open(self, bus: Bus) -> None:
         """Own the folder, recover its journal, and give `bus` a store."""
-        lock = FolderLock(self.path)
+        lock = self._lock or FolderLock(self.path)
         opening = asyncio.ensure_future(asyncio.to_thread(self._recover, lock, int(bus.clock.time() * 1e6)))
         try:
             journal = await asyncio.shield(opening)

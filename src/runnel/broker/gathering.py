@@ -14,12 +14,12 @@ from runnel.broker.gate import Entry
 from runnel.broker.log import Log
 from runnel.broker.timeline import Timeline
 from runnel.broker.unit import Unit
-from runnel.broker.waiting import tell
 from runnel.core.packing import BYTES, JSON, MSGPACK, pack
 from runnel.core.record import Meta
 from runnel.journal.draft import Draft
 from runnel.journal.entry import Kind, Part
 from runnel.journal.parts import ids_part
+from runnel.surface.waiting import tell
 
 BATCH_BYTES = 4 * 1024 * 1024  # a batch that has this much takes no more publishes
 
@@ -73,6 +73,7 @@ class Gathering:
         "listeners",
         "log",
         "metas",
+        "of_unit",
         "packed",
         "pending",
         "producer",
@@ -97,6 +98,18 @@ class Gathering:
         self.producer = self.producer_sequence = 0
         self.counted = False  # whether it is among what comes to its log; until it is closed it counts by itself
         self.packed: bytes | None = None  # its bytes, where it was packed before its time came
+        self.of_unit = False  # whether a transaction is told how it ended
+
+    def hold(self, entry: Entry) -> None:
+        """Be what one publish from afar appends, in the bytes that it came in."""
+        self.values, self.metas = entry.values, entry.metas  # type: ignore[assignment]  # nothing joins it
+        self.packed = entry.packed
+        self.producer, self.producer_sequence = entry.producer, entry.producer_sequence
+        if entry.message_id is not None:
+            self.ids = [(entry.message_id, self.first)]
+        self.size, self.weight = entry.size, entry.size + entry.extra
+        self.pending.bytes += self.weight
+        entry.gathering = self
 
     def add(self, entry: Entry) -> None:
         """Take in what one publish appends."""
@@ -131,7 +144,7 @@ class Gathering:
 
     def takes(self, entry: Entry) -> bool:
         """Whether `entry` may go into the same batch."""
-        if self.weight >= BATCH_BYTES or entry.producer != self.producer:
+        if self.weight >= BATCH_BYTES or entry.producer != self.producer or self.packed is not None:
             return False
         return not entry.producer or entry.producer_sequence == self.producer_sequence + self.count
 
@@ -151,7 +164,7 @@ class Gathering:
 
     def parts(self, topic: int, at: int) -> Iterator[Part]:
         """What is written of it: the batch, and what is to be remembered with it."""
-        body = self.pack()
+        body = self.packed = self.pack()
         last = self.first + len(self.values) - 1
         crc = int.from_bytes(body[:4], "little")
         yield Part(Kind.BATCH, body, crc, topic, self.first, last, self.sequence, at)
@@ -160,7 +173,8 @@ class Gathering:
 
     def land(self, timeline: Timeline, when: datetime) -> None:
         """It is durable: append it to its log in memory."""
-        timeline.land(self.log, self.sequence, when, self.values, self.metas, self.size)
+        packed = self.packed if timeline.keeps_packed else None
+        timeline.land(self.log, self.sequence, when, self.values, self.metas, self.size, packed)
 
     def count_in(self) -> None:
         """It is on its way, and open to nobody but its producer."""

@@ -13,7 +13,7 @@ from random import random
 from typing import TYPE_CHECKING, Any
 
 from runnel.broker.attachment import Attachment
-from runnel.broker.cursor import Missed, Taken
+from runnel.broker.cursor import Taken
 from runnel.broker.gate import Watch
 from runnel.broker.group.lease import Lease
 from runnel.broker.group.machine import Group
@@ -25,21 +25,23 @@ from runnel.broker.group_recall import Recall
 from runnel.broker.group_worry import Worry
 from runnel.broker.letters import Letters
 from runnel.broker.pattern_cursor import PatternCursor
-from runnel.broker.start import check_start
-from runnel.broker.statistics import GroupStatistics, of_group
+from runnel.broker.statistics import of_group
 from runnel.core.batch import Slice
 from runnel.core.clock import Clock, Timer
 from runnel.core.errors import InvalidOption, NotSupported, RunnelError
+from runnel.core.missed import Missed
 from runnel.core.options import positive
 from runnel.core.pattern import check_name
 from runnel.core.record import Record
+from runnel.core.start import check_start
+from runnel.core.statistics import GroupStatistics
 from runnel.journal.group_state import GroupState
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus
-    from runnel.broker.group_subscription import GroupSubscription
+    from runnel.broker.group_subscription import Admitted
     from runnel.broker.log import Log
-    from runnel.broker.start import Start
+    from runnel.core.start import Start
 
 log = logging.getLogger("runnel")
 
@@ -80,7 +82,7 @@ class GroupReader:
         self.flow = GroupFlow(cursor, buffer, buffer_bytes, self, self.group, lags=lags)
         self.keeper: GroupKeeper | None = None  # where the group outlives its process
         self.is_revived = False  # came back from an earlier life, and nobody has joined since
-        self.subscriptions: dict[str, GroupSubscription[Any]] = {}
+        self.subscriptions: dict[str, Admitted] = {}
         self.missed = 0
         self._looked = cursor.position  # what lies before this was brought, or is none of the group's
         self._bus = bus
@@ -165,14 +167,14 @@ class GroupReader:
         """How many members it has."""
         return len(self.subscriptions)
 
-    def admit(self, subscription: GroupSubscription[Any]) -> None:
+    def admit(self, subscription: Admitted) -> None:
         """A member comes."""
         self.group.join(subscription.label, subscription.prefetch, subscription.prefetch_bytes)
         self.subscriptions[subscription.label] = subscription
         self._worry.calm(self._bus.clock.time())
         self.wake()
 
-    def dismiss(self, subscription: GroupSubscription[Any]) -> None:
+    def dismiss(self, subscription: Admitted) -> None:
         """A member goes; what it held goes to others, at once and in order."""
         if self.subscriptions.pop(subscription.label, None) is not None:
             self.letters.bury(self.group.leave(subscription.label, self._bus.clock.time()))

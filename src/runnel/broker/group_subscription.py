@@ -9,17 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from runnel.broker.delivery import Delivery, DeliveryBatch, Part
 from runnel.broker.group.lease import Lease
-from runnel.broker.reading import Reading
 from runnel.core.codec import Codec
 from runnel.core.errors import RunnelError, ValidationFailed
 from runnel.core.options import not_negative, positive
 from runnel.core.record import Record
+from runnel.surface.decoding import decoded
+from runnel.surface.reading import Reading
 
 if TYPE_CHECKING:
     from runnel.broker.group_reader import GroupReader
@@ -27,6 +26,35 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PREFETCH = 64
+
+
+class Admitted(Protocol):
+    """A member, as its group needs it: here, or far away."""
+
+    @property
+    def task(self) -> asyncio.Task[Any] | None:
+        """The one that reads, if it is of this process."""
+
+    @property
+    def label(self) -> str:
+        """Its name."""
+
+    @property
+    def prefetch(self) -> int:
+        """How many records it may hold."""
+
+    @property
+    def prefetch_bytes(self) -> int | None:
+        """How many bytes it may hold."""
+
+    def receive(self, lease: Lease) -> None:
+        """Records were granted to it."""
+
+    def forget(self) -> None:
+        """What was granted is void."""
+
+    def end(self, error: RunnelError | None = None) -> None:
+        """No more deliveries."""
 
 
 class GroupSubscription(Reading, Generic[T]):
@@ -164,11 +192,10 @@ class GroupSubscription(Reading, Generic[T]):
         """The record with a value of its own; what cannot be decoded is rejected with the reason."""
         try:
             encoding = self.reader.attachment.encoding_of(record.topic)
-            value = codec.encoded_as(encoding).value_of(record)
+            return decoded(codec, encoding, record)
         except ValidationFailed as error:
             self.reader.reject(lease, place, f"not a {codec.name}: at {error.field}: {error.why}")
             return None
-        return Record(**(msgspec.structs.asdict(record) | {"value": value}))
 
     def _granted(self) -> int:
         """Records granted to this member that it has not taken."""

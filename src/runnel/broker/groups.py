@@ -9,9 +9,9 @@ import msgspec
 
 from runnel.broker.group.options import GroupOptions
 from runnel.broker.group_reader import GroupReader
-from runnel.broker.start import Start
 from runnel.core.errors import InvalidOption, UnknownGroup
 from runnel.core.journal_errors import GroupInUse
+from runnel.core.start import Start
 from runnel.journal.group_state import GroupState
 
 if TYPE_CHECKING:

@@ -7,55 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from runnel.broker.cleaning import CleanerStatistics
+from runnel.core.statistics import ArchiveStatistics, HolderStatistics, JournalStatistics
 
 if TYPE_CHECKING:
     from runnel.broker.store import Store
-
-
-class HolderStatistics(msgspec.Struct, frozen=True):
-    """A named subscription that holds: `bytes` lie at its position and behind it, and are kept for it."""
-
-    name: str
-    pattern: str
-    bytes: int
-
-
-class ArchiveStatistics(msgspec.Struct, frozen=True):
-    """An archive that holds: segments behind `through` stay until it comes by. Times are in seconds since 1970."""
-
-    place: str
-    through: int
-    since: float
-    seen: float
-
-
-class JournalStatistics(msgspec.Struct, frozen=True):
-    """The journal of a durable broker at one moment.
-
-    `free_bytes` is as of the last look, a few seconds ago at most (None: there was none yet). The disk is `low`
-    below twice `min_free`, and `full` when no new segment may begin. `damage` is what scrubbing found.
-    """
-
-    segments: int
-    disk_bytes: int
-    pending_bytes: int
-    syncs: int
-    free_bytes: int | None
-    min_free: int
-    low: bool
-    full: bool
-    failed: str | None
-    holders: tuple[HolderStatistics, ...]
-    scrubbed_bytes: int
-    scrubbed_segments: int
-    damage: tuple[str, ...]
-    cleaner: CleanerStatistics | None = None
-    stages: int = 0  # that are open, and what they hold
-    staged_bytes: int = 0
-    archives: tuple[ArchiveStatistics, ...] = ()  # that hold, as of the last look
 
 
 def of_store(store: Store) -> JournalStatistics:

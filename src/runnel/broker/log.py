@@ -38,12 +38,13 @@ _NO_METAS: dict[int, Meta] = {}
 class Run:
     """Records of one log appended in one go: their offsets, sequences and time are one stretch."""
 
-    __slots__ = ("bytes_before", "end", "log", "offset", "sequence", "size", "time")
+    __slots__ = ("bytes_before", "end", "log", "offset", "packed", "sequence", "size", "time")
 
     def __init__(self, log: Log, offset: int, sequence: int, time: datetime, bytes_before: int) -> None:
         self.log, self.offset, self.sequence, self.time, self.bytes_before = log, offset, sequence, time, bytes_before
         self.end = -1  # until the run closes
         self.size = 0  # bytes, once it is closed
+        self.packed: bytes | None = None  # all of it as a batch, where it came as one and somebody may send it on
 
     def close(self) -> None:
         """Nothing more is appended to this run."""
@@ -191,14 +192,21 @@ class Log:
 
     def slice(self, start: int, end: int) -> Slice:
         """The records [start, end), all of which must be in memory."""
-        at, last = self._run_at(start), self._run_at(end - 1)
-        stretches = [Stretch(run.offset, run.sequence, run.time) for run in self.runs[at : last + 1]]
+        runs = self.runs[self._run_at(start) : self._run_at(end - 1) + 1]
+        stretches = [Stretch(run.offset, run.sequence, run.time) for run in runs]
         metas: dict[int, Meta] = {}
         if self.metas:
             metas = {offset: self.metas[offset] for offset in range(start, end) if offset in self.metas}
-        return Slice(
-            self.name, self.epoch, start, tuple(self.values[start - self.base : end - self.base]), stretches, metas
-        )
+        packs: list[bytes | None] | None = None
+        if runs[0].packed is not None or runs[-1].packed is not None:
+            packs = [run.packed if start <= run.offset and run.end <= end else None for run in runs]
+        values = tuple(self.values[start - self.base : end - self.base])
+        return Slice(self.name, self.epoch, start, values, stretches, metas, packs)
+
+    def whole_runs(self, start: int, stop: int) -> int:
+        """Where to stop before `stop` so that no run is cut that somebody could send on whole; or `stop`."""
+        run = self.runs[self._run_at(stop - 1)]
+        return run.offset if run.end > stop and run.offset > start else stop
 
     def offset_at(self, time: datetime) -> int:
         """The offset of the first record in memory that is not older than `time`."""

@@ -161,6 +161,11 @@ class Once:
             if not line.length:
                 del self._lines[entry.producer]
 
+    def waits_for(self, producer: int) -> Log | None:
+        """The topic where the first in line of a producer waits for room; None: nobody does."""
+        line = self._lines.get(producer)
+        return None if line is None or not line.turn.locked() else line.head
+
     @staticmethod
     def _check_not_ones_own(line: Line) -> None:
         """Raise if the first in line waits for a reader that this very task would have to be."""

@@ -9,8 +9,9 @@ import asyncio
 from collections import deque
 
 from runnel.broker.log import Log
+from runnel.core.stage import StageKey, name_of
 from runnel.core.transaction_errors import StageEnded
-from runnel.journal.stage_state import StageKey, StageState
+from runnel.journal.stage_state import StageState
 
 INLINE = 1024 * 1024  # a stage below this is written once more when it is committed, and then leaves no trace
 
@@ -90,8 +91,3 @@ class OpenStage:
         """Keep no batches in memory any more; how many bytes that were."""
         kept, self.kept = self.kept, None
         return sum(map(len, kept or ()))
-
-
-def name_of(key: StageKey) -> str:
-    """How errors call a stage."""
-    return f"{key.writer!r} batch {key.batch} part {key.part} attempt {key.attempt}"

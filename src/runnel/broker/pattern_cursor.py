@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from runnel.broker.arrears import Arrears
 from runnel.broker.catch_up import END, CatchUp
-from runnel.broker.cursor import DELETED, RETENTION, SLICE, Missed, Taken, joined, nobody, why_gone
+from runnel.broker.cursor import DELETED, RETENTION, SLICE, Taken, nobody, why_gone
 from runnel.broker.log import Log, Run
 from runnel.broker.timeline import Timeline
 from runnel.core.batch import Slice
+from runnel.core.missed import Missed, joined
 from runnel.journal.history import Lost
 
 if TYPE_CHECKING:

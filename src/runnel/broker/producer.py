@@ -5,33 +5,27 @@ Below: once, publisher, topic. Above: the user; blocking.
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from runnel.broker.gate import Entry
-from runnel.broker.publisher import Seconds
 from runnel.broker.topic import Topic
 from runnel.core.errors import InvalidOption
 from runnel.core.options import TopicOptions
 from runnel.core.pattern import check_name
 from runnel.core.position import Position, Span
+from runnel.core.producers import MAX_SEQUENCE, id_of
+from runnel.core.publishing import Seconds
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus
 
 T = TypeVar("T")
 
-MAX_SEQUENCE = 2**63 - 1
 HANDLES = 1024  # topics whose handles are kept
 
 _NO_OPTIONS = TopicOptions()
-
-
-def id_of(name: str) -> int:
-    """The id of the producer that is called `name`: 64 bits, and never 0."""
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") or 1
 
 
 class Producer:

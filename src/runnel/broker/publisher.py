@@ -1,52 +1,42 @@
 """From what a caller wants published to what is appended: checks first, then one entry.
 
 Nothing is appended before everything about an entry is known to be right.
-Below: gate, once, timeline. Above: topic, producer.
+Below: core.publishing, which checks; gate, once, timeline. Above: topic, producer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from runnel.broker.flow import Flow
 from runnel.broker.gate import Blocked, Entry
 from runnel.broker.once import Once
+from runnel.core import publishing
 from runnel.core.codec import Codec
 from runnel.core.errors import (
     Full,
-    InvalidOption,
-    InvalidValue,
     PublishTimeout,
     RunnelError,
     TooLarge,
     TopicDeleted,
     WouldDeadlock,
 )
-from runnel.core.payload import frozen_headers, key_bytes, value_bytes
 from runnel.core.policy import PolicyKind
-from runnel.core.record import NO_HEADERS, Meta
-from runnel.core.trace import HEADER
+from runnel.core.publishing import Seconds
 from runnel.core.transaction_errors import OffsetConflict
+from runnel.surface.tracing import Tracing
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus
     from runnel.broker.log import Log
 
-MAX_RECORD_BYTES = 16 * 1024 * 1024
-MAX_ENTRY_BYTES = 64 * 1024 * 1024
-MAX_ENTRY_RECORDS = 1_000_000
-
 logger = logging.getLogger("runnel")
-
-Seconds = float | timedelta
 
 
 class Publisher:
@@ -56,12 +46,7 @@ class Publisher:
         self._bus = bus
         self.once = Once(bus)
         self.blocked: set[Log] = set()  # logs with publishers that wait
-        self.trace: Callable[[], str | None] | None = None
-
-    @property
-    def tracing(self) -> bool:
-        """Whether somebody may be in a span while publishing."""
-        return self.trace is not None or "opentelemetry.trace" in sys.modules
+        self.tracing = Tracing()
 
     # -- what to append -----------------------------------------------------------------------------------------
 
@@ -78,23 +63,22 @@ class Publisher:
         message_id: str | None,
     ) -> Entry:
         """The entry of one record."""
-        if value is None and key is not None and self._is_compacted(topic):
-            data = b""  # a tombstone
-        else:
-            data = value_bytes(topic, value) if codec is None else codec.encode(topic, value)
-        if len(data) > MAX_RECORD_BYTES:
-            raise TooLarge(f"a record for {topic!r}", len(data), "max_record_bytes", MAX_RECORD_BYTES)
-        if message_id is not None and not (isinstance(message_id, str) and 0 < len(message_id) <= 256):
-            raise InvalidOption("message_id", message_id, "a message id is a str of 1 to 256 characters")
-        meta = self._meta(topic, key, headers, delay, expires, priority)
-        if meta is None:
-            return Entry((data,), None, len(data), message_id, codec is not None)
-        extra = meta.weight
-        if extra > MAX_RECORD_BYTES:
-            raise TooLarge(
-                f"the key and headers of a record for {topic!r}", extra, "max_record_bytes", MAX_RECORD_BYTES
-            )
-        return Entry((data,), (meta,), len(data), message_id, codec is not None, extra)
+        if self.tracing.is_active:
+            headers = self.tracing.traced(headers)
+        values, metas, size, extra = publishing.one(
+            topic,
+            codec,
+            value,
+            key,
+            headers,
+            delay,
+            expires,
+            priority,
+            message_id,
+            0.0 if delay is None and expires is None else self._bus.clock.time(),
+            tombstones=value is None and self._is_compacted(topic),
+        )
+        return Entry(values, metas, size, message_id, codec is not None, extra)
 
     def _is_compacted(self, topic: str) -> bool:
         log = self._bus.catalog.logs.get(topic)
@@ -112,80 +96,11 @@ class Publisher:
         priority: int,
     ) -> Entry:
         """The entry of many records, in order."""
-        if isinstance(values, bytes | bytearray | memoryview | str) or not isinstance(values, Sequence):
-            raise InvalidValue(
-                topic, "list of values", values, "publish_many takes a sequence; use publish for one value"
-            )
-        if not values:
-            raise InvalidOption("values", values, "publish_many needs at least one value")
-        if len(values) > MAX_ENTRY_RECORDS:
-            raise TooLarge(f"a batch for {topic!r}", len(values), "max_entry_records", MAX_ENTRY_RECORDS)
-        data: Sequence[bytes]
-        if codec is not None:
-            data = [codec.encode(topic, value) for value in values]
-        elif list(map(type, values)).count(bytes) == len(values):
-            data = values  # type: ignore[assignment]  # just checked
-        else:
-            data = [value_bytes(topic, value) for value in values]
-        size = sum(map(len, data))
-        if size > MAX_RECORD_BYTES and (largest := max(map(len, data))) > MAX_RECORD_BYTES:
-            raise TooLarge(f"a record for {topic!r}", largest, "max_record_bytes", MAX_RECORD_BYTES)
-        if size > MAX_ENTRY_BYTES:
-            raise TooLarge(f"a batch for {topic!r}", size, "max_entry_bytes", MAX_ENTRY_BYTES)
-        if keys is None:
-            meta = self._meta(topic, None, headers, delay, expires, priority)
-            metas = None if meta is None else [meta] * len(data)
-            return self._weighed(topic, Entry(data, metas, size, None, codec is not None))
-        if len(keys) != len(data):
-            raise InvalidOption("keys", len(keys), f"there are {len(data)} values; give a key or None for each")
-        each = [self._meta(topic, key, headers, delay, expires, priority) for key in keys]
-        return self._weighed(topic, Entry(data, each, size, None, codec is not None))
-
-    @staticmethod
-    def _weighed(topic: str, entry: Entry) -> Entry:
-        """`entry`, with what its keys and headers weigh, if that is not too much."""
-        if entry.metas is not None:
-            entry.extra = sum(meta.weight for meta in entry.metas if meta is not None)
-            if entry.size + entry.extra > MAX_ENTRY_BYTES:
-                what = f"a batch for {topic!r}, with its keys and headers,"
-                raise TooLarge(what, entry.size + entry.extra, "max_entry_bytes", MAX_ENTRY_BYTES)
-        return entry
-
-    def _meta(
-        self,
-        topic: str,
-        key: object,
-        headers: Mapping[str, str] | None,
-        delay: Seconds | None,
-        expires: Seconds | None,
-        priority: int,
-    ) -> Meta | None:
-        """What the record carries besides its value; None: nothing."""
-        if self.tracing:
-            headers = self._traced(headers)
-        if key is None and not headers and delay is None and expires is None and priority == 0:
-            return None
-        if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 9:
-            raise InvalidOption("priority", priority, "a priority is a whole number from 0 (last) to 9 (first)")
-        now = self._bus.clock.time()
-        return Meta(
-            key_bytes(topic, key),
-            frozen_headers(topic, headers) if headers else NO_HEADERS,
-            None if delay is None else now + _seconds("delay", delay),
-            None if expires is None else now + _seconds("expires", expires),
-            priority,
-        )
-
-    def _traced(self, headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
-        """`headers` with the traceparent of the current span, unless the caller gave one."""
-        if headers and (not isinstance(headers, Mapping) or HEADER in headers):
-            return headers  # or refused, a little later, for what they are
-        if self.trace is None:
-            from runnel.broker.tracing import current_traceparent  # only where OpenTelemetry is in use anyway
-
-            self.trace = current_traceparent
-        found = self.trace()
-        return headers if found is None else {**(headers or {}), HEADER: found}
+        if self.tracing.is_active:
+            headers = self.tracing.traced(headers)
+        now = 0.0 if delay is None and expires is None else self._bus.clock.time()
+        data, metas, size, extra = publishing.many(topic, codec, values, keys, headers, delay, expires, priority, now)
+        return Entry(data, metas, size, None, codec is not None, extra)
 
     # -- appending ----------------------------------------------------------------------------------------------
 
@@ -201,7 +116,7 @@ class Publisher:
             assert bus.store is not None, "only a store makes logs durable"
             first = bus.store.commits.hand_over(log, entry)
         else:
-            first = bus.timeline.append(log, entry.values, entry.metas, entry.size)
+            first = bus.timeline.append(log, entry.values, entry.metas, entry.size, entry.packed)
         if is_told_apart:
             self.once.remember(log, entry, first)
         return first
@@ -346,13 +261,6 @@ class Publisher:
         gate = log.gate
         assert gate is not None, "only a reader can be in the way"
         return gate.refusing(log, entry) or next(flow for flow in gate.limited if flow.strict)
-
-
-def _seconds(option: str, value: Seconds) -> float:
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 10**10:
-        raise InvalidOption(option, value, "expected seconds (or a timedelta), 0 or more")
-    return float(seconds)
 
 
 def _heard(landed: asyncio.Future[None]) -> None:

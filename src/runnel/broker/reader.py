@@ -14,19 +14,20 @@ import msgspec
 from runnel.broker import dead_letter
 from runnel.broker.attachment import Attachment
 from runnel.broker.catalog import UNSAID
-from runnel.broker.cursor import Cursor, Missed
+from runnel.broker.cursor import Cursor
 from runnel.broker.flow import FLOWS, Flow, Lag
 from runnel.broker.gate import Watch
 from runnel.broker.log import KEEP_BYTES, KEEP_COUNT
-from runnel.broker.start import Start
 from runnel.core.batch import Slice
 from runnel.core.clock import Clock
 from runnel.core.errors import InvalidOption, NameInUse, NotSupported
+from runnel.core.missed import Missed
 from runnel.core.options import positive
 from runnel.core.pattern import check_name, matches
 from runnel.core.policy import Policy
 from runnel.core.position import Position
 from runnel.core.record import Gap, Record
+from runnel.core.start import Start
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus
@@ -61,6 +62,7 @@ class Reader:
         self.name, self.strict = options.name, options.strict
         self.label = options.name or f"{pattern}#{bus.next_number()}"
         self.watches: list[Watch] = []
+        self.resume: Position | int | None = None  # where this very reader stood before, in another connection
         if options.name is not None and not (isinstance(options.name, str) and options.name):
             raise InvalidOption("name", options.name, "a subscription's name is text of 1 character or more")
         if options.hold and options.name is None:
@@ -136,7 +138,9 @@ class Reader:
 
     def _starting(self) -> tuple[Cursor, Missed | None]:
         start: Start = self.options.start
-        if self.name is not None and (stored := self._bus.positions.get(self.name)) is not None:
+        if self.resume is not None:
+            start = self.resume
+        elif self.name is not None and (stored := self._bus.positions.get(self.name)) is not None:
             pattern, start = stored
             if pattern != self.pattern:
                 raise InvalidOption("name", self.name, f"it holds a position on {pattern!r}, not on {self.pattern!r}")
@@ -175,6 +179,10 @@ class Reader:
     def sequence_of(self, found: Log, offset: int) -> int:
         """Where a record of one of its topics lies in the order that it reads in."""
         return self._bus.timeline.sequence_of(found, offset)
+
+    def end_sequence(self) -> int:
+        """Behind all that is visible now."""
+        return self._bus.timeline.sequence
 
     def made_room(self) -> None:
         """Publishers may ask again."""

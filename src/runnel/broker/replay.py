@@ -12,10 +12,10 @@ from runnel.broker.cursor import Cursor, Taken
 from runnel.broker.dead_letter import TOPIC, is_dead_letter, original
 from runnel.broker.start import open_cursor
 from runnel.broker.topic import Topic
-from runnel.broker.waiting import tell
 from runnel.core.errors import InvalidOption, NameInUse
 from runnel.core.options import positive
 from runnel.core.record import Record
+from runnel.surface.waiting import tell
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus

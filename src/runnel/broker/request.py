@@ -11,11 +11,11 @@ from runnel.broker.delivery import Delivery
 from runnel.broker.reader import Reader, SubscribeOptions
 from runnel.broker.subscription import Subscription
 from runnel.broker.topic import Topic
-from runnel.broker.waiting import all_done
 from runnel.core.errors import BrokerClosed, InvalidOption, NoResponders, RequestTimeout
 from runnel.core.pattern import check_name
 from runnel.core.record import REPLY_TO, Record
 from runnel.core.trace import HEADER
+from runnel.surface.waiting import all_done
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus

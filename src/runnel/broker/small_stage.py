@@ -6,10 +6,11 @@ Below: open_stage, journal.history. Above: staging.
 from __future__ import annotations
 
 from runnel.broker.gate import Entry
-from runnel.broker.open_stage import INLINE, OpenStage, name_of
+from runnel.broker.open_stage import INLINE, OpenStage
 from runnel.core.errors import BadBatch
 from runnel.core.packing import read_header, unpack
 from runnel.core.record import Meta
+from runnel.core.stage import name_of
 from runnel.core.transaction_errors import StageEnded
 from runnel.journal.entry import STAGE_TOPIC
 from runnel.journal.found import Found

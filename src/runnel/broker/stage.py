@@ -10,45 +10,22 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-import msgspec
-
-from runnel.broker.open_stage import Flight, OpenStage, name_of
+from runnel.broker.open_stage import Flight, OpenStage
 from runnel.broker.stage_cutting import PIECE, SMALL_PIECE, Cut
 from runnel.core.errors import InvalidOption, NotSupported
-from runnel.journal.stage_state import StageKey
+from runnel.core.stage import StageInfo, StageKey, checked_key, name_of
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus
     from runnel.broker.log import Log
-    from runnel.broker.publisher import Seconds
     from runnel.broker.staging import Staging
     from runnel.broker.topic import Topic
+    from runnel.core.publishing import Seconds
 
 T = TypeVar("T")
 Value = bytes | str  # said here: in `Stage`, `bytes` is how many there are
 
 REST = 0.001  # seconds after each piece while others write: the disk, and the loop, are theirs too
-
-_LARGEST = 2**63 - 1
-
-
-class StageInfo(msgspec.Struct, frozen=True):
-    """An open stage: whose it is, what it holds, and for how many seconds nobody has written to it."""
-
-    id: int
-    writer: str
-    batch: int
-    part: int
-    attempt: int
-    topic: str
-    records: int
-    bytes: int
-    age: float
-
-    @property
-    def key(self) -> StageKey:
-        """What a transaction commits it by."""
-        return StageKey(self.writer, self.batch, self.part, self.attempt)
 
 
 class Stage(Generic[T]):
@@ -197,19 +174,6 @@ def staging_of(bus: Bus) -> Staging:
     if bus.store is None:
         raise NotSupported("staging", "this broker lives in memory only; open it with a folder")
     return bus.store.staging
-
-
-def checked_key(key: tuple[str, int, int, int]) -> StageKey:
-    """`key`, if it is one."""
-    if not isinstance(key, tuple) or len(key) != len(StageKey._fields):
-        raise InvalidOption("stage", key, "expected a stage, or (writer, batch, part, attempt)")
-    writer, *numbers = key
-    if not isinstance(writer, str) or not 0 < len(writer) <= 256:
-        raise InvalidOption("writer", writer, "a writer is a str of 1 to 256 characters")
-    for name, number in zip(StageKey._fields[1:], numbers, strict=True):
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _LARGEST:
-            raise InvalidOption(name, number, f"expected a whole number from 0 to {_LARGEST}")
-    return StageKey(writer, *numbers)
 
 
 def infos(bus: Bus) -> list[StageInfo]:

@@ -16,8 +16,8 @@ from runnel.core.errors import InvalidOption, InvalidValue, TooLarge
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus
     from runnel.broker.log import Log
-    from runnel.broker.publisher import Seconds
     from runnel.core.codec import Codec
+    from runnel.core.publishing import Seconds
 
 PIECE = 1024 * 1024  # bytes of values in a batch; a larger value is a batch of its own
 SMALL_PIECE = 256 * 1024  # the same while others write, who share a commit with it

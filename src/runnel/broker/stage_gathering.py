@@ -79,5 +79,6 @@ def batches_of(unit: Unit, loop: asyncio.AbstractEventLoop) -> tuple[list[Gather
             batches.append(batch)
         batch.add(entry)
     for batch in batches:
+        batch.of_unit = True
         batch.packed = batch.pack()  # what is wrong with it is said now, before anything is handed over
     return batches, firsts

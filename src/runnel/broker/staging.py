@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from runnel.broker import small_stage
-from runnel.broker.open_stage import INLINE, Flight, OpenStage, name_of
+from runnel.broker.open_stage import INLINE, Flight, OpenStage
 from runnel.broker.unit import Unit
 from runnel.core.clock import Timer
 from runnel.core.errors import BrokerClosed, TooLarge
 from runnel.core.moment import micros
+from runnel.core.stage import StageKey, name_of
 from runnel.core.transaction_errors import StageEnded, StagingFull, UnknownStage
 from runnel.journal.entry import Part
 from runnel.journal.parts import stage_dropped_part, stage_part, staged_part
-from runnel.journal.stage_state import StageKey, StageState
+from runnel.journal.stage_state import StageState
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus

@@ -1,34 +1,21 @@
-"""Where to start reading: what a caller may say, and the cursor that it means."""
+"""Where to start reading: the cursor that it means."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from runnel.broker.cursor import Cursor, LogCursor, Missed
+from runnel.broker.cursor import Cursor, LogCursor
 from runnel.broker.log import Log
 from runnel.broker.pattern_cursor import PatternCursor
 from runnel.broker.timeline import Timeline
-from runnel.core.errors import InvalidOption, OffsetOutOfRange
+from runnel.core.errors import OffsetOutOfRange
+from runnel.core.missed import Missed
 from runnel.core.position import Position
+from runnel.core.start import Start
 
 if TYPE_CHECKING:
     from runnel.broker.store import Store
-
-Start = str | int | datetime | Position | None
-
-
-def check_start(start: Start, pattern: str, *, is_pattern: bool) -> None:
-    """Raise unless `start` makes sense for `pattern`."""
-    known = start is None or isinstance(start, str | int | datetime | Position)
-    if isinstance(start, bool) or not known or (isinstance(start, str) and start not in ("latest", "earliest")):
-        raise InvalidOption("start", start, "expected 'latest', 'earliest', an offset, a datetime or a Position")
-    if is_pattern and isinstance(start, int | Position):
-        raise InvalidOption("start", start, f"offsets differ between the topics of {pattern!r}; start at a time")
-    if isinstance(start, int) and start < 0:
-        raise InvalidOption("start", start, "an offset is 0 or more")
-    if isinstance(start, datetime) and start.tzinfo is None:
-        raise InvalidOption("start", start, "give the time a zone, such as datetime.now(UTC)")
 
 
 def open_cursor(

@@ -1,18 +1,23 @@
 """What a broker did and holds, as a frozen snapshot. Counters never go back while a broker is open.
 
-Below: bus. Above: observe, which prints it; the user.
+Below: bus, core.statistics (its shapes). Above: observe, which prints it; the user.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from runnel.broker.handler import HandlerStatistics
-from runnel.broker.journal_statistics import JournalStatistics, of_store
+from runnel.broker.journal_statistics import of_store
 from runnel.broker.subscription import Subscription
+from runnel.core.statistics import (
+    Flowed,
+    GroupStatistics,
+    MemberStatistics,
+    Statistics,
+    SubscriptionStatistics,
+    TopicStatistics,
+)
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus
@@ -21,91 +26,6 @@ if TYPE_CHECKING:
 ANONYMOUS = "anonymous"
 OTHER = "(other)"
 MAX_FLOWS = 1000  # pairs of pattern and subscriber that are counted apart
-
-
-class TopicStatistics(msgspec.Struct, frozen=True):
-    """One topic: what was ever published to it, and what is kept."""
-
-    name: str
-    epoch: int
-    published: int
-    published_bytes: int
-    first: int
-    end: int
-    kept_bytes: int
-    subscribers: int
-
-
-class SubscriptionStatistics(msgspec.Struct, frozen=True):
-    """One open subscription: how far it is, and what it lost."""
-
-    label: str
-    pattern: str
-    name: str | None
-    policy: str
-    buffer: int
-    lag: int
-    delivered: int
-    dropped: int
-    expired: int
-
-
-class MemberStatistics(msgspec.Struct, frozen=True):
-    """One member of a group: what it holds, was granted and acked."""
-
-    name: str
-    held: int
-    prefetch: int
-    granted: int
-    acked: int
-
-
-class GroupStatistics(msgspec.Struct, frozen=True):
-    """One group: how far it is, what is out, and what went wrong. Ages are in seconds."""
-
-    name: str
-    pattern: str
-    lag: int
-    in_flight: int
-    scheduled: int
-    oldest_unacked_age: float
-    acked: int
-    redelivered: int
-    dead_lettered: int
-    expired: int
-    missed: int
-    paused: bool
-    members: tuple[MemberStatistics, ...]
-
-
-class Flowed(msgspec.Struct, frozen=True):
-    """What all subscriptions of one pattern and name, open and ended, received and lost; the lag of the open ones."""
-
-    delivered: int
-    dropped: int
-    expired: int
-    lag: int
-
-
-class Statistics(msgspec.Struct, frozen=True):
-    """A broker at one moment.
-
-    `flowed` sums by (pattern, subscriber) over open and ended subscriptions; those without
-    a name count together as "anonymous", and those beyond the first 1,000 pairs as "(other)",
-    so that it stays small however many come and go.
-    """
-
-    topics: Mapping[str, TopicStatistics]
-    subscriptions: tuple[SubscriptionStatistics, ...]
-    groups: tuple[GroupStatistics, ...]
-    handlers: tuple[HandlerStatistics, ...]
-    flowed: Mapping[tuple[str, str], Flowed]
-    published: int
-    published_bytes: int
-    delivered: int
-    dropped: int
-    waiting_publishers: int
-    journal: JournalStatistics | None = None  # of a durable broker
 
 
 class Tally:
@@ -167,7 +87,7 @@ class Totals:
 def flowed(subscription: Subscription[Any]) -> Tally:
     """What one subscription received and lost so far."""
     tally, flow = Tally(), subscription.flow
-    tally.delivered, tally.expired, tally.lag = subscription.delivered, subscription.expired, flow.lag()
+    tally.delivered, tally.expired, tally.lag = subscription.delivered, subscription.expired, subscription.lag
     tally.dropped = subscription.dropped_count + flow.drops()
     return tally
 
@@ -223,7 +143,7 @@ def snapshot(bus: Bus) -> Statistics:
                 one.name,
                 str(flow.policy),
                 flow.buffer,
-                flow.lag(),
+                one.lag,
                 one.delivered,
                 one.dropped_count + flow.drops(),
                 one.expired,

@@ -17,6 +17,7 @@ from runnel.broker.disk_watch import DiskWatch
 from runnel.broker.gathering import Stored
 from runnel.broker.holding import Holding
 from runnel.broker.log import Log
+from runnel.broker.recent import Recent
 from runnel.broker.retaining import Retaining
 from runnel.broker.scrubbing import Scrubber
 from runnel.broker.staging import Staging
@@ -54,6 +55,7 @@ class Store:
         self.commits = Commits(bus, journal, self.keeper)
         self.keeper.commits = self.commits
         self._bus, self._lock = bus, lock
+        self.recent = Recent()
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="runnel-read")
         self._next_topic = journal.ledger.next_topic
         self.is_closed = False
@@ -67,6 +69,11 @@ class Store:
 
     def __repr__(self) -> str:
         return f"<Store of {self.journal!r}, {self.commits!r}>"
+
+    @property
+    def keeps_packed(self) -> bool:
+        """Whether readers want the batches that records are stored in, too."""
+        return self._bus.timeline.keeps_packed
 
     def begin(self) -> None:
         """Bring the topics, positions and groups of the journal to life, and start writing."""

@@ -9,13 +9,13 @@ from runnel.broker.group_reader import GroupReader
 from runnel.broker.group_subscription import GroupSubscription
 from runnel.broker.log import KEEP_BYTES, KEEP_COUNT
 from runnel.broker.reader import Reader, SubscribeOptions
-from runnel.broker.start import Start
 from runnel.broker.subscription import Subscription
 from runnel.core.codec import Codec
 from runnel.core.errors import InvalidOption
 from runnel.core.pattern import check_pattern
 from runnel.core.policy import Policy
 from runnel.core.record import Gap, Record
+from runnel.core.start import Start
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus

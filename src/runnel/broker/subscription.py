@@ -3,27 +3,24 @@
 Leaving the block, cancelling the task and closing the broker all end it; there is
 nothing to forget. `async for` ends when the subscription ends, after what was
 published before; it never hangs.
-Below: flow, cursor. Above: the user.
+Below: flow, cursor, surface.record_reading. Above: the user.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
-
-from runnel.broker.cursor import SLICE, Missed, Taken, joined
-from runnel.broker.flow import TOO_SLOW, Flow
-from runnel.broker.reading import Reading
+from runnel.broker.cursor import SLICE, Taken
+from runnel.broker.flow import Flow
 from runnel.core.batch import Batch, Slice
 from runnel.core.codec import Codec
-from runnel.core.errors import Disconnected, RecordsMissed, RunnelError, ValidationFailed
+from runnel.core.errors import Disconnected, RunnelError
 from runnel.core.options import not_negative, positive
 from runnel.core.position import Position
 from runnel.core.record import Gap, Record
+from runnel.surface.record_reading import RecordReading
 
 if TYPE_CHECKING:
     from runnel.broker.gate import Watch
@@ -32,13 +29,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-log = logging.getLogger("runnel")
-
 TURN = 128  # records after which a reader that never has to wait lets others on the loop run
-WARN_SHARE = 0.01  # above this share of drops a subscription is warned about, once
 
 
-class Subscription(Reading, Generic[T]):
+class Subscription(RecordReading[T]):
     """Records of one topic or pattern, read one by one or in batches.
 
     >>> async with broker.subscribe("orders") as orders:
@@ -47,18 +41,12 @@ class Subscription(Reading, Generic[T]):
     """
 
     def __init__(self, reader: Reader, codec: Codec[T] | None) -> None:
-        super().__init__()
+        super().__init__(codec)
         self._reader = reader
-        self._codec = codec
         self._current: Record[T] | None = None  # handed to the user, who has not asked for the next
         self._holding: Slice | None = None  # the same, of a batch
-        self._missed: Missed | None = None  # counted, and to be told with the next item
-        self._warned = False
         self._flow: Flow | None = None  # since the block was entered
         self._moved: Callable[[Subscription[T]], None] | None = None  # whom to tell when its place changes
-        self.delivered = 0
-        self.dropped_count = 0
-        self.expired = 0
 
     def __repr__(self) -> str:
         return (
@@ -209,71 +197,11 @@ class Subscription(Reading, Generic[T]):
             self.expired += count - len(batch)
         self._miss(taken.missed, len(batch))
         if self._codec is not None:
-            batch = self._decoded(self._codec, batch.records)
+            batch = self._decoded(self._codec, batch.records, self._reader.attachment.encoding_of)
         elif len(batch):
             batch.gap = self._gap()
         self.delivered += len(batch)
         return batch
-
-    def _decoded(self, codec: Codec[T], records: tuple[Record[bytes], ...]) -> Batch[T]:
-        """Records with values of their own. What cannot be decoded is told as a gap, and reading goes on."""
-        encoding_of = self._reader.attachment.encoding_of
-        good: list[Record[T]] = []
-        leading: Gap | None = None
-        missed: Missed | None = None
-        for record in records:
-            try:
-                value = codec.encoded_as(encoding_of(record.topic)).value_of(record)
-            except ValidationFailed as error:
-                at = record.sequence if self._reader.is_pattern else record.offset
-                first, count, why = (missed.first, missed.count, missed.reason) if missed else (at, 0, "")
-                missed = Missed(first, at + 1, count + 1, why or f"not a {codec.name}: {error.why}")
-                continue
-            self._miss(missed, len(good))
-            missed, gap = None, self._gap()
-            if not good:
-                leading, gap = gap, None
-            good.append(Record(**(msgspec.structs.asdict(record) | {"value": value, "gap": gap})))
-        self._miss(missed, len(good))
-        return Batch(records=tuple(good), gap=leading)
-
-    @staticmethod
-    def _told(batch: Batch[T]) -> tuple[Record[T], ...]:
-        """The records of `batch`, the first with its gap."""
-        if batch.gap is None:
-            return batch.records
-        return (msgspec.structs.replace(batch[0], gap=batch.gap), *batch[1:])
-
-    def _gap(self) -> Gap | None:
-        """What was missed since the last item, once."""
-        missed, self._missed = self._missed, None
-        return None if missed is None else self._as_gap(missed)
-
-    def _as_gap(self, missed: Missed) -> Gap:
-        return Gap(self.pattern, missed.first, missed.end, missed.count, missed.reason)
-
-    def _miss(self, missed: Missed | None, beside: int) -> None:
-        """Count what was missed beside so many records that were not; tell whoever asked to hear at once."""
-        if missed is None:
-            return
-        gap = self._as_gap(missed)
-        self._missed = joined(self._missed, missed)
-        self.dropped_count += missed.count
-        share = self.dropped_count / max(1, self.delivered + beside + self.dropped_count)
-        if share > WARN_SHARE and not self._warned:
-            self._warned = True
-            log.warning(
-                "subscriber %r has missed %s records, %.1f %% of what was published for it: %s. %sThis is said once.",
-                self.label,
-                f"{self.dropped_count:,}",
-                100 * share,
-                gap.reason,
-                "A larger buffer, batches() or a group would help. " if TOO_SLOW in gap.reason else "",
-            )
-        self._reader.told(gap)
-        if self._reader.strict:
-            self.end(RecordsMissed(self.label, gap))
-            raise RecordsMissed(self.label, gap)
 
     @property
     def flow(self) -> Flow:
@@ -342,6 +270,13 @@ class Subscription(Reading, Generic[T]):
     def disconnect(self, drops: int) -> None:
         """End the subscription: it was too slow for too long."""
         self.end(Disconnected(self.label, drops, self.flow.policy.after))
+
+    def _say(self, gap: Gap) -> None:
+        self._reader.told(gap)
+
+    @property
+    def _is_strict(self) -> bool:
+        return self._reader.strict
 
     def made_room(self) -> None:
         """Publishers that wait, or that passed this subscriber by, may ask again."""

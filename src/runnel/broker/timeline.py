@@ -48,6 +48,7 @@ class Timeline:
         self.reserve_at: float = inf  # the sequence at which `reserve` is called, in a broker that must not reuse any
         self.reserve: Callable[[], None] = lambda: None
         self.tail_bytes = 0  # how much of those to keep; set by the store
+        self.keeps_packed = False  # whether there is a server, which sends batches on as they are stored
         self._slices: dict[tuple[Log, int, int], Slice] = {}
 
     def move_in(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -109,20 +110,33 @@ class Timeline:
 
     # -- appending ----------------------------------------------------------------------------------------------
 
-    def append(self, log: Log, values: Sequence[bytes], metas: Sequence[Meta | None] | None, size: int) -> int:
-        """Append to `log`, wake its readers, apply its bounds; the first offset."""
+    def append(
+        self,
+        log: Log,
+        values: Sequence[bytes],
+        metas: Sequence[Meta | None] | None,
+        size: int,
+        packed: bytes | None = None,
+    ) -> int:
+        """Append to `log`, wake its readers, apply its bounds; the first offset. What is `packed` is one run."""
+        if packed is not None:
+            self.cool()
         if self.hot is log and log.end - self.runs[-1].offset >= CHUNK:
             self.cool()
             self._now = None  # a long turn: look at the clock again
         if self.hot is not log:
             self._begin(log)
+        run = self.runs[-1]
         first = log.append(values, metas, size)
         room = CHUNK
         if (gate := log.gate) is not None:
             gate.appended()
             room = max(0, gate.room() - log.coming)  # what a transaction has room for already
         self._bury(log.trim(self.now()))
-        if self.hot is log and log.codec is None:
+        if packed is not None:
+            run.packed = packed
+            self.cool()
+        elif self.hot is log and log.codec is None:
             log.trip = len(log.values) + room
         return first
 
@@ -165,15 +179,17 @@ class Timeline:
         values: Sequence[bytes],
         metas: Sequence[Meta | None] | None,
         size: int,
+        packed: bytes | None = None,
     ) -> None:
         """Records are durable: append them to `log` with the sequence they were given. `landed` wakes its readers."""
         run = Run(log, log.end, sequence, time, log.count_bytes())
+        run.packed = packed
         log.runs.append(run)
         self._put(run)
         log.append(values, metas, size)
         run.close()
         self._tail.append(run)  # before anybody looks: readers tell by it what is in memory
-        self._tail_cost += size + RECORD_COST * len(values)
+        self._tail_cost += _cost(run)
 
     def land_elsewhere(self, log: Log, sequence: int, time: datetime, count: int, size: int) -> None:
         """Records that lie on disk, and were never in memory, became part of `log`: whoever wants them reads there."""
@@ -205,7 +221,7 @@ class Timeline:
         ends: dict[Log, int] = {}
         while self._tail and self._tail_cost > self.tail_bytes:
             run = self._tail.popleft()
-            self._tail_cost -= run.size + RECORD_COST * (run.end - run.offset)
+            self._tail_cost -= _cost(run)
             ends[run.log] = run.end
         self._bury(sum(log.cut(end) for log, end in ends.items() if not log.deleted))
 
@@ -256,7 +272,7 @@ class Timeline:
         log.clear()
         if log.stored is not None:
             self._tail = deque(run for run in self._tail if run.log is not log)
-            self._tail_cost = sum(run.size + RECORD_COST * (run.end - run.offset) for run in self._tail)
+            self._tail_cost = sum(map(_cost, self._tail))
         self._bury(dead)
 
     def _bury(self, dead: int) -> None:
@@ -269,3 +285,9 @@ class Timeline:
 
 
 _sequence = attrgetter("sequence")
+
+
+def _cost(run: Run) -> int:
+    """About how many bytes of memory a closed run takes."""
+    packed = 0 if run.packed is None else len(run.packed)
+    return run.size + RECORD_COST * (run.end - run.offset) + packed

@@ -15,13 +15,13 @@ from runnel.broker import trimming
 from runnel.broker.gate import Entry
 from runnel.broker.gathering import BATCH_BYTES, Gathering
 from runnel.broker.log import SMALL, Log
-from runnel.broker.publisher import Seconds
 from runnel.broker.subscribing import open_subscription
-from runnel.broker.waiting import all_done
 from runnel.core.codec import Codec
-from runnel.core.errors import InvalidOption, Stalled
+from runnel.core.errors import Stalled
 from runnel.core.options import TopicOptions
 from runnel.core.position import Position, Span
+from runnel.core.publishing import Seconds, check_expected
+from runnel.surface.waiting import all_done
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus
@@ -313,15 +313,8 @@ class Topic(Generic[T]):
     def _resolve(self, *, declared: bool = False) -> Log:
         """The topic's log, made if need be. Remembers it for the short way, if that may be taken at all."""
         log = self._bus.catalog.find(self.name, self.options, self._codec, declared=declared)
-        if self._bus.publisher.tracing:
+        if self._bus.publisher.tracing.is_active:
             self._log = _NOWHERE  # every record may be part of another span
         elif self._codec is None and self._log is not log:
             self._log, self._thread = log, get_ident()
         return log
-
-
-def check_expected(offset: int | None) -> int | None:
-    """`offset`, if somebody can expect it."""
-    if offset is not None and (isinstance(offset, bool) or not isinstance(offset, int) or offset < 0):
-        raise InvalidOption("expected_offset", offset, "an offset is a whole number, 0 or more")
-    return offset

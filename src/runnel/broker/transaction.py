@@ -10,24 +10,25 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from runnel.broker.attempt import Attempt, Publication, Wanted
+from runnel.broker.attempt import Attempt, Wanted
 from runnel.broker.committing import Committing
-from runnel.broker.marks import ANYTHING, Mark, Unasked
-from runnel.broker.open_stage import name_of
-from runnel.broker.publisher import MAX_ENTRY_BYTES, MAX_ENTRY_RECORDS, Seconds
 from runnel.broker.settling import Settling
-from runnel.broker.stage import Stage, checked_key, staging_of
-from runnel.broker.topic import Topic, check_expected
+from runnel.broker.stage import Stage, staging_of
+from runnel.broker.topic import Topic
 from runnel.core.errors import InvalidOption, NotSupported, TooLarge
+from runnel.core.mark import ANYTHING, Mark, Unasked
 from runnel.core.options import TopicOptions
 from runnel.core.pattern import check_name
+from runnel.core.publication import Publication
+from runnel.core.publishing import MAX_ENTRY_BYTES, MAX_ENTRY_RECORDS, Seconds, check_expected
+from runnel.core.stage import checked_key, name_of
 from runnel.core.transaction_errors import TransactionEnded
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus
     from runnel.broker.delivery import Delivery, DeliveryBatch
     from runnel.broker.gate import Entry
-    from runnel.journal.ledger import MarkValue
+    from runnel.core.mark import MarkValue
 
 T = TypeVar("T")
 

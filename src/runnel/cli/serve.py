@@ -54,7 +54,8 @@ def add_to(commands: Commands) -> None:
         "Opens a folder (or none, with --memory) and serves it over TCP and, if asked, a Unix socket.\n"
         "Without auth it listens on this machine alone.",
     )
-    parser.usage = "runnel serve [--data DIR | --memory | --engine URL] [--host NAME] [--port N] [--json-port N] [--config FILE] [...]"
+    where = "[--data DIR | --memory | --engine URL]"
+    parser.usage = f"runnel serve {where} [--host NAME] [--port N] [--json-port N] [--config FILE] [...]"
     parser.add_argument("--config", metavar="FILE", help="a TOML file (default: $RUNNEL_CONFIG, else runnel.toml)")
     add_keys(parser)
     add_json(parser, "the doors as one JSON line, once they are open")

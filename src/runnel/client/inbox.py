@@ -39,7 +39,7 @@ class Inbox:
         self.records = 0  # received and not taken
         self.bytes = 0  # of credit that they hold
         self.returned = 0  # bytes of credit that can be given back
-        self.received = 0  # records that came over the present connection, whatever became of them
+        self.taken = 0  # records that came over the present connection and are taken, whatever becomes of them
         self._known = 0  # what comes before this place was received over an earlier connection
         self._items: deque[Arrival | Missed] = deque()
 
@@ -61,7 +61,7 @@ class Inbox:
 
         What waits here holds no credit any more: the connection that gave it is gone.
         """
-        self._known, self.bytes, self.returned, self.received = self.next, 0, 0, 0
+        self._known, self.bytes, self.returned, self.taken = self.next, 0, 0, 0
         for item in self._items:
             if isinstance(item, Arrival):
                 item.cost = 0
@@ -77,10 +77,10 @@ class Inbox:
         """The records of a DELIVER."""
         where, cost = read_deliver(extra, payload), HEADER_SIZE + len(payload)
         place, count = where.sequence if self.is_pattern else where.offset, count_of(where.batch)
-        self.received += count
         skipped = 0
         if place < self._known:
             skipped = min(count, self._known - place)
+            self.taken += skipped
             if skipped == count:
                 self.returned += cost
                 return
@@ -106,6 +106,11 @@ class Inbox:
         self.next = max(self.next, gap.end)
 
     # -- what is taken ------------------------------------------------------------------------------------------
+
+    @property
+    def kept(self) -> int:
+        """Records that came over an earlier connection, and wait here: the server knows nothing of them any more."""
+        return sum(item.count for item in self._items if isinstance(item, Arrival) and not item.cost)
 
     @property
     def is_full(self) -> bool:
@@ -143,6 +148,7 @@ class Inbox:
                 self._spend(item)
             slices.append(found)
             self.records -= len(found)
+            self.taken += len(found) if item.cost else 0
             limit -= len(found)
             end = (found.sequence if self.is_pattern else found.start) + len(found)
         return Taken(slices, missed, encoding, end)
@@ -155,6 +161,7 @@ class Inbox:
             place = item.place(is_pattern=self.is_pattern)
             self._spend(item)
             self.records -= item.count
+            self.taken += item.count if item.cost else 0
             return Missed(place, place + item.count, item.count, f"what came could not be read: {error.why}")
 
     def _spend(self, item: Arrival) -> None:

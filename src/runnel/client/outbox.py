@@ -169,8 +169,7 @@ class Outbox:
         """All that may be sent now, in pieces to be written one after the other."""
         pieces: list[bytes] = []
         for lane in list(self._ready):
-            window = 1 if lane.fresh else WINDOW  # whoever is not known yet could leave numbers out unnoticed
-            while lane.queue and lane.under_way < window and not lane.stopped:
+            while lane.queue and not lane.stopped and lane.under_way < self._window(lane):
                 parcel = lane.queue.popleft()
                 if parcel.cap:
                     parcel.cap = 0
@@ -182,6 +181,12 @@ class Outbox:
             if lane.stopped or not lane.queue:
                 del self._ready[lane]
         return pieces
+
+    @staticmethod
+    def _window(lane: Lane) -> int:
+        """How many frames may be under way for the next one to go, too."""
+        # Whoever is not known yet could leave numbers out unnoticed. What has none of the lane's has to wait for nobody.
+        return 1 if lane.fresh and lane.queue[0].numbered else WINDOW
 
     def _send(self, lane: Lane, parcel: Parcel, id: int, pieces: list[bytes]) -> None:
         is_new = parcel.batch is None

@@ -43,7 +43,7 @@ class RemoteProducer:
     Publishes that are given no number go one after the other: give numbers to have many on their way.
     """
 
-    __slots__ = ("_broker", "_floor", "_handles", "_turn", "id", "name")
+    __slots__ = ("_broker", "_floor", "_handles", "_is_sure", "_turn", "id", "name")
 
     def __init__(self, broker: RemoteBroker, name: str | None) -> None:
         if name is not None and not (isinstance(name, str) and 0 < len(name) <= 256):
@@ -52,6 +52,7 @@ class RemoteProducer:
         self.id = secrets.randbits(64) or 1 if name is None else id_of(name)
         self._broker = broker
         self._floor = 0  # numbers below it are stored, whoever forgot
+        self._is_sure = True  # whether no more than those are: nothing of it was given up on its way
         self._turn = asyncio.Lock()  # of those who are given a number here
         self._handles: dict[str, RemoteTopic[Any]] = {}
 
@@ -156,13 +157,18 @@ class RemoteProducer:
         return await self._sent(found, sequence)
 
     async def _sent(self, found: Entry, sequence: int) -> Span:
-        span = await self._broker._link.publish(found.topic, found.pack(self.id, sequence), found.about)
+        try:
+            span = await self._broker._link.publish(found.topic, found.pack(self.id, sequence), found.about)
+        except BaseException:
+            self._is_sure = False  # it may be stored: another record with its number would pass for it, and be lost
+            raise
         self._floor = max(self._floor, sequence + found.records)
         return span
 
     async def _following(self) -> int:
         """The next number. Whoever has a name may have published under it elsewhere; others know by themselves."""
-        if self.name is None and self._floor:
+        if self.name is None and self._floor and self._is_sure:
             return self._floor
         known = await self._broker._link.call("producer_next", {"producer": self.id})
+        self._is_sure = True  # the server was asked behind all that was sent before
         return self._floor if known is None else int(known)

@@ -25,7 +25,7 @@ from runnel.core.position import Position
 from runnel.core.record import Gap, Record
 from runnel.surface.record_reading import RecordReading
 from runnel.wire.frame import DROPPED, Kind
-from runnel.wire.layouts import credit_frame, read_deliver
+from runnel.wire.layouts import Counts, credit_frame, read_deliver
 from runnel.wire.messages import AtSequence, Subscribe, Subscribed, read_gap, start_note
 
 if TYPE_CHECKING:
@@ -77,6 +77,9 @@ class RemoteSubscription(RecordReading[T], Generic[T]):
         self._place = 0  # what the user has asked beyond, when nothing is in hand
         self._begun = False
         self._moved = self._asking = self._asks_now = False  # to be told: its place; that it waits
+        self._limit = SLICE  # records that are wanted at once
+        self._unreadable = self._expired_before = self._unreadable_before = 0  # before: over earlier connections
+        self._counted = (0, 0, 0)  # what was told last: see `Counts`
         self._soon: asyncio.Handle | None = None
 
     def __repr__(self) -> str:
@@ -107,17 +110,12 @@ class RemoteSubscription(RecordReading[T], Generic[T]):
         The server is asked, and the loop waits for its answer.
         """
         self._check_entered()
-        inbox = self._inbox
-        if not self._standing.is_up:
-            return inbox.records
-        self.flush()
-        for one in self._link.ask("statistics", {})["subscriptions"]:
-            if one["label"] == self.label:
-                if self._policy.kind in _EXACT:
-                    return int(one["lag"])  # it counts what was sent, until that is done with
-                on_their_way = max(0, int(one["delivered"]) - inbox.received)
-                return int(one["lag"]) + on_their_way + inbox.records
-        return inbox.records
+        if self._standing.is_up:
+            self.flush()
+            for one in self._link.ask("statistics", {})["subscriptions"]:
+                if one["label"] == self.label:
+                    return int(one["lag"]) + self._inbox.kept
+        return self._inbox.records
 
     async def __aenter__(self) -> RemoteSubscription[T]:
         self._check_not_entered()
@@ -175,6 +173,7 @@ class RemoteSubscription(RecordReading[T], Generic[T]):
                 await asyncio.sleep(0)  # a long history must not keep others from the loop
 
     async def _batches(self, limit: int, max_wait: float | None) -> AsyncIterator[Batch[T]]:
+        self._limit = limit
         while True:
             if max_wait is not None:
                 # To wait for more than the buffer holds would be to wait for drops.
@@ -240,7 +239,9 @@ class RemoteSubscription(RecordReading[T], Generic[T]):
             self.expired += count - len(batch)
         self._miss(taken.missed, len(batch))
         if self._codec is not None:
+            missed = self.dropped_count
             batch = self._decoded(self._codec, batch.records, lambda _: taken.encoding)
+            self._unreadable += self.dropped_count - missed
         elif len(batch):
             batch.gap = self._gap()
         self.delivered += len(batch)
@@ -305,15 +306,21 @@ class RemoteSubscription(RecordReading[T], Generic[T]):
         given = min(inbox.returned, MOST)
         if not self._standing.is_up or self._ended:
             return
-        if self._moved or self._asks_now or given * CHUNK >= inbox.credit:
+        counted = inbox.taken, self.expired - self._expired_before, self._unreadable - self._unreadable_before
+        if self._moved or self._asks_now or given or counted != self._counted:
             place = self.position if self._moved else None
-            self._link.send(credit_frame(self._standing.id, given, place, ask=self._asks_now), ahead=True)
+            counts = Counts(max(1, self._limit - inbox.records), *counted)
+            frame = credit_frame(self._standing.id, given, place, ask=self._asks_now, counts=counts)
+            self._link.send(frame, ahead=True)
             self._moved = self._asks_now = False
+            self._counted = counted
             inbox.returned -= given
 
     def end(self, error: RunnelError | None = None) -> None:
         """No more records than are here. The server is told where the user is."""
         if not self._ended:
+            self._asks_now = False
+            self.flush()
             self._ended, self._error = True, error
             self._standing.leave(self.position)
             self._release()
@@ -375,6 +382,7 @@ class RemoteSubscription(RecordReading[T], Generic[T]):
         """The connection was lost. What is here stays; what was asked for is asked for again."""
         self._asking = False
         self._inbox.resume()
+        self._expired_before, self._unreadable_before, self._counted = self.expired, self._unreadable, (0, 0, 0)
 
     def over(self, error: RunnelError | None) -> None:
         """Nothing comes any more. What is here is still read, unless it ends with an error."""

@@ -14,6 +14,7 @@ from itertools import chain, repeat
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
+from runnel.core.packing import unpack
 from runnel.core.record import NO_HEADERS, Gap, Meta, Record
 
 T = TypeVar("T")
@@ -28,9 +29,12 @@ class Stretch(NamedTuple):
 
 
 class Slice:
-    """The immutable records [start, end) of one topic."""
+    """The immutable records [start, end) of one topic.
 
-    __slots__ = ("_records", "epoch", "metas", "start", "stretches", "topic", "values")
+    `packs` holds, for each stretch, its records here as a packed batch, where somebody has that; None elsewhere.
+    """
+
+    __slots__ = ("_records", "epoch", "metas", "packs", "start", "stretches", "topic", "values")
 
     def __init__(
         self,
@@ -40,9 +44,10 @@ class Slice:
         values: tuple[bytes, ...],
         stretches: Sequence[Stretch],
         metas: Mapping[int, Meta],
+        packs: list[bytes | None] | None = None,
     ) -> None:
         self.topic, self.epoch, self.start, self.values = topic, epoch, start, values
-        self.stretches, self.metas = stretches, metas
+        self.stretches, self.metas, self.packs = stretches, metas, packs
         self._records: tuple[Record[bytes], ...] | None = None
 
     def __len__(self) -> int:
@@ -96,12 +101,62 @@ class Slice:
     def cut(self, start: int, end: int) -> Slice:
         """The part [start, end) of this slice."""
         first = max(0, bisect_right(self.stretches, start, key=_offset) - 1)
-        kept = self.stretches[first : bisect_left(self.stretches, end, key=_offset)]
+        last = bisect_left(self.stretches, end, key=_offset)
+        kept, packs = self.stretches[first:last], None
+        if self.packs is not None:
+            packs = self.packs[first:last]
+            if packs and max(kept[0].offset, self.start) < start:
+                packs[0] = None
+            if packs and end < (self.stretches[last].offset if last < len(self.stretches) else self.end):
+                packs[-1] = None
         return Slice(
-            self.topic, self.epoch, start, self.values[start - self.start : end - self.start], kept, self.metas
+            self.topic, self.epoch, start, self.values[start - self.start : end - self.start], kept, self.metas, packs
         )
 
 
+class PackedSlice(Slice):
+    """A slice of whole batches that hold values alone. They are unpacked when somebody asks for the values.
+
+    Whoever sends them on as they are does not: a far reader behind the records in memory costs its server no decoding.
+    """
+
+    __slots__ = ("_count", "_unpacked")
+
+    def __init__(
+        self, topic: str, epoch: int, start: int, count: int, stretches: Sequence[Stretch], packs: list[bytes | None]
+    ) -> None:
+        self.topic, self.epoch, self.start, self._count = topic, epoch, start, count
+        self.stretches, self.metas, self.packs = stretches, _NO_METAS, packs
+        self._records: tuple[Record[bytes], ...] | None = None
+        self._unpacked: tuple[bytes, ...] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def end(self) -> int:
+        """The offset after the last."""
+        return self.start + self._count
+
+    @property
+    def values(self) -> tuple[bytes, ...]:  # type: ignore[override]  # made when it is asked for
+        """The values. Their crc was checked when they were read, and what they are when they were published."""
+        if self._unpacked is None:
+            self._unpacked = _joined([unpack(one, verify=False).values for one in self.packs or () if one is not None])
+        return self._unpacked
+
+    def cut(self, start: int, end: int) -> Slice:
+        """The part [start, end) of this slice; as long as that is whole batches, they stay packed."""
+        bounds = [stretch.offset for stretch in self.stretches] + [self.end]
+        if start not in bounds or end not in bounds or self.packs is None:
+            return super().cut(start, end)
+        first, last = bounds.index(start), bounds.index(end)
+        return PackedSlice(
+            self.topic, self.epoch, start, end - start, self.stretches[first:last], self.packs[first:last]
+        )
+
+
+_NO_METAS: Mapping[int, Meta] = {}
 _offset = attrgetter("offset")
 
 

@@ -14,3 +14,13 @@ crc_of: Callable[[bytes], int] = google_crc32c.value
 
 crc_extended: Callable[[int, bytes], int] = google_crc32c.extend
 """The crc of bytes that had one so far, and some more."""
+
+BEFORE_CRC = 0x9BE09BAB
+"""Four zero bytes bring this crc to 0, where every crc starts. XORed with four others, it is brought there by those."""
+
+
+def crc_behind(data: bytes) -> int:
+    """The crc of all that follows the first four bytes, which is not copied for it."""
+    if len(data) < 4:
+        return 0
+    return crc_extended(int.from_bytes(data[:4], "little") ^ BEFORE_CRC, data)

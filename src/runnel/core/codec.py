@@ -91,10 +91,15 @@ class Codec(Generic[T]):
 
     def succeed(self, topic: str, earlier: Codec[Any] | Schema) -> None:
         """Raise SchemaConflict unless this type may follow `earlier` on `topic`."""
-        if self.encoding != earlier.encoding:
-            raise SchemaConflict(topic, f"it is encoded as {earlier.encoding}, not {self.encoding}")
-        if why := _not_grown(_parts(earlier.schema), _parts(self.schema)):
-            raise SchemaConflict(topic, why)
+        check_succession(topic, self, earlier)
+
+
+def check_succession(topic: str, later: Codec[Any] | Schema, earlier: Codec[Any] | Schema) -> None:
+    """Raise SchemaConflict unless `later` may follow `earlier` on `topic`."""
+    if later.encoding != earlier.encoding:
+        raise SchemaConflict(topic, f"it is encoded as {earlier.encoding}, not {later.encoding}")
+    if why := _not_grown(_parts(earlier.schema), _parts(later.schema)):
+        raise SchemaConflict(topic, why)
 
 
 def _located(message: str) -> tuple[str, str]:

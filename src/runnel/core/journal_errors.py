@@ -19,8 +19,8 @@ class FolderInUse(NotNow):
         self.folder, self.pid = folder, pid
         who = "another broker in this process or another" if pid is None else f"process {pid}"
         super().__init__(
-            f"{folder!r} is open in {who}; one broker owns a folder: close that one, or share it "
-            "inside the program. `runnel log`, `topic list` and `group list` work meanwhile"
+            f"{folder!r} is open in {who}, which does not share it or was not to be joined: close that one, or open it "
+            "with share=True in both. `runnel log`, `topic list` and `group list` work meanwhile"
         )
 
 
@@ -134,16 +134,22 @@ class NotWritten(NotNow):
 
 
 class OutcomeUnknown(NotNow):
-    """A publish that was being written when the journal failed: it may be there after reopening, or not."""
+    """Something that was under way when the journal failed or the connection was lost: it may be done, or not."""
 
     code = "outcome_unknown"
 
-    def __init__(self, why: str) -> None:
+    def __init__(self, why: str, *, committing: bool = False) -> None:
         self.why = why
-        super().__init__(
-            f"it was being written when the journal failed, and may or may not be there after reopening: {why}; "
-            "look at the end of the topic then, or publish it again if twice does no harm"
-        )
+        if committing:
+            super().__init__(
+                f"the server was asked to commit a transaction, and nobody knows whether it did: {why}; "
+                "do it again if it has a mark, which makes sure that it happens once, or look at what it publishes"
+            )
+        else:
+            super().__init__(
+                f"it was being written when the journal failed, and may or may not be there after reopening: {why}; "
+                "look at the end of the topic then, or publish it again if twice does no harm"
+            )
 
 
 class NoArchive(UsageError):

@@ -40,7 +40,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec.structs import astuple
 
-from runnel.core.checksum import crc_extended, crc_of
+from runnel.core.checksum import BEFORE_CRC, crc_extended, crc_of
 from runnel.core.compression import COMPRESSIONS, compress, decompress
 from runnel.core.errors import BadBatch, TooLarge
 from runnel.core.payload import _HEADER_NAME
@@ -61,10 +61,7 @@ _PLAIN = Meta()
 _RESERVED = bytes(7)
 _AFTER_CRC = Struct("<BBHIIIQQIB7x")
 _WHOLE = Struct("<IBBHIIIQQIB7s")
-
-# Four zero bytes bring this crc to 0, where every crc starts. Therefore `crc_extended(crc ^ _BEFORE_CRC, batch)`
-# is at its start when it has passed the crc in front of the batch, and the rest needs no copy to be checked.
-_BEFORE_CRC = 0x9BE09BAB
+_NUMBERS = Struct("<QQ")
 
 _LAST_MICROSECOND = 253_402_300_799_999_999  # of the year 9999, the last that a datetime can show
 _Time = Annotated[int, msgspec.Meta(ge=0, le=_LAST_MICROSECOND)]
@@ -260,6 +257,13 @@ def pack_body(
     return b"".join((crc_extended(crc_of(after), body).to_bytes(4, "little"), after, body))
 
 
+def renumbered(data: bytes, producer: int, sequence: int) -> bytes:
+    """The same batch, with other numbers of its producer."""
+    after = b"".join((data[4:20], _NUMBERS.pack(producer, sequence), data[36:HEADER_SIZE]))
+    body = data[HEADER_SIZE:]
+    return b"".join((crc_extended(crc_of(after), body).to_bytes(4, "little"), after, body))
+
+
 def _gathered(
     values: Sequence[bytes],
     metas: Sequence[Meta | None] | None,
@@ -336,7 +340,7 @@ def unpack(data: bytes | memoryview, *, verify: bool = True) -> Unpacked:
     if not isinstance(data, bytes):
         data = bytes(data)
     header = read_header(data)
-    if verify and crc_extended(header.crc ^ _BEFORE_CRC, data) != header.crc:
+    if verify and crc_extended(header.crc ^ BEFORE_CRC, data) != header.crc:  # as crc_behind does
         raise BadBatch("its checksum does not fit")
     body = body_of(header, data)
     try:
@@ -352,12 +356,17 @@ def unpack(data: bytes | memoryview, *, verify: bool = True) -> Unpacked:
     return unpacked
 
 
-def check(data: bytes | memoryview) -> Packed:
-    """The header of a batch that a door may let in: all that `unpack` asks, and headers that `publish` would take."""
+def admit(data: bytes | memoryview) -> Unpacked:
+    """The records of a batch that a door may let in: all that `unpack` asks, and headers that `publish` would take."""
     unpacked = unpack(data)
     if unpacked.headers is not None:
         _check_headers(unpacked.headers)
-    return unpacked.header
+    return unpacked
+
+
+def check(data: bytes | memoryview) -> Packed:
+    """The header of a batch that a door may let in."""
+    return admit(data).header
 
 
 def last_delta(data: bytes | memoryview) -> int:

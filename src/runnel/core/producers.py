@@ -9,6 +9,7 @@ Below: position, errors. Above: journal.ledger, broker.once.
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -20,8 +21,14 @@ from runnel.core.transaction_errors import SequenceForgotten, SequenceGap, Seque
 MAX_PRODUCERS = 16_384
 MAX_POSITIONS = 64
 MAX_SECONDS = 24 * 3600.0
+MAX_SEQUENCE = 2**63 - 1
 
 _FIELDS = 4  # of a stretch: its first number, the number behind its last, and the epoch and offset of its first
+
+
+def id_of(name: str) -> int:
+    """The id of the producer that is called `name`: 64 bits, and never 0."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") or 1
 
 
 class Producer:

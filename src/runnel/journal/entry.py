@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from runnel.core.checksum import crc_extended, crc_of
+from runnel.core.checksum import crc_behind, crc_extended, crc_of
 from runnel.core.journal_errors import FormatUnknown
 
 MAGIC = b"rnle"
@@ -168,7 +168,7 @@ def body_crc(kind: int, body: bytes) -> int:
     """The crc of a body as the table holds it. Some begin with their own crc, of all that follows it."""
     if kind not in SELF_CHECKED:
         return crc_of(body)
-    own = crc_of(body[4:])
+    own = crc_behind(body)
     return own if body[:4] == own.to_bytes(4, "little") else ~own & 0xFFFFFFFF
 
 

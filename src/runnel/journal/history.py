@@ -224,7 +224,7 @@ class History:
         if len(data) >= HEADER.size:
             magic, _, length, *_ = HEADER.unpack_from(data)
             if magic == entry.MAGIC and plan.size < length <= plan.source.written - plan.position:
-                data += plan.source.file.read(plan.position + len(data), length - len(data))
+                data = plan.source.file.read(plan.position, length)  # again, and not the rest: joining costs more
         return data
 
     @staticmethod

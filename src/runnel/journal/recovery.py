@@ -129,13 +129,14 @@ def _scan_tail(
     end = START
     for found in segment.entries(data, START, info, START):
         proven, end = max(proven, found.synced), found.end
-    later = segment.next_whole(data, end, info)
+    last = segment.written_end(data)
+    later = segment.next_whole(data, end, info) if last > end else None
     while later is not None:  # whole entries behind a bad one: what they say about syncs counts
         proven = max(proven, later.synced)
         later = segment.next_whole(data, later.end, info)
     if end < proven:
         raise JournalDamaged(info.name, end, f"the journal was synced up to {proven}")
-    tail = Tail(info, IndexBuilder(), unproven=[], cut_bytes=max(0, len(data.rstrip(b"\0")) - end))
+    tail = Tail(info, IndexBuilder(), unproven=[], cut_bytes=max(0, last - end))
     for found in segment.entries(data, START, info, START):
         tail.entries += 1
         if found.end <= proven:

@@ -19,6 +19,8 @@ from runnel.journal.entry import Entry, Part
 from runnel.journal.storage import File, Storage
 
 VERSION = 1
+
+_ZEROS = bytes(64 * 1024)
 MAGIC = b"runnel/s"
 START = 64  # where the first entry lies
 ZERO_STEP = 256 * 1024
@@ -164,3 +166,16 @@ def next_whole(data: bytes, start: int, info: SegmentInfo) -> Entry | None:
             return found
         at = data.find(entry.MAGIC, at + 1)
     return None
+
+
+def written_end(data: bytes) -> int:
+    """Where the last byte that is not zero ends: what is behind it was reserved, and never written.
+
+    Whole pieces are compared at once. To strip 64 MiB byte by byte takes an eighth of a second, of the time in which
+    nobody can use the folder.
+    """
+    end = len(data)
+    while end >= len(_ZEROS) and data[end - len(_ZEROS) : end] == _ZEROS:
+        end -= len(_ZEROS)
+    begin = max(0, end - len(_ZEROS))
+    return begin + len(data[begin:end].rstrip(b"\0"))

@@ -23,7 +23,7 @@ from runnel.core.trace import HEADER
 if TYPE_CHECKING:
     from runnel.broker.broker import Broker
     from runnel.broker.delivery import Delivery
-    from runnel.broker.statistics import Statistics
+    from runnel.core.statistics import Statistics
 
 SYSTEM = "runnel"
 

@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from runnel.broker.cleaning import CleanerStatistics
-    from runnel.broker.handler import HandlerStatistics
-    from runnel.broker.journal_statistics import JournalStatistics
-    from runnel.broker.statistics import GroupStatistics, Statistics
+    from runnel.core.statistics import (
+        CleanerStatistics,
+        GroupStatistics,
+        HandlerStatistics,
+        JournalStatistics,
+        Statistics,
+    )
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MAX_TOPICS = 1000

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from runnel.core.errors import RunnelError, SubscriptionEnded
+from runnel.broker.intake import Late
+from runnel.core.errors import BrokerClosed, RunnelError, SubscriptionEnded
 from runnel.core.network_errors import LimitExceeded, ProtocolError, PublishCancelled
 from runnel.core.position import Span
 from runnel.server.calls import CALLS, Caller, check_method
@@ -24,7 +26,7 @@ from runnel.server.members import Member
 from runnel.server.serving import Serving
 from runnel.server.streams import Stream
 from runnel.wire.frame import Kind, frame
-from runnel.wire.layouts import published_frame, read_credit, read_publish, read_unsubscribe
+from runnel.wire.layouts import published_frame, read_counts, read_credit, read_publish, read_unsubscribe
 from runnel.wire.messages import (
     VERSION,
     Goodbye,
@@ -40,6 +42,7 @@ from runnel.wire.messages import (
 from runnel.wire.trouble import error_frame
 
 FEATURES = ("groups", "transactions", "stages", "requests")
+_MAY_WAIT = {"transact": "committing a transaction", "request": "waiting for a reply"}  # calls that may, for long
 _RAW_LENGTH = slice(16, 20)  # in the header of a batch: see core.packing
 PENDING = "too much of what it published is not answered yet"
 
@@ -72,7 +75,7 @@ class NativeSession:
         self._members: dict[int, Member] = {}
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._stopping: set[asyncio.Task[None]] = set()  # calls that nobody waits for any more
-        self._finishing = self._draining = False
+        self._finishing = self._draining = self._parted = False
         self.handlers: list[Callable[[int, int, int, bytes], None]] = [self._too_early] * (max(Kind) + 1)
         self.handlers[Kind.HELLO] = self._hello
 
@@ -117,6 +120,9 @@ class NativeSession:
         """The server stops."""
         self._draining = True
         self._connection.send(frame(Kind.GOODBYE, 0, encode(Goodbye(reason=reason, retry=retry))))
+        for publish in [*self._late.values()]:
+            if not publish.is_stored:
+                publish.give_up()  # not answered: the client sends it again, to the next server
         self._look_for_end()
 
     def describe(self) -> dict[str, Any]:
@@ -131,7 +137,7 @@ class NativeSession:
 
     def _look_for_end(self) -> None:
         """Close, if somebody has said goodbye and nothing is under way."""
-        if self._pending or self._calls:
+        if self._pending or self._calls or (self._finishing and not self._parted):
             return
         if self._draining:
             self._connection.close(listen=True)
@@ -189,7 +195,32 @@ class NativeSession:
 
     def _goodbye(self, flags: int, extra: int, id: int, payload: bytes) -> None:
         decode(Goodbye, payload)
+        if self._finishing:
+            return
         self._finishing = True
+        if self._pending or self._calls:
+            parting = self._connection.loop.create_task(self._part_later())
+            self._stopping.add(parting)
+            parting.add_done_callback(self._stopping.discard)
+        else:
+            self._part()
+
+    async def _part_later(self) -> None:
+        """What is on its way to disk is seen first, by those who part too."""
+        with suppress(RunnelError):
+            await self._serving.broker._bus.flushed()
+        self._connection.guard(self._part)
+
+    def _part(self) -> None:
+        """Nothing more is waited for: no room, no reply, and no records beyond those that are there."""
+        self._parted = True
+        for publish in [*self._late.values()]:
+            if not publish.is_stored:
+                publish.give_up(BrokerClosed("publishing"))
+        for id, call in [*self._calls.items()]:
+            if (doing := _MAY_WAIT.get(call.get_name())) is not None:
+                self._connection.send(error_frame(id, BrokerClosed(doing)))
+                self._stop_call(id)
         for stream in [*self._streams.values()]:
             stream.feed.finish()
         for member in [*self._members.values()]:
@@ -207,7 +238,7 @@ class NativeSession:
         self._pending_bytes += publish.size
         readers: Iterable[Any] = ()
         if about is not None and about.reads:
-            readers = [stream.feed for one in about.reads if (stream := self._streams.get(one)) is not None]
+            readers = [reader for one in about.reads if (reader := self._reader(one)) is not None]
         intake = self._intake
         take_back = intake.publish(topic, batch, about, publish, readers)  # type: ignore[arg-type]
         if take_back is not None and publish in self._pending:
@@ -218,6 +249,13 @@ class NativeSession:
         if intake.is_turn_over:
             intake.is_turn_over = False
             self._connection.rest()
+
+    def _reader(self, id: int) -> Any:
+        """Whom a publish would wait for that is read by subscription `id` alone; None: others read, too."""
+        if (stream := self._streams.get(id)) is not None:
+            return stream.feed
+        member = self._members.get(id)
+        return member.feed.reader if member is not None and member.feed.reader.members == 1 else None
 
     def published(self, publish: _Publish, result: Span | Exception | None) -> None:
         """A publish has come to its end; None: nobody wants to know."""
@@ -239,9 +277,8 @@ class NativeSession:
     def _cancel(self, flags: int, extra: int, id: int, payload: bytes) -> None:
         if (publish := self._late.get(id)) is not None:
             publish.give_up(PublishCancelled())  # what was published behind it has to be numbered again
-        elif (call := self._calls.pop(id, None)) is not None:
-            self._stopping.add(call)
-            call.cancel()
+        else:
+            self._stop_call(id)
 
     # -- subscribing --------------------------------------------------------------------------------------------
 
@@ -281,7 +318,7 @@ class NativeSession:
     def _credit(self, flags: int, extra: int, id: int, payload: bytes) -> None:
         given, place, ask = read_credit(flags, payload)
         if (stream := self._streams.get(id)) is not None:  # else it ended, and the client does not know yet
-            stream.credit(given, place, ask)
+            stream.credit(given, place, ask, read_counts(flags, payload))
 
     def _unsubscribe(self, flags: int, extra: int, id: int, payload: bytes) -> None:
         place = read_unsubscribe(flags, payload)
@@ -340,11 +377,17 @@ class NativeSession:
         except RunnelError as error:
             self._connection.send(error_frame(id, error))
         else:
-            self._begin_call(id, CALLS[method](Caller(self._serving, self.member), args))
+            self._begin_call(id, CALLS[method](Caller(self._serving, self.member), args), method)
 
-    def _begin_call(self, id: int, work: Coroutine[Any, Any, Any]) -> None:
-        task = self._calls[id] = self._connection.loop.create_task(self._answer(id, work))
+    def _begin_call(self, id: int, work: Coroutine[Any, Any, Any], name: str = "") -> None:
+        task = self._calls[id] = self._connection.loop.create_task(self._answer(id, work), name=name)
         task.add_done_callback(partial(self._call_over, id, work))
+
+    def _stop_call(self, id: int) -> None:
+        """Nobody waits for the answer any more."""
+        if (call := self._calls.pop(id, None)) is not None:
+            self._stopping.add(call)
+            call.cancel()
 
     async def _answer(self, id: int, work: Coroutine[Any, Any, Any]) -> None:
         try:
@@ -372,7 +415,12 @@ class _Publish:
     def __init__(self, session: NativeSession, id: int, size: int) -> None:
         self._session: NativeSession | None = session
         self.id, self.size = id, size
-        self.take_back: Callable[[], object] | None = None
+        self.take_back: Late | None = None
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it waits for nothing any more but for those who read it."""
+        return self.take_back is not None and self.take_back.is_stored
 
     def __call__(self, result: Span | Exception) -> None:
         session, self._session = self._session, None

@@ -10,18 +10,20 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from runnel.broker.cursor import SLICE
 from runnel.broker.feed import Feed, open_feed
 from runnel.broker.piece import Piece
 from runnel.core.position import Position
 from runnel.server.connection import Connection
 from runnel.server.serving import Serving
 from runnel.wire.frame import Kind, frame
-from runnel.wire.layouts import deliver_head
+from runnel.wire.layouts import Counts, deliver_head
 from runnel.wire.messages import AtSequence, Subscribe, Subscribed, encode, gap_note, read_policy, read_start
 from runnel.wire.trouble import error_frame
 
 QUANTUM = 256 << 10  # bytes after which another subscription of the connection has its turn
 MAX_CREDIT = 1 << 40
+WHOLE = 1 << 16  # records: a large batch from disk leaves as it lies there; cut, it would be packed again for each
 
 
 class Stream:
@@ -34,7 +36,8 @@ class Stream:
         self.queued = False
         self._connection, self._over = connection, over
         self._credit = asked.credit or serving.options.credit
-        self._asks = 0
+        self._asks = self._limit = 0
+        self._counted = False  # whether the reader says what it took up
         self._done = False  # nobody reads any more
         self._left: deque[Piece] = deque()  # taken, and not sent yet
         self._topic, self._topic_bytes = "", b""
@@ -62,10 +65,15 @@ class Stream:
         self._ready()
         return frame(Kind.SUBSCRIBED, self.id, encode(told))
 
-    def credit(self, given: int, place: int | None, ask: bool) -> None:
+    def credit(self, given: int, place: int | None, ask: bool, counts: Counts | None = None) -> None:
         """The reader has room again, asked beyond a place, or asks for more."""
         if place is not None:
             self.feed.confirm(place)
+        if counts is not None:
+            self._counted, self._limit = True, counts.limit
+            self.feed.count(counts.taken, counts.expired, counts.unreadable)
+        elif not self._counted:
+            self.feed.count_all()
         self._credit = min(self._credit + given, MAX_CREDIT)
         if ask:
             self._asks = 1
@@ -77,6 +85,8 @@ class Stream:
             self.feed.confirm(place)
         if not self._done:
             self._done = True
+            if place is not None and not self._counted:
+                self.feed.count_all()
             self._left.clear()
             self.feed.leave()
             del self._connection, self._over  # or the feed, which calls back, would keep them until somebody sweeps
@@ -103,7 +113,7 @@ class Stream:
         return True
 
     def _take(self) -> bool:
-        taking = self.feed.take()
+        taking = self.feed.take(WHOLE if self._eager else min(self._limit or SLICE, SLICE))
         if taking is None:
             if self.feed.ended:
                 self._end()

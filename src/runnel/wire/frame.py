@@ -71,12 +71,13 @@ class Kind(IntEnum):
 HAS_ABOUT = 1  # PUBLISH: what a message says about itself lies between topic and batch
 PLACE_COUNTS = 1  # CREDIT, UNSUBSCRIBE: the place is meant
 ASK = 2  # CREDIT: one take may be sent
+COUNTS = 4  # CREDIT: how much a take may have, and what the reader counts, are said too
 DROPPED = 1  # DELIVER: these records were dropped, and are shown for on_drop
 MORE = 1  # GRANT: another frame of the same lease follows at once
 
 FLAGS: dict[Kind, int] = {
     Kind.PUBLISH: HAS_ABOUT,
-    Kind.CREDIT: PLACE_COUNTS | ASK,
+    Kind.CREDIT: PLACE_COUNTS | ASK | COUNTS,
     Kind.DELIVER: DROPPED,
     Kind.UNSUBSCRIBE: PLACE_COUNTS,
     Kind.GRANT: MORE,

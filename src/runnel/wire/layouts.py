@@ -11,12 +11,13 @@ from struct import Struct
 from typing import NamedTuple
 
 from runnel.core.network_errors import ProtocolError
-from runnel.wire.frame import ASK, DROPPED, HAS_ABOUT, HEADER, HEADER_SIZE, MORE, PLACE_COUNTS, Kind, frame
+from runnel.wire.frame import ASK, COUNTS, DROPPED, HAS_ABOUT, HEADER, HEADER_SIZE, MORE, PLACE_COUNTS, Kind, frame
 from runnel.wire.messages import About, decode, encode
 
 _LENGTH = Struct("<I")  # of the About of a PUBLISH
 _PUBLISHED = Struct("<QQQ")  # epoch, first offset, last offset
 _CREDIT = Struct("<IQ")  # bytes, place
+_COUNTS = Struct("<IQIQQQ")  # the same; records that one take may have; taken up, expired, unreadable
 _PLACE = Struct("<Q")
 _DELIVER = Struct("<QQQq")  # epoch, first offset, first sequence, time
 _GRANT = Struct("<QQQqQQI")  # and lease, first place, attempt
@@ -105,16 +106,34 @@ def read_published(payload: bytes) -> tuple[int, int, int]:
 # -- subscribing ------------------------------------------------------------------------------------------------
 
 
-def credit_frame(id: int, given: int, place: int | None = None, *, ask: bool = False) -> bytes:
+class Counts(NamedTuple):
+    """What a reader says of itself: how much it wants at once, and what became of what it was sent, in all."""
+
+    limit: int  # records that one take may have; 0: as many as the server sends
+    taken: int  # records that its user took up, whatever became of them:
+    expired: int  # those whose time ran out on the way
+    unreadable: int  # those that it could not decode
+
+
+def credit_frame(
+    id: int, given: int, place: int | None = None, *, ask: bool = False, counts: Counts | None = None
+) -> bytes:
     """Credit for subscription `id`; `place`: all before it was processed; `ask`: one take may be sent."""
     flags = (ASK if ask else 0) | (0 if place is None else PLACE_COUNTS)
-    return frame(Kind.CREDIT, id, _CREDIT.pack(given, place or 0), flags)
+    if counts is None:
+        return frame(Kind.CREDIT, id, _CREDIT.pack(given, place or 0), flags)
+    return frame(Kind.CREDIT, id, _COUNTS.pack(given, place or 0, *counts), flags | COUNTS)
 
 
 def read_credit(flags: int, payload: bytes) -> tuple[int, int | None, bool]:
     """(bytes given back, place or None, whether one take is asked for)."""
-    given, place = _exactly("CREDIT", _CREDIT, payload)
+    given, place, *_ = _exactly("CREDIT", _COUNTS if flags & COUNTS else _CREDIT, payload)
     return given, place if flags & PLACE_COUNTS else None, bool(flags & ASK)
+
+
+def read_counts(flags: int, payload: bytes) -> Counts | None:
+    """What the reader says of itself in a CREDIT, if it does."""
+    return Counts(*_exactly("CREDIT", _COUNTS, payload)[2:]) if flags & COUNTS else None
 
 
 def unsubscribe_frame(id: int, place: int | None = None) -> bytes:

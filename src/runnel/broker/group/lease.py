@@ -6,7 +6,7 @@ its lower end. Every grant has its own lease, so that an ack from an earlier gra
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class Lease:
         "item",
         "low",
         "member",
+        "on_end",
         "promised",
         "queued",
         "renewal",
@@ -80,12 +81,19 @@ class Lease:
         self.low = self.handed = first
         self.renewal = 0
         self.ended = False  # expired, or its member left: acks come too late
+        self.on_end: Callable[[], None] | None = None  # who must hear of it at once, being far away
         self.promised: dict[int, bool] | None = None  # to be acked by a transaction; True: nobody else looks after it
         self._settled: set[int] | None = None  # above `low`, for acks out of order
 
     def __repr__(self) -> str:
         state = "ended" if self.ended else f"{len(self)} open"
         return f"<Lease of {self.member.name!r} [{self.first}, {self.end}), attempt {self.attempt}, {state}>"
+
+    def lapse(self) -> None:
+        """It is over: what was not settled is no longer the member's."""
+        self.ended = True
+        if self.on_end is not None:
+            self.on_end()
 
     def __len__(self) -> int:
         """How many places are not settled."""

@@ -360,7 +360,7 @@ class Group:
     def clear(self) -> None:
         """Forget all that was brought: the position was reset. Acks of what is out come too late."""
         for lease in self._leases:
-            lease.ended = True
+            lease.lapse()
         for member in self._ring:
             member.held = member.held_bytes = 0
         self.outstanding = self._bytes = 0
@@ -414,7 +414,7 @@ class Group:
 
     def _end(self, lease: Lease, reason: str, now: float) -> list[DeadLetter]:
         """End a lease: what was seen is to be tried again, what was not seen is as it was."""
-        lease.ended = True
+        lease.lapse()
         self._leases.remove(lease)
         lease.member.held -= len(lease)
         self.outstanding -= len(lease)

@@ -1,0 +1,265 @@
+"""Batches from afar: looked at once, then stored and handed on in the very bytes that they came in.
+
+Nothing of what a client sends is believed: its checksum, its columns, its lengths and its limits are checked
+before anything of it is appended. The usual publish takes no task and no future: `done` is called when it landed.
+Below: publisher, once, core.packing. Above: server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from runnel.broker.gate import Entry
+from runnel.broker.log import Log
+from runnel.broker.topic import Topic
+from runnel.core.codec import Schema
+from runnel.core.errors import (
+    BadBatch,
+    BrokerClosed,
+    RunnelError,
+    Stalled,
+    TooLarge,
+    TopicDeleted,
+    ValidationFailed,
+    WouldDeadlock,
+)
+from runnel.core.options import TopicOptions
+from runnel.core.packing import BYTES, DELTAS, JSON, MSGPACK, TIMES, Unpacked, admit
+from runnel.core.position import Position, Span
+from runnel.core.publishing import MAX_ENTRY_BYTES, MAX_ENTRY_RECORDS, MAX_RECORD_BYTES, check_expected
+from runnel.surface.waiting import all_done
+
+if TYPE_CHECKING:
+    from runnel.broker.broker import Broker
+    from runnel.broker.transaction import Transaction
+    from runnel.core.publication import Publication
+    from runnel.wire.messages import About
+
+Done = Callable[[Span | Exception], None]
+
+MAX_KNOWN = 65_536  # topics whose logs are remembered
+
+_PLAIN = TopicOptions()
+_CONTENT = {"json": JSON, "msgpack": MSGPACK}
+_PARSE: dict[str, Callable[[bytes], Any]] = {"json": msgspec.json.decode, "msgpack": msgspec.msgpack.decode}
+
+
+class Intake:
+    """The way into a broker for those who publish packed batches. One for all doors of a server."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._bus = broker._bus
+        self._bus.timeline.keeps_packed = True
+        self._logs: dict[str, Log] = {}
+        self._late: Counter[int] = Counter()  # producers with publishes that wait for something, and how many
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.is_turn_over = (
+            False  # whether readers should be let run before more is published; who acts on it resets it
+        )
+
+    def __repr__(self) -> str:
+        return f"<Intake, {len(self._tasks)} publishes wait>"
+
+    def publish(
+        self, topic: str, data: bytes, about: About | None, done: Done, readers: Collection[Any] = ()
+    ) -> Late | None:
+        """Publish a batch; `done` is called once, with where it is or what was wrong, perhaps before this returns.
+
+        The result, if there is one, takes the publish back while it waits for room. `readers` are the feeds and
+        groups whose only reader is the very one that publishes: waiting for them would be for ever.
+        """
+        bus = self._bus
+        try:
+            entry = self.entry(topic, data, about)
+            log = self._log(topic, about)
+            waits = about is not None and (about.wait or about.expected_offset is not None)
+            if waits or (entry.producer and entry.producer in self._late):
+                if readers and (ahead := bus.publisher.once.waits_for(entry.producer)) is not None:
+                    _check_not_ones_own(ahead, entry, readers)
+                return self._publish_late(log, entry, about, done)
+            first = bus.publisher.append_now(log, entry)
+            if first is None:
+                _check_not_ones_own(log, entry, readers)
+                return self._publish_late(log, entry, about, done)
+        except RunnelError as error:
+            done(error)
+            return None
+        span = _span(entry.known or log.position(first), entry)
+        if entry.gathering is not None:
+            entry.gathering.listeners.append(lambda error: done(span if error is None else error))
+        elif (landed := bus.publisher.once.landing(log, entry, first)) is not None:  # it is there, or on its way
+            landed.add_done_callback(lambda landed: done(_failure(landed) or span))
+        else:
+            self.is_turn_over = self.is_turn_over or (log.stored is None and bus.is_turn_over(log))
+            done(span)
+        return None
+
+    def add(self, tx: Transaction, topic: str, data: bytes, about: About | None) -> Publication:
+        """Publish a batch at the end of a transaction."""
+        entry = self.entry(topic, data, about)
+        entry.packed, entry.producer = None, 0  # one batch a topic and transaction; what it is repeated by, is the mark
+        options, schema = self._said(about)
+        handle: Topic[Any] = Topic(self._bus, topic, cast(Any, schema), options)  # made when all of it is known to be right
+        return tx._want(handle, entry, None if about is None else about.expected_offset)
+
+    def declare(self, topic: str, options: dict[str, Any], schema: Schema | None) -> None:
+        """Make a topic, or check that it is there with these options and this type."""
+        catalog = self._bus.catalog
+        catalog.find(topic, catalog.check(TopicOptions.of(options)), schema, declared=True)
+
+    # -- looking at it ------------------------------------------------------------------------------------------
+
+    def entry(self, topic: str, data: bytes, about: About | None) -> Entry:
+        """What a batch appends, checked as `publish` checks what is given to it."""
+        batch = admit(data)
+        header, values = batch.header, batch.values
+        if header.columns & (DELTAS | TIMES):
+            raise BadBatch("it says which offsets or times its records have; these are the broker's to give")
+        size = sum(map(len, values))
+        if header.count > MAX_ENTRY_RECORDS:
+            raise TooLarge(f"a batch for {topic!r}", header.count, "max_entry_records", MAX_ENTRY_RECORDS)
+        if size > MAX_RECORD_BYTES and (largest := max(map(len, values))) > MAX_RECORD_BYTES:
+            raise TooLarge(f"a record for {topic!r}", largest, "max_record_bytes", MAX_RECORD_BYTES)
+        entry = Entry(values, None, size, packed=data)
+        if header.producer:
+            entry.producer, entry.producer_sequence = header.producer, header.producer_sequence
+        if about is not None:
+            entry.message_id, entry.expected_offset = about.message_id, check_expected(about.expected_offset)
+            if about.message_id is not None and header.count > 1:
+                raise BadBatch(f"it has a message id and {header.count} records; an id is for one")
+        if batch.metas:
+            entry.metas = [batch.metas.get(at) for at in range(header.count)]
+            entry.extra = sum(meta.weight for meta in batch.metas.values())
+        if size + entry.extra > MAX_ENTRY_BYTES:
+            raise TooLarge(f"a batch for {topic!r}", size + entry.extra, "max_entry_bytes", MAX_ENTRY_BYTES)
+        self._check_type(topic, batch)
+        return entry
+
+    def _check_type(self, topic: str, batch: Unpacked) -> None:
+        """Where only the schema of a topic is known, at least what its values are written in must be right."""
+        log = self._bus.catalog.logs.get(topic)
+        if log is None or log.codec is not None or log.schema is None:
+            return  # a codec looks at every value, later
+        encoding, content = log.schema.encoding, batch.header.content_type
+        if content == _CONTENT[encoding]:
+            return  # whoever wrote it validated it, and its schema was agreed on
+        name = log.schema.schema.get("title", "its type")
+        if content != BYTES:
+            raise ValidationFailed(topic, name, "the value", f"it is not written as {encoding}")
+        for value in batch.values:
+            try:
+                _PARSE[encoding](value)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                raise ValidationFailed(topic, name, "the value", str(error)) from None
+
+    def _log(self, topic: str, about: About | None) -> Log:
+        """The log of a topic; made, and agreed upon, the first time that somebody publishes to it."""
+        said = about is not None and (about.options or about.schema)
+        known = self._logs.get(topic)
+        if known is not None and not known.deleted and not said and known.stored is not None:
+            if self._bus.home.closed:
+                raise BrokerClosed("publishing")
+            return known
+        if len(self._logs) >= MAX_KNOWN:
+            self._logs.clear()
+        found = self._logs[topic] = self._bus.catalog.find(topic, *self._said(about))
+        return found
+
+    def _said(self, about: About | None) -> tuple[TopicOptions, Schema | None]:
+        """What a publish says of its topic."""
+        options, schema = _PLAIN, None
+        if about is not None and about.options:
+            options = self._bus.catalog.check(TopicOptions.of(about.options))
+        if about is not None and about.schema:
+            schema = Schema(about.schema.encoding, about.schema.schema)
+        return options, schema
+
+    # -- the long way -------------------------------------------------------------------------------------------
+
+    def _publish_late(self, log: Log, entry: Entry, about: About | None, done: Done) -> Late:
+        """Publish what has to wait for something first: room, an offset, or those who read it."""
+        self._late[entry.producer] += 1
+        late = Late()
+
+        async def publish() -> None:
+            try:
+                result: Span | Exception = await self._published(log, entry, about, late)
+            except RunnelError as error:
+                result = error
+            finally:
+                self._late[entry.producer] -= 1
+                if not self._late[entry.producer]:
+                    del self._late[entry.producer]
+            done(result)
+
+        task = late.task = asyncio.get_running_loop().create_task(publish())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return late
+
+    async def _published(self, log: Log, entry: Entry, about: About | None, late: Late) -> Span:
+        bus = self._bus
+        if entry.expected_offset is not None:
+            await bus.publisher.until_known(log, entry.expected_offset)
+        if log.deleted:
+            raise TopicDeleted(log.name, log.epoch)
+        if entry.producer:
+            position = await bus.publisher.once.publish(log, entry)
+        else:
+            first = bus.publisher.append_now(log, entry)
+            if first is None:
+                first = await bus.publisher.append_later(log, entry)
+            if log.stored is not None:
+                await bus.until_durable(log, entry, first)
+            position = log.position(first)
+        late.is_stored = True
+        if about is not None and about.wait:
+            await self._processed(log, position, about.timeout)
+        return _span(position, entry)
+
+    async def _processed(self, log: Log, position: Position, timeout: float | None) -> None:
+        """Return when every current subscriber has asked beyond the record at `position`."""
+        bus = self._bus
+        watched = {} if bus.home.closed else bus.watch(log, position)
+        await all_done(watched, timeout, bus.clock)
+        if stalled := [label for passed, label in watched.items() if not passed.done()]:
+            raise Stalled(log.name, position.offset, stalled, timeout or 0.0)
+
+
+class Late:
+    """A publish that waits for something. Called, it is taken back."""
+
+    __slots__ = ("is_stored", "task")
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self.is_stored = False  # only those who read it are waited for
+
+    def __call__(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+
+
+def _span(first: Position, entry: Entry) -> Span:
+    return Span(first, Position(first.epoch, first.offset + len(entry.values) - 1))
+
+
+def _failure(landed: asyncio.Future[None]) -> Exception | None:
+    error = landed.exception()
+    return error if isinstance(error, Exception) else None
+
+
+def _check_not_ones_own(log: Log, entry: Entry, readers: Collection[Any]) -> None:
+    """Raise if a publish would wait, or be in line behind one that waits, for a reader that waits for this publish."""
+    if readers and log.gate is not None:
+        ahead = log.gate.blocked or ()
+        count = len(entry.values) + sum(len(other.entry.values) for other in ahead)
+        size = entry.size + sum(other.entry.size for other in ahead)
+        for flow in log.gate.limited:
+            if flow.owner in readers and not flow.fits(count, size):
+                raise WouldDeadlock(log.name, flow.owner.label)

@@ -1,0 +1,149 @@
+"""What may be published: values, keys, headers and times are checked here, before anything leaves the caller.
+
+Pure: the time is an argument. What comes back is ready to be appended, or packed and sent.
+Below: payload, codec. Above: broker.publisher, the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from runnel.core.codec import Codec
+from runnel.core.errors import InvalidOption, InvalidValue, TooLarge
+from runnel.core.payload import frozen_headers, key_bytes, value_bytes
+from runnel.core.record import NO_HEADERS, Meta
+
+MAX_RECORD_BYTES = 16 * 1024 * 1024
+MAX_ENTRY_BYTES = 64 * 1024 * 1024
+MAX_ENTRY_RECORDS = 1_000_000
+
+Seconds = float | timedelta
+
+# Values, what each carries besides (None: none of them anything), bytes of the values, bytes of keys and headers.
+Weighed = tuple[Sequence[bytes], Sequence[Meta | None] | None, int, int]
+
+
+def one(
+    topic: str,
+    codec: Codec[Any] | None,
+    value: object,
+    key: object = None,
+    headers: Mapping[str, str] | None = None,
+    delay: Seconds | None = None,
+    expires: Seconds | None = None,
+    priority: int = 0,
+    message_id: str | None = None,
+    now: float = 0.0,
+    *,
+    tombstones: bool = False,
+) -> Weighed:
+    """One record, if it may be published; `now` counts where there is a `delay` or `expires`.
+
+    With `tombstones`, which a compacted topic has, no value beside a key means that the key is gone.
+    """
+    if value is None and key is not None and tombstones:
+        data = b""
+    else:
+        data = value_bytes(topic, value) if codec is None else codec.encode(topic, value)
+    size = len(data)
+    if size > MAX_RECORD_BYTES:
+        raise TooLarge(f"a record for {topic!r}", size, "max_record_bytes", MAX_RECORD_BYTES)
+    if message_id is not None and not (isinstance(message_id, str) and 0 < len(message_id) <= 256):
+        raise InvalidOption("message_id", message_id, "a message id is a str of 1 to 256 characters")
+    meta = meta_of(topic, key, headers, delay, expires, priority, now)
+    if meta is None:
+        return (data,), None, size, 0
+    extra = meta.weight
+    if extra > MAX_RECORD_BYTES:
+        raise TooLarge(f"the key and headers of a record for {topic!r}", extra, "max_record_bytes", MAX_RECORD_BYTES)
+    return (data,), (meta,), size, extra
+
+
+def many(
+    topic: str,
+    codec: Codec[Any] | None,
+    values: Sequence[object],
+    keys: Sequence[object] | None = None,
+    headers: Mapping[str, str] | None = None,
+    delay: Seconds | None = None,
+    expires: Seconds | None = None,
+    priority: int = 0,
+    now: float = 0.0,
+) -> Weighed:
+    """Many records, in order, if all of them may be published. The values may still be the caller's own list."""
+    if isinstance(values, bytes | bytearray | memoryview | str) or not isinstance(values, Sequence):
+        raise InvalidValue(topic, "list of values", values, "publish_many takes a sequence; use publish for one value")
+    if not values:
+        raise InvalidOption("values", values, "publish_many needs at least one value")
+    if len(values) > MAX_ENTRY_RECORDS:
+        raise TooLarge(f"a batch for {topic!r}", len(values), "max_entry_records", MAX_ENTRY_RECORDS)
+    data: Sequence[bytes]
+    if codec is not None:
+        data = [codec.encode(topic, value) for value in values]
+    elif list(map(type, values)).count(bytes) == len(values):
+        data = values  # type: ignore[assignment]  # just checked
+    else:
+        data = [value_bytes(topic, value) for value in values]
+    size = sum(map(len, data))
+    if size > MAX_RECORD_BYTES and (largest := max(map(len, data))) > MAX_RECORD_BYTES:
+        raise TooLarge(f"a record for {topic!r}", largest, "max_record_bytes", MAX_RECORD_BYTES)
+    if size > MAX_ENTRY_BYTES:
+        raise TooLarge(f"a batch for {topic!r}", size, "max_entry_bytes", MAX_ENTRY_BYTES)
+    if keys is None:
+        meta = meta_of(topic, None, headers, delay, expires, priority, now)
+        if meta is None:
+            return data, None, size, 0
+        shared = [meta] * len(data)
+        return data, shared, size, _weight(topic, size, shared)
+    if len(keys) != len(data):
+        raise InvalidOption("keys", len(keys), f"there are {len(data)} values; give a key or None for each")
+    metas = [meta_of(topic, key, headers, delay, expires, priority, now) for key in keys]
+    return data, metas, size, _weight(topic, size, metas)
+
+
+def _weight(topic: str, size: int, metas: Sequence[Meta | None]) -> int:
+    """What keys and headers weigh, if that is not too much beside `size` bytes of values."""
+    extra = sum(meta.weight for meta in metas if meta is not None)
+    if size + extra > MAX_ENTRY_BYTES:
+        what = f"a batch for {topic!r}, with its keys and headers,"
+        raise TooLarge(what, size + extra, "max_entry_bytes", MAX_ENTRY_BYTES)
+    return extra
+
+
+def meta_of(
+    topic: str,
+    key: object,
+    headers: Mapping[str, str] | None,
+    delay: Seconds | None,
+    expires: Seconds | None,
+    priority: int,
+    now: float,
+) -> Meta | None:
+    """What a record carries besides its value; None: nothing."""
+    if key is None and not headers and delay is None and expires is None and priority == 0:
+        return None
+    if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 9:
+        raise InvalidOption("priority", priority, "a priority is a whole number from 0 (last) to 9 (first)")
+    return Meta(
+        key_bytes(topic, key),
+        frozen_headers(topic, headers) if headers else NO_HEADERS,
+        None if delay is None else now + _seconds("delay", delay),
+        None if expires is None else now + _seconds("expires", expires),
+        priority,
+    )
+
+
+def check_expected(offset: int | None) -> int | None:
+    """`offset`, if somebody can expect it."""
+    if offset is not None and (isinstance(offset, bool) or not isinstance(offset, int) or offset < 0):
+        raise InvalidOption("expected_offset", offset, "an offset is a whole number, 0 or more")
+    return offset
+
+
+def _seconds(option: str, value: Seconds) -> float:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 10**10:
+        raise InvalidOption(option, value, "expected seconds (or a timedelta), 0 or more")
+    return float(seconds)

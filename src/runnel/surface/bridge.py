@@ -1,0 +1,174 @@
+"""A bridge: what is published here is published there too, each record once.
+
+How far it has come is a mark at the far side, written in the same transaction as the records: so whatever is cut off
+in between, nothing is lost and nothing comes twice. The near side only remembers about where to begin.
+Below: core. Above: broker.broker, client.broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
+from importlib import import_module
+from itertools import groupby
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from runnel.core.errors import InvalidOption, NotNow
+from runnel.core.journal_errors import OutcomeUnknown
+from runnel.core.pattern import check_name, check_pattern
+from runnel.core.record import NO_HEADERS, Record
+
+PATH = "runnel-bridged"  # the header that says which brokers a record came through
+BUFFER = 65_536  # records that a source in memory keeps for the bridge
+RECORDS = 1024  # in one transaction, at most
+PAUSES = (0.05, 0.2, 1.0, 5.0)  # seconds, after the first failure and the next ones
+
+log = logging.getLogger("runnel")
+
+Broker = Any  # wherever it lives: in this process, or at the other end of a line
+
+
+class Bridge:
+    """Records on their way from one broker to another. Made by `broker.bridge(pattern, to=...)`.
+
+    >>> async with bus.bridge("metrics.>", to="runnel://central:7788"):
+    ...     await serve()
+
+    It works while its block lasts; leaving it waits for the transaction in hand, and no longer. `await bridge.run()`
+    is the same without a block, until it is cancelled or the source closes.
+    """
+
+    def __init__(
+        self,
+        source: Broker,
+        pattern: str,
+        to: Broker,
+        *,
+        name: str | None = None,
+        into: str = "{topic}",
+        **options: Any,
+    ) -> None:
+        self.pattern, self.name = check_pattern(pattern), name or f"bridge:{pattern}"
+        if "group" in options or "name" in options or "type" in options:
+            raise InvalidOption("bridge", sorted(options), "a bridge has no group and no type: it reads all, as bytes")
+        try:
+            check_name(into.format(topic="a"))
+        except (KeyError, IndexError, ValueError) as error:
+            raise InvalidOption(
+                "into", into, f"expected a name with {{topic}} in it, such as 'eu.{{topic}}': {error}"
+            ) from None
+        self._source, self._to, self._into, self._options = source, to, into, options
+        self._task: asyncio.Task[None] | None = None
+        self.bridged = 0  # records that are there now, because of it
+        self.repeated = 0  # that were there already, from an earlier try
+        self.missed = 0  # that the source had lost before they were read
+
+    def __repr__(self) -> str:
+        return f"<Bridge {self.name!r}, {self.bridged:,} bridged, {self.missed:,} missed>"
+
+    async def __aenter__(self) -> Bridge:
+        started = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._run(started))
+        await asyncio.wait([self._task, started], return_when=asyncio.FIRST_COMPLETED)
+        if self._task.done():
+            await self._task  # it could not begin: say why
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._task is not None, "entering made it"
+        self._task.cancel()
+        try:
+            await self._task
+        except asyncio.CancelledError:
+            pass
+
+    async def run(self) -> None:
+        """Bridge until cancelled, or until the source closes."""
+        await self._run(asyncio.get_running_loop().create_future())
+
+    async def _run(self, started: asyncio.Future[None]) -> None:
+        async with AsyncExitStack() as stack:
+            target: Broker
+            if isinstance(self._to, str | Path):
+                target = await stack.enter_async_context(import_module("runnel.place").open(self._to))
+            else:
+                target = self._to
+            options = self._options
+            if not self._source.is_durable and not {"policy", "buffer"} & options.keys():
+                options = {"buffer": BUFFER, **options}
+            records = await stack.enter_async_context(self._source.subscribe(self.pattern, name=self.name, **options))
+            done = await self._progress(target)
+            started.set_result(None)
+            async for batch in records.batches(max_records=RECORDS):
+                if batch.gap is not None:
+                    self.missed += batch.gap.count or 0
+                    log.warning("bridge %r: %s", self.name, batch.gap)
+                done = await asyncio.shield(self._carried(target, batch.records, done))
+
+    # -- how far it is ------------------------------------------------------------------------------------------
+
+    @property
+    def _mark(self) -> str:
+        """Sequences mean something in one broker only, and in memory only for one life of it."""
+        return f"{self.name} from {self._source.id}"
+
+    async def _progress(self, target: Broker) -> int:
+        """The sequence of the last record that is there; marks of lives that are over are forgotten."""
+        prefix = f"{self.name} from "
+        for mark in await target.marks(prefix):
+            if mark != self._mark and not self._source.is_durable:
+                async with target.transaction() as tx:
+                    tx.mark(mark, None)
+        found = await target.mark(self._mark)
+        return found if isinstance(found, int) else -1
+
+    async def _carried(self, target: Broker, records: Sequence[Record[bytes]], done: int) -> int:
+        """Have all of `records` there that are not; the sequence of the last. Tried again until it is so."""
+        failures = 0
+        while True:
+            try:
+                if failures:
+                    done = await self._progress(target)  # it may be there after all
+                if not (new := [record for record in records if record.sequence > done]):
+                    return done
+                self.repeated += 0 if failures else len(records) - len(new)
+                async with target.transaction() as tx:
+                    self._publish(tx, target, new)
+                    tx.mark(self._mark, new[-1].sequence, expected=None if done < 0 else done)
+                self.bridged += len(new)
+                return new[-1].sequence
+            except (NotNow, OutcomeUnknown) as error:
+                pause = PAUSES[min(failures, len(PAUSES) - 1)]
+                failures += 1
+                log.warning("bridge %r tries again in %g s: %s", self.name, pause, error)
+                await asyncio.sleep(pause)
+
+    def _publish(self, tx: Any, target: Broker, records: Sequence[Record[bytes]]) -> None:
+        for (topic, headers), group in groupby(self._labelled(target, records), key=lambda item: item[0]):
+            some = [record for _, record in group]
+            keys = [record.key for record in some]
+            tx.publish_many(
+                topic,
+                [record.value for record in some],
+                keys=keys if any(key is not None for key in keys) else None,
+                headers=dict(headers),
+            )
+
+    def _labelled(
+        self, target: Broker, records: Sequence[Record[bytes]]
+    ) -> Iterator[tuple[tuple[str, tuple[tuple[str, str], ...]], Record[bytes]]]:
+        """Each record with the topic and the headers that it gets, unless it has been there before."""
+        here = self._source.id
+        for record in records:
+            path = record.headers.get(PATH, "")
+            if target.id in path.split():
+                continue  # it comes from there: two bridges face each other
+            carried = dict(record.headers) if record.headers is not NO_HEADERS else {}
+            carried[PATH] = f"{path} {here}".strip()
+            yield (self._into.format(topic=record.topic), tuple(sorted(carried.items()))), record

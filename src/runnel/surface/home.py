@@ -1,0 +1,147 @@
+"""The one event loop that a broker lives on, and the ways to it from elsewhere.
+
+A broker takes the loop that first uses it. Other threads hand over what they publish;
+after a fork the child's copy says that it is dead. Below: core. Above: broker.bus, client.link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable, Coroutine
+from threading import get_ident
+from typing import Any, TypeVar
+
+from runnel.core.errors import BrokerClosed, Forked, Full, NotSupported, RunnelError
+
+T = TypeVar("T")
+
+MAX_POSTED = 65_536  # calls that other threads may have handed over and the loop has not yet made
+
+log = logging.getLogger("runnel")
+
+_homes: weakref.WeakSet[Home] = weakref.WeakSet()
+
+
+class Home:
+    """Where a broker runs, and whether it still does."""
+
+    def __init__(
+        self,
+        moved_in: Callable[[asyncio.AbstractEventLoop], None],
+        forked: Callable[[], None],
+        *,
+        entered: bool = True,
+        before: str = "the folder is open",
+    ) -> None:
+        self.entered = entered  # a broker with a folder, or with a server, has none before its block is entered
+        self._before = before
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.closed = self.forked = False
+        self._moved_in, self._on_fork = moved_in, forked
+        self._thread = 0
+        self._posted: deque[Callable[[], object]] = deque()
+        self._taking = False  # whether the loop was asked to take what is posted
+        _homes.add(self)
+
+    @property
+    def state(self) -> str:
+        """In a word."""
+        return "forked" if self.forked else "closed" if self.closed else "open"
+
+    def check_usable(self, doing: str) -> None:
+        """Raise unless the broker is open, in this process and on this loop. Takes the first loop that it meets."""
+        self._check_open(doing)
+        if self.loop is None:
+            try:
+                self.loop = asyncio.get_running_loop()
+            except RuntimeError:
+                why = "no event loop is running; call from a coroutine, or use runnel.blocking"
+                raise NotSupported(doing, why) from None
+            self._thread = get_ident()
+            self._moved_in(self.loop)
+        elif get_ident() == self._thread:
+            if asyncio._get_running_loop() is not self.loop:
+                raise NotSupported(f"{doing} on another event loop", "open one broker for each loop")
+        else:
+            why = "a broker lives on one event loop; publish from anywhere, use runnel.blocking.attach for the rest"
+            raise NotSupported(f"{doing} from another thread", why)
+
+    def _check_open(self, doing: str) -> None:
+        if self.forked:
+            raise Forked
+        if self.closed:
+            raise BrokerClosed(doing)
+        if not self.entered:
+            raise NotSupported(f"{doing} before {self._before}", "use `async with runnel.open(...) as broker`")
+
+    def is_here(self) -> bool:
+        """Whether the caller is on the broker's own thread (or the broker has none yet)."""
+        return self.loop is None or get_ident() == self._thread
+
+    async def visit(self, call: Coroutine[Any, Any, T]) -> T:
+        """Run `call` on the broker's loop, awaited from another one."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._reached(call)))
+
+    def ask(self, look: Callable[[], T]) -> T:
+        """The result of `look`, run on the broker's loop while this thread waits."""
+        if self.is_here() or self.loop is None or not self.loop.is_running():
+            return look()
+
+        async def looking() -> T:
+            return look()
+
+        return asyncio.run_coroutine_threadsafe(looking(), self.loop).result()
+
+    def _reached(self, call: Coroutine[Any, Any, Any]) -> asyncio.AbstractEventLoop:
+        try:
+            self._check_open("publishing")
+        except BaseException:
+            call.close()
+            raise
+        assert self.loop is not None, "only a broker with a loop can be visited"
+        return self.loop
+
+    def post(self, call: Callable[[], object]) -> None:
+        """Have the loop make `call` at its next turn; from any thread."""
+        self._check_open("publishing")
+        assert self.loop is not None, "only a broker with a loop can be posted to"
+        if len(self._posted) >= MAX_POSTED:
+            raise Full("the loop's inbox", "event loop", MAX_POSTED)
+        self._posted.append(call)
+        if not self._taking:  # read after appending, as it is written before taking: no call is left behind
+            self._taking = True
+            self.loop.call_soon_threadsafe(self.take_posted)
+
+    def take_posted(self) -> None:
+        """Make the calls that were handed over. Nobody is left to hear what they raise, so it is logged."""
+        self._taking = False
+        while self._posted:
+            try:
+                self._posted.popleft()()
+            except RunnelError as error:
+                log.error("a record that another thread published was refused: %s", error)
+
+    def fork(self) -> None:
+        """Know that one is the copy in the child of a fork, and must not be used."""
+        self.forked = True
+        self._on_fork()
+
+    def close(self) -> bool:
+        """Refuse everything from now on; whether it was open."""
+        if self.closed or self.forked:
+            return False
+        self.closed = True
+        _homes.discard(self)
+        return True
+
+
+def _after_fork() -> None:
+    for home in list(_homes):
+        home.fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,102 @@
+"""A server in a process of its own, and crowds in theirs: started, asked, stopped, and ended whatever happens.
+
+Below: crowd. Above: frozen, rush.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 120.0  # seconds for anything that ought to happen
+
+
+@asynccontextmanager
+async def _process(*arguments: str) -> AsyncIterator[Process]:
+    # A process that is killed has nothing to say about coverage, and is slower for being measured.
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("COV", "RUNNEL"))}
+    command = (sys.executable, "-m", *arguments)
+    made = await asyncio.create_subprocess_exec(*command, cwd=ROOT, env=env, stdin=PIPE, stdout=PIPE, stderr=None)
+    try:
+        yield made
+    finally:
+        if made.returncode is None:
+            made.kill()
+        await made.wait()
+        assert made.stdin is not None
+        made.stdin.close()
+
+
+class Serving:
+    """A server, and how much memory it takes."""
+
+    def __init__(self, process: Process, port: int) -> None:
+        self._process, self.port = process, port
+        self.url = f"runnel://127.0.0.1:{port}"
+
+    @property
+    def memory(self) -> int:
+        """The bytes of memory that it has for itself: what other processes share with it does not grow."""
+        for line in Path(f"/proc/{self._process.pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Private_Dirty:"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError("the system says nothing of memory")
+
+
+@asynccontextmanager
+async def serving(folder: Path, *options: str) -> AsyncIterator[Serving]:
+    """A server on a folder, at any free port."""
+    where = ("--data", str(folder), "--port", "0", "--json-port", "off", "--json", "--log-level", "error")
+    async with _process("runnel", "serve", *where, *options) as process:
+        assert process.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            said = json.loads(await process.stdout.readline())
+        yield Serving(process, next(int(door["port"]) for door in said["doors"] if door["name"] == "native"))
+
+
+class Many:
+    """A process that is many clients."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    async def ask(self, command: str) -> dict[str, Any]:
+        """Have something done; what came of it."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(command.encode() + b"\n")
+        async with asyncio.timeout(PATIENCE):
+            line = await self._process.stdout.readline()
+        assert line, f"the crowd ended at {command!r}"
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def freeze(self) -> None:
+        """It does nothing any more, and all its connections stay."""
+        self._process.send_signal(signal.SIGSTOP)
+
+
+@asynccontextmanager
+async def crowds(port: int, *counts: int, **options: int | str) -> AsyncIterator[list[Many]]:
+    """Processes that are so many clients each."""
+    said = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    async with AsyncExitStack() as stack:
+        made = []
+        for count in counts:
+            process = await stack.enter_async_context(_process("tests.chaos.crowd", str(port), str(count), *said))
+            made.append(Many(process))
+        yield made
+
+
+def share(count: int) -> tuple[int, int]:
+    """So many clients, over two processes."""
+    return count // 2, count - count // 2

@@ -1,0 +1,25 @@
+"""Many clients: some of them frozen, or all of them at once. `tests.chaos.frozen` and `.rush` do it with thousands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.chaos.crowd import percentiles
+from tests.chaos.frozen import freeze
+from tests.chaos.rush import rush
+
+
+async def test_frozen_clients_harm_nobody_and_are_noticed(tmp_path: Path) -> None:
+    figures = await freeze(tmp_path / "data", clients=100, frozen=20, seconds=4.0)
+    assert not figures.broken, f"{figures}\n{figures.broken}"
+    assert figures.unsent > 0, "they were sent more than the system keeps for them"
+
+
+async def test_many_at_once_are_let_in_a_few_at_a_time(tmp_path: Path) -> None:
+    figures = await rush(tmp_path / "data", clients=300, calm=5, seconds=0.5)
+    assert not figures.broken, f"{figures}\n{figures.broken}"
+
+
+def test_percentiles_are_in_milliseconds() -> None:
+    assert percentiles([n / 1000 for n in range(1, 101)]) == {"p50": 51.0, "p99": 100.0, "max": 100.0}
+    assert percentiles([]) == {"p50": 0.0, "p99": 0.0, "max": 0.0}

@@ -1,0 +1,180 @@
+"""Bridges: from one broker to another, each record once, whatever is cut off in between."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import runnel
+from runnel import Broker
+from runnel.server.options import ServerOptions
+from runnel.server.server import Server
+from runnel.surface import bridge as bridging
+from runnel.surface.bridge import PATH, Bridge
+
+
+async def stored(broker: Broker, topic: str, count: int) -> list[bytes]:
+    """The first `count` values of a topic, and nothing behind them."""
+    async with broker.subscribe(topic, start="earliest") as subscription:
+        found = [(await anext(subscription)).value for _ in range(count)]
+    assert broker.statistics().topics[topic].end == count
+    return found
+
+
+@pytest.fixture
+async def bus() -> AsyncIterator[Broker]:
+    async with runnel.open() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def central(tmp_path: Path) -> AsyncIterator[Broker]:
+    async with runnel.open(tmp_path / "central") as opened:
+        yield opened
+
+
+async def test_what_is_published_here_is_there_with_key_and_headers(bus: Broker, central: Broker) -> None:
+    async with central.subscribe("orders") as there, bus.bridge("orders", to=central):
+        await bus.publish("orders", b"a", key="k", headers={"h": "x"})
+        await bus.publish("orders", b"b")
+        one, two = await anext(there), await anext(there)
+    assert (one.value, one.key, one.headers["h"], two.value, two.key) == (b"a", b"k", "x", b"b", None)
+
+
+async def test_every_topic_of_a_pattern_in_its_order(bus: Broker, central: Broker) -> None:
+    async with central.subscribe(">") as there, bus.bridge("m.>", to=central, into="eu.{topic}"):
+        for n in range(100):
+            await bus.publish(f"m.{n % 7}", b"%d" % n)
+        found = [await anext(there) for _ in range(100)]
+    for topic in range(7):  # what came together is one transaction: topics keep their order, not one among others
+        values = [record.value for record in found if record.topic == f"eu.m.{topic}"]
+        assert values == [b"%d" % n for n in range(topic, 100, 7)]
+
+
+async def test_it_goes_on_where_it_was(central: Broker, tmp_path: Path) -> None:
+    for life in range(3):
+        async with runnel.open(tmp_path / "source") as source:
+            async with source.bridge("t", to=central) as bridge:
+                for n in range(50):
+                    await source.publish("t", b"%d" % (50 * life + n))
+                await stored(central, "t", 50 * (life + 1))
+            assert bridge.repeated == 0 or life
+    assert await stored(central, "t", 150) == [b"%d" % n for n in range(150)]
+
+
+async def test_a_bus_that_begins_anew_is_another_source(central: Broker) -> None:
+    for life in range(2):
+        async with runnel.open() as bus, bus.bridge("t", to=central):
+            await bus.publish("t", b"%d" % life)
+            await stored(central, "t", life + 1)
+    assert len(await central.marks("bridge:t")) == 1
+
+
+async def test_what_is_cut_off_anywhere_is_there_once(
+    central: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bridging, "PAUSES", (0.0,))
+    monkeypatch.setattr(bridging, "RECORDS", 7)
+    real, tries = central.transaction, 0
+
+    class Unsure:
+        """A transaction of which nobody hears how it ended: every third is done, every third is not."""
+
+        def __init__(self) -> None:
+            nonlocal tries
+            tries += 1
+            self._nth, self._real = tries, real()
+
+        async def __aenter__(self) -> Any:
+            self._tx = await self._real.__aenter__()
+            return self._tx
+
+        async def __aexit__(self, *how: Any) -> None:
+            if self._nth % 3 == 1:
+                await self._real.__aexit__(ValueError, ValueError(), None)
+            else:
+                await self._real.__aexit__(*how)
+            if self._nth % 3 < 2:
+                raise runnel.OutcomeUnknown("the line was cut")
+
+    async with runnel.open(tmp_path / "source") as source:
+        await source.topic("t").publish_many([b"%d" % n for n in range(200)])
+        monkeypatch.setattr(central, "transaction", Unsure)
+        async with source.bridge("t", to=central):
+            assert await stored(central, "t", 200) == [b"%d" % n for n in range(200)]
+
+
+async def test_a_far_side_that_is_away_for_longer_than_anybody_waits_is_waited_for(
+    bus: Broker, central: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bridging, "PAUSES", (0.01,))
+    server = await Server(central, ServerOptions(port=0, json_port=None)).__aenter__()
+    port = server.doors[0].port
+    url = f"runnel://127.0.0.1:{port}?timeout=0.1&backoff_min=0.01&backoff_max=0.02"
+    async with bus.bridge("t", to=url):
+        await bus.publish("t", b"before")
+        assert await stored(central, "t", 1) == [b"before"]
+        server.abort()
+        await bus.publish("t", b"meanwhile")
+        await asyncio.sleep(0.5)  # long enough for what it asks to have timed out, too
+        async with Server(central, ServerOptions(port=port, json_port=None)):
+            assert await stored(central, "t", 2) == [b"before", b"meanwhile"]
+
+
+async def test_two_that_face_each_other_do_not_toss_a_record_for_ever(bus: Broker, central: Broker) -> None:
+    async with bus.bridge("t", to=central), central.bridge("t", to=bus):
+        await bus.publish("t", b"from the bus")
+        assert await stored(central, "t", 1) == [b"from the bus"]
+        await central.publish("t", b"from the centre")
+        assert await stored(bus, "t", 2) == [b"from the bus", b"from the centre"]
+        assert await stored(central, "t", 2) == [b"from the bus", b"from the centre"]
+
+
+async def test_the_way_it_came_is_a_header(bus: Broker, central: Broker) -> None:
+    async with central.subscribe("t") as there, bus.bridge("t", to=central):
+        await bus.publish("t", b"a")
+        assert (await anext(there)).headers[PATH] == bus.id
+
+
+async def test_over_a_network_by_its_address(bus: Broker, central: Broker) -> None:
+    async with Server(central, ServerOptions(port=0, json_port=None)) as server:
+        async with central.subscribe("t") as there, bus.bridge("t", to=server.doors[0].url):
+            await bus.publish("t", b"a")
+            assert (await anext(there)).value == b"a"
+
+
+async def test_what_the_source_lost_is_counted(bus: Broker, central: Broker) -> None:
+    bridge = bus.bridge("t", to=central, buffer=2)
+    topic = bus.topic("t")
+    async with central.subscribe("t") as there, bridge:
+        await topic.publish_many([b"%d" % n for n in range(5)])
+        assert [(await anext(there)).value for _ in range(2)] == [b"3", b"4"]
+    assert bridge.missed == 3
+
+
+async def test_it_ends_with_its_source(central: Broker) -> None:
+    async with runnel.open() as bus:
+        async with central.subscribe("t") as there:
+            running = asyncio.ensure_future(bus.bridge("t", to=central, start="earliest").run())
+            await bus.publish("t", b"a")
+            assert (await anext(there)).value == b"a"
+    await running
+
+
+@pytest.mark.parametrize("wrong", [{"into": "no{thing}"}, {"into": "{topic}."}, {"group": "g"}])
+async def test_what_makes_no_bridge_is_refused(bus: Broker, central: Broker, wrong: dict[str, Any]) -> None:
+    with pytest.raises(runnel.UsageError):
+        bus.bridge("t", to=central, **wrong)
+
+
+async def test_what_cannot_begin_says_why_at_once(bus: Broker, central: Broker) -> None:
+    async with bus.bridge("t", to=central):
+        with pytest.raises(runnel.NameInUse):
+            async with bus.bridge("t", to=central):
+                raise AssertionError("never reached")
+
+
+async def test_its_name_shows_in_its_repr(bus: Broker, central: Broker) -> None:
+    assert repr(Bridge(bus, "t", central)) == "<Bridge 'bridge:t', 0 bridged, 0 missed>"
