@@ -27,6 +27,7 @@ async def served(folder: Path, *, memory: bool = False) -> AsyncIterator[str]:
     """A server on an empty folder, or in memory; its url."""
     place = ["--memory"] if memory else ["--data", str(folder)]
     command = [sys.executable, "-m", "runnel", "serve", *place, "--port", "0", "--json-port", "off", "--json"]
+    command += ["--http-port", "off"]
     async with running([*command, "--log-level", "warning"]) as process:
         assert process.stdout is not None
         async with asyncio.timeout(PATIENCE):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 
 import msgspec
@@ -182,3 +184,33 @@ def test_names_and_groups_are_forgotten() -> None:
         broker.forget_group("g", "t")
         with pytest.raises(runnel.UnknownGroup):
             broker.forget_group("g", "t")
+
+
+def test_a_server_that_is_not_there_leaves_no_thread_behind() -> None:
+    before = threading.active_count()
+    with pytest.raises(runnel.Unreachable), blocking.open("runnel://127.0.0.1:1"):
+        raise AssertionError("never reached")
+    assert threading.active_count() == before
+
+
+def test_the_child_of_a_fork_is_told_so_and_leaves_in_peace() -> None:
+    with blocking.open() as broker:
+        broker.publish("t", b"parent")
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            told = "nothing"
+            try:
+                signal.alarm(10)  # a child that hangs fails the test, and not the run
+                broker.publish("t", b"child")
+            except runnel.Forked:
+                broker.__exit__(None, None, None)
+                told = "forked"
+            finally:
+                os.write(writing, told.encode())
+                os._exit(0)
+        os.waitpid(child, 0)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as pipe:
+            assert pipe.read() == b"forked"
+        assert broker.publish("t", b"parent").offset == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import pytest
@@ -55,6 +56,27 @@ def test_a_block_that_raises_nacks_and_the_next_attempt_says_so() -> None:
         assert broker.replay("dead-letters.g") == 1
         third = jobs.receive(timeout=5)
         assert (third.record.offset, third.attempt) == (1, 1)
+
+
+def test_threads_that_share_a_subscription_get_every_record_once() -> None:
+    found: list[bytes] = []
+    with blocking.open() as broker, broker.subscribe("t") as records:
+
+        def read() -> None:
+            with contextlib.suppress(runnel.SubscriptionEnded):
+                while True:
+                    found.append(records.receive().value)
+
+        threads = [threading.Thread(target=read) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for n in range(100):
+            broker.publish("t", b"%d" % n)
+        broker.topic("t").publish_and_wait(b"last", timeout=5)
+    for thread in threads:
+        thread.join(5)
+        assert not thread.is_alive()
+    assert sorted(found) == sorted([*(b"%d" % n for n in range(100)), b"last"])
 
 
 def test_batches_of_deliveries_are_acked_with_one_call() -> None:

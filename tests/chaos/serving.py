@@ -45,18 +45,18 @@ class Serving:
 
     @property
     def memory(self) -> int:
-        """The bytes of memory that it has for itself: what other processes share with it does not grow."""
-        for line in Path(f"/proc/{self._process.pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Private_Dirty:"):
-                return int(line.split()[1]) * 1024
-        raise AssertionError("the system says nothing of memory")
+        """The bytes of memory that it has for itself; 0 on a system that does not say."""
+        told = Path(f"/proc/{self._process.pid}/smaps_rollup")
+        lines = told.read_text().splitlines() if told.exists() else ()
+        return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_Dirty:")), 0)
 
 
 @asynccontextmanager
 async def serving(folder: Path, *options: str) -> AsyncIterator[Serving]:
     """A server on a folder, at any free port."""
-    where = ("--data", str(folder), "--port", "0", "--json-port", "off", "--json", "--log-level", "error")
-    async with _process("runnel", "serve", *where, *options) as process:
+    where = ("--data", str(folder), "--port", "0", "--json-port", "off", "--http-port", "off")
+    said_how = ("--json", "--log-level", "error")
+    async with _process("runnel", "serve", *where, *said_how, *options) as process:
         assert process.stdout is not None
         async with asyncio.timeout(PATIENCE):
             said = json.loads(await process.stdout.readline())

@@ -43,10 +43,11 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 90.0  # seconds for anything that ought to happen
 MANNERS = {"load": 5, "rush": 2, "opening": 2, "closing": 2, "hung": 1}  # how the server dies, and how often each
 SERVING = (
-    *("--json", "--json-port", "off", "--log-level", "error", "--deadline", "5s"),
+    *("--json", "--json-port", "off", "--http-port", "off", "--log-level", "error", "--deadline", "5s"),
     *("--ping", "1s", "--ping-timeout", "1s"),
     *("--journal-segment-bytes", "256KiB", "--journal-tail-bytes", "64KiB"),
 )
+FSYNC = ("commit", "commit", "interval", "os")  # of each life one: a killed process loses nothing in any of them
 CLIENT = "backoff_max=0.3&ping=1&connect_timeout=1&credit=65536"
 KILL = -signal.SIGKILL
 
@@ -71,6 +72,7 @@ class Storm:
         self._rng = random.Random(self.seed)
         self._port = free_port(self._rng)
         self._server: Process | None = None
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # of the server; closed when it was read
         self._crew: dict[str, Member] = {}
         self._lives: Counter[str] = Counter()
 
@@ -112,6 +114,7 @@ class Storm:
             self.broken.append(f"it did not come to its end in {PATIENCE} s: {self._standing()}")
         finally:
             await self._clean_up()
+            self.broken += self._complaints()
         if self.broken:
             self.broken += notes(self.told)
         else:
@@ -207,12 +210,14 @@ class Storm:
     # -- the server ---------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
+        where = ("--data", str(self.folder), "--port", str(self._port), "--fsync", self._rng.choice(FSYNC))
         self._server = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "runnel", "serve", "--data", str(self.folder), "--port", str(self._port), *SERVING),
+            *(sys.executable, "-m", "runnel", "serve", *where, *SERVING),
             cwd=ROOT,
             env=_environment(),
             stdin=DEVNULL,
             stdout=PIPE,
+            stderr=self._errors,
         )
 
     async def _serve(self) -> None:
@@ -281,6 +286,13 @@ class Storm:
             await self._server.wait()
         for member in self._crew.values():
             await member.finished()
+
+    def _complaints(self) -> list[str]:
+        """What the server had to say on its error stream: it logs nothing there but its own faults."""
+        self._errors.seek(0)
+        said = self._errors.read().decode(errors="replace")
+        self._errors.close()
+        return [f"the server said:\n{said[:2000]}"] if said else []
 
     # -- what came of it ----------------------------------------------------------------------------------------
 

@@ -40,6 +40,7 @@ class Served:
 
     def __init__(self, folder: Path, *arguments: object) -> None:
         command = [sys.executable, "-m", "runnel", "serve", "--port", "0", "--json-port", "0", "--json"]
+        command += [] if "--http-port" in arguments else ["--http-port", "off"]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("RUNNEL_")}
         self.errors = folder / "serve.err"
         with self.errors.open("wb") as errors:

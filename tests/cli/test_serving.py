@@ -96,6 +96,7 @@ asyncio.run(go())
 
 def test_people_are_told_its_doors_and_the_commands_work_as_they_stand(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "runnel", "serve", "--memory", "--port", "0", "--json-port", "0"]
+    command += ["--http-port", "0"]
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment) as child:
         assert child.stdout is not None
@@ -146,6 +147,7 @@ def test_a_gateway_serves_what_its_engine_has_and_both_stop_when_they_are_asked(
 
 def test_whoever_started_it_need_not_read_what_it_says(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "runnel", "serve", "--memory", "--port", "0", "--json-port", "off", "--unix", "s"]
+    command += ["--http-port", "off"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as child:
         assert child.stdout is not None
         child.stdout.close()

@@ -129,6 +129,7 @@ def test_a_folder_that_is_served_is_changed_through_its_server(here: Path, runne
         done = runnel("topic", "config", "orders", "--set", "retention_age=5")
         assert (done.status, done.err.endswith("(needs_folder)\n")) == (2, True)
         command = [sys.executable, "-m", "runnel", "serve", "--data", "data", "--port", "0", "--json-port", "off"]
+        command += ["--http-port", "off"]
         again = subprocess.run(command, capture_output=True, text=True, timeout=30)  # it owns the folder, or nothing
         assert (again.returncode, f"in use by process {served.process.pid}" in again.stderr) == (1, True)
     finally:

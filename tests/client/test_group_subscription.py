@@ -9,9 +9,11 @@ import pytest
 import runnel
 from runnel import Broker
 from runnel.core.codec import Codec
+from runnel.core.packing import pack
 from runnel.core.statistics import GroupStatistics
-from runnel.wire.frame import Kind
-from runnel.wire.messages import Verb, read_settle
+from runnel.wire.frame import HEADER_SIZE, MORE, Kind
+from runnel.wire.layouts import grant_head
+from runnel.wire.messages import Verb, lapsed_payload, read_settle
 from tests.client.joined import JoinedLink, joined, subscribe
 
 
@@ -171,3 +173,15 @@ async def test_options_that_contradict_the_group_are_refused_when_it_is_entered(
     async with joined() as (_, link), member(link, ack_wait=5):
         with pytest.raises(runnel.InvalidOption, match="members must agree"):
             await member(link, ack_wait=6).__aenter__()
+
+
+async def test_what_came_of_a_lease_that_lapsed_before_its_end_is_forgotten() -> None:
+    async with joined() as (_, link), member(link) as deliveries:
+        for number, value, flags in ((7, b"some of it", MORE), (8, b"another", 0)):
+            batch = pack([value])
+            head = grant_head(deliveries.id, b"t", 1, number, number, 0, number, number, 1, len(batch))
+            deliveries.arrived(Kind.GRANT, flags, 1, head[HEADER_SIZE:] + batch)
+            if flags & MORE:
+                deliveries.arrived(Kind.LAPSED, 0, 0, lapsed_payload([(number, number, number + 1)]))
+        assert (await anext(deliveries)).value == b"another"
+        assert not deliveries._coming

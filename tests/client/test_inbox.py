@@ -133,6 +133,22 @@ def test_after_a_lost_connection_nothing_holds_credit_and_what_is_here_stays() -
     assert box.returned == 0
 
 
+@pytest.mark.parametrize("is_pattern", [False, True])
+def test_a_reader_that_does_not_read_keeps_no_more_with_every_connection(is_pattern: bool) -> None:
+    box, shift = inbox(is_pattern=is_pattern), 1000 if is_pattern else 0
+    for place in range(0, 400, 100):  # half of it would fit
+        box.deliver(1, payload(place, 100))
+    box.resume()
+    assert (box.records, box.next) == (400, 400 + shift)
+    box.miss(Gap("t", 400 + shift, 450 + shift, 50, "gone"))
+    for place in (450, 550):
+        box.deliver(1, payload(place, 100))
+    for _ in range(2):
+        box.resume()
+        assert (box.records, box.next) == (400, 400 + shift), "they come again, with the gap before them"
+    assert offsets(box.take(1000)) == list(range(400))
+
+
 def test_a_gap_that_is_partly_here_is_told_for_the_rest() -> None:
     box = inbox()
     box.deliver(1, payload(0, 4))
@@ -162,6 +178,7 @@ def test_whatever_comes_again_is_taken_once(lives: list[tuple[list[int], int]], 
         if (taken := box.take(3)) is not None:
             seen += offsets(taken)
         box.resume()
+        end = box.next - (1000 if is_pattern else 0)  # some may have been let go
     while (taken := box.take(3)) is not None:
         assert taken.missed is None
         seen += offsets(taken)

@@ -307,6 +307,52 @@ async def test_closing_sends_what_was_published_and_then_says_goodbye(joined: Jo
             broker.topic("a").publish_nowait(b"2")
 
 
+async def test_a_commit_that_is_not_answered_before_the_end_has_an_unknown_outcome(joined: Joined) -> None:
+    async with joined(close_timeout=0.01) as (broker, caller):
+        tx = broker.transaction()
+        await tx.__aenter__()
+        tx.mark("m", 1)
+        leaving = asyncio.ensure_future(tx.__aexit__(None, None, None))
+        await caller.next_call("transact")
+        broker.close()
+        with pytest.raises(runnel.OutcomeUnknown, match="mark"):
+            await leaving
+
+
+async def test_a_commit_waits_no_longer_than_anything_else(joined: Joined) -> None:
+    async with joined(timeout=0.01) as (broker, caller):
+        with pytest.raises(runnel.OutcomeUnknown):
+            async with broker.transaction() as tx:
+                tx.mark("m", 1)
+        await caller.next_call("transact")
+        assert (await caller.next()).kind == Kind.CANCEL
+
+
+async def test_a_reader_that_has_not_got_all_when_the_time_is_up_is_told_so(joined: Joined) -> None:
+    async with joined(close_timeout=0.01) as (broker, _):
+        reader = Reader()
+        broker._link.attach(reader)
+        broker.close()
+        await broker.connection.wait("closed", timeout=5)
+        assert isinstance(reader.notes[-1][1], BrokerClosed)
+
+
+async def test_what_owners_gathered_is_said_before_the_goodbye(joined: Joined) -> None:
+    async with joined(close_timeout=5.0) as (broker, caller):
+        link = broker._link
+        gathered = [frame(Kind.SETTLE, 0, encode([]))]
+
+        class Acking(Reader):
+            def flush(self) -> None:
+                if gathered:
+                    link.send(gathered.pop())
+
+        link.attach(Acking())
+        broker.close()
+        assert [(await caller.next()).kind for _ in range(2)] == [Kind.SETTLE, Kind.GOODBYE]
+        caller.close()
+
+
 async def test_goodbye_is_said_only_when_all_was_sent(joined: Joined) -> None:
     async with joined(close_timeout=5.0) as (broker, caller):
         tasks = [asyncio.create_task(broker.topic("a").publish_many([value])) for value in (b"1", b"2")]
@@ -357,7 +403,7 @@ async def test_closing_lets_a_reader_read_to_the_end(joined: Joined) -> None:
         caller.send(frame(Kind.END, id))
         caller.close()
         await broker.connection.wait("closed", timeout=5)
-        assert reader.notes == [("connected", id), ("END", b""), ("closed", None)]
+        assert reader.notes == [("connected", id), "flush", ("END", b""), ("closed", None)]
 
 
 async def test_the_connection_is_over_when_the_last_reader_has_left(joined: Joined) -> None:

@@ -203,3 +203,39 @@ async def test_a_frame_that_the_server_would_not_take_is_not_sent(peer: Peer) ->
     with pytest.raises(LimitExceeded, match="max_frame"):
         await broker.publish("a", bytes(2 << 20))
     await broker.__aexit__(None, None, None)
+
+
+async def test_whoever_publishes_late_into_a_lost_connection_waits_as_long_as_the_others(
+    joined: Joined, peer: Peer
+) -> None:
+    async with joined(timeout=0.4, backoff_min=100.0, backoff_max=100.0) as (broker, caller):
+        caller.cut()
+        await broker.connection.wait("reconnecting", timeout=5)
+        topic, loop = broker.topic("a"), asyncio.get_running_loop()
+        topic.publish_nowait(b"nobody waits")
+        (gathering,) = broker._publishing.outbox.parcels()
+        gathering.born -= 100  # since long ago
+        waits = []
+
+        async def publish(value: bytes) -> None:
+            began = loop.time()
+            with pytest.raises(NoAnswer):
+                await topic.publish(value)
+            waits.append(loop.time() - began)
+
+        first = asyncio.create_task(publish(b"1"))
+        await asyncio.wait([first], timeout=0.3)
+        await asyncio.gather(first, publish(b"2"))
+        assert min(waits) >= 0.4
+
+
+async def test_records_that_fit_alone_do_not_travel_together_where_that_is_too_much(joined: Joined, peer: Peer) -> None:
+    async with joined() as (broker, caller):
+        broker._publishing.outbox.max_frame = 300_000
+        topic = broker.topic("a")
+        for size in (140_000, 200_000):
+            topic.publish_nowait(bytes(size))
+        first = await caller.next()
+        caller.publish(first, 0)
+        assert [len(first.values[0]), len((await caller.next()).values[0])] == [140_000, 200_000]
+        assert broker.connection.failed == 0

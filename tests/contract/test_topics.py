@@ -21,13 +21,19 @@ async def test_topics_are_made_on_first_use_and_listed_by_name(broker: Broker) -
         assert await broker.topics() == ["a", "b", "c"]
 
 
+@pytest.mark.near("publish_nowait hands over; which topics there are, the server knows")
+async def test_without_auto_create_publish_nowait_refuses_unknown_names(place: Place) -> None:
+    async with place.open(auto_create=False) as broker:
+        with pytest.raises(runnel.UnknownTopic):
+            broker.topic("t").publish_nowait(b"")
+        assert await broker.topics() == []
+
+
 async def test_without_auto_create_unknown_names_are_refused(place: Place) -> None:
     async with place.open(auto_create=False) as broker:
         for call in (broker.publish("t", b""), broker.topic("t").publish(b""), broker.topic("t").publish_many([b""])):
             with pytest.raises(runnel.UnknownTopic, match="declare"):
                 await call
-        with pytest.raises(runnel.UnknownTopic):
-            broker.topic("t").publish_nowait(b"")
         with pytest.raises(runnel.UnknownTopic):
             async with broker.subscribe("t"):
                 pass

@@ -15,6 +15,11 @@ async def fill(broker: Broker, count: int, topic: str = "jobs", first: int = 0, 
         await broker.publish(topic, b"%d" % number, **options)
 
 
+async def fill_at_once(broker: Broker, count: int, topic: str = "jobs", **options: Any) -> None:
+    """Publish the numbers in one go: those who wait for them share what comes, wherever they are."""
+    await broker.topic(topic).publish_many(numbers(0, count), **options)
+
+
 async def take(deliveries: GroupSubscription[T], count: int) -> list[Delivery[T]]:
     """The next `count` deliveries, held."""
     return [await anext(deliveries) for _ in range(count)]

@@ -25,6 +25,7 @@ from runnel.core.packing import (
     HEADERS,
     JSON,
     KEYS,
+    MAX_ADMITTED,
     MAX_DELTA,
     MAX_RAW,
     MSGPACK,
@@ -32,6 +33,7 @@ from runnel.core.packing import (
     TIMES,
     VALUES,
     Packed,
+    admit,
     body_of,
     check,
     last_delta,
@@ -614,3 +616,20 @@ def test_other_numbers_change_nothing_else() -> None:
             schema=3,
         )
         assert unpack(after).header.producer_sequence == 2**63
+
+
+def test_more_records_than_may_be_published_are_refused_before_the_body_is_looked_at() -> None:
+    """A few bytes of zstd may become gigabytes of lists."""
+    many = MAX_ADMITTED + 1
+    data = pack_body(VALUES, many, bytes(2 * many), compression="zstd")  # zeros: no columns at all
+    with pytest.raises(TooLarge) as refused:
+        admit(data)
+    assert (refused.value.limit_name, refused.value.size) == ("max_entry_records", many)
+    with pytest.raises(BadBatch):
+        admit(pack_body(VALUES, MAX_ADMITTED, bytes(2 * many), compression="zstd"))
+
+
+def test_a_door_lets_in_no_record_with_too_many_headers() -> None:
+    many = pack([b"a"], [Meta(None, {f"h{n}": "x" for n in range(257)})])
+    with pytest.raises(BadBatch, match="257 headers"):
+        check(many)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.core.errors import InvalidOption, InvalidValue
+from runnel.core.errors import InvalidOption, InvalidValue, TooLarge
 from runnel.core.payload import frozen_headers, key_bytes, value_bytes
 from runnel.core.record import NO_HEADERS
 
@@ -99,3 +99,9 @@ def test_a_traceparent_must_be_well_formed() -> None:
     assert frozen_headers("t", {"traceparent": TRACE}) == {"traceparent": TRACE}
     with pytest.raises(InvalidOption, match="W3C form"):
         frozen_headers("t", {"traceparent": TRACE.upper()})
+
+
+def test_a_record_has_a_bounded_number_of_headers() -> None:
+    assert len(frozen_headers("t", {f"h{n}": "x" for n in range(256)})) == 256
+    with pytest.raises(TooLarge, match="max_headers=256"):
+        frozen_headers("t", {f"h{n}": "x" for n in range(257)})

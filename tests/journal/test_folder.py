@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -226,6 +227,6 @@ def test_an_owner_that_shares_says_so(tmp_path: Path) -> None:
 
 
 def test_one_that_tries_once_does_not_wait(owner: FolderLock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder.time, "sleep", lambda seconds: pytest.fail("it waited"))
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("it waited"))
     with pytest.raises(FolderInUse):
         FolderLock(owner.folder, tries=0).take()

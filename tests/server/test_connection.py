@@ -320,3 +320,53 @@ async def test_the_hello_time_is_over_for_whoever_says_nothing() -> None:
         assert isinstance(read_error(payload), LimitExceeded)
         await raw.eof()
         assert kind == Kind.ERROR
+
+
+async def test_a_slow_peer_reads_our_last_words_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LINGER", 0.02)
+    monkeypatch.setattr(module, "PATIENCE", 0.02)
+    connection, wire, _ = made()
+    wire.stuck = True
+    connection.send(bytes(100))
+    connection.close(b"bye")
+    while wire.unsent > 2:  # it reads a little at a time, for longer than one that reads nothing has
+        await asyncio.sleep(0.01)
+        assert not wire.closed
+        wire.unsent -= 2
+    await asyncio.sleep(0.1)
+    assert wire.closed
+
+
+async def test_those_with_answers_send_one_after_the_other_as_there_is_room() -> None:
+    connection, wire, _ = made()
+    wire.stuck = True
+    connection.send(bytes(2 * HIGH))
+    await turn()
+
+    async def answer() -> None:
+        await connection.writable()
+        connection.send(bytes(2 * HIGH))
+
+    answers = [asyncio.create_task(answer()) for _ in range(3)]
+    given_up = asyncio.create_task(connection.writable())
+    await turn()
+    given_up.cancel()
+    for done in range(4):
+        await turn()
+        await turn()
+        assert sum(one.done() for one in answers) == done
+        assert wire.unsent == 2 * HIGH
+        wire.read_all()
+        await turn()
+
+
+async def test_one_that_had_its_turn_and_sends_later_holds_up_nobody() -> None:
+    connection, wire, _ = made()
+    wire.stuck = True
+    connection.send(bytes(2 * HIGH))
+    await turn()
+    async with asyncio.timeout(5), asyncio.TaskGroup() as waiting:
+        for _ in range(3):
+            waiting.create_task(connection.writable())
+        await turn()
+        wire.read_all()

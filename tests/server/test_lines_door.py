@@ -380,6 +380,16 @@ async def test_a_server_that_stops_answers_says_goodbye_and_closes(tmp_path: Pat
         await door.connections.emptied()
 
 
+async def test_a_server_that_stops_does_not_wait_for_who_sits_there_and_says_nothing() -> None:
+    async with json_door() as door:
+        client = await door.client()
+        await client.ask(command="SUB", topic="t")
+        door.connections.drain("the server stops", None)
+        assert (await client.rest())[-1] == {"event": "bye", "reason": "the server stops"}
+        await asyncio.wait_for(door.connections.emptied(), lines_door.LINGER / 2)  # the client has not closed its side
+        client.close()
+
+
 async def test_it_describes_itself() -> None:
     async with json_door() as door:
         client = await door.client()
@@ -399,3 +409,11 @@ async def test_the_system_watches_over_the_connection() -> None:
         assert peer._transport is not None
         connection: Any = peer._transport.get_extra_info("socket")
         assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+
+async def test_who_comes_in_while_the_server_stops_is_not_served() -> None:
+    async with json_door() as door:
+        door.connections.draining = True
+        client = await door.client()
+        assert await client.rest() == []
+        await door.connections.emptied()

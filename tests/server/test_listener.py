@@ -2,7 +2,9 @@
 
 import asyncio
 import errno
+import resource
 import socket
+import sys
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from runnel.core.errors import InvalidOption
 from runnel.core.network_errors import AddressInUse, PublicBindRefused
 from runnel.server import listener
-from runnel.server.listener import AcceptRate, Listener, bind_tcp
+from runnel.server.listener import AcceptRate, Listener, bind_tcp, handles_for_connections
 
 
 def close(sockets: list[socket.socket]) -> None:
@@ -146,3 +148,23 @@ async def test_when_the_system_has_no_handles_left_it_waits_and_goes_on(
     assert "ulimit" in caplog.text
     client.close()
     listening.close()
+
+
+def test_some_handles_are_kept_for_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    for allowed, expected in ((1024, 1024 - listener.RESERVE), (40, 30), (resource.RLIM_INFINITY, sys.maxsize)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, allowed=allowed: (allowed, allowed))
+        assert handles_for_connections() == expected
+
+
+async def test_the_last_handles_are_not_given_to_connections(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Or whoever opens very many of them would make the journal fail."""
+    monkeypatch.setattr(listener, "handles_for_connections", lambda: 0)
+    sockets = await bind_tcp("127.0.0.1", 0, insecure_public=False)
+    door = Listener(sockets, asyncio.Protocol, AcceptRate(1000))
+    reader, writer = await asyncio.open_connection(*sockets[0].getsockname())
+    assert await reader.read() == b""
+    assert "ulimit -n" in caplog.text
+    writer.close()
+    door.close()

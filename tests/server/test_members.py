@@ -5,11 +5,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from runnel.core.packing import unpack
+from runnel.server.connection import Connection
 from runnel.server.server import Server
 from runnel.wire.frame import MORE, Kind
 from runnel.wire.layouts import read_grant, unsubscribe_frame
-from runnel.wire.messages import PolicyNote, Settlement, Verb
-from tests.server.raw import Raw, connected, serving
+from runnel.wire.messages import PolicyNote, Settlement, Verb, read_lapsed
+from tests.server.raw import Raw, connected, serving, until
 
 
 @pytest.fixture
@@ -133,3 +134,27 @@ async def test_a_member_that_does_not_read_holds_no_more_than_the_high_water() -
         got = 0
         while got < 10_000:
             got += len(unpack((await frozen.grant(member)).batch))
+
+
+async def test_a_large_lease_is_sent_as_there_is_room_and_one_that_lapses_meanwhile_ends() -> None:
+    """A member that does not read costs no more than a reader that does not."""
+    high, one, many = 64 << 10, 100_000, 200
+    async with serving(high_water=high) as server, connected(server) as other, connected(server) as raw:
+        for _ in range(many):
+            await other.published(other.publish("t", bytes(one)))
+        member = raw.subscribe("t", group="g", start="earliest", prefetch=many)
+        assert server.serving is not None
+        peer = [*server.serving.connections][-1]
+        assert isinstance(peer, Connection)
+        await until(lambda: peer.room <= 0)
+        await other.ask("info")
+        assert peer.describe()["unsent_bytes"] <= high + 2 * one
+        await other.ask("group_reset", name="g", pattern="t", start="latest")
+        (lapse,) = read_lapsed((await raw.next(Kind.LAPSED, id=member))[4])
+        came = [read_grant(extra, payload) for kind, _, extra, _, payload in raw.inbox if kind == Kind.GRANT]
+        assert {grant.lease for grant in came} == {lapse.lease}
+        assert 0 < len(came) < many  # the rest of it does not come
+        await other.published(other.publish("t", b"new"))
+        while (grant := await raw.grant(member)).lease == lapse.lease:
+            pass
+        assert unpack(grant.batch).values == (b"new",)

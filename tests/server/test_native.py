@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import runnel
+from runnel.broker.group_feed import GroupFeed
 from runnel.core.errors import (
     BadBatch,
     InvalidName,
@@ -28,7 +29,7 @@ from runnel.core.transaction_errors import SequenceGap
 from runnel.server.connection import Connection
 from runnel.server.server import Server
 from runnel.wire.frame import PREFACE, Kind, frame
-from runnel.wire.layouts import credit_frame, publish_frame, unsubscribe_frame
+from runnel.wire.layouts import credit_frame, publish_frame, read_grant, unsubscribe_frame
 from runnel.wire.messages import (
     About,
     Goodbye,
@@ -578,6 +579,112 @@ async def test_a_goodbye_waits_for_what_is_under_way(raw: Raw, server: Server) -
         await raw.eof()
 
 
+async def test_a_goodbye_refuses_what_waits_for_room(raw: Raw) -> None:
+    subscription = raw.subscribe("t", policy=PolicyNote(kind="block"), buffer=1)
+    await raw.subscribed(subscription)
+    await raw.published(raw.publish("t", b"fits"))
+    publish = raw.publish("t", b"waits")
+    transaction = raw.call("transact", publishes=[["t", pack([b"waits too"]), None]])
+    await raw.ask("topics")
+    raw.goodbye()
+    assert (await raw.error(publish)).code == (await raw.error(transaction)).code == "broker_closed"
+    raw.credit(subscription, ask=True)
+    assert await raw.values(subscription, 1) == [b"fits"]
+    await raw.next(Kind.END, id=subscription)
+    await raw.eof()
+
+
+async def test_after_a_goodbye_what_is_on_its_way_to_disk_is_still_delivered(tmp_path: Path) -> None:
+    async with serving(runnel.open(tmp_path)) as server, connected(server) as raw:
+        subscription = raw.subscribe("t")
+        await raw.subscribed(subscription)
+        publish = raw.publish("t", b"a")
+        raw.goodbye()
+        assert await raw.values(subscription, 1) == [b"a"]
+        await raw.published(publish)
+        await raw.next(Kind.END, id=subscription)
+        await raw.eof()
+
+
+async def test_a_server_that_stops_does_not_wait_for_what_waits_for_room(raw: Raw, server: Server) -> None:
+    subscription = raw.subscribe("t", policy=PolicyNote(kind="block"), buffer=1)
+    await raw.subscribed(subscription)
+    await raw.published(raw.publish("t", b"fits"))
+    raw.publish("t", b"waits")
+    await raw.ask("topics")
+    closing = asyncio.create_task(server.close(30))
+    await raw.next(Kind.GOODBYE)
+    await raw.eof()
+    assert not raw.inbox, "it is not answered: the client sends it again, to the next server"
+    raw.cut()
+    await asyncio.wait_for(closing, 10)
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+async def test_a_publish_never_waits_for_the_very_task_that_publishes(raw: Raw, group: str | None) -> None:
+    policy = PolicyNote(kind="block") if group is None else None
+    reader = raw.subscribe("t", group=group, policy=policy, buffer=3)
+    await raw.subscribed(reader)
+    await raw.published(raw.publish("t", b"1", b"2"))
+    own = raw.publish("t", b"3", b"4", about=About(reads=[reader]))
+    assert (await raw.error(own)).code == "would_deadlock"
+    raw.publish_batch("t", pack([b"3", b"4"], producer=7))  # another task's: it waits
+    await raw.ask("topics")
+    behind = raw.publish_batch("t", pack([b"5"], producer=7, producer_sequence=2), about=About(reads=[reader]))
+    assert (await raw.error(behind)).code == "would_deadlock"
+    fits = raw.publish("u", b"5", about=About(reads=[reader]))
+    await raw.published(fits)
+
+
+async def test_a_member_that_is_not_alone_may_wait_for_the_others(raw: Raw) -> None:
+    members = [raw.subscribe("t", group="g", buffer=1, prefetch=1) for _ in range(2)]
+    for member in members:
+        await raw.subscribed(member)
+    await raw.published(raw.publish("t", b"1"))
+    own = raw.publish("t", b"2", about=About(reads=[members[0]]))
+    await raw.ask("topics")
+    grant = next(frame for frame in raw.inbox if frame[0] == Kind.GRANT)
+    lease = read_grant(grant[2], grant[4])
+    raw.settle(Settlement(grant[3], lease.lease, Verb.ACK, lease.place, lease.place + 1))
+    await raw.published(own)
+
+
+async def test_a_call_that_was_taken_back_is_over_before_the_next_one_begins(raw: Raw, server: Server) -> None:
+    async with connected(server) as other:
+        subscription = other.subscribe("ask")
+        await other.subscribed(subscription)
+        asking = raw.call("request", topic="ask", batch=pack([b"?"]), timeout=60.0)
+        got = await other.deliver(subscription)
+        inbox = unpack(got.batch).metas[0].headers["runnel-reply-to"]
+        raw.send(frame(Kind.CANCEL, asking))
+        assert await raw.ask("reply", reply_to=inbox, batch=pack([b"!"])) is False
+
+
+async def test_a_transaction_that_is_being_written_cannot_be_taken_back(tmp_path: Path) -> None:
+    disk = Disk()
+    async with open_on(disk, tmp_path) as broker, serving(broker) as server, connected(server) as raw:
+        await raw.published(raw.publish("t", b"before"))
+        disk.hold("sync")
+        transaction = raw.call("transact", publishes=[["t", pack([b"a"]), None]])
+        await disk.reached()
+        raw.send(frame(Kind.CANCEL, transaction))
+        assert (await raw.error(transaction)).code == "outcome_unknown"
+        disk.go_on()
+
+
+async def test_after_a_goodbye_nothing_waits_for_room(raw: Raw, server: Server) -> None:
+    async with connected(server) as other:
+        subscription = other.subscribe("t", policy=PolicyNote(kind="block"), buffer=1)
+        await other.subscribed(subscription)
+        kept = raw.subscribe("u", credit=1)
+        await raw.subscribed(kept)
+        await raw.published(raw.publish("u", b"1"))
+        await raw.published(raw.publish("u", b"2"))
+        await raw.published(raw.publish("t", b"fits"))
+        raw.goodbye()
+        assert (await raw.error(raw.publish("t", b"waits"))).code == "broker_closed"
+
+
 async def test_nothing_is_left_of_a_client_that_vanished(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with connected(server) as raw:
@@ -701,3 +808,62 @@ def test_whatever_bytes_come_the_server_lives_and_others_notice_nothing(data: st
             assert await other.values(id, 1) == [b"here"]
 
     asyncio.run(main())
+
+
+async def test_what_nobody_reads_is_not_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers may be far larger than questions: a thousand of them must not fill the memory."""
+    high = 64 << 10
+    async with serving(high_water=high, max_calls=2000) as server, connected(server) as other, connected(server) as raw:
+        for id in [other.call("declare", topic=f"a.topic.with.a.rather.long.name.{n}") for n in range(2000)]:
+            await other.reply(id)
+        one = len(call_payload("", {"": await other.ask("topics")}))
+        worked_out: list[int] = []
+        topics = server.broker.topics
+
+        async def noted() -> list[str]:
+            worked_out.append(1)
+            return await topics()
+
+        monkeypatch.setattr(server.broker, "topics", noted)
+        ids = [raw.new_id() for _ in range(500)]
+        raw.send(b"".join(frame(Kind.CALL, id, call_payload("topics", {})) for id in ids))
+        peer = [*server.serving.connections][-1] if server.serving is not None else None
+        assert isinstance(peer, Connection)
+        await _until(lambda: peer.room <= 0)
+        await other.ask("info")
+        assert peer.describe()["unsent_bytes"] <= high + one + 100
+        assert len(worked_out) < 200  # the system's own buffers take some of them
+        for id in ids:
+            assert len(await raw.reply(id)) == 2000
+
+
+async def test_an_ack_is_on_disk_when_it_is_answered_though_the_member_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[GroupFeed] = []
+
+    async def noted(feed: GroupFeed) -> None:
+        flushed.append(feed)
+        await flush(feed)
+
+    flush = GroupFeed.flushed
+    monkeypatch.setattr(GroupFeed, "flushed", noted)
+    async with serving(runnel.open(tmp_path)) as server:
+        async with connected(server) as raw:
+            await raw.published(raw.publish("t", b"1"))
+            member = raw.subscribe("t", group="g")
+            grant = await raw.grant(member)
+            id = raw.settle(Settlement(member, grant.lease, Verb.ACK, grant.place, grant.place + 1))
+            raw.send(unsubscribe_frame(member))
+            assert await raw.reply(id) is None
+            assert flushed
+
+
+async def test_very_many_settlements_at_once_are_all_answered(tmp_path: Path) -> None:
+    async with serving(runnel.open(tmp_path), max_calls=2) as server, connected(server) as raw:
+        await raw.published(raw.publish("t", *[b"x"] * 50))
+        member = raw.subscribe("t", group="g", prefetch=50)
+        grant = await raw.grant(member)
+        ids = [raw.settle(Settlement(member, grant.lease, Verb.ACK, at, at + 1)) for at in range(50)]
+        for id in ids:
+            assert await raw.reply(id) is None

@@ -11,7 +11,7 @@ from runnel.core.packing import unpack
 from runnel.core.position import Position
 from runnel.server.server import Server
 from runnel.wire.frame import DROPPED, Kind
-from runnel.wire.layouts import read_deliver, unsubscribe_frame
+from runnel.wire.layouts import Counts, credit_frame, read_deliver, unsubscribe_frame
 from runnel.wire.messages import AtSequence, PolicyNote, start_note
 from tests.server.raw import Raw, connected, serving
 
@@ -41,6 +41,44 @@ async def test_what_is_published_is_delivered_with_its_place(raw: Raw) -> None:
     assert (got.topic, got.epoch, got.offset, got.sequence) == ("t", epoch, 0, 0)
     assert told.epoch == epoch
     assert abs(got.time / 1e6 - datetime.now(UTC).timestamp()) < 60
+
+
+async def test_what_a_reader_has_not_taken_up_is_its_lag(raw: Raw, server: Server) -> None:
+    def now() -> tuple[int, int, int, int]:
+        (one,) = server.broker.statistics().subscriptions
+        return one.lag, one.delivered, one.expired, one.dropped
+
+    id = raw.subscribe("t")
+    await raw.subscribed(id)
+    await raw.published(raw.publish("t", b"1", b"2", b"3", b"4", b"5"))
+    await raw.values(id, 5)
+    assert now() == (5, 0, 0, 0)
+    raw.send(credit_frame(id, 10, 1, counts=Counts(0, 4, 1, 2)))
+    await raw.ask("topics")
+    assert now() == (1, 1, 1, 2)
+
+
+async def test_a_reader_that_counts_nothing_has_taken_up_what_was_sent_before_a_credit(
+    raw: Raw, server: Server
+) -> None:
+    id = raw.subscribe("t")
+    await raw.subscribed(id)
+    await raw.published(raw.publish("t", b"1", b"2"))
+    await raw.values(id, 2)
+    raw.credit(id, given=10)
+    await raw.ask("topics")
+    (one,) = server.broker.statistics().subscriptions
+    assert (one.lag, one.delivered) == (0, 2)
+
+
+async def test_an_ask_may_say_how_many_records_it_wants(raw: Raw) -> None:
+    id = raw.subscribe("t", buffer=10)
+    await raw.subscribed(id)
+    await raw.published(raw.publish("t", b"1", b"2", b"3"))
+    raw.send(credit_frame(id, 0, ask=True, counts=Counts(2, 0, 0, 0)))
+    assert await raw.values(id, 2) == [b"1", b"2"]
+    raw.send(credit_frame(id, 0, ask=True, counts=Counts(2, 2, 0, 0)))
+    assert await raw.values(id, 1) == [b"3"]
 
 
 async def test_without_credit_nothing_more_is_sent_than_one_frame(raw: Raw) -> None:

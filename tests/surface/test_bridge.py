@@ -69,7 +69,27 @@ async def test_a_bus_that_begins_anew_is_another_source(central: Broker) -> None
         async with runnel.open() as bus, bus.bridge("t", to=central):
             await bus.publish("t", b"%d" % life)
             await stored(central, "t", life + 1)
-    assert len(await central.marks("bridge:t")) == 1
+    assert len(await central.marks("bridge:t")) == 2
+
+
+async def test_two_of_one_name_leave_each_other_alone(central: Broker) -> None:
+    async with runnel.open() as one, runnel.open() as other:
+        async with central.subscribe("t") as there, one.bridge("t", to=central), other.bridge("t", to=central):
+            for n in range(10):
+                await one.publish("t", b"%d" % n)
+                await other.publish("t", b"%d" % (n + 100))
+            found = {(await anext(there)).value for _ in range(20)}
+    assert len(found) == 20
+
+
+async def test_a_bus_that_closes_leaves_no_mark(central: Broker) -> None:
+    async with central.subscribe("t") as there:
+        async with runnel.open() as bus:
+            running = asyncio.ensure_future(bus.bridge("t", to=central, start="earliest").run())
+            await bus.publish("t", b"a")
+            await anext(there)
+        await running
+    assert await central.marks("bridge:t") == {}
 
 
 async def test_what_is_cut_off_anywhere_is_there_once(
@@ -152,6 +172,95 @@ async def test_what_the_source_lost_is_counted(bus: Broker, central: Broker) -> 
         await topic.publish_many([b"%d" % n for n in range(5)])
         assert [(await anext(there)).value for _ in range(2)] == [b"3", b"4"]
     assert bridge.missed == 3
+
+
+async def test_records_too_large_for_one_transaction_go_in_several(
+    bus: Broker, central: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bridging, "BYTES", 100)
+    real, counted = central.transaction, 0
+
+    def counting() -> Any:
+        nonlocal counted
+        counted += 1
+        return real()
+
+    monkeypatch.setattr(central, "transaction", counting)
+    await bus.topic("t").publish_many([b"%d" % n * 40 for n in range(7)], keys=["k"] * 7)
+    async with bus.bridge("t", to=central, start="earliest"):
+        assert await stored(central, "t", 7) == [b"%d" % n * 40 for n in range(7)]
+    assert counted == 3
+
+
+async def test_leaving_it_waits_for_the_transaction_in_hand(
+    bus: Broker, central: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, begun, go_on = central.transaction, asyncio.Event(), asyncio.Event()
+
+    class Slow:
+        """A transaction that takes its time to commit."""
+
+        def __init__(self) -> None:
+            self._real = real()
+
+        async def __aenter__(self) -> Any:
+            return await self._real.__aenter__()
+
+        async def __aexit__(self, *how: Any) -> None:
+            begun.set()
+            await go_on.wait()
+            await self._real.__aexit__(*how)
+
+    monkeypatch.setattr(central, "transaction", Slow)
+    bridge = bus.bridge("t", to=central)
+    await bridge.__aenter__()
+    await bus.publish("t", b"a")
+    await begun.wait()
+    leaving = asyncio.ensure_future(bridge.__aexit__(None, None, None))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not leaving.done()
+    go_on.set()
+    await leaving
+    assert bridge.bridged == 1
+    assert await stored(central, "t", 1) == [b"a"]
+
+
+async def test_leaving_it_does_not_wait_for_a_far_side_that_is_away(
+    bus: Broker, central: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bridging, "PAUSES", (3600.0,))
+    failed = asyncio.Event()
+
+    class Away:
+        """A transaction that cannot be begun."""
+
+        async def __aenter__(self) -> Any:
+            failed.set()
+            raise runnel.Unreachable("there", "nobody is")
+
+        async def __aexit__(self, *how: Any) -> None: ...
+
+    monkeypatch.setattr(central, "transaction", Away)
+    async with bus.bridge("t", to=central) as bridge:
+        await bus.publish("t", b"a")
+        await failed.wait()
+    assert bridge.bridged == 0
+
+
+async def test_one_that_fails_says_so_in_the_log_and_at_its_end(
+    bus: Broker, central: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    await central.topic("t", int).declare()
+    bridge = bus.bridge("t", to=central)
+    await bridge.__aenter__()
+    await bus.publish("t", b"no number")
+    assert bridge._task is not None
+    await asyncio.wait([bridge._task])
+    await asyncio.sleep(0)
+    assert "bridge 'bridge:t' ended: " in caplog.text
+    with pytest.raises(runnel.ValidationFailed):
+        await bridge.__aexit__(None, None, None)
 
 
 async def test_it_ends_with_its_source(central: Broker) -> None:

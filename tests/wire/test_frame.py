@@ -20,6 +20,7 @@ from runnel.wire.frame import (
     KEPT_BUFFER,
     LARGE_BUFFER,
     MAX_PING,
+    MAX_SMALL,
     PREFACE,
     SMALL_BUFFER,
     Frame,
@@ -357,3 +358,13 @@ def test_a_decoder_shows_what_it_holds() -> None:
     decoder = FrameDecoder()
     decoder.feed(b"\x08\x00")
     assert repr(decoder) == "<FrameDecoder 2 bytes of 4,096>"
+
+
+@pytest.mark.parametrize("kind", [Kind.SETTLE, Kind.SUBSCRIBE, Kind.GOODBYE, Kind.HELLO])
+def test_a_frame_without_records_is_small(kind: Kind) -> None:
+    """Its payload is read at once, into many times as much."""
+    FrameDecoder().feed(head(kind, 0, MAX_SMALL - HEADER_SIZE))
+    with pytest.raises(LimitExceeded) as caught:
+        decoded([head(kind, 0, MAX_SMALL - HEADER_SIZE + 1)])
+    assert (caught.value.limit, caught.value.value, caught.value.allowed) == ("max_frame", MAX_SMALL + 1, MAX_SMALL)
+    assert decoded([head(Kind.PUBLISH, 1, MAX_SMALL)]) == []

@@ -10,16 +10,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runnel.core.network_errors import ProtocolError
+from runnel.core.network_errors import LimitExceeded, ProtocolError
 from runnel.core.packing import check, pack
-from runnel.wire.frame import ASK, COUNTS, DROPPED, HAS_ABOUT, MORE, PLACE_COUNTS, Frame, FrameDecoder, Kind, frame
+from runnel.wire.frame import (
+    ASK,
+    COUNTS,
+    DROPPED,
+    HAS_ABOUT,
+    HEADER_SIZE,
+    MAX_SMALL,
+    MORE,
+    PLACE_COUNTS,
+    Frame,
+    FrameDecoder,
+    Kind,
+    frame,
+)
 from runnel.wire.layouts import (
     DELIVER_COST,
     GRANT_COST,
+    Counts,
     Deliver,
     Grant,
     Publish,
-    Counts,
     credit_frame,
     deliver_head,
     grant_head,
@@ -168,11 +181,11 @@ WHOLE: list[tuple[bytes, Callable[[int, int, bytes], Any]]] = [  # a frame witho
     (b"".join(publish_frame(1, b"topic", b"", About(message_id="m"))), read_publish),
     (published_frame(1, 2, 3, 4), lambda _, __, payload: read_published(payload)),
     (credit_frame(1, 2, 3), lambda flags, _, payload: read_credit(flags, payload)),
-    (credit_frame(1, 2, counts=Counts(1, 2, 3, 4)), lambda flags, _, payload: read_credit(flags, payload)),
-    (credit_frame(1, 2, counts=Counts(1, 2, 3, 4)), lambda flags, _, payload: read_counts(flags, payload)),
     (unsubscribe_frame(1, 2), lambda flags, _, payload: read_unsubscribe(flags, payload)),
     (deliver_head(1, b"topic", 1, 2, 3, 4, 0), lambda _, extra, payload: read_deliver(extra, payload)),
     (grant_head(1, b"topic", 1, 2, 3, 4, 5, 6, 7, 0), lambda _, extra, payload: read_grant(extra, payload)),
+    (credit_frame(1, 2, counts=Counts(1, 2, 3, 4)), lambda flags, _, payload: read_credit(flags, payload)),
+    (credit_frame(1, 2, counts=Counts(1, 2, 3, 4)), lambda flags, _, payload: read_counts(flags, payload)),
 ]
 
 
@@ -223,3 +236,10 @@ def test_garbage_is_read_or_a_protocol_error(flags: int, extra: int, payload: by
 
 def test_a_frame_made_by_hand_is_the_same() -> None:
     assert b"".join(publish_frame(3, b"t", b"batch")) == frame(Kind.PUBLISH, 3, b"tbatch", extra=1)
+
+
+def test_an_about_is_small() -> None:
+    data = b"".join(publish_frame(1, b"t", b"", About(message_id="x" * MAX_SMALL)))
+    with pytest.raises(LimitExceeded) as refused:
+        read_publish(HAS_ABOUT, 1, data[HEADER_SIZE:])
+    assert refused.value.limit == "max_frame"

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from runnel.core.codec import Codec, Schema
 from runnel.core.errors import InvalidOption
-from runnel.core.network_errors import ProtocolError
+from runnel.core.network_errors import LimitExceeded, ProtocolError
 from runnel.core.options import TopicOptions
 from runnel.core.policy import Policy, PolicyKind
 from runnel.core.position import Position
 from runnel.core.record import Gap
 from runnel.core.start import Start
+from runnel.wire.frame import MAX_SMALL
 from runnel.wire.messages import (
     About,
     AtSequence,
@@ -394,3 +395,21 @@ def test_a_subscribe_of_garbage_is_read_or_refused(fields: dict[str, Any]) -> No
         read_policy(asked.policy)
     except (ProtocolError, InvalidOption):
         pass
+
+
+def test_a_large_call_is_of_batches_and_not_of_other_things() -> None:
+    large = bytes(MAX_SMALL)
+    for args in (
+        {"batch": large},
+        {"publishes": [["t", large, None], ["t", b"", {"wait": True}]], "acks": [[1, 2, 3, 4]]},
+    ):
+        assert read_call(call_payload("transact", args)) == ("transact", args)
+    with pytest.raises(LimitExceeded) as refused:
+        read_call(call_payload("topics", {"x": large}))
+    assert refused.value.limit == "max_frame"
+    with pytest.raises(LimitExceeded):
+        read_call(call_payload("transact", {"publishes": [["t", b"", {"message_id": "x" * MAX_SMALL}]]}))
+    nothing: list[list[int]] = [[]] * MAX_SMALL
+    for name in ("batch", "publishes"):
+        with pytest.raises(ProtocolError):
+            read_call(call_payload("transact", {name: nothing}))

@@ -66,15 +66,21 @@ class Broker:
 
     def __enter__(self) -> Broker:
         self._portal.start()
-        self._portal.run(self._broker.__aenter__())
+        try:
+            self._portal.run(self._broker.__aenter__())
+        except BaseException:
+            self._portal.stop()  # or a thread would be left for every server that was not there
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._portal.owned:
-            self._portal.run(self._broker.__aexit__(kind, error, trace))
-            self._portal.stop()
+        if self._portal.owned and not self._portal.is_forked:
+            try:
+                self._portal.run(self._broker.__aexit__(kind, error, trace))
+            finally:
+                self._portal.stop()
 
     def topic(self, name: str, type: type[V] | None = None, **options: Any) -> Topic[V]:
         """A handle on topic `name`; nothing happens before it is used."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from runnel.core.errors import BrokerClosed, WouldDeadlock
+from runnel.core.errors import BrokerClosed, Forked, WouldDeadlock
 
 R = TypeVar("R")
 
@@ -21,11 +22,19 @@ class Portal:
         self.owned = loop is None
         self.loop = loop or asyncio.new_event_loop()
         self._thread: threading.Thread | None = None
+        self._process = os.getpid()
         self._open = not self.owned
         self._turn = threading.Lock()  # nobody may hand a call to a loop that will not run it any more
 
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is its copy in the child of a fork, where no thread runs the loop."""
+        return os.getpid() != self._process
+
     def start(self) -> None:
         """Start the thread, if the loop is our own."""
+        if self.is_forked:
+            raise Forked
         if self.owned:
             self._thread = threading.Thread(target=self.loop.run_forever, name="runnel", daemon=True)
             self._thread.start()
@@ -52,6 +61,9 @@ class Portal:
         if running is self.loop:
             call.close()
             raise WouldDeadlock("the event loop", "runnel.blocking, called from the loop's own thread")
+        if self.is_forked:  # it would wait for ever, perhaps for a lock that a thread of the parent holds
+            call.close()
+            raise Forked
         with self._turn:
             if not self._open or self.loop.is_closed():
                 call.close()

@@ -69,18 +69,23 @@ class _Reading:
             yield batch
 
     async def _wait(self, timeout: float | None) -> Any:
-        if self._next is None:
-            self._next = asyncio.ensure_future(anext(aiter(self._inner), None))
-        if not await all_done([self._next], timeout, self._clock):
-            raise TimeoutError(f"nothing for {self.label!r} within {timeout:g} s")
-        found, self._next = self._next, None
-        return found.result()
+        began = self._clock.time()
+        while True:
+            if self._next is None:
+                self._next = asyncio.ensure_future(anext(aiter(self._inner), None))
+            awaited = self._next
+            left = None if timeout is None else max(0.0, timeout - (self._clock.time() - began))
+            if not await all_done([awaited], left, self._clock):
+                raise TimeoutError(f"nothing for {self.label!r} within {timeout:g} s")
+            if awaited is self._next:  # else another thread that waits for the same was quicker
+                self._next = None
+                return awaited.result()
 
     async def _leave(self) -> None:
         self._inner.end()
-        if self._next is not None:
-            await asyncio.wait([self._next])
-            self._next.exception()
+        if (awaited := self._next) is not None:
+            await asyncio.wait([awaited])
+            awaited.exception()
         await self._inner.__aexit__(None, None, None)
 
 

@@ -5,6 +5,7 @@ Below: gate, timeline. Above: reader (subscriptions), group_reader (groups).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from runnel.broker.cursor import Cursor
@@ -22,17 +23,23 @@ if TYPE_CHECKING:
 class Attachment:
     """Which logs a reader reads, where it starts, and how it is woken."""
 
-    def __init__(self, bus: Bus, pattern: str, start: Start) -> None:
-        self.pattern = check_pattern(pattern)
-        self.is_pattern = is_pattern(pattern)
-        check_start(start, pattern, is_pattern=self.is_pattern)
+    def __init__(self, bus: Bus, pattern: str | Sequence[str], start: Start) -> None:
+        several = not isinstance(pattern, str)  # then it is read by sequence, whatever they are
+        self.patterns = tuple(map(check_pattern, dict.fromkeys(pattern) if several else (pattern,)))
+        self.pattern = " ".join(self.patterns)
+        self.is_pattern = several or is_pattern(self.pattern)
+        check_start(start, self.pattern, is_pattern=self.is_pattern)
         self.logs: set[Log] = set()
+        self.changes = 0  # how often topics came or went
         self._bus = bus
 
     def cover(self) -> None:
         """Find the logs there are."""
         if self.is_pattern:
-            self.logs = {log for log in self._bus.catalog.logs.values() if matches(self.pattern, log.name)}
+            logs = self._bus.catalog.logs
+            self.logs = {logs[name] for name in self.patterns if name in logs}
+            if wild := [one for one in self.patterns if is_pattern(one)]:
+                self.logs |= {log for log in logs.values() if any(matches(one, log.name) for one in wild)}
         else:
             self.logs = {self._bus.catalog.find(self.pattern)}
 
@@ -50,7 +57,8 @@ class Attachment:
     def attach(self, reader: GateReader) -> None:
         """Have `reader` told of what is published from now on."""
         if self.is_pattern:
-            self._bus.catalog.patterns.add(self.pattern, reader)
+            for one in self.patterns:
+                self._bus.catalog.patterns.add(one, reader)
         for log in self.logs:
             self.join(log, reader)
         self._bus.readers[reader] = None
@@ -58,10 +66,16 @@ class Attachment:
     def join(self, log: Log, reader: GateReader) -> None:
         """Read `log` too."""
         self.logs.add(log)
+        self.changes += 1
         if log.gate is None:
             log.gate = Gate()
         log.gate.attach(reader, pattern=self.is_pattern)
         self._bus.timeline.cool()
+
+    def part(self, log: Log) -> None:
+        """`log` was deleted."""
+        self.logs.discard(log)
+        self.changes += 1
 
     def detach(self, reader: GateReader) -> bool:
         """Have `reader` told of nothing more; whether it was attached at all."""
@@ -69,7 +83,8 @@ class Attachment:
             return False
         del self._bus.readers[reader]
         if self.is_pattern:
-            self._bus.catalog.patterns.remove(self.pattern, reader)
+            for one in self.patterns:
+                self._bus.catalog.patterns.remove(one, reader)
         for log in self.logs:
             if log.gate is not None:
                 log.gate.detach(reader)

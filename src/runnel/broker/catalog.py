@@ -114,7 +114,7 @@ class Catalog:
         # Milliseconds and a counter: epochs rise, and no two lives of a topic ever share one.
         self.epoch = max(self.epoch + 1, int(self._bus.clock.time() * 1000) << 11)
         log = self.logs[name] = Log(name, self.epoch, options or UNSAID)
-        for reader in self.patterns.covering(name):
+        for reader in dict.fromkeys(self.patterns.covering(name)):  # one with several patterns joins once
             reader.join(log)
         return log
 

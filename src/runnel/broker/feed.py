@@ -8,7 +8,7 @@ Below: subscription, piece. Above: server.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,7 +38,7 @@ class Taking(NamedTuple):
 
 def open_feed(
     broker: Broker,
-    pattern: str,
+    pattern: str | Sequence[str],
     *,
     ready: Callable[[], None],
     drops: Callable[[Piece], None] | None = None,
@@ -47,6 +47,8 @@ def open_feed(
 ) -> Feed:
     """A feed of a topic or pattern; options as in `broker.subscribe`, without group, type and functions.
 
+    Of several names and patterns it is one feed, in the order of sequences; a name that nobody has published to is
+    not made, but joins when it is.
     `ready` is called when there may be something to take, or it is over; `drops` for each record that a policy dropped.
     `resume` is where this very reader stood before its connection was lost: an offset's position, or a sequence.
     """
@@ -105,6 +107,25 @@ class Feed(Subscription[bytes]):
         return None if self.is_pattern else next(iter(self._reader.attachment.logs)).epoch
 
     @property
+    def coverage(self) -> int:
+        """A number that changes when topics come or go."""
+        return self._reader.attachment.changes
+
+    @property
+    def sent(self) -> int:
+        """Behind the last record that was taken: an offset, or a sequence."""
+        return self._sent
+
+    def end_sequence(self) -> int | None:
+        """Behind all that is visible now, if it has taken everything of its own up to there; None: it has not."""
+        return None if self.flow.cursor.pending() else self._reader.end_sequence()
+
+    @property
+    def epochs(self) -> list[int]:
+        """The epochs of the topics that it covers now."""
+        return [log.epoch for log in self._reader.attachment.logs]
+
+    @property
     def ended(self) -> bool:
         """Whether there will be no more than what was published until then."""
         return self._ended
@@ -145,6 +166,14 @@ class Feed(Subscription[bytes]):
 
     def take(self, max_records: int = SLICE) -> Taking | None:
         """What comes next. None: nothing now; `ready` is called when there is, unless it has `ended`."""
+        taken = self.take_slices(max_records)
+        if taken is None:
+            return None
+        gap, slices = taken
+        return Taking(gap, [one for part in slices for one in pieces(part, self._content.of(part.topic))])
+
+    def take_slices(self, max_records: int = SLICE) -> tuple[Gap | None, list[Slice]] | None:
+        """The same as slices, for whoever writes records in a form of its own."""
         try:
             taken = None if self._is_done() else self._take(max_records)
             if taken is None:
@@ -167,7 +196,7 @@ class Feed(Subscription[bytes]):
         if slices:
             last = slices[-1]
             self._shown = (last.sequence if self.is_pattern else last.start) + len(last)
-        return Taking(self._gap(), [one for part in slices for one in pieces(part, self._content.of(part.topic))])
+        return self._gap(), slices
 
     def _is_done(self) -> bool:
         if self._last is None or self.flow.put_aside() is not None:
@@ -223,7 +252,7 @@ class Feed(Subscription[bytes]):
         if unreadable > self._unreadable:
             self.dropped_count += unreadable - self._unreadable
             self._unreadable = unreadable
-        self.delivered = max(self.delivered, self._taken - expired - unreadable)
+        self.delivered = max(self.delivered, self._taken - self._expired_there - self._unreadable)
 
     def count_all(self) -> None:
         """The reader says nothing of that: what it was given it has taken up."""

@@ -42,6 +42,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     is_awaited: bool = False  # whether the task that publishes it waits until there is room
     landed: asyncio.Future[None] | None = None  # done when it is durable, if a task waited for room
     expected_offset: int | None = None  # what its first record must get, or nothing is appended
+    appended: bool = False  # or handed over: it cannot be taken back any more
     packed: bytes | None = None  # the batch that it came as, from afar: stored and sent on as it is
     gathering: Any = None  # the batch that it is on its way in, if it came packed
 

@@ -23,6 +23,8 @@ from runnel.core.errors import InvalidOption, LeaseEnded, RunnelError, Subscript
 if TYPE_CHECKING:
     from runnel.broker.broker import Broker
 
+MAX_REASON = 10_000  # characters of why a record failed
+
 BEGIN, ACK, NACK, REJECT, EXTEND = range(5)  # what a member says of a lease
 
 
@@ -156,7 +158,7 @@ class GroupFeed:
             self._leases.pop(lease, None)
 
     def _settle_one(self, lease: Lease, verb: int, place: int, number: float | None, reason: str | None) -> None:
-        reader = self.reader
+        reader, reason = self.reader, None if reason is None else reason[:MAX_REASON]
         if verb == NACK:
             reader.nack(lease, place, number, reason or "nacked")
         elif verb == REJECT:

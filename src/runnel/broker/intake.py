@@ -28,10 +28,11 @@ from runnel.core.errors import (
     ValidationFailed,
     WouldDeadlock,
 )
+from runnel.core.fitting import misfit, title_of
 from runnel.core.options import TopicOptions
 from runnel.core.packing import BYTES, DELTAS, JSON, MSGPACK, TIMES, Unpacked, admit
 from runnel.core.position import Position, Span
-from runnel.core.publishing import MAX_ENTRY_BYTES, MAX_ENTRY_RECORDS, MAX_RECORD_BYTES, check_expected
+from runnel.core.publishing import MAX_ENTRY_BYTES, MAX_RECORD_BYTES, check_expected
 from runnel.surface.waiting import all_done
 
 if TYPE_CHECKING:
@@ -103,8 +104,8 @@ class Intake:
         """Publish a batch at the end of a transaction."""
         entry = self.entry(topic, data, about)
         entry.packed, entry.producer = None, 0  # one batch a topic and transaction; what it is repeated by, is the mark
-        options, schema = self._said(about)
-        handle: Topic[Any] = Topic(self._bus, topic, cast(Any, schema), options)  # made when all of it is known to be right
+        options, schema = self._said(about)  # the topic is made when all of it is known to be right
+        handle: Topic[Any] = Topic(self._bus, topic, cast(Any, schema), options)
         return tx._want(handle, entry, None if about is None else about.expected_offset)
 
     def declare(self, topic: str, options: dict[str, Any], schema: Schema | None) -> None:
@@ -121,8 +122,6 @@ class Intake:
         if header.columns & (DELTAS | TIMES):
             raise BadBatch("it says which offsets or times its records have; these are the broker's to give")
         size = sum(map(len, values))
-        if header.count > MAX_ENTRY_RECORDS:
-            raise TooLarge(f"a batch for {topic!r}", header.count, "max_entry_records", MAX_ENTRY_RECORDS)
         if size > MAX_RECORD_BYTES and (largest := max(map(len, values))) > MAX_RECORD_BYTES:
             raise TooLarge(f"a record for {topic!r}", largest, "max_record_bytes", MAX_RECORD_BYTES)
         entry = Entry(values, None, size, packed=data)
@@ -137,25 +136,30 @@ class Intake:
             entry.extra = sum(meta.weight for meta in batch.metas.values())
         if size + entry.extra > MAX_ENTRY_BYTES:
             raise TooLarge(f"a batch for {topic!r}", size + entry.extra, "max_entry_bytes", MAX_ENTRY_BYTES)
-        self._check_type(topic, batch)
+        if about is None or about.schema is None:  # else whoever wrote it knows the type
+            self._check_type(topic, batch)
         return entry
 
     def _check_type(self, topic: str, batch: Unpacked) -> None:
-        """Where only the schema of a topic is known, at least what its values are written in must be right."""
+        """Where only the schema of a topic is known, what comes from those who know nothing of it is held to that."""
         log = self._bus.catalog.logs.get(topic)
         if log is None or log.codec is not None or log.schema is None:
             return  # a codec looks at every value, later
         encoding, content = log.schema.encoding, batch.header.content_type
         if content == _CONTENT[encoding]:
             return  # whoever wrote it validated it, and its schema was agreed on
-        name = log.schema.schema.get("title", "its type")
+        schema = log.schema.schema
         if content != BYTES:
-            raise ValidationFailed(topic, name, "the value", f"it is not written as {encoding}")
-        for value in batch.values:
+            raise ValidationFailed(topic, title_of(schema), "the value", f"it is not written as {encoding}")
+        for at, value in enumerate(batch.values):
+            if not value and (meta := batch.metas.get(at)) is not None and meta.key is not None:
+                continue  # a tombstone
             try:
-                _PARSE[encoding](value)
+                wrong = misfit(schema, _PARSE[encoding](value))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                raise ValidationFailed(topic, name, "the value", str(error)) from None
+                wrong = "the value", str(error)
+            if wrong is not None:
+                raise ValidationFailed(topic, title_of(schema), *wrong)
 
     def _log(self, topic: str, about: About | None) -> Log:
         """The log of a topic; made, and agreed upon, the first time that somebody publishes to it."""
@@ -184,12 +188,12 @@ class Intake:
     def _publish_late(self, log: Log, entry: Entry, about: About | None, done: Done) -> Late:
         """Publish what has to wait for something first: room, an offset, or those who read it."""
         self._late[entry.producer] += 1
-        late = Late()
+        late = Late(entry)
 
         async def publish() -> None:
             try:
-                result: Span | Exception = await self._published(log, entry, about, late)
-            except RunnelError as error:
+                result: Span | Exception = await self._published(log, entry, about)
+            except Exception as error:  # whatever it is, whoever waits is told
                 result = error
             finally:
                 self._late[entry.producer] -= 1
@@ -202,7 +206,7 @@ class Intake:
         task.add_done_callback(self._tasks.discard)
         return late
 
-    async def _published(self, log: Log, entry: Entry, about: About | None, late: Late) -> Span:
+    async def _published(self, log: Log, entry: Entry, about: About | None) -> Span:
         bus = self._bus
         if entry.expected_offset is not None:
             await bus.publisher.until_known(log, entry.expected_offset)
@@ -217,7 +221,6 @@ class Intake:
             if log.stored is not None:
                 await bus.until_durable(log, entry, first)
             position = log.position(first)
-        late.is_stored = True
         if about is not None and about.wait:
             await self._processed(log, position, about.timeout)
         return _span(position, entry)
@@ -234,13 +237,19 @@ class Intake:
 class Late:
     """A publish that waits for something. Called, it is taken back."""
 
-    __slots__ = ("is_stored", "task")
+    __slots__ = ("_entry", "task")
 
-    def __init__(self) -> None:
+    def __init__(self, entry: Entry) -> None:
+        self._entry = entry
         self.task: asyncio.Task[None] | None = None
-        self.is_stored = False  # only those who read it are waited for
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether nothing of it is written: then it is as if it had never been, once it is taken back."""
+        return not self._entry.appended
 
     def __call__(self) -> None:
+        """Take it back."""
         if self.task is not None:
             self.task.cancel()
 

@@ -71,6 +71,7 @@ class Log:
         "coming_bytes",
         "deleted",
         "epoch",
+        "forgotten",
         "gate",
         "held",
         "ids",
@@ -106,6 +107,7 @@ class Log:
         self.ids: MessageIds | None = None
         self.gate: Gate | None = None  # made when somebody subscribes
         self.deleted = False
+        self.forgotten = 0  # the sequence behind the last run that the timeline let go of, in memory
         self.stored: Stored | None = None  # of a durable topic: what is here is only the tail of what is on disk
         self.coming = self.coming_bytes = 0  # records being written to disk, which nobody sees yet
         self.schema: Schema | None = None  # of a typed topic from an earlier life, whose type nobody has given yet

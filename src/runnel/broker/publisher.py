@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -117,6 +117,7 @@ class Publisher:
             first = bus.store.commits.hand_over(log, entry)
         else:
             first = bus.timeline.append(log, entry.values, entry.metas, entry.size, entry.packed)
+        entry.appended = True
         if is_told_apart:
             self.once.remember(log, entry, first)
         return first
@@ -198,13 +199,11 @@ class Publisher:
         gate = log.gate
         assert gate is not None, "only a reader can be in the way"
         gate.blocked = gate.blocked or deque()
-        count, size = len(entry.values), entry.size
-        count_ahead = count + sum(len(other.entry.values) for other in gate.blocked)
-        size_ahead = size + sum(other.entry.size for other in gate.blocked)
+        count = len(entry.values)
         for flow in gate.limited:
             if flow.policy.kind is PolicyKind.BLOCK and count > flow.buffer:
                 raise TooLarge(f"a batch for {log.name!r}", count, f"buffer of {flow.owner.label!r}", flow.buffer)
-            if task is not None and flow.owner.task is task and not flow.fits(count_ahead, size_ahead):
+            if task is not None and flow.owner.task is task and not flow.fits(*_with_all_before(entry, gate.blocked)):
                 raise WouldDeadlock(log.name, flow.owner.label)
         first: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         flow = self._in_the_way(log, entry)
@@ -261,6 +260,12 @@ class Publisher:
         gate = log.gate
         assert gate is not None, "only a reader can be in the way"
         return gate.refusing(log, entry) or next(flow for flow in gate.limited if flow.strict)
+
+
+def _with_all_before(entry: Entry, blocked: Iterable[Blocked]) -> tuple[int, int]:
+    """The records and bytes of `entry` and of all that wait before it: there may be very many."""
+    entries = [entry, *(other.entry for other in blocked)]
+    return sum(len(one.values) for one in entries), sum(one.size for one in entries)
 
 
 def _heard(landed: asyncio.Future[None]) -> None:

@@ -6,7 +6,7 @@ Below: flow, cursor, gate. Above: subscription, which the user holds.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -56,11 +56,11 @@ class SubscribeOptions(msgspec.Struct, frozen=True):
 class Reader:
     """One subscription as the broker knows it."""
 
-    def __init__(self, bus: Bus, pattern: str, options: SubscribeOptions) -> None:
+    def __init__(self, bus: Bus, pattern: str | Sequence[str], options: SubscribeOptions) -> None:
         self.attachment = Attachment(bus, pattern, options.start)
         self.options, self._bus = options, bus
         self.name, self.strict = options.name, options.strict
-        self.label = options.name or f"{pattern}#{bus.next_number()}"
+        self.label = options.name or f"{self.pattern}#{bus.next_number()}"
         self.watches: list[Watch] = []
         self.resume: Position | int | None = None  # where this very reader stood before, in another connection
         if options.name is not None and not (isinstance(options.name, str) and options.name):
@@ -73,9 +73,9 @@ class Reader:
         positive("buffer_bytes", options.buffer_bytes)
         if options.dead_letter is not None:
             check_name(options.dead_letter)
-            if matches(pattern, options.dead_letter):
+            if any(matches(one, options.dead_letter) for one in self.attachment.patterns):
                 raise InvalidOption(
-                    "dead_letter", options.dead_letter, f"this subscription ({pattern!r}) would read it itself"
+                    "dead_letter", options.dead_letter, f"this subscription ({self.pattern!r}) would read it itself"
                 )
 
     @property

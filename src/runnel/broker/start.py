@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from runnel.broker.cursor import Cursor, LogCursor
+from runnel.broker.cursor import RETENTION, Cursor, LogCursor
 from runnel.broker.log import Log
 from runnel.broker.pattern_cursor import PatternCursor
 from runnel.broker.timeline import Timeline
@@ -33,7 +33,10 @@ def open_cursor(
         cursor = PatternCursor(timeline, logs, sequence, store)
         if start != sequence:  # not a place that it had come to: what is gone was never its own
             cursor.forget_gone()
-        return cursor, None
+            return cursor, None
+        # In memory, not even the place of what is gone is kept for ever: that something was there is all that is known.
+        forgotten = max((log.forgotten for log in logs if log.stored is None), default=0)
+        return cursor, Missed(sequence, forgotten, 0, RETENTION) if forgotten > sequence else None
     (log,) = logs
     oldest = timeline.first(log)
     missed = None

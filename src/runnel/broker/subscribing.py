@@ -25,7 +25,7 @@ V = TypeVar("V")
 
 def open_subscription(
     bus: Bus,
-    pattern: str,
+    pattern: str | Sequence[str],
     *,
     start: Start = None,
     name: str | None = None,
@@ -65,10 +65,10 @@ def open_subscription(
         if dead_letter is not None:
             said["dead_letter"] = dead_letter
         label = name or f"{group}#{bus.next_number()}"
-        check_pattern(pattern)
+        joined = check_pattern(pattern)
 
         def member_of() -> GroupReader:
-            return bus.groups.join(group, pattern, said, start, buffer, buffer_bytes)
+            return bus.groups.join(group, joined, said, start, buffer, buffer_bytes)
 
         return GroupSubscription(member_of, label, codec, prefetch, prefetch_bytes)
     _refuse("without group=", {**said, "prefetch": prefetch, "prefetch_bytes": prefetch_bytes})

@@ -249,7 +249,7 @@ class Subscription(RecordReading[T]):
 
     def part(self, found: Log) -> None:
         """A topic of the pattern was deleted; what was not read of it is told as a gap."""
-        self._reader.attachment.logs.discard(found)
+        self._reader.attachment.part(found)
 
     def settle(self) -> None:
         """Note what lies ahead, and drop what exceeds the bounds, before records go."""

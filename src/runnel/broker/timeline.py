@@ -280,8 +280,13 @@ class Timeline:
         if self._dead > CHUNK and self._dead * 2 > len(self.runs):
             self._before_compacting()  # readers of patterns note what they have not read yet
             hot = self.runs[-1] if self.hot is not None else None
-            self.runs = [run for run in self.runs if run is hot or (run.end > run.log.base and not run.log.deleted)]
-            self._dead = 0
+            kept = []
+            for run in self.runs:
+                if run is hot or (run.end > run.log.base and not run.log.deleted):
+                    kept.append(run)
+                else:
+                    run.log.forgotten = run.sequence + run.end - run.offset
+            self.runs, self._dead = kept, 0
 
 
 _sequence = attrgetter("sequence")

@@ -82,6 +82,11 @@ class Transaction:
         """Whether it was committed. False after the block: a mark said that it had been done before."""
         return self._attempt is not None and self._attempt.applied
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether some of it may be written already: it cannot be taken back any more."""
+        return self._attempt is not None and self._attempt.has_begun
+
     # -- what is wanted -----------------------------------------------------------------------------------------
 
     def publish(

@@ -17,7 +17,7 @@ from runnel.config.settings import Settings
 if TYPE_CHECKING:
     from runnel.server.serving import Door
 
-_NAMES = {"native": "native", "json": "JSON lines", "unix": "Unix socket"}
+_NAMES = {"native": "native", "json": "JSON lines", "unix": "Unix socket", "http": "HTTP"}
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # listened on, but nothing to connect to
 
 
@@ -35,7 +35,7 @@ def facts(doors: Sequence[Door], settings: Settings) -> dict[str, Any]:
     }
 
 
-def announcement(doors: Sequence[Door], settings: Settings, version: str) -> str:
+def announcement(doors: Sequence[Door], settings: Settings, version: str, note: str | None = None) -> str:
     """What a person reads."""
     serving, server = settings.serving, settings.server
     if serving.engine is not None:
@@ -47,6 +47,8 @@ def announcement(doors: Sequence[Door], settings: Settings, version: str) -> str
     lines = [f"runnel {version} {what} (process {os.getpid()})", ""]
     lines += ["  " + line for line in pairs((_NAMES.get(one.name, one.name), one.url) for one in doors).splitlines()]
     lines.append("")
+    if note is not None:
+        lines.append(note)
     if server.insecure_public:
         lines.append("Nobody is asked who they are: whoever reaches these doors may read and write everything.")
     else:

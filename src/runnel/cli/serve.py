@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import sys
+from contextlib import suppress
 from typing import Any
 
 from runnel.cli.command import Commands, add_command, add_json
@@ -18,7 +20,7 @@ from runnel.config.settings import Settings, load
 
 EXAMPLE = """\
 examples:
-  runnel serve                                   the folder data/, at 127.0.0.1:7788; JSON lines at 7789
+  runnel serve                                   the folder data/, at 127.0.0.1:7788; JSON lines at 7789, HTTP at 7780
   runnel serve --memory                          nothing on disk
   runnel serve --data /var/lib/runnel --config /etc/runnel.toml
   runnel serve --port 0 --json-port off --json   any free port, told in one JSON line
@@ -37,7 +39,7 @@ goes at once; what was acknowledged is on disk all the same. Exit code 0: stoppe
 SWITCH_INTERVAL = 0.0005  # so that the commit thread need not wait 5 ms for its turn
 
 _GROUPS = {
-    "where it listens": ("host", "port", "json_port", "unix", "insecure_public"),
+    "where it listens": ("host", "port", "json_port", "http_port", "http_cors", "unix", "insecure_public"),
     "TLS": ("tls_cert", "tls_key", "tls_client_ca"),
     "how it runs": ("memory", "engine", "deadline", "log_level", "log_format"),
 }
@@ -55,7 +57,7 @@ def add_to(commands: Commands) -> None:
         "Without auth it listens on this machine alone.",
     )
     where = "[--data DIR | --memory | --engine URL]"
-    parser.usage = f"runnel serve {where} [--host NAME] [--port N] [--json-port N] [--config FILE] [...]"
+    parser.usage = f"runnel serve {where} [--host NAME] [--port N] [--json-port N] [--http-port N] [...]"
     parser.add_argument("--config", metavar="FILE", help="a TOML file (default: $RUNNEL_CONFIG, else runnel.toml)")
     add_keys(parser)
     add_json(parser, "the doors as one JSON line, once they are open")
@@ -104,6 +106,9 @@ def _check_engine(settings: Settings) -> None:
     """A gateway keeps nothing: what was said about keeping contradicts it."""
     said = [key.flag for key in keys().values() if settings.where(key.dotted) == key.flag]
     asked = [key.flag for key in keys().values() if key.section == "journal"]
+    if "--http-port" in said and settings.server.http_port is not None:
+        why = "a gateway has no HTTP door: ask the server behind it, or leave --http-port away"
+        raise Refused("usage_error", why, USAGE)
     contrary = next((one for one in said if one == "--data" or one in asked), None)
     if settings.serving.memory:
         contrary = settings.where("serve.memory")
@@ -121,4 +126,7 @@ def run(chosen: argparse.Namespace) -> int:
 
     tell(settings.serving.log_level, settings.serving.log_format)
     sys.setswitchinterval(SWITCH_INTERVAL)
+    with suppress(OSError, ValueError):  # every connection is a handle, and the usual limit is low
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return Life(settings, as_json=chosen.json).run()

@@ -18,15 +18,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 import runnel
 from runnel.cli.document import print_line
 from runnel.cli.doors import announcement, facts
 from runnel.cli.problem import FINE, FOUND
 from runnel.cli.progress import Ticker
 from runnel.cli.table import human_size
-from runnel.config.settings import Settings
+from runnel.config.settings import DEFAULT, Settings
 from runnel.place.shared_folder import SharedBroker
-from runnel.server import Gateway, Server
+from runnel.server import Gateway, Server, ServerOptions, http
 
 if TYPE_CHECKING:
     from runnel.broker.broker import Broker
@@ -47,6 +49,7 @@ class Life:
         self._asked: signal.Signals | None = None
         self._stop = asyncio.Event()
         self._ending: float | None = None  # since when
+        self._options, self._note = wanted(settings)
 
     def run(self) -> int:
         """Serve; the exit code."""
@@ -74,7 +77,7 @@ class Life:
         finally:
             stopped.cancel()
         try:
-            async with Server(broker, self.settings.server) as server:
+            async with Server(broker, self._options) as server:
                 if isinstance(broker, SharedBroker):
                     broker.serve_at_door(server)  # who opens the folder comes in there, and counts among its clients
                 self._announce(server)
@@ -116,7 +119,7 @@ class Life:
             if self._as_json:
                 print_line(facts(server.doors, self.settings))
             else:
-                print(announcement(server.doors, self.settings, runnel.__version__))
+                print(announcement(server.doors, self.settings, runnel.__version__, self._note))
             sys.stdout.flush()
         except BrokenPipeError:  # whoever started it need not read what it says
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -141,6 +144,19 @@ class Life:
             watch.daemon = True
             watch.start()
         return self._ending
+
+
+def wanted(settings: Settings) -> tuple[ServerOptions, str | None]:
+    """What to serve with, and what to say about it. HTTP, unless it was asked for, is left out where it cannot be."""
+    options = settings.server
+    if settings.serving.engine is not None or options.http_port is None:
+        return options, None
+    if settings.where("serve.http_port") != DEFAULT:
+        http.check("--http-port")
+    elif lacking := http.missing():
+        note = f"Without HTTP, for {', '.join(lacking)} is not installed: pip install 'runnel[server]'."
+        return msgspec.structs.replace(options, http_port=None), note
+    return options, None
 
 
 async def _tell_of_opening(folder: Path) -> None:

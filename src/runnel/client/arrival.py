@@ -25,13 +25,13 @@ _NO_METAS: Mapping[int, Meta] = {}
 class Arrival:
     """One frame's records. `count` is what its header says; what is in it is known when it was `opened`."""
 
-    __slots__ = ("_skipped", "_slice", "_where", "cost", "count", "encoding")
+    __slots__ = ("_skipped", "_slice", "_where", "cost", "count", "encoding", "size")
 
     def __init__(self, where: Deliver | Grant, cost: int, skipped: int = 0) -> None:
         self._where: Deliver | Grant | None = where
         self._slice: Slice | None = None
         self._skipped = skipped  # records at its beginning that are known already
-        self.cost = cost  # of the credit that it came on
+        self.size = self.cost = cost  # bytes; and of the credit that it came on
         self.count = count_of(where.batch) - skipped
         self.encoding: str | None = None  # how its values are written, once it was opened
 

@@ -89,7 +89,7 @@ class Connection(asyncio.BufferedProtocol):
         self._heard = True
         self._decoder.buffer_updated(nbytes)
         try:
-            for kind, flags, extra, id, payload in self._decoder.frames():
+            for kind, flags, extra, id, payload in self._decoder.frames(views=True):
                 if id == 0 or not self.greeted.done():
                     self._about_itself(kind, payload)
                 else:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PREFETCH = 64
+PORTION = 128  # settlements in a frame
 MAX_REASON = 10_000  # characters of why a record failed that are worth sending
 
 
@@ -94,6 +95,7 @@ class RemoteGroupSubscription(Reading, Generic[T]):
         self._check_not_entered()
         await self._standing.enter()
         self._entered = True
+        self._link.blockers.add(self._standing)  # publishers wait for what a group has not settled
         _members.setdefault(self._link, WeakSet()).add(self)
         return self
 
@@ -285,7 +287,8 @@ class RemoteGroupSubscription(Reading, Generic[T]):
     def flush(self) -> None:
         """Send what was gathered: one frame for all that was said in this turn of the loop."""
         if (settled := self._taken()) and self._standing.is_up:
-            self._link.send(frame(Kind.SETTLE, 0, settle_payload(settled)))
+            for at in range(0, len(settled), PORTION):
+                self._link.send(frame(Kind.SETTLE, 0, settle_payload(settled[at : at + PORTION])))
 
     @property
     def id(self) -> int:
@@ -296,6 +299,7 @@ class RemoteGroupSubscription(Reading, Generic[T]):
         """No more deliveries; what was not settled goes back."""
         if not self._ended:
             self._ended, self._error = True, error
+            self._link.blockers.discard(self._standing)
             self.flush()
             self._standing.leave(None)
             self._forget()
@@ -325,6 +329,8 @@ class RemoteGroupSubscription(Reading, Generic[T]):
             self.wake()
         elif kind == Kind.LAPSED:
             for number, *_ in read_lapsed(payload):
+                if self._coming and self._coming[0].lease == number:
+                    self._coming = []  # the rest of it does not come
                 if (lapsed := self._leases.pop(number, None)) is not None:
                     lapsed.ended = True
 
@@ -336,6 +342,7 @@ class RemoteGroupSubscription(Reading, Generic[T]):
         """No more deliveries; what was not settled went back."""
         if not self._ended:
             self._ended, self._error = True, error
+            self._link.blockers.discard(self._standing)
             self._forget()
             self.wake()
 

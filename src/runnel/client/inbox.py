@@ -29,6 +29,9 @@ class Taken(NamedTuple):
     end: int
 
 
+LARGE = 256  # records: so many are handed out as they came, if nobody said how many he wants
+
+
 class Inbox:
     """Records on this side of the wire. A place is an offset or, for a pattern, a sequence."""
 
@@ -61,10 +64,24 @@ class Inbox:
 
         What waits here holds no credit any more: the connection that gave it is gone.
         """
+        if self.kept:
+            self._let_go()
         self._known, self.bytes, self.returned, self.taken = self.next, 0, 0, 0
         for item in self._items:
             if isinstance(item, Arrival):
                 item.cost = 0
+
+    def _let_go(self) -> None:
+        """Have too much of what came last sent again. Who does not read would keep more with every connection."""
+        items, held = self._items, sum(item.size for item in self._items if isinstance(item, Arrival))
+        while held > self.credit and not (isinstance(items[-1], Arrival) and not items[-1].cost):
+            last = items.pop()
+            if isinstance(last, Missed):
+                self.next = last.first
+            else:
+                held -= last.size
+                self.records -= last.count
+                self.next = last.place(is_pattern=self.is_pattern)
 
     def clear(self) -> None:
         """Nobody reads it any more."""
@@ -117,8 +134,11 @@ class Inbox:
         """Whether all credit is out: nothing more comes before some of this is taken."""
         return self.bytes >= self.credit
 
-    def take(self, limit: int) -> Taken | None:
-        """Up to `limit` records, and what was missed before them; None: there is nothing here."""
+    def take(self, limit: int, *, as_it_came: bool = False) -> Taken | None:
+        """Up to `limit` records, and what was missed before them; None: there is nothing here.
+
+        `as_it_came`: a large batch is not joined to others, which would only copy it.
+        """
         items = self._items
         if not items:
             return None
@@ -151,6 +171,8 @@ class Inbox:
             self.taken += len(found) if item.cost else 0
             limit -= len(found)
             end = (found.sequence if self.is_pattern else found.start) + len(found)
+            if as_it_came and len(found) >= LARGE:
+                break
         return Taken(slices, missed, encoding, end)
 
     def _opened(self, item: Arrival) -> Slice | Missed:

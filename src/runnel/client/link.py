@@ -31,6 +31,7 @@ from runnel.wire.frame import Kind, frame
 from runnel.wire.messages import About, Goodbye, Welcome, call_payload, decode, encode, read_reply
 
 LAST_ID = 2**32 - 1
+HEARING = "hearing what became of it"  # what a broker that was closed meanwhile cannot do any more
 
 logger = logging.getLogger("runnel")
 
@@ -68,7 +69,7 @@ class Link:
         self.home = Home(self._moved_in, self._forked, entered=False, before="it is connected")
         self.connection = ConnectionState()
         self.welcome = Welcome()
-        self.blockers: set[Owner] = set()  # with policy "block": they come and go themselves; publishes name them
+        self.blockers: set[Owner] = set()  # whom publishers may wait for: they come and go; publishes name them
         self.publishing = Publishing(self)
         self.side = Side(self)
         self.loop: asyncio.AbstractEventLoop
@@ -363,7 +364,7 @@ class Link:
             return
         self.publishing.outbox.seal()
         self.at_once()
-        self._deadline = self.loop.call_later(self.options.close_timeout, self.end, None)
+        self._deadline = self.loop.call_later(self.options.close_timeout, self.end, None, True)
         self._write_soon()
         if self._line is None:
             self._try_to_end()
@@ -380,7 +381,11 @@ class Link:
             return
         if outbox.is_sent and not self.said_goodbye:
             self.said_goodbye = True
-            self._line.write([frame(Kind.GOODBYE, 0, encode(Goodbye(reason="closed")))])
+            for owner in list(self._attached):
+                owner.flush()  # an ack that was given before the end counts; behind the GOODBYE it would be too late
+            goodbye = frame(Kind.GOODBYE, 0, encode(Goodbye(reason="closed")))
+            self._line.write([*self._ahead, *self._pieces, goodbye])
+            self._ahead, self._pieces = [], []
         if outbox.is_empty and not self._calls and self.said_goodbye:
             self._part()
             if not self._attached:
@@ -391,8 +396,8 @@ class Link:
         """Whether a connection that ends now was the last, because all that was to be done is."""
         return self.said_goodbye and self.publishing.outbox.is_empty
 
-    def end(self, error: RunnelError | None) -> None:
-        """It is over: tell everybody."""
+    def end(self, error: RunnelError | None, is_late: bool = False) -> None:
+        """It is over: tell everybody. `is_late`: those who still read have not got all that was published."""
         if self.connection.state == "closed":
             return
         if self._deadline is not None:
@@ -408,9 +413,7 @@ class Link:
             line.fail(ConnectionLost(str(line.address), "the broker was closed"))
 
         def why() -> RunnelError:
-            return (
-                BrokerClosed("hearing what became of it") if error is None else ConnectionLost(self.address, str(error))
-            )
+            return BrokerClosed(HEARING) if error is None else ConnectionLost(self.address, str(error))
 
         if self._keeping is not None and not self.loop.is_closed():
             if self._keeping is not asyncio.current_task(self.loop):
@@ -420,8 +423,9 @@ class Link:
             self._part()
         attached, self._attached = list(self._attached), {}
         self._owners.clear()
+        unread = BrokerClosed("reading what is left on the server") if is_late and line is not None else error
         for owner in attached:
-            owner.closed(error)
+            owner.closed(unread)
 
     def _part(self) -> None:
         if self._farewell is not None and not self._farewell.done():

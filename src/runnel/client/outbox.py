@@ -110,11 +110,16 @@ class Outbox:
 
     # -- in -----------------------------------------------------------------------------------------------------
 
-    def gathering(self, route: Route) -> tuple[Parcel, bool]:
-        """The parcel that takes what is published by `route` now, and whether it is new."""
+    def gathering(self, route: Route, size: int = 0) -> tuple[Parcel, bool]:
+        """The parcel that takes a record of `size` that is published by `route` now, and whether it is new."""
         lane = self._lane(route.lane)
         found = lane.open.get(route.topic)
-        if found is not None and found.size < found.cap and (found.route is route or found.route == route):
+        if (
+            found is not None
+            and found.size < found.cap
+            and found.size + size <= self.max_frame // 4 * 3  # what fits alone may not fit together
+            and (found.route is route or found.route == route)
+        ):
             return found, False
         self.is_full = found is not None and found.size >= found.cap > 0
         parcel = Parcel(route, [], cap=min(BATCH_BYTES, self.max_frame // 2))
@@ -169,7 +174,7 @@ class Outbox:
         """All that may be sent now, in pieces to be written one after the other."""
         pieces: list[bytes] = []
         for lane in list(self._ready):
-            while lane.queue and not lane.stopped and lane.under_way < self._window(lane):
+            while lane.queue and not lane.stopped and lane.under_way < WINDOW and not self._must_wait(lane):
                 parcel = lane.queue.popleft()
                 if parcel.cap:
                     parcel.cap = 0
@@ -182,11 +187,15 @@ class Outbox:
                 del self._ready[lane]
         return pieces
 
-    @staticmethod
-    def _window(lane: Lane) -> int:
-        """How many frames may be under way for the next one to go, too."""
-        # Whoever is not known yet could leave numbers out unnoticed. What has none of the lane's has to wait for nobody.
-        return 1 if lane.fresh and lane.queue[0].numbered else WINDOW
+    def _must_wait(self, lane: Lane) -> bool:
+        """Whether the next of a lane has to wait for the answer to its first number.
+
+        Whoever is not known yet could leave numbers out unnoticed. What has no number of the lane waits for nobody,
+        and nobody for it.
+        """
+        if not (lane.fresh and lane.under_way and lane.queue[0].numbered):
+            return False
+        return any(parcel.numbered for parcel in self._sent.values() if parcel.lane is lane)
 
     def _send(self, lane: Lane, parcel: Parcel, id: int, pieces: list[bytes]) -> None:
         is_new = parcel.batch is None

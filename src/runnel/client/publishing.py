@@ -88,8 +88,8 @@ class Publishing:
 
     def gather(self, route: Route, value: bytes, meta: Meta | None) -> tuple[Parcel, int]:
         """Put one record, for which there is room, into the parcel that gathers; that, and the record's index in it."""
-        parcel, is_new = self.outbox.gathering(route)
         size = cost(value, meta)
+        parcel, is_new = self.outbox.gathering(route, size)
         index = parcel.add(value, meta, size)
         self.outbox.bytes += size
         if is_new:
@@ -141,6 +141,8 @@ class Publishing:
     async def answer(self, parcel: Parcel, index: int = 0) -> Position:
         """Where the record at `index` of a parcel is, once the server has answered."""
         waiter: asyncio.Future[Position] = self._link.loop.create_future()
+        if not parcel.waiters:
+            parcel.born = self._link.now()  # it may have gathered for long what nobody waits for
         parcel.waiters.append([index, waiter])
         if self._timer is None:
             self._watch()
@@ -164,6 +166,7 @@ class Publishing:
     def _look(self) -> None:
         """Tell those who waited long enough. One timer for all: one for each would cost more than the publish."""
         self._timer = None
+        self.outbox.seal()  # whoever publishes now waits as long as the others, and not for what is left of their time
         now, default, is_awaited = self._link.now(), self._link.options.timeout, False
         for parcel in self.outbox.parcels():
             patience = default if parcel.patience == UNSAID else parcel.patience

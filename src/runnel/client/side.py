@@ -42,19 +42,22 @@ class Side:
         link = self._link
         if link.home.forked:
             raise Forked
-        options = link.options
+        timeout = link.options.timeout
+        if link.home.loop is not None and link.home.is_here():  # all else on the loop stands still meanwhile
+            shortest = link.options.connect_timeout
+            timeout = shortest if timeout is None else min(timeout, shortest)
         error: RunnelError | None = None
         for address in link.addresses:
             try:
                 with closing(self._dial(address)) as line:
-                    line.settimeout(options.timeout)
-                    return self._exchange(line, method, args)
+                    line.settimeout(timeout)
+                    return self._exchange(line, method, args, timeout)
             except Unreachable as found:
                 error = found
             except TimeoutError as found:
                 if isinstance(found, RunnelError):
                     raise
-                raise NoAnswer(f"{method}()", options.timeout or 0.0, link.state) from None
+                raise NoAnswer(f"{method}()", timeout or 0.0, link.state) from None
             except OSError as found:
                 error = Unreachable(str(address), reason(found))
         assert error is not None, "a link has an address"
@@ -81,9 +84,8 @@ class Side:
             raise Unreachable(str(address), why) from None
         return line
 
-    def _exchange(self, line: socket.socket, method: str, args: dict[str, Any]) -> Any:
+    def _exchange(self, line: socket.socket, method: str, args: dict[str, Any], timeout: float | None) -> Any:
         """Greet, ask, and read until the answer."""
-        timeout = self._link.options.timeout
         until = None if timeout is None else monotonic() + timeout
         line.sendall(greeting(self._link.options) + frame(Kind.CALL, 1, call_payload(method, args)))
         is_greeted = False

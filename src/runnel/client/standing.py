@@ -31,7 +31,7 @@ class Reader(Protocol):
     task: asyncio.Task[Any] | None
 
     def asks(self) -> Subscribe:
-        """What to ask for: at first, or again after a connection was lost."""
+        """What to ask for: at first, or again after a connection was lost. Raises if it cannot go on."""
 
     def stands(self, said: Subscribed) -> None:
         """It stands, for the first time or again."""
@@ -111,8 +111,13 @@ class Standing:
 
     def connected(self) -> None:
         """There is a connection: ask."""
+        try:
+            asked = self._reader.asks()
+        except RunnelError as error:
+            self._end(error)
+            return
         self._asked = True
-        self._link.send(frame(Kind.SUBSCRIBE, self.id, encode(self._reader.asks())))
+        self._link.send(frame(Kind.SUBSCRIBE, self.id, encode(asked)))
 
     def frame(self, kind: int, flags: int, extra: int, payload: bytes) -> None:
         """A frame of this subscription."""

@@ -72,6 +72,7 @@ class RemoteSubscription(RecordReading[T], Generic[T]):
         self._each = asked.name is not None or policy.kind in _EXACT  # whether each record that is done with is told
         self._eager = True
         self._epoch: int | None = None
+        self._journal: str | None = None  # of the server, which may come back with another one
         self._current: Record[T] | None = None  # handed to the user, who has not asked for the next
         self._holding: Slice | None = None  # the same, of a batch
         self._place = 0  # what the user has asked beyond, when nothing is in hand
@@ -206,7 +207,7 @@ class RemoteSubscription(RecordReading[T], Generic[T]):
             raise self._error
         if self._left:
             return None
-        taken = self._inbox.take(limit)
+        taken = self._inbox.take(limit, as_it_came=limit == SLICE)
         if taken is not None and self._inbox.returned * CHUNK >= self._inbox.credit:
             self._in_a_moment()
         return taken
@@ -331,9 +332,12 @@ class RemoteSubscription(RecordReading[T], Generic[T]):
         """What to ask for: after a connection was lost, to go on.
 
         A name must not get ahead of its user, so it is read again from there: what is here already is left out.
+        Raises where there is nothing to go on with: of another journal, sequences are those of other records.
         """
         if not self._begun:
             return self._asked
+        if self.is_pattern and self._link.welcome.journal != self._journal:
+            raise TopicDeleted(self.pattern, 0)
         place = self._inbox.next if self.name is None else self.position
         start = AtSequence(place) if self.is_pattern else Position(self._epoch or 0, place)
         return msgspec.structs.replace(self._asked, start=start_note(start), resume=True)
@@ -343,6 +347,7 @@ class RemoteSubscription(RecordReading[T], Generic[T]):
         self._label, self._eager = said.label, said.eager
         if not self._begun:
             self._begun, self._place, self._epoch = True, said.position, said.epoch
+            self._journal = self._link.welcome.journal
             self._inbox.begin(said.position, is_pattern=said.is_pattern)
         elif said.epoch != self._epoch:
             self._standing.leave(None)

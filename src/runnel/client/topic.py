@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from secrets import token_hex
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -268,7 +269,8 @@ class RemoteTopic(Generic[T]):
         link.check_usable("publishing")
         values, metas, _, _ = self._one(value, key, headers, None, None, 0, None)
         await self._publishing.room(self.name, weight(values, metas))
-        about = self._said(wait=True, timeout=timeout, reads=self._reads())
+        # Told apart by an id of its own and not by a number: its answer may take long, and others wait for none.
+        about = self._said(wait=True, timeout=timeout, reads=self._reads(), message_id=token_hex(16))
         usual = link.options.timeout
         patience = None if timeout is None or usual is None else timeout + usual
         return await self._publishing.answer(self._publishing.add(self._route, values, metas, about, patience))
@@ -327,7 +329,7 @@ class RemoteTopic(Generic[T]):
         return About(**self._about, **more)
 
     def _reads(self) -> list[int]:
-        """The `block` subscriptions that this very task reads: waiting for them, it would wait for ever."""
+        """The subscriptions that this very task reads and a publish may wait for: that would be for ever."""
         blockers = self._link.blockers
         if not blockers:
             return []

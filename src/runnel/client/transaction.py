@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from runnel.client import entry
 from runnel.client.delivery import RemoteDelivery, RemoteDeliveryBatch
 from runnel.client.entry import Entry
+from runnel.client.link import HEARING
 from runnel.client.settling import Settling
 from runnel.client.stage import RemoteStage
 from runnel.client.topic import RemoteTopic
-from runnel.core.errors import InvalidOption, NotSupported, TooLarge
+from runnel.core.errors import BrokerClosed, InvalidOption, NotSupported, TooLarge
 from runnel.core.journal_errors import OutcomeUnknown
 from runnel.core.mark import ANYTHING, Mark, MarkValue, Unasked
 from runnel.core.network_errors import ConnectionLost, NoAnswer
@@ -221,9 +222,11 @@ class RemoteTransaction:
         self._broker._link.home.check_usable("committing a transaction")
         try:
             acks = self._settling.claim()
-            said = await self._broker._link.call("transact", self._asked(acks), again=False, timeout=None)
-        except (ConnectionLost, NoAnswer) as error:
+            said = await self._broker._link.call("transact", self._asked(acks), again=False)
+        except (ConnectionLost, NoAnswer, BrokerClosed) as error:
             self._settling.give_back()
+            if isinstance(error, BrokerClosed) and error.doing != HEARING:
+                raise  # the server's own: it did nothing
             raise OutcomeUnknown(str(error), committing=True) from error
         except BaseException:
             self._settling.give_back()

@@ -27,7 +27,9 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 
 _CHOICES = {"fsync": FSYNC, "log_level": LOG_LEVELS, "log_format": LOG_FORMATS}
-_BYTES = ("min_free", "clean_bytes_per_second", "max_frame", "max_line", "high_water", "credit")
+_BYTES = ("min_free", "clean_bytes_per_second", "max_frame", "max_line", "max_body", "high_water", "credit")
+# What `runnel serve` does unless it is told otherwise, though a `Server` in a program does not.
+SERVE_DEFAULTS = {"http_port": 7780}
 _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _OFF = ("off", "none")
 _ITEM = re.compile(r"((?:`\w+`(?: \([^)]*\))?(?:, )?)+): (.*)")
@@ -176,7 +178,7 @@ def _of(section: str, struct: type[msgspec.Struct], within: str | None = None) -
             section,
             f"tls_{field.name}" if within else field.name,
             _kind(field.name, plain),
-            getattr(made, field.name, None),
+            SERVE_DEFAULTS.get(field.name, getattr(made, field.name, None)),
             docs.get(field.name, ""),
             optional,
             _CHOICES.get(field.name, ()),

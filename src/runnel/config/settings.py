@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from runnel.config.keys import General, Key, Serving, keys
+from runnel.config.keys import SERVE_DEFAULTS, General, Key, Serving, keys
 from runnel.config.problems import InvalidConfig, Problem
 from runnel.config.sources import CONFIG, Found, Given, of_environment, of_file
 from runnel.core.errors import InvalidOption, UsageError
@@ -49,7 +49,7 @@ class Settings:
 
     def _made(self, struct: type[Any], problems: list[Problem]) -> Any:
         """The struct, made of what was said; what it refuses is told with its place."""
-        fields: dict[str, Any] = {}
+        fields: dict[str, Any] = dict(SERVE_DEFAULTS) if struct is ServerOptions else {}
         inner: dict[str, dict[str, Any]] = {}
         structs: dict[str, type[Any]] = {}
         mine = {field.name for field in msgspec.structs.fields(struct)}

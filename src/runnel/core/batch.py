@@ -32,9 +32,10 @@ class Slice:
     """The immutable records [start, end) of one topic.
 
     `packs` holds, for each stretch, its records here as a packed batch, where somebody has that; None elsewhere.
+    `written` is what a door made of it for its readers, kept for the next of them.
     """
 
-    __slots__ = ("_records", "epoch", "metas", "packs", "start", "stretches", "topic", "values")
+    __slots__ = ("_records", "epoch", "metas", "packs", "start", "stretches", "topic", "values", "written")
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class Slice:
         self.topic, self.epoch, self.start, self.values = topic, epoch, start, values
         self.stretches, self.metas, self.packs = stretches, metas, packs
         self._records: tuple[Record[bytes], ...] | None = None
+        self.written: Sequence[bytes] | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -129,6 +131,7 @@ class PackedSlice(Slice):
         self.stretches, self.metas, self.packs = stretches, _NO_METAS, packs
         self._records: tuple[Record[bytes], ...] | None = None
         self._unpacked: tuple[bytes, ...] | None = None
+        self.written = None
 
     def __len__(self) -> int:
         return self._count

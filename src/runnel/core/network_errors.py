@@ -104,6 +104,16 @@ class LimitExceeded(UsageError):
         super().__init__(f"{value:,} is over {limit}={allowed:,}; ask for less at once, or raise {limit} of the server")
 
 
+class OriginRefused(UsageError):
+    """A page of another origin wanted to use the HTTP door, and nobody said that it may."""
+
+    code = "origin_refused"
+
+    def __init__(self, origin: str) -> None:
+        self.origin = origin
+        super().__init__(f"pages of {origin} may not use this server; name the origin in its http_cors if they may")
+
+
 class AddressInUse(UsageError):
     """Another program listens there already."""
 

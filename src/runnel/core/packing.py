@@ -43,7 +43,7 @@ from msgspec.structs import astuple
 from runnel.core.checksum import BEFORE_CRC, crc_extended, crc_of
 from runnel.core.compression import COMPRESSIONS, compress, decompress
 from runnel.core.errors import BadBatch, TooLarge
-from runnel.core.payload import _HEADER_NAME
+from runnel.core.payload import _HEADER_NAME, MAX_HEADERS
 from runnel.core.record import NO_HEADERS, Meta
 from runnel.core.trace import HEADER as TRACE
 from runnel.core.trace import is_traceparent
@@ -52,6 +52,8 @@ HEADER_SIZE = 48
 VERSION = 1
 MAX_RAW = 128 << 20
 MAX_DELTA = 2**32 - 1
+MAX_ADMITTED = 1_000_000  # records of a batch from outside
+_COUNT = slice(8, 12)  # where a header says how many there are
 
 VALUES, KEYS, HEADERS, TIMES, DUE, EXPIRES, PRIORITIES, DELTAS = (1 << bit for bit in range(8))
 
@@ -357,16 +359,23 @@ def unpack(data: bytes | memoryview, *, verify: bool = True) -> Unpacked:
 
 
 def admit(data: bytes | memoryview) -> Unpacked:
-    """The records of a batch that a door may let in: all that `unpack` asks, and headers that `publish` would take."""
+    """The records of a batch that a door may let in: all that `unpack` asks, and what `publish` would take."""
+    if (count := int.from_bytes(data[_COUNT], "little")) > MAX_ADMITTED:  # first: a few bytes may unpack to gigabytes
+        read_header(data)
+        raise TooLarge("a batch", count, "max_entry_records", MAX_ADMITTED)
+    return _sound(data)
+
+
+def check(data: bytes | memoryview) -> Packed:
+    """The header of a batch whose records and headers are sound, however many there are."""
+    return _sound(data).header
+
+
+def _sound(data: bytes | memoryview) -> Unpacked:
     unpacked = unpack(data)
     if unpacked.headers is not None:
         _check_headers(unpacked.headers)
     return unpacked
-
-
-def check(data: bytes | memoryview) -> Packed:
-    """The header of a batch that a door may let in."""
-    return admit(data).header
 
 
 def last_delta(data: bytes | memoryview) -> int:
@@ -378,6 +387,8 @@ def last_delta(data: bytes | memoryview) -> int:
 def _check_headers(headers: Sequence[dict[str, str] | None]) -> None:
     """The rules of `payload`, asked of all records at once: a name or a trace is often the same in all."""
     present = [one for one in headers if one]
+    if (most := max(map(len, present), default=0)) > MAX_HEADERS:
+        raise BadBatch(f"a record of it has {most:,} headers, and {MAX_HEADERS} are the most")
     for name in set(chain.from_iterable(present)):
         if not _HEADER_NAME.fullmatch(name):
             raise BadBatch(f"{name!r} is not the name of a header")

@@ -6,12 +6,13 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from runnel.core.errors import InvalidOption, InvalidValue
+from runnel.core.errors import InvalidOption, InvalidValue, TooLarge
 from runnel.core.record import NO_HEADERS
 from runnel.core.trace import HEADER, is_traceparent
 
 # A header ends up on text protocols (HTTP, NATS): a line break in one would forge another.
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+MAX_HEADERS = 256  # of one record: each is looked at, wherever it goes
 _FORBIDDEN = re.compile(r"[\r\n\0\ud800-\udfff]")
 
 
@@ -44,6 +45,8 @@ def frozen_headers(topic: str, headers: Mapping[str, str] | None) -> Mapping[str
         return NO_HEADERS
     if not isinstance(headers, Mapping):
         raise InvalidValue(topic, "headers", headers, "headers are a mapping of str to str")
+    if len(headers) > MAX_HEADERS:
+        raise TooLarge(f"the headers of a record for {topic!r}, by their number,", len(headers), "max_headers", MAX_HEADERS)
     for name, value in headers.items():
         if not (isinstance(name, str) and isinstance(value, str)):
             raise InvalidValue(topic, "header", value if isinstance(name, str) else name, "headers map str to str")

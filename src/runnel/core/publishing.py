@@ -12,12 +12,13 @@ from typing import Any
 
 from runnel.core.codec import Codec
 from runnel.core.errors import InvalidOption, InvalidValue, TooLarge
+from runnel.core.packing import MAX_ADMITTED
 from runnel.core.payload import frozen_headers, key_bytes, value_bytes
 from runnel.core.record import NO_HEADERS, Meta
 
 MAX_RECORD_BYTES = 16 * 1024 * 1024
 MAX_ENTRY_BYTES = 64 * 1024 * 1024
-MAX_ENTRY_RECORDS = 1_000_000
+MAX_ENTRY_RECORDS = MAX_ADMITTED
 
 Seconds = float | timedelta
 

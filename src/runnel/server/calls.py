@@ -7,6 +7,7 @@ Below: broker. Above: native.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import datetime
@@ -15,9 +16,12 @@ from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
 
+from runnel.broker.intake import Intake
 from runnel.broker.piece import one_piece
+from runnel.broker.transaction import Transaction
 from runnel.core.codec import Schema
 from runnel.core.errors import InvalidOption
+from runnel.core.journal_errors import OutcomeUnknown
 from runnel.core.moment import from_micros
 from runnel.core.network_errors import ProtocolError
 from runnel.core.packing import BYTES, Unpacked, admit
@@ -187,8 +191,25 @@ async def transact(
     commits: list[tuple[str, int, int, int]] = [],  # noqa: B006
 ) -> dict[str, Any]:
     """Publishes, acks, marks and commits of stages: all of it, or nothing."""
-    intake = caller.serving.intake
-    async with caller.serving.broker.transaction() as tx:
+    intake, tx = caller.serving.intake, caller.serving.broker.transaction()
+    try:
+        return await _transacted(caller, intake, tx, publishes, acks, marks, commits)
+    except asyncio.CancelledError:
+        if tx.has_begun:
+            raise OutcomeUnknown("it was being written when nobody waited for it any more", committing=True) from None
+        raise
+
+
+async def _transacted(
+    caller: Caller,
+    intake: Intake,
+    tx: Transaction,
+    publishes: list[tuple[str, bytes, About | None]],
+    acks: list[tuple[int, int, int, int]],
+    marks: list[list[Any]],
+    commits: list[tuple[str, int, int, int]],
+) -> dict[str, Any]:
+    async with tx:
         promised = [intake.add(tx, check_name(topic), batch, about) for topic, batch, about in publishes]
         for subscription, lease, first, end in acks:
             feed = caller.member(subscription).feed

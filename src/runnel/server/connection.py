@@ -23,7 +23,8 @@ from runnel.server.session import NOBODY, Session, Source
 from runnel.wire.frame import FROM_CLIENT, PREFACE, FrameDecoder, Kind, frame
 from runnel.wire.trouble import error_frame
 
-LINGER = 1.0  # seconds that a peer has to read our last words and close
+LINGER = 1.0  # seconds that a peer has to close once it was sent our last words
+PATIENCE = 5.0  # seconds in which it has to read some of what was not sent yet
 HELLO_FRAME = 64 << 10  # the largest frame of somebody who has not said hello
 HANGUP_LOOK = 0.25  # seconds between two looks whether somebody is there whom nobody reads from
 SMALL = 16 << 10  # bytes up to which copying costs nothing
@@ -64,6 +65,7 @@ class Connection(asyncio.BufferedProtocol):
         self._full = False  # the transport takes no more for now
         self._unsent = 0  # what the transport held when it was last looked at
         self._due: deque[Source] = deque()
+        self._waiting: deque[asyncio.Future[None]] = deque()  # those who have an answer, once there is room for it
         self._flushing = False
         self._keepalive: Keepalive | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -152,7 +154,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         if not self.transport.is_closing():
-            self._timer = self.loop.call_later(LINGER, self.transport.abort)
+            self._linger()
             try:
                 if self.transport.can_write_eof():
                     self.transport.write_eof()
@@ -164,6 +166,14 @@ class Connection(asyncio.BufferedProtocol):
                 return
             if self.closing:
                 self.transport.resume_reading()
+
+    def _linger(self, before: int | None = None) -> None:
+        """Give the peer time while it reads; `before`: what was unsent at the last look."""
+        unsent = self.transport.get_write_buffer_size()
+        if before is not None and unsent >= before:
+            self.transport.abort()
+        else:
+            self._timer = self.loop.call_later(PATIENCE if unsent else LINGER, self._linger, unsent)
 
     def guard(self, step: Callable[[], object]) -> None:
         """Do it; what it raises is this connection's end, and nobody else's trouble."""
@@ -200,7 +210,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         handlers = self.session.handlers
         try:
-            for kind, flags, extra, id, payload in self._decoder.frames():
+            for kind, flags, extra, id, payload in self._decoder.frames(views=True):
                 handlers[kind](flags, extra, id, payload)
                 if self._stop:
                     break
@@ -273,6 +283,23 @@ class Connection(asyncio.BufferedProtocol):
             self._flushing = True
             self.loop.call_soon(self._flush)
 
+    async def writable(self) -> None:
+        """Return when there is room to send something, one after the other: what each sends may fill it."""
+        while self.room <= 0 and not self._lost:
+            turn = self.loop.create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            finally:
+                self.loop.call_soon(self._let_one_send)
+
+    def _let_one_send(self) -> None:
+        waiting = self._waiting
+        while waiting and (self._lost or self.room > 0):
+            if not (turn := waiting.popleft()).done():
+                turn.set_result(None)
+                return
+
     def send_batch(self, head: bytes, batch: bytes) -> None:
         """The same for a frame in two parts. Only from `Source.pump`, where a flush is under way."""
         self._out += (head, batch)
@@ -319,6 +346,8 @@ class Connection(asyncio.BufferedProtocol):
             self.pause(UNREAD)
         elif self.deaf:
             self.resume(UNREAD)
+        if self._waiting:
+            self._let_one_send()
 
     def pause_writing(self) -> None:
         """The transport holds as much as it may."""
@@ -329,6 +358,7 @@ class Connection(asyncio.BufferedProtocol):
         self._full = False
         self.heard = self.loop.time()  # somebody reads
         self.resume(UNREAD)
+        self._let_one_send()
         if self._due and not self._flushing:
             self._flushing = True
             self.loop.call_soon(self._flush)

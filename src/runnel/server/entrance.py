@@ -28,12 +28,19 @@ Factory = Callable[[], asyncio.BaseProtocol]  # what makes the protocol of each 
 
 
 class Entrance:
-    """The doors of one server: `native` speaks at the TCP port and the Unix socket, `lines` at the JSON port."""
+    """The doors of one server: `native` at a TCP port and the Unix socket, `lines` and `http` at ports of their own."""
 
-    def __init__(self, options: ServerOptions, connections: Connections, native: Factory, lines: Factory) -> None:
+    def __init__(
+        self,
+        options: ServerOptions,
+        connections: Connections,
+        native: Factory,
+        lines: Factory,
+        http: Factory | None = None,
+    ) -> None:
         self.doors: list[Door] = []
         self._options, self._connections = options, connections
-        self._native, self._lines = native, lines
+        self._native, self._lines, self._http = native, lines, http
         self._rate = AcceptRate(options.accept_rate)
         self._listeners: list[Listener] = []
         self._files: list[UnixSocket] = []
@@ -56,6 +63,9 @@ class Entrance:
             if options.json_port is not None:
                 scheme = "tcp" if context is None else "tls"
                 await self._open_tcp("json", scheme, options.json_port, self._lines, context)
+            if options.http_port is not None and self._http is not None:
+                scheme = "http" if context is None else "https"
+                await self._open_tcp("http", scheme, options.http_port, self._http, context)
         except BaseException:
             self.stop()
             raise

@@ -77,6 +77,9 @@ class LinesDoor(asyncio.Protocol):
         except RunnelError as error:
             self._close(events.error(error))
             return
+        if self._connections.draining:  # it came in while the door was being closed
+            self.abort()
+            return
         self._worker = asyncio.create_task(self._work())
         self._arm()
 
@@ -171,7 +174,7 @@ class LinesDoor(asyncio.Protocol):
                 await self._session.close()
             await self._finish()
             reason = reason or self._goodbye
-            self._close(b"" if reason is None else events.Bye(reason, id).line())
+            self._close(b"" if reason is None else events.Bye(reason, id).line(), at_once=self._is_idle())
         except RunnelError as error:  # the protocol is broken
             log.warning("JSON connection %s is closed: %s", self._peer, error)
             await self._session.close()
@@ -249,10 +252,15 @@ class LinesDoor(asyncio.Protocol):
 
     # -- the end ------------------------------------------------------------------------------------------------
 
-    def _close(self, last_words: bytes) -> None:
+    def _is_idle(self) -> bool:
+        """Whether the server goes, and this client waits for nothing: it is not waited for either."""
+        return self._goodbye is not None and not self._decoder.held and self._room is None
+
+    def _close(self, last_words: bytes, *, at_once: bool = False) -> None:
         """Send these last words, and close when the client has read them.
 
-        What it still sends is thrown away: were it left unread, the system would throw away our last words.
+        What it still sends is thrown away: were it left unread, the system would throw away our last words. `at_once`:
+        it sends nothing, so that nothing has to be waited for.
         """
         transport = self._transport
         if transport is None or self._closing or self._lost:
@@ -263,7 +271,7 @@ class LinesDoor(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(LINGER, transport.abort)
-        if self._ended or not transport.can_write_eof():
+        if self._ended or at_once or not transport.can_write_eof():
             transport.close()
         else:
             transport.write_eof()

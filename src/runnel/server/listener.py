@@ -11,8 +11,10 @@ import asyncio
 import errno
 import ipaddress
 import logging
+import resource
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -24,6 +26,7 @@ from runnel.server.unix_socket import UnixSocket
 
 BACKLOG = 4096  # connections that wait to be accepted; the system may allow fewer
 TURN = 16  # connections that are accepted before others on the loop have their turn
+RESERVE = 128  # handles that are kept for files
 REST = 1.0  # seconds to wait when the system has no handles left
 
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
@@ -48,6 +51,7 @@ class Listener:
         self._factory, self._rate, self._context = factory, rate, context
         self._handshake_timeout = handshake_timeout if context is not None else None
         self._loop = asyncio.get_running_loop()
+        self._last_handle = handles_for_connections()
         self._timers: dict[socket.socket, asyncio.TimerHandle] = {}
         self._opening: set[asyncio.Task[None]] = set()
         for one in sockets:
@@ -82,6 +86,11 @@ class Listener:
                 log.error("no connection can be accepted for now: %s; raise the limit of open files (ulimit -n)", error)
                 self._rest(listening, REST)
                 return
+            if connection.fileno() >= self._last_handle:
+                connection.close()
+                log.error("a connection is refused: the other handles are the journal's; raise ulimit -n")
+                self._rest(listening, REST)
+                return
             connection.setblocking(False)
             opening = self._loop.create_task(self._open(connection))
             self._opening.add(opening)
@@ -110,6 +119,16 @@ class Listener:
         except asyncio.CancelledError:
             connection.close()
             raise
+
+
+def handles_for_connections() -> int:
+    """The handle from which on none is given to a connection.
+
+    Some are kept back for files: a journal that cannot open its next one has failed, for everybody and for good.
+    The system gives the lowest that is free, so a high one means that there are as many.
+    """
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if allowed == resource.RLIM_INFINITY else allowed - min(RESERVE, allowed // 4)
 
 
 class AcceptRate:

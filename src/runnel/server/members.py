@@ -5,10 +5,12 @@ Below: broker.group_feed, connection. Above: native.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from runnel.broker.group_feed import Grant, GroupFeed, open_member
+from runnel.broker.piece import Piece
 from runnel.core.errors import InvalidOption, RunnelError
 from runnel.server.connection import Connection
 from runnel.server.serving import Serving
@@ -29,6 +31,8 @@ class Member:
         self.queued = False
         self._connection, self._over = connection, over
         self._waiting: dict[int, Grant] = {}  # leases that were granted and not sent yet, in order
+        self._going: Grant | None = None  # the lease of which some is sent
+        self._left: deque[tuple[int, Piece]] = deque()  # and what is not
         self._done = False  # it has left
         self._last: bytes | None = None  # the frame that ends it
         self.feed: GroupFeed = open_member(
@@ -56,28 +60,32 @@ class Member:
         if not self._done:
             self._done = True
             self._waiting.clear()
+            self._left.clear()
             self.feed.leave()
             del self._connection, self._over  # or the feed, which calls back, would keep them until somebody sweeps
 
     # -- sending ------------------------------------------------------------------------------------------------
 
     def pump(self, room: int) -> bool:
-        """Send one lease; whether there may be more now."""
+        """Send of one lease what there is room for; whether there may be more now."""
         if self._done:
             return False
-        if self._waiting:
-            lease = next(iter(self._waiting))
-            self._send(self._waiting.pop(lease))
+        if self._left or self._waiting:
+            if not self._left:
+                self._going = self._waiting.pop(next(iter(self._waiting)))
+                self._left.extend(self._going.pieces)
+            self._send(room)
         elif self._last is not None:
             last, self._last = self._last, None
             self._connection.send(last)
             self._over(self.id)
-        return not self._done and (bool(self._waiting) or self._last is not None)
+        return not self._done and (bool(self._left or self._waiting) or self._last is not None)
 
-    def _send(self, grant: Grant) -> None:
-        pieces = grant.pieces
-        last = len(pieces) - 1
-        for at, (place, piece) in enumerate(pieces):
+    def _send(self, room: int) -> None:
+        grant, left = self._going, self._left
+        assert grant is not None
+        while left and room > 0:
+            place, piece = left.popleft()
             topic, epoch, offset, sequence, time, packed = piece
             head = grant_head(
                 self.id,
@@ -90,9 +98,10 @@ class Member:
                 place,
                 grant.attempt,
                 len(packed),
-                more=at < last,
+                more=bool(left),
             )
             self._connection.send_batch(head, packed)
+            room -= len(head) + len(packed)
 
     # What follows is called from wherever something was published or settled: it only takes notes.
 
@@ -103,6 +112,8 @@ class Member:
 
     def _lapsed(self, lapses: list[tuple[int, int, int]]) -> None:
         sent = [lapse for lapse in lapses if self._waiting.pop(lapse[0], None) is None]
+        if self._left and self._going is not None and any(lapse[0] == self._going.lease for lapse in sent):
+            self._left.clear()  # who has some of it forgets that
         if sent and not self._done:
             self._connection.send(frame(Kind.LAPSED, self.id, lapsed_payload(sent)))
 
@@ -110,6 +121,7 @@ class Member:
         if self._done:
             return
         self._waiting.clear()
+        self._left.clear()
         self._last = frame(Kind.END, self.id) if error is None else error_frame(self.id, error)
         self._connection.wants(self)
 

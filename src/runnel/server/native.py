@@ -16,13 +16,13 @@ from typing import Any
 
 import msgspec
 
-from runnel.broker.intake import Late
 from runnel.core.errors import BrokerClosed, RunnelError, SubscriptionEnded
 from runnel.core.network_errors import LimitExceeded, ProtocolError, PublishCancelled
 from runnel.core.position import Span
 from runnel.server.calls import CALLS, Caller, check_method
 from runnel.server.connection import Connection
 from runnel.server.members import Member
+from runnel.server.publish import Publish, weight
 from runnel.server.serving import Serving
 from runnel.server.streams import Stream
 from runnel.wire.frame import Kind, frame
@@ -31,7 +31,6 @@ from runnel.wire.messages import (
     VERSION,
     Goodbye,
     Hello,
-    Settlement,
     Subscribe,
     Welcome,
     decode,
@@ -42,9 +41,11 @@ from runnel.wire.messages import (
 from runnel.wire.trouble import error_frame
 
 FEATURES = ("groups", "transactions", "stages", "requests")
-_MAY_WAIT = {"transact": "committing a transaction", "request": "waiting for a reply"}  # calls that may, for long
-_RAW_LENGTH = slice(16, 20)  # in the header of a batch: see core.packing
+_MAY_WAIT = {"transact": "committing a transaction"}  # calls that may wait for room, for as long as it takes
+_SETTLE = "settle"  # the name of a task that waits until something settled is on disk
 PENDING = "too much of what it published is not answered yet"
+SETTLING = "too much of what it settled is not on disk yet"
+HEAVY = 4 << 20  # bytes of a batch after which others have their turn
 
 log = logging.getLogger("runnel")
 
@@ -68,13 +69,14 @@ class NativeSession:
         self._intake, self._options = serving.intake, serving.options
         self._number = 0
         self._client = ""
-        self._pending: set[_Publish] = set()
+        self._pending: set[Publish] = set()
         self._pending_bytes = 0
-        self._late: dict[int, _Publish] = {}  # publishes that can still be taken back
+        self._late: dict[int, Publish] = {}  # publishes that can still be taken back
         self._streams: dict[int, Stream] = {}
         self._members: dict[int, Member] = {}
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._stopping: set[asyncio.Task[None]] = set()  # calls that nobody waits for any more
+        self._settling = 0
         self._finishing = self._draining = self._parted = False
         self.handlers: list[Callable[[int, int, int, bytes], None]] = [self._too_early] * (max(Kind) + 1)
         self.handlers[Kind.HELLO] = self._hello
@@ -121,7 +123,7 @@ class NativeSession:
         self._draining = True
         self._connection.send(frame(Kind.GOODBYE, 0, encode(Goodbye(reason=reason, retry=retry))))
         for publish in [*self._late.values()]:
-            if not publish.is_stored:
+            if publish.is_waiting:
                 publish.give_up()  # not answered: the client sends it again, to the next server
         self._look_for_end()
 
@@ -215,12 +217,11 @@ class NativeSession:
         """Nothing more is waited for: no room, no reply, and no records beyond those that are there."""
         self._parted = True
         for publish in [*self._late.values()]:
-            if not publish.is_stored:
+            if publish.is_waiting:
                 publish.give_up(BrokerClosed("publishing"))
-        for id, call in [*self._calls.items()]:
-            if (doing := _MAY_WAIT.get(call.get_name())) is not None:
-                self._connection.send(error_frame(id, BrokerClosed(doing)))
-                self._stop_call(id)
+        for call in [*self._calls.values()]:
+            if call.get_name() in _MAY_WAIT:
+                call.cancel(BrokerClosed.code)  # it answers itself: it may be too late for that
         for stream in [*self._streams.values()]:
             stream.feed.finish()
         for member in [*self._members.values()]:
@@ -233,7 +234,7 @@ class NativeSession:
         topic, about, batch = read_publish(flags, extra, payload)
         if self._draining:
             return  # not answered: the client sends it again, to the next server
-        publish = _Publish(self, id, _weight(batch))
+        publish = Publish(self, id, weight(batch))
         self._pending.add(publish)
         self._pending_bytes += publish.size
         readers: Iterable[Any] = ()
@@ -244,9 +245,11 @@ class NativeSession:
         if take_back is not None and publish in self._pending:
             publish.take_back = take_back
             self._late[id] = publish
+            if self._parted:
+                publish.give_up(BrokerClosed("publishing"))
         if self._pending_bytes > self._options.max_pending_bytes:
             self._connection.pause(PENDING)
-        if intake.is_turn_over:
+        if intake.is_turn_over or publish.size > HEAVY:
             intake.is_turn_over = False
             self._connection.rest()
 
@@ -257,7 +260,7 @@ class NativeSession:
         member = self._members.get(id)
         return member.feed.reader if member is not None and member.feed.reader.members == 1 else None
 
-    def published(self, publish: _Publish, result: Span | Exception | None) -> None:
+    def published(self, publish: Publish, result: Span | Exception | None) -> None:
         """A publish has come to its end; None: nobody wants to know."""
         self._pending.discard(publish)
         self._pending_bytes -= publish.size
@@ -297,6 +300,8 @@ class NativeSession:
             else:
                 stream = self._streams[id] = Stream(self._serving, self._connection, id, asked, self._over)
                 self._connection.send(stream.enter())
+                if stream.feed.is_pattern:
+                    self._connection.rest()  # all topics were looked at: others have their turn before the next
         except ProtocolError:
             raise
         except RunnelError as error:
@@ -347,12 +352,15 @@ class NativeSession:
                 log.debug("connection %d settled too late: %s", self._number, refused)
         else:
             self._check_new(id)
-            self._begin_call(id, self._settled(settlements, refused))
+            found = {self._members.get(one.subscription) for one in settlements}  # now: they may leave meanwhile
+            self._begin_call(id, self._settled([one for one in found if one is not None], refused), _SETTLE)
+            self._settling += 1
+            if self._settling > self._options.max_calls:
+                self._connection.pause(SETTLING)
 
-    async def _settled(self, settlements: list[Settlement], refused: RunnelError | None) -> None:
-        for subscription in {settlement.subscription for settlement in settlements}:
-            if (member := self._members.get(subscription)) is not None:
-                await member.feed.flushed()
+    async def _settled(self, members: list[Member], refused: RunnelError | None) -> None:
+        for member in members:
+            await member.feed.flushed()
         if refused is not None:
             raise refused
 
@@ -371,8 +379,9 @@ class NativeSession:
             return
         self._check_new(id)
         try:
-            if len(self._calls) >= self._options.max_calls:
-                raise LimitExceeded("max_calls", len(self._calls) + 1, self._options.max_calls)
+            many, allowed = max(len(self._calls), len(self._stopping)) + 1, self._options.max_calls
+            if many > allowed:
+                raise LimitExceeded("max_calls", many, allowed)
             check_method(method)
         except RunnelError as error:
             self._connection.send(error_frame(id, error))
@@ -380,7 +389,8 @@ class NativeSession:
             self._begin_call(id, CALLS[method](Caller(self._serving, self.member), args), method)
 
     def _begin_call(self, id: int, work: Coroutine[Any, Any, Any], name: str = "") -> None:
-        task = self._calls[id] = self._connection.loop.create_task(self._answer(id, work), name=name)
+        first = [*self._stopping]  # what was taken back before it
+        task = self._calls[id] = self._connection.loop.create_task(self._answer(id, work, name, first), name=name)
         task.add_done_callback(partial(self._call_over, id, work))
 
     def _stop_call(self, id: int) -> None:
@@ -389,11 +399,22 @@ class NativeSession:
             self._stopping.add(call)
             call.cancel()
 
-    async def _answer(self, id: int, work: Coroutine[Any, Any, Any]) -> None:
+    async def _answer(
+        self, id: int, work: Coroutine[Any, Any, Any], name: str, first: list[asyncio.Task[None]]
+    ) -> None:
         try:
-            answer = frame(Kind.REPLY, id, encode(await work))
+            if first:
+                await asyncio.wait(first)
+            await self._connection.writable()  # what nobody reads is not worked out either
+            result = await work
+            await self._connection.writable()
+            answer = frame(Kind.REPLY, id, encode(result))
             if len(answer) > self._options.max_frame:
                 raise LimitExceeded("max_frame", len(answer), self._options.max_frame)
+        except asyncio.CancelledError as error:
+            if error.args != (BrokerClosed.code,):
+                raise
+            answer = error_frame(id, BrokerClosed(_MAY_WAIT[name]))
         except Exception as error:
             answer = _refusal(id, error)
         self._connection.send(answer)
@@ -403,42 +424,12 @@ class NativeSession:
         self._stopping.discard(task)
         if self._calls.get(id) is task:
             del self._calls[id]
+        if task.get_name() == _SETTLE:
+            self._settling -= 1
+            if self._settling <= self._options.max_calls // 2:
+                self._connection.resume(SETTLING)
         if self._finishing or self._draining:
             self._connection.guard(self._look_for_end)
-
-
-class _Publish:
-    """A publish under way: the intake calls it with what became of it."""
-
-    __slots__ = ("_session", "id", "size", "take_back")
-
-    def __init__(self, session: NativeSession, id: int, size: int) -> None:
-        self._session: NativeSession | None = session
-        self.id, self.size = id, size
-        self.take_back: Late | None = None
-
-    @property
-    def is_stored(self) -> bool:
-        """Whether it waits for nothing any more but for those who read it."""
-        return self.take_back is not None and self.take_back.is_stored
-
-    def __call__(self, result: Span | Exception) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            session.published(self, result)
-
-    def give_up(self, answer: RunnelError | None = None) -> None:
-        """Nobody waits for it any more: take it back if that can still be done."""
-        session, self._session = self._session, None
-        if session is not None:
-            session.published(self, answer)
-            if self.take_back is not None:
-                self.take_back()
-
-
-def _weight(batch: bytes) -> int:
-    """What a batch takes up while it waits: what its header says it is without compression, if that is more."""
-    return max(len(batch), int.from_bytes(batch[_RAW_LENGTH], "little"))
 
 
 def _refusal(id: int, error: Exception) -> bytes:

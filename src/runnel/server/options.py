@@ -6,6 +6,7 @@ Below: core. Above: server, every door.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     - `host`: the name or address to listen on.
     - `port`: the native door. 0 takes any that is free: see `Server.doors`. None: not opened.
     - `json_port`: the door for JSON lines; None: not opened. `unix`: a socket file for the native door.
+    - `http_port`: the door for browsers and HTTP; None: not opened. It needs `runnel[server]`.
+    - `http_cors`: origins whose pages may use the HTTP door, such as "https://a.example, https://b.example"; * is any.
     - `ssl`: speak TLS at every TCP door.
     - `insecure_public`: listen where other machines can reach it, though nobody is asked who they are.
     - `max_connections`: clients at all doors together.
@@ -49,11 +52,16 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     - `idle_timeout`: after so long a silence a JSON connection without subscriptions is closed; None: never.
     - `accept_rate`: new connections a second; the others wait their turn.
     - `credit`: bytes that a subscription is sent ahead, if it does not say.
+    - `max_body`: the largest body of an HTTP request; lines are taken in pieces of it.
+    - `max_streams`: event streams open at once, of all connections.
+    - `send_timeout`: after so long without reading anything an event stream is dropped.
     """
 
     host: str = "127.0.0.1"
     port: int | None = 7788
     json_port: int | None = 7789
+    http_port: int | None = None
+    http_cors: str | None = None
     unix: Path | None = None
     ssl: TlsOptions | None = None
     insecure_public: bool = False
@@ -70,9 +78,12 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     idle_timeout: float | None = 3600.0
     accept_rate: float = 1_000.0
     credit: int = MIB
+    max_body: int = 16 * MIB
+    max_streams: int = 10_000
+    send_timeout: float = 15.0
 
     def __post_init__(self) -> None:
-        for option in ("port", "json_port"):
+        for option in ("port", "json_port", "http_port"):
             port = getattr(self, option)
             if port is not None and (not _is_whole(port) or not 0 <= port <= LARGEST_PORT):
                 raise InvalidOption(option, port, f"a port is a whole number from 0 (any) to {LARGEST_PORT}")
@@ -88,6 +99,14 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidOption(option, value, "expected a number above 0")
         if not self.host or not isinstance(self.host, str):
             raise InvalidOption("host", self.host, "expected the name or address to listen on, such as '127.0.0.1'")
+        for origin in self.origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise InvalidOption("http_cors", origin, "an origin is such as https://example.com:8443, or * for any")
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """The origins of `http_cors`, one by one."""
+        return tuple((self.http_cors or "").replace(",", " ").split())
 
     def limits(self) -> dict[str, Any]:
         """The limits alone, by name."""
@@ -103,8 +122,11 @@ _SIZES = (
     "max_pending_bytes",
     "high_water",
     "credit",
+    "max_body",
+    "max_streams",
 )
-_TIMES = ("hello_timeout", "ping", "ping_timeout", "idle_timeout", "accept_rate")
+_TIMES = ("hello_timeout", "ping", "ping_timeout", "idle_timeout", "accept_rate", "send_timeout")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::\d{1,5})?")
 
 
 def _is_whole(value: object) -> bool:

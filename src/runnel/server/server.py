@@ -1,6 +1,6 @@
 """A server's life: its doors are opened, clients come and go, and it says goodbye before it stops.
 
-Below: entrance, native, lines_door. Above: cli, place.
+Below: entrance, native, lines_door, http. Above: cli, place.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from runnel.broker.broker import Broker
 from runnel.core.errors import NotSupported
+from runnel.server import http
 from runnel.server.connection import Connection
 from runnel.server.entrance import DEADLINE, RETRY, Entrance
 from runnel.server.native import native_door
@@ -18,6 +19,7 @@ from runnel.server.serving import Door, Serving
 from runnel.server.unix_socket import UnixSocket, let_go
 
 if TYPE_CHECKING:
+    from runnel.server.http.door import HttpDoor
     from runnel.server.lines_door import LinesDoor
 
 
@@ -38,6 +40,7 @@ class Server:
         self.options = options or ServerOptions()
         self._serving: Serving | None = None
         self._entrance: Entrance | None = None
+        self._http: HttpDoor | None = None
 
     def __repr__(self) -> str:
         doors = ", ".join(door.url for door in self.doors) or "no doors"
@@ -61,6 +64,8 @@ class Server:
     async def __aenter__(self) -> Server:
         if self._serving is not None:
             raise NotSupported("starting a server twice", "make another one")
+        if self.options.http_port is not None:
+            http.check("the HTTP door")
         self._serving = serving = Serving(self.broker, self.options)
 
         def lines() -> LinesDoor:
@@ -68,7 +73,11 @@ class Server:
 
             return LinesDoor(self.broker, self.options, serving.connections)
 
-        self._entrance = Entrance(self.options, serving.connections, native_door(serving), lines)
+        if self.options.http_port is not None:
+            from runnel.server.http.door import HttpDoor
+
+            self._http = HttpDoor(self.broker, self.options, serving.connections)
+        self._entrance = Entrance(self.options, serving.connections, native_door(serving), lines, self._http)
         serving.doors = self._entrance.doors
         await self._entrance.open()
         return self
@@ -86,7 +95,10 @@ class Server:
     def abandon(self) -> None:
         """In the child of a fork: have no part in the parent's sockets, so that they end with the parent."""
         peers = () if self._serving is None else self._serving.connections
-        accepted = [one.transport.get_extra_info("socket") for one in peers if isinstance(one, Connection)]
+        transports = [one.transport for one in peers if isinstance(one, Connection)]
+        if self._http is not None:
+            transports += [one.transport for one in self._http.state.connections]
+        accepted = [one.get_extra_info("socket") for one in transports]
         listening = [] if self._entrance is None else self._entrance.sockets
         let_go(one.fileno() for one in (*accepted, *listening))
 
@@ -97,6 +109,8 @@ class Server:
         """
         if self._entrance is not None:
             await self._entrance.close(deadline, "the server stops", retry)
+        if self._http is not None:
+            await self._http.ended()
 
     def abort(self) -> None:
         """Close everything now, without a word: clients take it for a lost connection, and come back."""

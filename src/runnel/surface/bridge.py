@@ -25,7 +25,9 @@ from runnel.core.record import NO_HEADERS, Record
 PATH = "runnel-bridged"  # the header that says which brokers a record came through
 BUFFER = 65_536  # records that a source in memory keeps for the bridge
 RECORDS = 1024  # in one transaction, at most
+BYTES = 8 * 1024 * 1024  # of values, keys and headers in one transaction, and one record more
 PAUSES = (0.05, 0.2, 1.0, 5.0)  # seconds, after the first failure and the next ones
+GRACE = 5.0  # seconds that the transaction in hand has to end in when the bridge is left
 
 log = logging.getLogger("runnel")
 
@@ -63,6 +65,7 @@ class Bridge:
             ) from None
         self._source, self._to, self._into, self._options = source, to, into, options
         self._task: asyncio.Task[None] | None = None
+        self._is_committing = False  # whether a transaction is in hand
         self.bridged = 0  # records that are there now, because of it
         self.repeated = 0  # that were there already, from an earlier try
         self.missed = 0  # that the source had lost before they were read
@@ -73,20 +76,29 @@ class Bridge:
     async def __aenter__(self) -> Bridge:
         started = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(started))
-        await asyncio.wait([self._task, started], return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await asyncio.wait([self._task, started], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._task.cancel()  # nobody would leave it
+            raise
         if self._task.done():
             await self._task  # it could not begin: say why
+        self._task.add_done_callback(self._ended)
         return self
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Whoever is in the block hears of an error when it leaves it, which may be never: so it is also logged."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("bridge %r ended: %s", self.name, error)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._task is not None, "entering made it"
         self._task.cancel()
-        try:
-            await self._task
-        except asyncio.CancelledError:
-            pass
+        await asyncio.wait([self._task])
+        if not self._task.cancelled():
+            self._task.result()
 
     async def run(self) -> None:
         """Bridge until cancelled, or until the source closes."""
@@ -109,7 +121,27 @@ class Bridge:
                 if batch.gap is not None:
                     self.missed += batch.gap.count or 0
                     log.warning("bridge %r: %s", self.name, batch.gap)
-                done = await asyncio.shield(self._carried(target, batch.records, done))
+                for some in _pieces(batch.records):
+                    done = await self._in_hand(asyncio.ensure_future(self._carried(target, some, done)))
+            if not self._source.is_durable and done >= 0:  # it has closed, and this life of it is over
+                async with target.transaction() as tx:
+                    tx.mark(self._mark, None)
+
+    async def _in_hand(self, carrying: asyncio.Future[int]) -> int:
+        """What `carrying` comes to. Cancelled, it ends when the transaction in hand is over.
+
+        So whoever enters such a bridge next finds a mark that nobody moves any more.
+        """
+        try:
+            return await asyncio.shield(carrying)
+        except asyncio.CancelledError:
+            if self._is_committing:
+                await asyncio.wait([carrying], timeout=GRACE)
+            carrying.cancel()
+            await asyncio.wait([carrying])
+            if not carrying.cancelled() and (error := carrying.exception()) is not None:
+                log.warning("bridge %r was left, and its last transaction failed: %s", self.name, error)
+            raise
 
     # -- how far it is ------------------------------------------------------------------------------------------
 
@@ -119,12 +151,7 @@ class Bridge:
         return f"{self.name} from {self._source.id}"
 
     async def _progress(self, target: Broker) -> int:
-        """The sequence of the last record that is there; marks of lives that are over are forgotten."""
-        prefix = f"{self.name} from "
-        for mark in await target.marks(prefix):
-            if mark != self._mark and not self._source.is_durable:
-                async with target.transaction() as tx:
-                    tx.mark(mark, None)
+        """The sequence of the last record that is there. Other marks of its name may be of others who are at work."""
         found = await target.mark(self._mark)
         return found if isinstance(found, int) else -1
 
@@ -138,6 +165,7 @@ class Bridge:
                 if not (new := [record for record in records if record.sequence > done]):
                     return done
                 self.repeated += 0 if failures else len(records) - len(new)
+                self._is_committing = True
                 async with target.transaction() as tx:
                     self._publish(tx, target, new)
                     tx.mark(self._mark, new[-1].sequence, expected=None if done < 0 else done)
@@ -147,7 +175,10 @@ class Bridge:
                 pause = PAUSES[min(failures, len(PAUSES) - 1)]
                 failures += 1
                 log.warning("bridge %r tries again in %g s: %s", self.name, pause, error)
+                self._is_committing = False
                 await asyncio.sleep(pause)
+            finally:
+                self._is_committing = False
 
     def _publish(self, tx: Any, target: Broker, records: Sequence[Record[bytes]]) -> None:
         for (topic, headers), group in groupby(self._labelled(target, records), key=lambda item: item[0]):
@@ -172,3 +203,19 @@ class Bridge:
             carried = dict(record.headers) if record.headers is not NO_HEADERS else {}
             carried[PATH] = f"{path} {here}".strip()
             yield (self._into.format(topic=record.topic), tuple(sorted(carried.items()))), record
+
+
+def _pieces(records: Sequence[Record[bytes]]) -> Iterator[Sequence[Record[bytes]]]:
+    """The records, as many at a time as one transaction takes."""
+    first = size = 0
+    for at, record in enumerate(records, 1):
+        size += (
+            len(record.value)
+            + len(record.key or b"")
+            + sum(len(name) + len(text) for name, text in record.headers.items())
+        )
+        if size >= BYTES:
+            yield records[first:at]
+            first, size = at, 0
+    if first < len(records):
+        yield records[first:]

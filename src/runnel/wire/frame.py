@@ -31,6 +31,9 @@ HEADER_SIZE = HEADER.size
 MAX_FRAME = 80 << 20
 """The bytes that a whole frame may have, if nobody says otherwise."""
 
+MAX_SMALL = 8 << 20
+"""The bytes of a frame that carries no records: read at once, it becomes many times as much."""
+
 MAX_PING = 64
 
 SMALL_BUFFER = 4 << 10  # what a quiet connection holds
@@ -73,7 +76,7 @@ PLACE_COUNTS = 1  # CREDIT, UNSUBSCRIBE: the place is meant
 ASK = 2  # CREDIT: one take may be sent
 COUNTS = 4  # CREDIT: how much a take may have, and what the reader counts, are said too
 DROPPED = 1  # DELIVER: these records were dropped, and are shown for on_drop
-MORE = 1  # GRANT: another frame of the same lease follows at once
+MORE = 1  # GRANT: another frame of the same lease follows, or a LAPSED
 
 FLAGS: dict[Kind, int] = {
     Kind.PUBLISH: HAS_ABOUT,
@@ -120,6 +123,7 @@ FROM_SERVER = frozenset(
 """The kinds that a server may send."""
 
 _WITH_TOPIC = frozenset({Kind.PUBLISH, Kind.DELIVER, Kind.GRANT})
+_SMALL = frozenset({Kind.HELLO, Kind.CANCEL, Kind.SUBSCRIBE, Kind.CREDIT, Kind.UNSUBSCRIBE, Kind.SETTLE, Kind.GOODBYE})
 
 Frame = tuple[int, int, int, int, bytes]
 """(kind, flags, extra, id, payload). A plain tuple: there are very many of them."""
@@ -244,8 +248,12 @@ class FrameDecoder:
 
     # -- frames out ---------------------------------------------------------------------------------------------
 
-    def frames(self) -> Iterator[Frame]:
-        """The whole frames that have come, in order, each once. Take them all before more bytes come in."""
+    def frames(self, *, views: bool = False) -> Iterator[Frame]:
+        """The whole frames that have come, in order, each once. Take them all before more bytes come in.
+
+        With `views`, the payloads of those that carry a batch are views of the buffer, and good only until the next
+        frame is asked for: whoever reads the batch out of it makes the one copy.
+        """
         if self._preface:
             self._pass_preface()
         unpack, view, forbidden = HEADER.unpack_from, self._view, self._forbidden
@@ -262,7 +270,8 @@ class FrameDecoder:
                 self._wanted = stop - start
                 return
             self._start = start = stop
-            yield kind, flags, extra, id, bytes(view[payload:stop])
+            data = view[payload:stop]
+            yield kind, flags, extra, id, data if views and kind in _WITH_TOPIC else bytes(data)  # type: ignore[misc]
         self._wanted = 0
         if start == end:
             self._start = self._end = 0
@@ -283,8 +292,9 @@ class FrameDecoder:
         name = _NAMES[kind]
         if length < _BEHIND_LENGTH:
             return ProtocolError(f"a {name} frame has length {length}, and its header alone is {_BEHIND_LENGTH}")
-        if length + 4 > self._max_frame:
-            return LimitExceeded("max_frame", length + 4, self._max_frame)
+        allowed = min(self._max_frame, MAX_SMALL) if kind in _SMALL else self._max_frame
+        if length + 4 > allowed:
+            return LimitExceeded("max_frame", length + 4, allowed)
         if flags & self._forbidden[kind]:
             return ProtocolError(f"a {name} frame has flags {flags:#04x}, of which some are reserved")
         return ProtocolError(f"the payload of a {name} frame is {length - _BEHIND_LENGTH} bytes, at most {MAX_PING}")
@@ -300,6 +310,8 @@ def _rules(kinds: frozenset[Kind], max_frame: int) -> tuple[list[int], list[int]
     for kind in kinds:
         longest[kind] = max_frame - 4
         forbidden[kind] = 0xFF & ~FLAGS.get(kind, 0)
+    for kind in kinds & _SMALL:
+        longest[kind] = min(max_frame, MAX_SMALL) - 4
     for kind in kinds & {Kind.PING, Kind.PONG}:
         longest[kind] = min(max_frame - 4, _BEHIND_LENGTH + MAX_PING)
     return longest, forbidden

@@ -10,8 +10,20 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
-from runnel.core.network_errors import ProtocolError
-from runnel.wire.frame import ASK, COUNTS, DROPPED, HAS_ABOUT, HEADER, HEADER_SIZE, MORE, PLACE_COUNTS, Kind, frame
+from runnel.core.network_errors import LimitExceeded, ProtocolError
+from runnel.wire.frame import (
+    ASK,
+    COUNTS,
+    DROPPED,
+    HAS_ABOUT,
+    HEADER,
+    HEADER_SIZE,
+    MAX_SMALL,
+    MORE,
+    PLACE_COUNTS,
+    Kind,
+    frame,
+)
 from runnel.wire.messages import About, decode, encode
 
 _LENGTH = Struct("<I")  # of the About of a PUBLISH
@@ -79,7 +91,7 @@ def publish_frame(id: int, topic: bytes, batch: bytes, about: About | bytes | No
     return [b"".join((header, topic, _LENGTH.pack(len(said)), said)), batch]
 
 
-def read_publish(flags: int, extra: int, payload: bytes) -> Publish:
+def read_publish(flags: int, extra: int, payload: bytes | memoryview) -> Publish:
     """The topic, what was said about it, and the batch. Whether the topic is a name is not looked at."""
     at, about = extra, None
     if len(payload) < at + (4 if flags & HAS_ABOUT else 0):
@@ -89,8 +101,10 @@ def read_publish(flags: int, extra: int, payload: bytes) -> Publish:
         at += 4 + length
         if len(payload) < at:
             raise _short("PUBLISH", payload)
-        about = decode(About, payload[at - length : at])
-    return Publish(_topic("PUBLISH", payload, 0, extra), about, payload[at:])
+        if length > MAX_SMALL:
+            raise LimitExceeded("max_frame", length, MAX_SMALL)
+        about = decode(About, bytes(payload[at - length : at]))
+    return Publish(_topic("PUBLISH", payload, 0, extra), about, bytes(payload[at:]))
 
 
 def published_frame(id: int, epoch: int, first: int, last: int) -> bytes:
@@ -157,13 +171,13 @@ def deliver_head(
     return _DELIVER_HEAD.pack(whole, Kind.DELIVER, flags, name, id, epoch, offset, sequence, time) + topic
 
 
-def read_deliver(extra: int, payload: bytes) -> Deliver:
+def read_deliver(extra: int, payload: bytes | memoryview) -> Deliver:
     """Where the records lie, and the batch. Whether they were dropped say the flags: `flags & DROPPED`."""
     if len(payload) < _DELIVER.size + extra:
         raise _short("DELIVER", payload)
     epoch, offset, sequence, time = _DELIVER.unpack_from(payload)
     topic = _topic("DELIVER", payload, _DELIVER.size, extra)
-    return Deliver(epoch, offset, sequence, time, topic, payload[_DELIVER.size + extra :])
+    return Deliver(epoch, offset, sequence, time, topic, bytes(payload[_DELIVER.size + extra :]))
 
 
 def grant_head(
@@ -180,7 +194,7 @@ def grant_head(
     *,
     more: bool = False,
 ) -> bytes:
-    """A GRANT up to its batch, which has `size` bytes and follows. `more`: another of this lease comes at once."""
+    """A GRANT up to its batch, which has `size` bytes and follows. `more`: another of this lease comes."""
     name = len(topic)
     whole = _BEHIND_LENGTH + _GRANT.size + name + size
     flags = MORE if more else 0
@@ -188,21 +202,21 @@ def grant_head(
     return _GRANT_HEAD.pack(whole, Kind.GRANT, flags, name, id, *where) + topic
 
 
-def read_grant(extra: int, payload: bytes) -> Grant:
+def read_grant(extra: int, payload: bytes | memoryview) -> Grant:
     """The lease, where its records lie, and the batch. Whether more of it follows say the flags: `flags & MORE`."""
     if len(payload) < _GRANT.size + extra:
         raise _short("GRANT", payload)
     epoch, offset, sequence, time, lease, place, attempt = _GRANT.unpack_from(payload)
     topic = _topic("GRANT", payload, _GRANT.size, extra)
-    return Grant(epoch, offset, sequence, time, lease, place, attempt, topic, payload[_GRANT.size + extra :])
+    return Grant(epoch, offset, sequence, time, lease, place, attempt, topic, bytes(payload[_GRANT.size + extra :]))
 
 
 # -- what does not fit ------------------------------------------------------------------------------------------
 
 
-def _topic(kind: str, payload: bytes, at: int, size: int) -> str:
+def _topic(kind: str, payload: bytes | memoryview, at: int, size: int) -> str:
     try:
-        return payload[at : at + size].decode()
+        return str(payload[at : at + size], "utf-8")
     except UnicodeDecodeError:
         raise ProtocolError(f"{kind}.topic: it is not UTF-8") from None
 
@@ -213,5 +227,5 @@ def _exactly(kind: str, layout: Struct, payload: bytes) -> tuple[int, ...]:
     return layout.unpack(payload)
 
 
-def _short(kind: str, payload: bytes) -> ProtocolError:
+def _short(kind: str, payload: bytes | memoryview) -> ProtocolError:
     return ProtocolError(f"the payload of a {kind} frame ends after {len(payload)} bytes, before its batch begins")

@@ -21,11 +21,12 @@ import msgspec
 
 from runnel.core.codec import Schema
 from runnel.core.errors import InvalidOption
-from runnel.core.network_errors import ProtocolError
+from runnel.core.network_errors import LimitExceeded, ProtocolError
 from runnel.core.policy import Policy, PolicyKind
 from runnel.core.position import Position
 from runnel.core.record import Gap
 from runnel.core.start import Start
+from runnel.wire.frame import MAX_SMALL
 
 VERSION = 1
 
@@ -229,8 +230,20 @@ def call_payload(method: str, args: dict[str, Any]) -> bytes:
 
 
 def read_call(payload: bytes) -> tuple[str, dict[str, Any]]:
-    """The method and the arguments of a CALL."""
+    """The method and the arguments of a CALL. Beside batches they may have `MAX_SMALL` bytes."""
+    if len(payload) > MAX_SMALL:
+        _check_call(payload)
     return decode(tuple[str, dict[str, Any]], payload)
+
+
+def _check_call(payload: bytes) -> None:
+    """Raise if what a large CALL says is not mostly batches: of empty lists, say, it would make 60 times as much."""
+    _, args = decode(tuple[str, dict[str, msgspec.Raw]], payload)
+    batch, publishes = args.pop("batch", _NIL), args.pop("publishes", _NO_LIST)
+    abouts = [about for _, _, about in decode(list[tuple[str, bytes, msgspec.Raw]], bytes(publishes))]
+    decode(_BATCH, bytes(batch))
+    if (size := sum(map(len, map(bytes, [*args.values(), *abouts])))) > MAX_SMALL:
+        raise LimitExceeded("max_frame", size, MAX_SMALL)
 
 
 def settle_payload(settlements: Sequence[Settlement]) -> bytes:
@@ -254,6 +267,8 @@ def read_lapsed(payload: bytes) -> list[Lapse]:
 
 
 _ANY: Any = Any
+_BATCH: Any = bytes | None
+_NIL, _NO_LIST = msgspec.Raw(b"\xc0"), msgspec.Raw(b"\x90")
 
 
 _decoder: Callable[[Any], Any] = cache(msgspec.msgpack.Decoder)
