@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from runnel.broker.subscription import Subscription
     from runnel.broker.topic import Topic
     from runnel.broker.transaction import Transaction
+    from runnel.client.broker import RemoteBroker
     from runnel.core.batch import Batch
     from runnel.core.errors import (
         AlreadySettled,
@@ -172,6 +173,7 @@ __all__ = [
     "Record",
     "RecordsMissed",
     "Reject",
+    "RemoteBroker",
     "RequestTimeout",
     "RunnelError",
     "SchemaConflict",
@@ -224,6 +226,7 @@ _HOME = {
     "Position": "runnel.core.position",
     "Producer": "runnel.broker.producer",
     "Record": "runnel.core.record",
+    "RemoteBroker": "runnel.client.broker",
     "SequenceForgotten": "runnel.core.transaction_errors",
     "SequenceGap": "runnel.core.transaction_errors",
     "SequenceOverlap": "runnel.core.transaction_errors",

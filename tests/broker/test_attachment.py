@@ -77,3 +77,40 @@ def test_a_wrong_pattern_or_start_is_refused_at_once() -> None:
     with pytest.raises(InvalidOption):
         Attachment(broker._bus, "a.*", 5)
     assert make_timeline().runs == []
+
+
+async def test_several_names_and_patterns_are_one_hold_and_make_no_topic() -> None:
+    async with runnel.open() as broker:
+        await broker.topic("a.x").declare()
+        attachment = Attachment(broker._bus, ["a.x", "a.*", "a.>", "later", "a.x"], None)
+        assert (attachment.patterns, attachment.is_pattern) == (("a.x", "a.*", "a.>", "later"), True)
+        reader = reader_of(attachment)
+        attachment.attach(reader)
+        assert {log.name for log in attachment.logs} == {"a.x"}
+        assert await broker.topics() == ["a.x"]
+        joined: list[str] = []
+        reader.join = lambda log: joined.append(log.name)  # type: ignore[method-assign]
+        await broker.topic("a.y").declare()
+        await broker.topic("later").declare()
+        assert joined == ["a.y", "later"]
+        assert attachment.detach(reader)
+        assert all(broker._bus.catalog.patterns.covering(name) == [] for name in ("a.x", "a.y", "later"))
+
+
+async def test_one_name_in_a_list_is_read_by_sequence() -> None:
+    async with runnel.open() as broker:
+        assert Attachment(broker._bus, ["t"], None).is_pattern
+        with pytest.raises(InvalidOption):
+            Attachment(broker._bus, ["t"], 3)
+
+
+async def test_it_shows_that_topics_came_and_went() -> None:
+    async with runnel.open() as broker:
+        attachment = Attachment(broker._bus, "a.*", None)
+        before = attachment.changes
+        log = broker._bus.catalog.make("a.x")
+        attachment.join(log, reader_of(attachment))
+        joined = attachment.changes
+        attachment.part(log)
+        assert before < joined < attachment.changes
+        assert attachment.logs == set()

@@ -6,9 +6,18 @@ from typing import Any, cast
 import pytest
 
 import runnel
+from runnel import Broker, Gap
 from runnel.broker.catalog import UNSAID
 from runnel.core.codec import Codec
-from runnel.core.errors import InvalidName, NotSupported, SchemaConflict, TopicConflict, UnknownTopic
+from runnel.core.errors import (
+    InvalidName,
+    InvalidOption,
+    NotSupported,
+    OffsetOutOfRange,
+    SchemaConflict,
+    TopicConflict,
+    UnknownTopic,
+)
 from runnel.core.options import TopicOptions
 from runnel.testing.clock import JumpingClock
 
@@ -103,3 +112,64 @@ async def test_what_is_stored_in_a_way_has_to_be_stored(option: Any, tmp_path: P
         with pytest.raises(NotSupported, match="durable=False"):
             broker.topic("t", durable=False, **option)
         await broker.topic("t", **option).declare()
+
+
+async def test_what_was_only_asked_for_is_forgotten_with_its_last_reader(runnel_broker: Broker) -> None:
+    catalog = runnel_broker._bus.catalog
+    async with runnel_broker.subscribe(">") as everything:
+        async with runnel_broker.subscribe("t"):
+            async with runnel_broker.subscribe("t"):
+                pass
+            assert await runnel_broker.topics() == ["t"]
+        assert catalog.logs == {}
+        assert everything._reader.attachment.logs == set()
+        await runnel_broker.publish("t", b"a")  # it is made again, and seen by those who cover it
+        assert (await anext(everything)).value == b"a"
+
+
+@pytest.mark.parametrize("said", ["declared", "typed", "published"])
+async def test_what_somebody_said_something_about_stays(said: str, runnel_broker: Broker) -> None:
+    async with runnel_broker.subscribe("t"):
+        if said == "published":
+            await runnel_broker.publish("t", b"a")
+        else:
+            await runnel_broker.topic("t", int if said == "typed" else None).declare()
+    async with runnel_broker.subscribe("t"):
+        pass
+    assert await runnel_broker.topics() == ["t"]
+
+
+async def test_a_group_keeps_its_topic_until_it_is_forgotten(runnel_broker: Broker) -> None:
+    async with runnel_broker.subscribe("t", group="g"):
+        pass
+    async with runnel_broker.subscribe("t"):
+        pass
+    assert await runnel_broker.topics() == ["t"]
+    await runnel_broker.publish("t", b"a")
+    async with runnel_broker.subscribe("t", group="g") as deliveries:
+        assert (await anext(deliveries)).value == b"a"
+    async with runnel_broker.subscribe("u", group="g"):
+        pass
+    await runnel_broker.forget_group("g", "u")
+    assert await runnel_broker.topics() == ["t"]
+
+
+@pytest.mark.parametrize("options", [{"start": 5}, {"start": 5, "group": "g"}, {"group": "g", "buffer": 0}])
+async def test_a_reader_that_comes_to_nothing_leaves_no_topic(options: Any, runnel_broker: Broker) -> None:
+    with pytest.raises((OffsetOutOfRange, InvalidOption)):
+        async with runnel_broker.subscribe("t", **options):
+            pass
+    assert await runnel_broker.replay("dead") == 0
+    assert await runnel_broker.topics() == []
+
+
+async def test_a_name_on_a_topic_that_was_forgotten_is_owed_all_of_it(runnel_broker: Broker) -> None:
+    async with runnel_broker.subscribe("t", name="n"):
+        pass
+    assert await runnel_broker.topics() == []
+    topic = runnel_broker.topic("t", retention_count=2)
+    await topic.publish_many([b"a", b"b", b"c"])
+    gaps: list[Gap] = []
+    async with runnel_broker.subscribe("t", name="n", on_gap=gaps.append) as records:
+        assert [(await anext(records)).value for _ in range(2)] == [b"b", b"c"]
+    assert [(gap.first, gap.end) for gap in gaps] == [(0, 1)]

@@ -260,3 +260,20 @@ async def test_what_has_expired_holds_up_nobody(broker: Broker, clock: JumpingCl
     feed.confirm((found.pieces[0].sequence if pattern == "*" else 0) + 1)
     await broker.topic("t").publish_many([b"c", b"d"])
     assert await taken(feed, 2) == ([], [b"c", b"d"])
+
+
+async def test_several_topics_are_one_feed_in_the_order_of_sequences(broker: Broker) -> None:
+    feed = open_feed(broker, ("a", "b.*"), ready=Ready())
+    feed.enter()
+    before = feed.coverage
+    for topic, value in (("a", b"1"), ("c", b"not ours"), ("b.x", b"2"), ("a", b"3")):
+        await broker.publish(topic, value)
+    assert await taken(feed, 3) == ([], [b"1", b"2", b"3"])
+    assert feed.coverage > before
+    assert len(feed.epochs) == 2
+    assert feed.end_sequence() == 4
+    again = open_feed(broker, ("a", "b.*"), ready=Ready(), resume=2)
+    again.enter()
+    assert again.end_sequence() is None
+    assert await taken(again, 2) == ([], [b"2", b"3"])
+    assert again.sent == 4

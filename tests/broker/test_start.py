@@ -85,3 +85,13 @@ async def test_a_stored_place_of_a_pattern_is_told_what_went_since() -> None:
         taken = cursor.take(9)
         assert taken is not None
         assert (taken.missed.count if taken.missed else 0) == missed
+
+
+def test_of_a_pattern_in_memory_it_is_told_that_something_is_forgotten_though_not_how_much() -> None:
+    timeline = make_timeline()
+    log = make_log()
+    log.forgotten = 50
+    for sequence, told in ((10, True), (50, False), (60, False)):
+        _, missed = open_cursor(timeline, {log}, sequence, is_pattern=True)
+        assert (missed is not None) == told
+    assert open_cursor(timeline, {log}, "earliest", is_pattern=True)[1] is None

@@ -413,3 +413,15 @@ def test_more_sequences_are_reserved_in_time(held: bool) -> None:
             timeline.cool()
     put(timeline, make_log(), b"x")
     assert asked[0] == 3
+
+
+def test_of_runs_that_are_let_go_it_is_kept_where_the_last_one_ended() -> None:
+    timeline, log, other = make_timeline(), make_log(retention_count=10), make_log("u", epoch=2)
+    put(timeline, other, b"stays")
+    while not log.forgotten:
+        put(timeline, log, b"x")
+        timeline.cool()
+        assert log.end < 20 * CHUNK
+    assert 1 < log.forgotten <= timeline.sequence - 10
+    assert min(run.sequence for run in timeline.runs if run.log is log) == log.forgotten
+    assert other.forgotten == 0

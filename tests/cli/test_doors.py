@@ -30,6 +30,7 @@ def test_a_person_reads_the_doors_and_that_nobody_is_asked() -> None:
     assert "  Unix socket  runnel+unix:///run/x.sock\n" in text
     assert "  JSON lines   tcp://127.0.0.1:7789\n" in text
     assert "it listens on this machine alone (127.0.0.1)" in text
+    assert "\n\nWithout HTTP.\nNobody" in announcement([NATIVE], load({}), "1.2.3", "Without HTTP.")
     assert "serves from memory" in announcement([NATIVE], load({"serve.memory": "true"}), "1.2.3")
     gateway = announcement([NATIVE], load({"serve.engine": "runnel://there"}), "1.2.3")
     assert gateway.startswith("runnel 1.2.3 is a gateway before runnel://there (process ")

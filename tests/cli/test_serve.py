@@ -74,6 +74,12 @@ def test_a_gateway_keeps_nothing_and_is_not_told_how(arguments: tuple[str, ...],
         settings_of(chosen("--engine", "runnel://there", *arguments))
 
 
+def test_a_gateway_has_no_http_door() -> None:
+    with pytest.raises(Refused, match="a gateway has no HTTP door"):
+        settings_of(chosen("--engine", "runnel://there", "--http-port", "7780"))
+    assert settings_of(chosen("--engine", "runnel://there", "--http-port", "off")).server.http_port is None
+
+
 def test_a_folder_in_the_environment_is_for_other_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNNEL_DATA", "x")
     assert settings_of(chosen("--engine", "runnel://there")).serving.engine == "runnel://there"

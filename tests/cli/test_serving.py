@@ -13,10 +13,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import runnel as package
 from runnel.cli import serving
+from runnel.config.settings import load
+from runnel.core.errors import NotSupported
+from runnel.server import http
 from tests.cli.conftest import Command, Served
 
 
@@ -204,3 +208,28 @@ async def test_who_opens_the_folder_comes_in_at_the_server_and_counts_among_its_
                 assert (await client.info())["connections"] == 2
     finally:
         assert served.stop() == 0
+
+
+def test_it_speaks_http_and_says_where(tmp_path: Path) -> None:
+    served = Served(tmp_path, "--memory", "--http-port", "0")
+    door = served.doors["http"]
+    assert door["url"] == f"http://127.0.0.1:{door['port']}"
+    answer = httpx.post(f"{door['url']}/topics/t", content=b"hello")
+    assert (answer.status_code, answer.json()["offset"]) == (201, 0)
+    with httpx.stream("GET", f"{door['url']}/events?topic=t&start=earliest") as events:
+        assert "hello" in next(line for line in events.iter_lines() if "payload" in line)
+        assert served.stop() == 0
+    assert "Traceback" not in served.told()
+
+
+def test_without_the_packages_http_is_left_out_unless_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert serving.wanted(load({})) == (load({}).server, None)
+    assert load({}).server.http_port == 7780
+    monkeypatch.setattr(http, "find_spec", lambda name: None if name == "uvicorn" else object())
+    options, note = serving.wanted(load({}))
+    assert options.http_port is None
+    assert note is not None
+    assert "uvicorn is not installed: pip install 'runnel[server]'" in note
+    assert serving.wanted(load({"serve.http_port": "off"}))[1] is None
+    with pytest.raises(NotSupported, match=r"pip install 'runnel\[server\]'"):
+        serving.wanted(load({"serve.http_port": "7780"}))

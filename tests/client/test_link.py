@@ -446,6 +446,31 @@ async def test_the_child_of_a_fork_is_told_that_it_has_no_broker(joined: Joined)
         assert (await caller.next()).values == (b"1",)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+async def test_a_connection_ends_with_the_process_that_made_it_whoever_it_forked(joined: Joined) -> None:
+    async with joined() as (broker, caller):
+        until, end = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                os.close(end)
+                os.read(until, 1)
+            finally:
+                os._exit(0)
+        try:
+            publishing = asyncio.create_task(broker.topic("a").publish(b"the child has not ended it"))
+            caller.publish(await caller.next(), 0)
+            await publishing
+            assert broker._link._line is not None
+            broker._link._line.close()  # as the death of this process would
+            with pytest.raises(EOFError):
+                await caller.next()
+        finally:
+            os.close(end)
+            os.close(until)
+            await asyncio.to_thread(os.waitpid, child, 0)
+
+
 async def test_an_answer_that_does_not_come_is_not_waited_for(joined: Joined) -> None:
     async with joined(timeout=0.02) as (broker, caller):
         with pytest.raises(NoAnswer, match=r"topics\(\) within 0\.02 s"):

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,3 +58,39 @@ async def test_what_the_server_refuses_is_raised(tmp_path: Path) -> None:
         await link.settle()
         with pytest.raises(runnel.LeaseEnded):
             await asyncio.wait_for(done, 5)
+
+
+async def test_after_the_broker_was_closed_it_is_too_late_as_it_is_in_process(remote: Any) -> None:
+    await remote.topic("t").publish_many([b"0", b"1", b"2", b"3"])
+    async with remote.subscribe("t", group="g") as deliveries:
+        batches = deliveries.batches(2)
+        one, two = await asyncio.wait_for(anext(batches), 5)
+        batch = await asyncio.wait_for(anext(batches), 5)
+        two.ack()
+        remote.close()
+        for late in (one, batch):
+            with pytest.raises(runnel.LeaseEnded, match="went back to the group"):
+                late.ack(durable=True)
+        assert not one.settled, "nothing was said of it"
+        assert deliveries._settlements, "and what was said before is still to be sent"
+
+
+async def test_an_answer_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
+    async with joined(where=tmp_path / "data", timeout=0.02) as (broker, link), member(link) as deliveries:
+        await fill(broker, 1)
+        (delivery,) = await asyncio.wait_for(take(deliveries, 1), 5)
+        link.flow = False
+        done = delivery.ack(durable=True)
+        with pytest.raises(runnel.NoAnswer, match=r"a durable ack within 0\.02 s"):
+            await asyncio.wait_for(done, 5)
+        link.flow = True
+        link.pass_on()  # too late: for nobody
+        assert look(broker).acked == 1
+
+
+async def test_one_who_waits_without_a_limit_does(tmp_path: Path) -> None:
+    async with joined(where=tmp_path / "data", timeout=None) as (broker, link), member(link) as deliveries:
+        await fill(broker, 1)
+        (delivery,) = await asyncio.wait_for(take(deliveries, 1), 5)
+        await asyncio.wait_for(delivery.ack(durable=True), 5)
+        assert look(broker).acked == 1

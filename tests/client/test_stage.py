@@ -7,6 +7,8 @@ import pytest
 
 import runnel
 from runnel.client import stage as stage_module
+from runnel.wire.frame import Kind
+from tests.client.peer import Joined
 
 NUMBERS = [b"%d" % number for number in range(10)]
 
@@ -78,3 +80,19 @@ async def test_what_is_wrong_is_said(remote: Any) -> None:
     with pytest.raises(runnel.InvalidOption):
         staged(remote, batch=-1)
     assert repr(stage) == "<Stage 'w' batch 1 part 0 attempt 0 of 't'>"
+
+
+async def test_a_piece_that_is_not_answered_is_not_waited_for_and_the_write_can_be_repeated(joined: Joined) -> None:
+    async with joined(timeout=0.05) as (broker, caller):
+        writing = asyncio.create_task(staged(broker).write([b"0"], ordinal=0))
+        caller.reply(await caller.next_call("stage_state"), {"records": 0, "bytes": 0})
+        first = await caller.next_call("stage_write")
+        with pytest.raises(runnel.NoAnswer, match=r"stage_write\(\)"):
+            await asyncio.wait_for(writing, 5)
+        assert (await caller.next()).kind == Kind.CANCEL
+        writing = asyncio.create_task(staged(broker).write([b"0"], ordinal=0))
+        caller.reply(await caller.next_call("stage_state"), {"records": 0, "bytes": 0})
+        again = await caller.next_call("stage_write")
+        assert (again.call[1]["ordinal"], again.call[1]["batch"]) == (0, first.call[1]["batch"])
+        caller.reply(again, {"records": 1, "bytes": 50})
+        assert await writing == 1

@@ -31,6 +31,8 @@ class PlayedLink:
         pass
 
     def attach(self, owner: Any) -> None:
+        if self.state == "closing":
+            raise runnel.BrokerClosed("subscribing")
         self.owners.append(owner)
         if self.state == "connected":
             self.ids += 1
@@ -172,3 +174,13 @@ async def test_a_name_that_stays_taken_is_an_error_in_the_end(monkeypatch: pytes
     made.connected()
     made.frame(*refusal(runnel.NameInUse("n")))
     assert reader.told == ["stands", "broken", "over name_in_use"]
+
+
+async def test_a_broker_that_is_closed_while_a_name_is_waited_for_ends_the_reading() -> None:
+    link, reader, made = await entered()
+    made.lost()
+    made.connected()
+    made.frame(*refusal(runnel.NameInUse("n")))
+    link.state = "closing"
+    made._ask_again()  # as its timer does
+    assert (reader.told, link.owners) == (["stands", "broken", "over"], [])

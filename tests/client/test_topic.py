@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from runnel.client.topic import RemoteTopic
 from runnel.core.codec import Schema
 from runnel.core.errors import InvalidOption, InvalidValue, NotSupported, Stalled, ValidationFailed
 from runnel.core.packing import JSON, MSGPACK, unpack
@@ -253,3 +254,40 @@ async def test_a_server_in_memory_has_no_durable_topics(joined: Joined) -> None:
         with pytest.raises(NotSupported, match="durable=False"):
             broker.topic("a", durable=False, compact=True)
         assert repr(broker.topic("a", Order)) == "<Topic 'a' of Order>"
+
+
+async def test_members_of_groups_that_others_read_do_not_make_every_publish_slow(
+    joined: Joined, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Elsewhere:
+        id, task = 9, asyncio.current_task()
+
+    async with joined() as (broker, caller):
+        topic, long_ways = broker.topic("a"), []
+        real = RemoteTopic._one
+
+        def counted(self: Any, *record: Any) -> Any:
+            long_ways.append(record[0])
+            return real(self, *record)
+
+        monkeypatch.setattr(RemoteTopic, "_one", counted)
+        broker._link.blockers.add(Elsewhere())
+        publishing = [asyncio.create_task(topic.publish(b"%d" % number)) for number in range(3)]
+        asked = await caller.next()
+        caller.publish(asked, 0)
+        await asyncio.gather(*publishing)
+        assert (asked.values, long_ways) == ((b"0", b"1", b"2"), [b"0"])
+
+
+async def test_what_another_thread_published_in_vain_is_counted(
+    joined: Joined, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with joined(max_pending_bytes=1000) as (broker, caller):
+        topic = broker.topic("a")
+        topic.publish_nowait(bytes(900))
+        await asyncio.to_thread(topic.publish_nowait, bytes(900))
+        asked = await caller.next()
+        assert len(asked.values) == 1
+        caller.publish(asked, 0)
+        assert broker.connection.failed == 1
+        assert "another thread published was refused" in caplog.text

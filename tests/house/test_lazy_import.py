@@ -31,6 +31,7 @@ def test_a_name_is_loaded_when_it_is_first_used() -> None:
 
 def test_a_name_loads_its_own_room_only() -> None:
     assert loaded_by("import runnel; runnel.open, runnel.Record, runnel.Statistics", INSIDE) == set()
+    assert loaded_by("import runnel; runnel.RemoteBroker", INSIDE) == set()
 
 
 def test_importing_the_blocking_client_loads_neither_broker_nor_journal_nor_server() -> None:

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from runnel.core.network_errors import LimitExceeded
+from runnel.core.packing import pack
 from runnel.server import connection as module
 from runnel.server.connection import Connection
 from runnel.server.options import ServerOptions
 from runnel.wire.frame import PREFACE, FrameDecoder, Kind, frame
+from runnel.wire.layouts import publish_frame
 from runnel.wire.trouble import read_error
-from tests.server.raw import connected, serving
+from tests.server.raw import Raw, connected, serving, until
 
 HIGH = 1000
 
@@ -320,6 +322,56 @@ async def test_the_hello_time_is_over_for_whoever_says_nothing() -> None:
         assert isinstance(read_error(payload), LimitExceeded)
         await raw.eof()
         assert kind == Kind.ERROR
+
+
+@pytest.mark.parametrize("sent", [3, 5_000], ids=["half a header", "half a payload"])
+async def test_a_frame_that_never_ends_holds_a_connection_no_longer_than_the_frame_time(sent: int) -> None:
+    async with serving(frame_timeout=0.2) as server, connected(server) as raw:
+        endless = b"".join(publish_frame(raw.new_id(), b"t", pack([bytes(100_000)])))
+        raw.send(endless[:sent])
+        drip = asyncio.ensure_future(dripping(raw, endless[sent:]))
+        error = await raw.error()
+        assert isinstance(error, LimitExceeded)
+        assert (error.limit, error.allowed) == ("frame_timeout", 0.2)
+        drip.cancel()
+        await raw.eof()
+
+
+async def dripping(raw: Raw, rest: bytes) -> None:
+    """Send it byte by byte: it is never silent."""
+    for at in range(len(rest)):
+        raw.send(rest[at : at + 1])
+        await asyncio.sleep(0.01)
+
+
+async def test_frames_that_come_in_halves_are_each_given_their_time() -> None:
+    async with serving(frame_timeout=0.3) as server, connected(server) as raw:
+        frames = [b"".join(publish_frame(raw.new_id(), b"t", pack([bytes(50)]))) for _ in range(12)]
+        stream = b"".join(frames)
+        size = len(frames[0])
+        raw.send(stream[: size // 2])
+        for at in range(11):  # there is always half a frame, for longer than one may take
+            await asyncio.sleep(0.05)
+            raw.send(stream[size // 2 + at * size : size // 2 + (at + 1) * size])
+            await raw.next(Kind.PUBLISHED, id=at + 1)
+        assert server.connections == 1
+
+
+async def test_while_nobody_reads_from_it_a_peer_is_not_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HANGUP_LOOK", 60)
+    connection, _, _ = made(frame_timeout=0.1)
+    receive(connection, frame(Kind.PING, 0, bytes(10))[:-1])
+    connection.pause("something")
+    for _ in range(2):
+        await asyncio.sleep(0.1)
+        connection.resume("something")
+        connection.pause("something else")  # before anything was read
+        await asyncio.sleep(0.1)
+        connection.pause("something")
+        connection.resume("something else")
+    assert not connection.closing
+    connection.resume("something")
+    await until(lambda: connection.closing)  # now its time passes
 
 
 async def test_a_slow_peer_reads_our_last_words_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

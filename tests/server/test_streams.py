@@ -1,5 +1,6 @@
 """Subscriptions of far readers: credit, asking, places, and readers that do not read."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -7,9 +8,13 @@ from pathlib import Path
 import pytest
 
 import runnel
+from runnel.broker.cursor import SLICE
 from runnel.core.packing import unpack
 from runnel.core.position import Position
+from runnel.server.connection import ROUNDS
 from runnel.server.server import Server
+from runnel.server.streams import WHOLE
+from runnel.testing.clock import JumpingClock
 from runnel.wire.frame import DROPPED, Kind
 from runnel.wire.layouts import Counts, credit_frame, read_deliver, unsubscribe_frame
 from runnel.wire.messages import AtSequence, PolicyNote, start_note
@@ -213,3 +218,44 @@ async def test_ten_readers_are_sent_the_same_bytes(server: Server, raw: Raw) -> 
     await server.broker.topic("t").publish_many([b"one", b"two"])
     batches = {(await raw.deliver(id)).batch for id in ids}
     assert len(batches) == 1
+
+
+async def test_a_reader_that_asked_is_not_forgotten_when_all_that_was_there_had_expired() -> None:
+    clock = JumpingClock()
+    async with serving(runnel.Broker(clock=clock)) as server, connected(server) as raw:
+        await server.broker.topic("t").publish_many([b"old"] * 3, expires=1)
+        await clock.advance(2)
+        id = raw.subscribe("t", buffer=10, start="earliest")
+        await raw.subscribed(id)
+        raw.credit(id, ask=True)
+        await raw.ask("topics")
+        await server.broker.publish("t", b"new")
+        assert await raw.values(id, 1) == [b"new"]
+
+
+async def test_very_many_expired_records_are_passed_over_a_few_at_a_time() -> None:
+    clock = JumpingClock()
+    async with serving(runnel.Broker(clock=clock)) as server, connected(server) as raw:
+        topic = server.broker.topic("t", retention_count=1_000_000)
+        for _ in range(12):
+            await topic.publish_many([b""] * 65_536, expires=1)
+        await clock.advance(2)
+        await topic.publish(b"new")
+        id = raw.subscribe("t", start="earliest", policy=PolicyNote(kind="disconnect"), buffer=1_000_000)
+        await raw.subscribed(id)
+        turns: list[int] = []
+        looking = asyncio.ensure_future(count_takes(server, turns))
+        raw.credit(id, ask=True)
+        assert await raw.values(id, 1) == [b"new"]
+        looking.cancel()
+        assert max(turns) <= ROUNDS * (WHOLE + SLICE)
+
+
+async def count_takes(server: Server, turns: list[int]) -> None:
+    """Note how many records went by in each turn of the loop."""
+    before = 0
+    while True:
+        (one,) = server.broker.statistics().subscriptions
+        turns.append(one.expired - before)
+        before = one.expired
+        await asyncio.sleep(0)

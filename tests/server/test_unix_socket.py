@@ -1,6 +1,5 @@
 """Socket files: bound, guarded, taken away again."""
 
-import os
 import socket
 import stat
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ import pytest
 
 from runnel.core.errors import InvalidOption
 from runnel.core.network_errors import AddressInUse
-from runnel.server.unix_socket import MAX_PATH, UnixSocket, let_go, reachable
+from runnel.server.unix_socket import MAX_PATH, UnixSocket, reachable
 
 
 @pytest.fixture
@@ -108,12 +107,3 @@ def test_one_who_knows_that_a_socket_is_of_no_use_replaces_it(listening: UnixSoc
     path.write_text("precious")
     with pytest.raises(InvalidOption, match="not a socket"):
         UnixSocket(path, 5, replace=True)
-
-
-def test_what_is_let_go_of_is_nothing_any_more_and_its_number_stays_taken(listening: UnixSocket, path: Path) -> None:
-    copy = listening.socket.dup()
-    let_go([listening.socket.fileno(), -1])
-    assert connects(path), "whoever has it too keeps it"
-    copy.close()
-    assert not connects(path)
-    assert os.path.samefile(f"/proc/self/fd/{listening.socket.fileno()}", os.devnull)

@@ -16,7 +16,11 @@ from runnel.surface.home import Home
 
 def make_home() -> tuple[Home, list[str]]:
     notes: list[str] = []
-    return Home(lambda loop: notes.append("moved in"), lambda: notes.append("forked")), notes
+    return Home(
+        lambda loop: notes.append("moved in"),
+        lambda: notes.append("forked"),
+        refused=lambda: notes.append("refused"),
+    ), notes
 
 
 def in_thread(call: Callable[[], object]) -> None:
@@ -132,7 +136,7 @@ async def test_what_is_posted_while_taking_is_taken_too() -> None:
 
 
 async def test_a_refused_record_is_logged_and_the_rest_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    home, _ = make_home()
+    home, notes = make_home()
     home.check_usable("this")
     called: list[str] = []
 
@@ -144,6 +148,7 @@ async def test_a_refused_record_is_logged_and_the_rest_goes_on(caplog: pytest.Lo
     home.take_posted()
     assert called == ["after"]
     assert "refused: no" in caplog.text
+    assert notes.count("refused") == 1
 
 
 async def test_the_inbox_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

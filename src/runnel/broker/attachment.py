@@ -5,7 +5,8 @@ Below: gate, timeline. Above: reader (subscriptions), group_reader (groups).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from runnel.broker.cursor import Cursor
@@ -24,7 +25,7 @@ class Attachment:
     """Which logs a reader reads, where it starts, and how it is woken."""
 
     def __init__(self, bus: Bus, pattern: str | Sequence[str], start: Start) -> None:
-        several = not isinstance(pattern, str)  # then it is read by sequence, whatever they are
+        several = isinstance(pattern, list | tuple)  # then it is read by sequence, whatever they are
         self.patterns = tuple(map(check_pattern, dict.fromkeys(pattern) if several else (pattern,)))
         self.pattern = " ".join(self.patterns)
         self.is_pattern = several or is_pattern(self.pattern)
@@ -32,6 +33,16 @@ class Attachment:
         self.logs: set[Log] = set()
         self.changes = 0  # how often topics came or went
         self._bus = bus
+
+    @contextmanager
+    def covering(self) -> Iterator[None]:
+        """Find the logs there are; what was made for it goes again if the reader comes to nothing."""
+        self.cover()
+        try:
+            yield
+        except BaseException:
+            self._let_go()
+            raise
 
     def cover(self) -> None:
         """Find the logs there are."""
@@ -88,7 +99,14 @@ class Attachment:
         for log in self.logs:
             if log.gate is not None:
                 log.gate.detach(reader)
+        self._let_go()
         return True
+
+    def _let_go(self) -> None:
+        """A topic that was only made to be read need not stay. It is still known here: where its reader stood."""
+        if not self.is_pattern:
+            for log in self.logs:
+                self._bus.catalog.forget_unused(log)
 
     def park(self, reader: GateReader) -> None:
         """`reader` sleeps: the next publish must take the long way, and wake it."""

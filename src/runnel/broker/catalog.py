@@ -142,6 +142,23 @@ class Catalog:
         for reader in gate.patterns:
             reader.part(log)
 
+    def forget_unused(self, log: Log) -> None:
+        """Forget a log that somebody only asked to read, once nobody does: names cost nothing when they are left.
+
+        Whoever declared it or published to it has said what it is, and it stays. Patterns cover it, but nobody asked
+        for it by them.
+        """
+        is_said = log.options is not UNSAID or log.stored is not None or log.codec is not None or log.schema is not None
+        if is_said or log.end or log.ids is not None or log.name[0] == "$" or self.logs.get(log.name) is not log:
+            return
+        gate = log.gate
+        if gate is not None and (gate.readers or gate.blocked):
+            return
+        del self.logs[log.name]
+        log.clear()
+        for reader in () if gate is None else gate.patterns:
+            reader.part(log)
+
     def has_readers(self, topic: str) -> bool:
         """Whether anybody is subscribed to `topic` now."""
         log = self.logs.get(topic)

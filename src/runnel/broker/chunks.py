@@ -92,7 +92,7 @@ class Chunks:
 
     def _key(self, plan: Plan) -> Key | None:
         """By what others know the same chunk; None: nobody else reads it like that."""
-        if self._sequence or plan.suspect or plan.source.is_cleaned:
+        if self._sequence or self._on_demand or plan.suspect or plan.source.is_cleaned:
             return None
         (topic,) = self._topics()
         return plan.source, plan.position, topic, plan.place

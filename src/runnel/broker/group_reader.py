@@ -72,13 +72,14 @@ class GroupReader:
         self.letters = Letters(bus, name, self.dead_letter)
         self.group = Group(name, options, random)
         self.options = options
-        self.attachment.cover()
-        # A pattern may cover the group's own dead letters; to work on those again would never end.
-        self.attachment.logs = {log for log in self.attachment.logs if log.name != self.dead_letter}
-        cursor, _ = self.attachment.cursor("earliest" if start is None else start)
-        lags = buffer is buffer_bytes is None and bus.store is not None and self._is_kept()
+        unsaid = buffer is buffer_bytes is None
         buffer = BUFFER if buffer is None else positive("buffer", buffer)
         buffer_bytes = BUFFER_BYTES if buffer_bytes is None else positive("buffer_bytes", buffer_bytes)
+        with self.attachment.covering():
+            # A pattern may cover the group's own dead letters; to work on those again would never end.
+            self.attachment.logs = {log for log in self.attachment.logs if log.name != self.dead_letter}
+            cursor, _ = self.attachment.cursor("earliest" if start is None else start)
+        lags = unsaid and bus.store is not None and self._is_kept()
         self.flow = GroupFlow(cursor, buffer, buffer_bytes, self, self.group, lags=lags)
         self.keeper: GroupKeeper | None = None  # where the group outlives its process
         self.is_revived = False  # came back from an earlier life, and nobody has joined since

@@ -101,10 +101,10 @@ class Reader:
         bus.home.check_usable("subscribing")
         if self.name is not None and self.name in bus.named:
             raise NameInUse(self.name)
-        self.attachment.cover()
-        if self.options.hold and not self._on_disk():
-            raise NotSupported("hold=True", f"topic {self.pattern!r} is kept in memory only")
-        cursor, missed = self._starting()
+        with self.attachment.covering():
+            if self.options.hold and not self._on_disk():
+                raise NotSupported("hold=True", f"topic {self.pattern!r} is kept in memory only")
+            cursor, missed = self._starting()
         options = self.options
         eager = options.on_drop is not None or options.dead_letter is not None
         kind = Lag if options.lags and self._on_disk() else FLOWS[options.policy.kind]

@@ -25,10 +25,10 @@ REPLAYED = "$runnel.replayed."  # and a topic: the name that keeps how far its d
 
 async def replay(bus: Bus, topic: str, limit: int | None, where: Callable[[Record[bytes]], bool] | None) -> int:
     """Put dead letters of `topic` back where they came from, each once; how many."""
-    log = bus.catalog.find(topic)
     name = f"{REPLAYED}{topic}"
     if limit is not None:
         positive("limit", limit)
+    log = bus.catalog.find(topic)
     if name in bus.replaying:
         raise NameInUse(name)
     start = bus.positions.get(name, (topic, "earliest"))[1]
@@ -45,6 +45,7 @@ async def replay(bus: Bus, topic: str, limit: int | None, where: Callable[[Recor
             bus.keep_position(name, topic, log.position(cursor.position))
     finally:
         bus.replaying.discard(name)
+        bus.catalog.forget_unused(log)
     return count
 
 

@@ -45,8 +45,9 @@ def open_cursor(
             start = start.offset
         else:
             reason = f"the topic was deleted and made again since epoch {start.epoch}"
-            missed = Missed(oldest, oldest, 0, reason) if start.offset else None  # of which nothing was ever read
-            start = "earliest"
+            # Who had read nothing of the other life lost nothing with it, and is owed all of this one.
+            missed = Missed(oldest, oldest, 0, reason) if start.offset else None
+            start = "earliest" if start.offset else 0
     if isinstance(start, datetime):
         time = start.astimezone(UTC)
         start = log.offset_at(time) if store is None or log.stored is None else store.offset_at(log, time)

@@ -1,7 +1,7 @@
 """One connection to one server: made, greeted, kept alive, and over once it fails.
 
 Bytes in become frames; frames out are written together, once in a turn of the loop.
-Below: wire, address. Above: link, which makes the next one.
+Below: wire, address, surface.inherited. Above: link, which makes the next one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from runnel.client.address import Address
 from runnel.client.options import ClientOptions
 from runnel.core.errors import RunnelError
 from runnel.core.network_errors import ConnectionLost, ProtocolError, Unreachable
+from runnel.surface.inherited import let_go
 from runnel.wire.frame import FROM_SERVER, PREFACE, FrameDecoder, Kind, frame
 from runnel.wire.messages import VERSION, Hello, Welcome, decode, encode
 from runnel.wire.trouble import read_error
@@ -160,6 +161,11 @@ class Connection(asyncio.BufferedProtocol):
         """End it, after what was written."""
         if self._transport is not None:
             self._transport.close()
+
+    def abandon(self) -> None:
+        """In the child of a fork: it is the parent's, and ends with the parent."""
+        if self._transport is not None and (line := self._transport.get_extra_info("socket")) is not None:
+            let_go([line.fileno()])
 
     def fail(self, error: RunnelError) -> None:
         """End it at once, because of `error`."""

@@ -50,6 +50,8 @@ class RemoteDelivery(BaseDelivery[T], Generic[T]):
         if durable:
             member.check_durable()
         self._check()
+        if durable:
+            member.check_reached(self._lease, self._place)
         return member.settle(self._lease, Verb.ACK, self._place, self._place + 1, durable=durable)
 
     def nack(self, delay: float | None = None, reason: str = "nacked") -> Awaitable[None]:
@@ -161,6 +163,8 @@ class RemoteDeliveryBatch(Generic[T]):
         if durable:
             member.check_durable()
         member.check_here()
+        if durable:
+            member.check_reached(self._parts[0].lease, self._parts[0].first)
         lapsed: Part | None = None
         for part in self._parts:
             if part.lease.ended:

@@ -19,7 +19,7 @@ from runnel.client.receipt import Receipt
 from runnel.client.settlements import Settlements
 from runnel.client.standing import Standing
 from runnel.core.codec import Codec
-from runnel.core.errors import BadBatch, NotSupported, RunnelError, ValidationFailed
+from runnel.core.errors import BadBatch, BrokerClosed, LeaseEnded, NotSupported, RunnelError, ValidationFailed
 from runnel.core.options import not_negative, positive
 from runnel.core.record import Record
 from runnel.surface.decoding import decoded
@@ -268,6 +268,13 @@ class RemoteGroupSubscription(Reading, Generic[T]):
         """Raise where no ack can be made durable."""
         if not self._link.welcome.durable:
             raise NotSupported("a durable ack", f"group {self.group} on {self._asked.pattern} lives in memory only")
+
+    def check_reached(self, lease: RemoteLease, place: int) -> None:
+        """Raise if the server would not answer any more: before anything is settled here that it never hears of."""
+        try:
+            self._link.check_usable("a durable ack")
+        except BrokerClosed:
+            raise LeaseEnded(self.group, place, lease.attempt) from None  # as it is where the broker is in this process
 
     def check_here(self) -> None:
         """Raise on another thread than the loop's."""

@@ -66,8 +66,9 @@ class Link:
 
     def __init__(self, addresses: Sequence[Address], options: ClientOptions, clock: Clock) -> None:
         self.addresses, self.options, self.clock = tuple(addresses), options, clock
-        self.home = Home(self._moved_in, self._forked, entered=False, before="it is connected")
         self.connection = ConnectionState()
+        counted = self.connection.count_failed
+        self.home = Home(self._moved_in, self._forked, entered=False, before="it is connected", refused=counted)
         self.welcome = Welcome()
         self.blockers: set[Owner] = set()  # whom publishers may wait for: they come and go; publishes name them
         self.publishing = Publishing(self)
@@ -291,7 +292,9 @@ class Link:
 
     def _forked(self) -> None:
         """In the child of a fork the connection is the parent's: not even closing it may reach the server."""
-        self._line = None
+        line, self._line = self._line, None
+        if line is not None:
+            line.abandon()
         self.publishing.outbox.seal()
 
     async def open(self) -> None:

@@ -8,6 +8,8 @@ has already; it sends in order, and at most `WINDOW` frames before the first of 
   that the server asked for, with the same records in the same order.
 - After a lost connection, all that is unanswered is sent again as it was. The server may still be busy with what
   came on the old one: a lane that would have to use a number again takes a new producer id instead.
+- A server may know nobody: it is new, or was started again. It takes any number of one whom it does not know, so
+  on every connection a lane waits for the answer to its first frame before it sends the next.
 
 It owns no socket, no loop and no clock. Below: parcel, wire. Above: publishing, link.
 """
@@ -62,7 +64,7 @@ class Lane:
     def begin(self, producer: int) -> None:
         """Number anew, under another id."""
         self.producer, self.next = producer, 0
-        self.fresh = True  # the server has not taken anything from this producer yet
+        self.fresh = True  # this connection's server has not taken anything from this producer yet
         self.stored = 0  # the number behind the last that is known to be stored
         self.asked: int | None = None  # the number that the server asked for
         self.tainted = False  # an old connection may still carry frames with its numbers
@@ -322,6 +324,7 @@ class Outbox:
                 merged = sorted([*unanswered, *lane.again], key=_order)
                 lane.queue.extendleft(reversed(merged))
             lane.under_way, lane.again, lane.stopped, lane.asked = 0, [], False, None
+            lane.fresh = True  # it may be another server, or one that was started again and knows nobody
             if lane.queue:
                 self._ready[lane] = None
 

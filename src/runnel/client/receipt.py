@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from runnel.core.errors import BrokerClosed, RunnelError
-from runnel.core.network_errors import ConnectionLost
+from runnel.core.network_errors import ConnectionLost, NoAnswer
 from runnel.surface.waiting import tell
 from runnel.wire.frame import Kind, frame
 from runnel.wire.messages import Settlement, settle_payload
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 class Receipt:
-    """One SETTLE that is answered, on the connection that it was sent on or never."""
+    """One SETTLE that is answered, on the connection that it was sent on or never, and in time.
+
+    Whoever makes one has looked whether the link is usable: what is settled here is sent here, or nowhere.
+    """
 
     task: asyncio.Task[Any] | None = None
 
@@ -30,6 +33,8 @@ class Receipt:
         self._link, self._settled, self._is_sent = link, settled, False
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.done.add_done_callback(_seen)
+        timeout = link.options.timeout
+        self._timer = None if timeout is None else asyncio.get_running_loop().call_later(timeout, self._late, timeout)
         link.attach(self)
         if not self._is_sent:
             self.lost()
@@ -57,7 +62,12 @@ class Receipt:
         """Nobody will know."""
         self._answered(error or BrokerClosed("acking"))
 
+    def _late(self, timeout: float) -> None:
+        self._answered(NoAnswer("a durable ack", timeout, self._link.state))
+
     def _answered(self, error: RunnelError | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         self._link.detach(self)
         tell(self.done, error)
 

@@ -138,7 +138,7 @@ class RemoteStage(Generic[T]):
             "options": None if about is None else about.options,
             "schema": None if about is None else about.schema,
         }
-        found = await self._broker._link.call("stage_write", said, timeout=None)
+        found = await self._broker._link.call("stage_write", said)
         self._held = found["records"], found["bytes"]
         return self._held[0]
 

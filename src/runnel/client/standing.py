@@ -174,7 +174,9 @@ class Standing:
             self._link.detach(self)
             try:
                 self._link.attach(self)  # with an id of its own
-            except RunnelError as error:  # the broker was closed meanwhile
+            except BrokerClosed:  # meanwhile, here: that is an end like any other
+                self._end(None)
+            except RunnelError as error:
                 self._end(error)
 
     def _stop_waiting(self) -> None:

@@ -38,6 +38,10 @@ class ConnectionState:
         where = f" to {self.address}" if self.address else ""
         return f"<Connection{where}, {self.state}{f', {self.error.code}' if self.error else ''}>"
 
+    def count_failed(self) -> None:
+        """A record that somebody published without waiting was refused, and nobody but the log was told."""
+        self.failed += 1
+
     def become(self, state: str) -> None:
         """Be in another state, and tell whoever waits for that."""
         if state == self.state:

@@ -17,7 +17,8 @@ from weakref import WeakSet
 
 from runnel.core.errors import NotSupported
 from runnel.core.journal_errors import FolderUnusable
-from runnel.server.unix_socket import MAX_PATH, UnixSocket, let_go
+from runnel.server.unix_socket import MAX_PATH, UnixSocket
+from runnel.surface.inherited import let_go
 
 if TYPE_CHECKING:
     from runnel.broker.broker import Broker

@@ -195,7 +195,7 @@ async def transact(
     try:
         return await _transacted(caller, intake, tx, publishes, acks, marks, commits)
     except asyncio.CancelledError:
-        if tx.has_begun:
+        if tx._has_begun:
             raise OutcomeUnknown("it was being written when nobody waited for it any more", committing=True) from None
         raise
 

@@ -27,6 +27,7 @@ LINGER = 1.0  # seconds that a peer has to close once it was sent our last words
 PATIENCE = 5.0  # seconds in which it has to read some of what was not sent yet
 HELLO_FRAME = 64 << 10  # the largest frame of somebody who has not said hello
 HANGUP_LOOK = 0.25  # seconds between two looks whether somebody is there whom nobody reads from
+ROUNDS = 4  # turns that each source has before others on the loop have theirs
 SMALL = 16 << 10  # bytes up to which copying costs nothing
 _SCRAP = 64 << 10
 _HANGUP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
@@ -59,6 +60,8 @@ class Connection(asyncio.BufferedProtocol):
         self._decoder = FrameDecoder(min(HELLO_FRAME, options.max_frame), kinds=FROM_CLIENT, preface=PREFACE)
         self._stop = False  # no frames are taken for now
         self._coming_back = False  # `_go_on` is called soon
+        self._begun: float | None = None  # when the frame began that is not whole yet
+        self._deaf_since = 0.0
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._high, self._too_high = options.high_water, 2 * options.high_water
@@ -70,6 +73,7 @@ class Connection(asyncio.BufferedProtocol):
         self._keepalive: Keepalive | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._hangup_timer: asyncio.TimerHandle | None = None
+        self._frame_timer: asyncio.TimerHandle | None = None
         self.session: Session = session(self)
 
     # -- its life -----------------------------------------------------------------------------------------------
@@ -94,7 +98,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         """It is gone: release everything."""
         self._lost = self.closing = True
-        for timer in (self._timer, self._hangup_timer):
+        for timer in (self._timer, self._hangup_timer, self._frame_timer):
             if timer is not None:
                 timer.cancel()
         self._out.clear()
@@ -202,18 +206,24 @@ class Connection(asyncio.BufferedProtocol):
         if not self._greeted and len(self._first) < len(PREFACE):
             self._first += bytes(self._view[: min(nbytes, len(PREFACE) - len(self._first))])
         self._decoder.buffer_updated(nbytes)
-        self._take_frames()
+        self._take_frames(self.heard)
 
-    def _take_frames(self) -> None:
+    def _take_frames(self, now: float) -> None:
         """Hand the frames that are there to the session, until it has to wait for something."""
         if self._stop:
             return
         handlers = self.session.handlers
+        begun, self._begun = self._begun, None
         try:
             for kind, flags, extra, id, payload in self._decoder.frames(views=True):
+                begun = None
                 handlers[kind](flags, extra, id, payload)
                 if self._stop:
                     break
+            if self._decoder.pending:
+                self._begun = now if begun is None else begun
+                if self._frame_timer is None and not self._lost:
+                    self._frame_timer = self.loop.call_at(self._begun + self.options.frame_timeout, self._look_at_frame)
         except RunnelError as error:
             if not self._greeted and not PREFACE.startswith(self._first):
                 self._turn_away(error)
@@ -226,6 +236,7 @@ class Connection(asyncio.BufferedProtocol):
     def pause(self, why: str) -> None:
         """Read nothing more until `resume(why)`."""
         if not self.deaf and not self._lost:
+            self._deaf_since = self.loop.time()
             self.transport.pause_reading()
             if self._hangup_timer is None:
                 self._hangup_timer = self.loop.call_later(HANGUP_LOOK, self._look_for_hangup)
@@ -237,6 +248,8 @@ class Connection(asyncio.BufferedProtocol):
         if why in self.deaf:
             self.deaf.discard(why)
             if not self.deaf:
+                if self._begun is not None:  # while nobody listens, nobody is slow
+                    self._begun += self.loop.time() - max(self._begun, self._deaf_since)
                 self._come_back()
 
     def rest(self) -> None:
@@ -256,7 +269,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.deaf or self.closing:
             return
         self._stop = False
-        self._take_frames()
+        self._take_frames(self.loop.time())
         if not self.deaf and not self.closing and not self.transport.is_closing():
             self.transport.resume_reading()
 
@@ -327,7 +340,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _pump(self) -> None:
         due, end = self._due, self._out_bytes + self.room
-        while due and self._out_bytes < end:
+        for _ in range(ROUNDS * len(due)):  # a source may have much to look at, and nothing to send
+            if not due or self._out_bytes >= end:
+                break
             source = due.popleft()
             source.queued = False
             if source.pump(end - self._out_bytes) and not source.queued:
@@ -382,6 +397,18 @@ class Connection(asyncio.BufferedProtocol):
         if pulse is Pulse.ASK:
             self.send(_PING)
         self._wait(self._keepalive.next)
+
+    def _look_at_frame(self) -> None:
+        """A few bytes now and then are no silence: but they must not hold a large buffer for ever."""
+        self._frame_timer = None
+        if self._begun is None or self.closing:
+            return
+        now, timeout = self.loop.time(), self.options.frame_timeout
+        if self.deaf or now < self._begun + timeout:
+            due = (now if self.deaf else self._begun) + timeout
+            self._frame_timer = self.loop.call_at(due, self._look_at_frame)
+        else:
+            self.fail(LimitExceeded("frame_timeout", round(now - self._begun, 3), timeout))
 
     def _look_for_hangup(self) -> None:
         """While nothing is read, the end of what comes is not seen either: ask the system for it."""

@@ -48,6 +48,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     - `max_pending_bytes`: what one connection published and was not answered yet; beyond it, it is not read from.
     - `high_water`: what may wait to be sent on one connection; the rest waits in the log, not in memory.
     - `hello_timeout`: within it a client must have said hello.
+    - `frame_timeout`: within it a frame of the native door that has begun must be whole.
     - `ping`: after so long a silence a client is pinged. `ping_timeout`: after so much more it is gone.
     - `idle_timeout`: after so long a silence a JSON connection without subscriptions is closed; None: never.
     - `accept_rate`: new connections a second; the others wait their turn.
@@ -73,6 +74,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_pending_bytes: int = 64 * MIB
     high_water: int = MIB
     hello_timeout: float = 5.0
+    frame_timeout: float = 60.0
     ping: float = 15.0
     ping_timeout: float = 15.0
     idle_timeout: float | None = 3600.0
@@ -125,7 +127,7 @@ _SIZES = (
     "max_body",
     "max_streams",
 )
-_TIMES = ("hello_timeout", "ping", "ping_timeout", "idle_timeout", "accept_rate", "send_timeout")
+_TIMES = ("hello_timeout", "frame_timeout", "ping", "ping_timeout", "idle_timeout", "accept_rate", "send_timeout")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::\d{1,5})?")
 
 

@@ -16,7 +16,8 @@ from runnel.server.entrance import DEADLINE, RETRY, Entrance
 from runnel.server.native import native_door
 from runnel.server.options import ServerOptions
 from runnel.server.serving import Door, Serving
-from runnel.server.unix_socket import UnixSocket, let_go
+from runnel.server.unix_socket import UnixSocket
+from runnel.surface.inherited import let_go
 
 if TYPE_CHECKING:
     from runnel.server.http.door import HttpDoor

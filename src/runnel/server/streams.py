@@ -23,6 +23,7 @@ from runnel.wire.trouble import error_frame
 
 QUANTUM = 256 << 10  # bytes after which another subscription of the connection has its turn
 MAX_CREDIT = 1 << 40
+TAKES = 64  # in one turn: not all of them give something to send
 WHOLE = 1 << 16  # records: a large batch from disk leaves as it lies there; cut, it would be packed again for each
 
 
@@ -97,7 +98,7 @@ class Stream:
         """Send a little; whether there may be more now."""
         if self._done:
             return False
-        sent, room = 0, min(room, QUANTUM)
+        sent, takes, room, before = 0, 0, min(room, QUANTUM), self.feed.sent
         left = self._left
         while sent < room:
             if self._eager and self._credit <= 0:
@@ -105,6 +106,9 @@ class Stream:
             if not left:
                 if not self._eager and not self._asks and not self.feed.ended:
                     return False
+                if takes == TAKES or self.feed.sent - before >= WHOLE:
+                    return True  # many may have expired, and nothing of them is to be sent: others have their turn
+                takes += 1
                 if not self._take():
                     return False
                 continue
@@ -118,7 +122,8 @@ class Stream:
             if self.feed.ended:
                 self._end()
             return False
-        self._asks = 0
+        if taking.pieces or taking.gap is not None:  # else all of it had expired, and the reader still waits
+            self._asks = 0
         if taking.gap is not None:
             self._connection.send(frame(Kind.GAP, self.id, encode(gap_note(taking.gap))))
         self._left.extend(taking.pieces)

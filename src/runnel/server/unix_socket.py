@@ -10,7 +10,7 @@ import os
 import socket
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -93,18 +93,6 @@ def _make_way(path: Path, address: str, *, replace: bool) -> None:
         except OSError:
             pass  # EAGAIN: somebody is so busy that its backlog is full. Anything else: not ours to remove
     raise AddressInUse(str(path))
-
-
-def let_go(fds: Iterable[int]) -> None:
-    """In the child of a fork: have no part in these files, though objects here still know their numbers.
-
-    Nothing else gets the numbers, so that whoever closes one of them later harms nobody.
-    """
-    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for fd in fds:
-        if fd >= 0:
-            os.dup2(nothing, fd, inheritable=False)
-    os.close(nothing)
 
 
 def _inode(path: Path) -> tuple[int, int] | None:

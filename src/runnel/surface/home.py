@@ -36,12 +36,13 @@ class Home:
         *,
         entered: bool = True,
         before: str = "the folder is open",
+        refused: Callable[[], object] | None = None,
     ) -> None:
         self.entered = entered  # a broker with a folder, or with a server, has none before its block is entered
         self._before = before
         self.loop: asyncio.AbstractEventLoop | None = None
         self.closed = self.forked = False
-        self._moved_in, self._on_fork = moved_in, forked
+        self._moved_in, self._on_fork, self._on_refused = moved_in, forked, refused
         self._thread = 0
         self._posted: deque[Callable[[], object]] = deque()
         self._taking = False  # whether the loop was asked to take what is posted
@@ -117,13 +118,15 @@ class Home:
             self.loop.call_soon_threadsafe(self.take_posted)
 
     def take_posted(self) -> None:
-        """Make the calls that were handed over. Nobody is left to hear what they raise, so it is logged."""
+        """Make the calls that were handed over. Nobody is left to hear what they raise: it is logged and told."""
         self._taking = False
         while self._posted:
             try:
                 self._posted.popleft()()
             except RunnelError as error:
                 log.error("a record that another thread published was refused: %s", error)
+                if self._on_refused is not None:
+                    self._on_refused()
 
     def fork(self) -> None:
         """Know that one is the copy in the child of a fork, and must not be used."""
