@@ -380,6 +380,26 @@ async def test_whoever_waits_when_the_connection_is_lost_gets_what_comes_later()
             assert (await waiting).value == b"later"
 
 
+async def test_a_topic_that_went_because_nobody_had_published_goes_on_as_the_one_that_came_after_it() -> None:
+    async with joined() as (broker, link), subscribe(link) as subscription:
+        for number in range(3):
+            link.cut()
+            assert await broker.topics() == (["t"] if number else []), "nothing was in it, and nobody there"
+            await broker.publish("t", b"%d" % number)
+            link.connect()
+            assert (await asyncio.wait_for(anext(subscription), 5)).value == b"%d" % number
+
+
+async def test_an_empty_topic_of_another_journal_is_another_one() -> None:
+    async with joined() as (broker, link), subscribe(link) as subscription:
+        link.cut()
+        subscription._journal = "of a server before"
+        await broker.publish("t", b"of other people")
+        link.connect()
+        with pytest.raises(runnel.TopicDeleted):
+            await asyncio.wait_for(anext(subscription), 5)
+
+
 async def test_a_name_is_never_ahead_of_its_user_after_a_lost_connection() -> None:
     async with joined() as (broker, link):
         await fill(broker, 6)

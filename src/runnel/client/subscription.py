@@ -349,10 +349,11 @@ class RemoteSubscription(RecordReading[T], Generic[T]):
             self._begun, self._place, self._epoch = True, said.position, said.epoch
             self._journal = self._link.welcome.journal
             self._inbox.begin(said.position, is_pattern=said.is_pattern)
-        elif said.epoch != self._epoch:
+        elif said.epoch != self._epoch and (self._inbox.next or self._link.welcome.journal != self._journal):
             self._standing.leave(None)
             self.over(TopicDeleted(self.pattern, self._epoch or 0))
         else:
+            self._epoch = said.epoch  # a topic without records goes with its readers, and is made again for them
             self._in_a_moment()  # what could not be said meanwhile
             self.wake()  # and whoever waits asks again
 
