@@ -50,9 +50,7 @@ class Member:
         self._came.set()
 
     def values(self) -> list[bytes]:
-        return [
-            value for grant in self.grants for _, piece in grant.pieces for value in unpack(piece.packed).values
-        ]
+        return [value for grant in self.grants for _, piece in grant.pieces for value in unpack(piece.packed).values]
 
     async def has(self, count: int) -> list[tuple[int, int]]:
         """(lease, place) of each record, once there are so many."""

@@ -50,6 +50,10 @@ def door(broker: Broker) -> Door:
     return Door(broker)
 
 
+def segments(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.seg"))
+
+
 def offsets(span: Span) -> tuple[int, int]:
     return span.first.offset, span.last.offset
 
@@ -78,7 +82,7 @@ async def test_what_the_disk_holds_is_what_came(tmp_path: Path) -> None:
     data = pack([b"a", b"b"], compression="zstd", producer=5)
     async with runnel.open(tmp_path) as broker:
         await Door(broker).send("t", data)
-    assert any(data in file.read_bytes() for file in tmp_path.glob("*.seg"))
+    assert any(data in file.read_bytes() for file in segments(tmp_path))
 
 
 async def test_publishes_of_one_turn_keep_their_order_and_share_a_commit(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tests.contract.reading import at_rest, read, rest, running, soon, values
 
 
 async def test_leaving_the_block_ends_the_subscription(broker: Broker) -> None:
+    await broker.topic("t").declare()
     async with broker.subscribe("t"):
         assert len(broker.statistics().subscriptions) == 1
     assert broker.statistics().subscriptions == ()

@@ -21,6 +21,23 @@ async def test_topics_are_made_on_first_use_and_listed_by_name(broker: Broker) -
         assert await broker.topics() == ["a", "b", "c"]
 
 
+async def test_a_topic_that_was_only_subscribed_to_goes_with_its_last_subscription(broker: Broker) -> None:
+    async with broker.subscribe("*"):
+        async with broker.subscribe("a"), broker.subscribe("a"), broker.subscribe("b"):
+            assert await broker.topics() == ["a", "b"]
+            await broker.publish("b", b"")
+        assert await broker.topics() == ["b"]
+
+
+async def test_a_name_comes_back_to_a_topic_that_was_gone_meanwhile(broker: Broker) -> None:
+    for _ in range(2):
+        async with broker.subscribe("t", name="n"):
+            pass
+    await broker.publish("t", b"1")
+    async with broker.subscribe("t", name="n") as subscription:
+        assert await values(subscription, 1) == [b"1"]
+
+
 @pytest.mark.near("publish_nowait hands over; which topics there are, the server knows")
 async def test_without_auto_create_publish_nowait_refuses_unknown_names(place: Place) -> None:
     async with place.open(auto_create=False) as broker:

@@ -370,8 +370,11 @@ async def test_while_nobody_reads_from_it_a_peer_is_not_slow(monkeypatch: pytest
         connection.pause("something")
         connection.resume("something else")
     assert not connection.closing
+    await asyncio.sleep(0.05)
     connection.resume("something")
-    await until(lambda: connection.closing)  # now its time passes
+    since = connection.loop.time()
+    await until(lambda: connection.closing)  # now its time passes, and all of it
+    assert connection.loop.time() - since >= 0.09
 
 
 async def test_a_slow_peer_reads_our_last_words_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

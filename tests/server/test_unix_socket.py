@@ -1,8 +1,11 @@
 """Socket files: bound, guarded, taken away again."""
 
+import fcntl
+import os
 import socket
 import stat
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -107,3 +110,31 @@ def test_one_who_knows_that_a_socket_is_of_no_use_replaces_it(listening: UnixSoc
     path.write_text("precious")
     with pytest.raises(InvalidOption, match="not a socket"):
         UnixSocket(path, 5, replace=True)
+
+
+def test_of_many_that_start_at_once_one_has_the_path_and_is_reached(path: Path) -> None:
+    for _ in range(20):  # each time there is one that has died
+        dead = UnixSocket(path, 5)
+        dead.socket.close()
+        with ThreadPoolExecutor(8) as threads:
+            started = [one for one in threads.map(lambda _: start(path), range(8)) if one is not None]
+        assert len(started) == 1
+        assert connects(path)
+        started[0].close()
+        assert list(path.parent.iterdir()) == []
+
+
+def start(path: Path) -> UnixSocket | None:
+    try:
+        return UnixSocket(path, 100)  # those who look whether it lives wait in the backlog, too
+    except AddressInUse:
+        return None
+
+
+def test_a_folder_that_is_locked_for_another_reason_is_used_all_the_same(path: Path) -> None:
+    folder = os.open(path.parent, os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    made = UnixSocket(path, 5)
+    assert connects(path)
+    made.close()
+    os.close(folder)

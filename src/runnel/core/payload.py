@@ -46,7 +46,8 @@ def frozen_headers(topic: str, headers: Mapping[str, str] | None) -> Mapping[str
     if not isinstance(headers, Mapping):
         raise InvalidValue(topic, "headers", headers, "headers are a mapping of str to str")
     if len(headers) > MAX_HEADERS:
-        raise TooLarge(f"the headers of a record for {topic!r}, by their number,", len(headers), "max_headers", MAX_HEADERS)
+        what = f"the number of headers of a record for {topic!r}"
+        raise TooLarge(what, len(headers), "max_headers", MAX_HEADERS)
     for name, value in headers.items():
         if not (isinstance(name, str) and isinstance(value, str)):
             raise InvalidValue(topic, "header", value if isinstance(name, str) else name, "headers map str to str")

@@ -44,7 +44,9 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     - `insecure_public`: listen where other machines can reach it, though nobody is asked who they are.
     - `max_connections`: clients at all doors together.
     - `max_frame`: the largest frame of the native door. `max_line`: the longest line of JSON.
-    - `max_subscriptions`, `max_calls`: subscriptions, and calls, open at once on one connection.
+    - `max_subscriptions`: subscriptions open at once on one connection. One on a pattern takes about 100 bytes
+      of memory for every topic that it covers.
+    - `max_calls`: calls open at once on one connection.
     - `max_pending_bytes`: what one connection published and was not answered yet; beyond it, it is not read from.
     - `high_water`: what may wait to be sent on one connection; the rest waits in the log, not in memory.
     - `hello_timeout`: within it a client must have said hello.

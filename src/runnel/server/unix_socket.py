@@ -1,6 +1,7 @@
 """A socket file: bound, guarded and taken away again.
 
-A file that a dead server left is replaced; one that somebody listens on is not. Only the
+A file that a dead server left is replaced; one that somebody listens on is not. Servers that start at once look one
+after the other: or two could see the same dead one, and the second take away what the first has put there. Only the
 user who runs the server may connect (mode 0600).
 """
 
@@ -10,6 +11,7 @@ import os
 import socket
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +21,7 @@ from runnel.core.network_errors import AddressInUse
 
 MAX_PATH = 107 if sys.platform == "linux" else 103  # what fits into a sockaddr_un with its final zero
 MODE = 0o600
+PATIENCE = 0.5  # seconds that one who starts waits for another
 
 
 class UnixSocket:
@@ -29,7 +32,7 @@ class UnixSocket:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.setblocking(False)
         try:
-            with reachable(path) as address:
+            with _one_at_a_time(path.parent), reachable(path) as address:
                 _make_way(path, address, replace=replace)
                 self._bind(address)
                 os.chmod(path, MODE)  # nobody connects before `listen`, so nobody comes in before this
@@ -93,6 +96,33 @@ def _make_way(path: Path, address: str, *, replace: bool) -> None:
         except OSError:
             pass  # EAGAIN: somebody is so busy that its backlog is full. Anything else: not ours to remove
     raise AddressInUse(str(path))
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Wait for others who make a socket in this folder; not for long: a lock on a folder may mean anything."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:  # not there, or not ours to read: binding says so, if it matters
+        yield
+        return
+    try:
+        until = time.monotonic() + PATIENCE
+        while not _locked(handle) and time.monotonic() < until:
+            time.sleep(0.005)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _locked(handle: int) -> bool:
+    import fcntl  # a system without it has no such sockets either
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _inode(path: Path) -> tuple[int, int] | None:

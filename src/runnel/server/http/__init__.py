@@ -1,0 +1,47 @@
+"""The HTTP door: publish, history and live events for browsers, curl and any language.
+
+    app = runnel.server.http.app(broker)          # an ASGI application, for a server of yours
+    outer.mount("/bus", app)
+
+`Server(broker, ServerOptions(http_port=7780))` serves the same, beside its other doors. Needs `runnel[server]`.
+Below: broker, observe. Above: server.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from runnel.core.errors import NotSupported
+
+if TYPE_CHECKING:
+    from runnel.broker.broker import Broker
+    from runnel.server.options import ServerOptions
+
+__all__ = ["app", "missing"]
+
+NEEDED = ("starlette", "uvicorn", "httptools")
+
+
+def app(broker: Broker, options: ServerOptions | None = None) -> Any:
+    """The routes of the HTTP door, as an ASGI application to be mounted into one of yours or served by itself.
+
+    The broker is yours, and open. Of the options those count that limit a request or a stream, and `http_cors`.
+    """
+    check("the HTTP door", ("starlette",))
+    from runnel.server.http.application import build
+    from runnel.server.options import ServerOptions
+
+    return build(broker, options or ServerOptions())
+
+
+def missing(needed: tuple[str, ...] = NEEDED) -> list[str]:
+    """The packages that the door needs and that are not installed."""
+    return [name for name in needed if find_spec(name) is None]
+
+
+def check(what: str, needed: tuple[str, ...] = NEEDED) -> None:
+    """Raise if something is not installed, with the command that installs it."""
+    if lacking := missing(needed):
+        are = "is" if len(lacking) == 1 else "are"
+        raise NotSupported(what, f"{', '.join(lacking)} {are} not installed: pip install 'runnel[server]'")

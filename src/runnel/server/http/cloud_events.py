@@ -1,0 +1,105 @@
+"""CloudEvents in JSON, structured and batched, as records: the attributes are headers `ce-…`, the data is the value.
+
+So a record is the same in whichever mode it came: in binary mode, the attributes are such headers already.
+Below: core. Above: publishing.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from runnel.core.errors import InvalidOption
+
+STRUCTURED = "application/cloudevents+json"
+BATCHED = "application/cloudevents-batch+json"
+REQUIRED = ("specversion", "id", "source", "type")
+PARTITION_KEY = "partitionkey"
+
+Json = Mapping[str, msgspec.Raw]
+
+
+class Event(NamedTuple):
+    """One event, as it is published."""
+
+    value: bytes
+    headers: dict[str, str]
+    key: str | None
+
+
+def structured(body: bytes) -> Event:
+    """The event of a body in structured mode."""
+    return _event(_decoded(body, dict[str, msgspec.Raw]))
+
+
+def batched(body: bytes) -> list[Event]:
+    """The events of a body in batched mode."""
+    events = [_event(one) for one in _decoded(body, list[dict[str, msgspec.Raw]])]
+    if not events:
+        raise InvalidOption("body", "[]", "a batch has at least one event")
+    return events
+
+
+def check_binary(headers: Mapping[str, str]) -> str | None:
+    """The key of an event in binary mode, if it has one; `InvalidOption` if an attribute is missing."""
+    _check({name.removeprefix("ce-"): value for name, value in headers.items() if name.startswith("ce-")})
+    return headers.get(f"ce-{PARTITION_KEY}")
+
+
+def _decoded(body: bytes, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidOption("body", shown(body), f"no CloudEvents in JSON: {error}") from None
+
+
+def _event(told: Json) -> Event:
+    attributes: dict[str, str] = {}
+    for name, raw in told.items():
+        if name in ("data", "data_base64"):
+            continue
+        if not (name.isascii() and name.isalnum() and name == name.lower()):
+            raise InvalidOption("body", name[:64], "attributes of CloudEvents are lower-case letters and digits")
+        value = msgspec.json.decode(raw)
+        if value is None:
+            continue
+        if isinstance(value, list | dict | float):
+            raise InvalidOption(name, shown(bytes(raw)), "an attribute is text, a whole number, or true or false")
+        attributes[name] = value if isinstance(value, str) else bytes(raw).decode()
+    _check(attributes)
+    headers = {f"ce-{name}": value for name, value in attributes.items() if name != "datacontenttype"}
+    value_bytes = _data(told, attributes)
+    if "datacontenttype" in attributes or value_bytes:
+        headers["content-type"] = attributes.get("datacontenttype", "application/json")
+    return Event(value_bytes, headers, attributes.get(PARTITION_KEY))
+
+
+def _data(told: Json, attributes: Mapping[str, str]) -> bytes:
+    if "data_base64" in told:
+        try:
+            return base64.b64decode(msgspec.json.decode(told["data_base64"], type=str), validate=True)
+        except (msgspec.DecodeError, binascii.Error) as error:
+            raise InvalidOption("data_base64", shown(bytes(told["data_base64"])), f"{error}") from None
+    if "data" not in told:
+        return b""
+    raw = bytes(told["data"])
+    kind = attributes.get("datacontenttype", "application/json").partition(";")[0].strip().lower()
+    is_json = kind.endswith(("/json", "+json"))
+    return raw if is_json or not raw.startswith(b'"') else msgspec.json.decode(raw, type=str).encode()
+
+
+def _check(attributes: Mapping[str, str]) -> None:
+    for name in REQUIRED:
+        if not attributes.get(name):
+            raise InvalidOption(f"ce-{name}", None, "a CloudEvent has specversion, id, source and type")
+    if not attributes["specversion"].startswith("1."):
+        raise InvalidOption("ce-specversion", attributes["specversion"], "version 1 is known here")
+
+
+def shown(body: bytes) -> str:
+    """As much of a body as a message can hold."""
+    return body[:64].decode("utf-8", "replace") + ("…" if len(body) > 64 else "")

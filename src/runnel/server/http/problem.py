@@ -1,0 +1,96 @@
+"""What went wrong, as HTTP tells it: a status from one table, and a document with the code it has everywhere.
+
+The document is that of RFC 9457.
+Below: core. Above: every route.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from runnel.core.errors import Damaged, Ended, NotNow, RunnelError, UsageError
+
+PROBLEM = "application/problem+json"
+
+# What is not here has the status of its branch.
+STATUS = {
+    "unknown_topic": 404,
+    "unknown_group": 404,
+    "unknown_name": 404,
+    "origin_refused": 403,
+    "name_in_use": 409,
+    "topic_conflict": 409,
+    "schema_conflict": 409,
+    "offset_conflict": 409,
+    "mark_conflict": 409,
+    "topic_deleted": 410,
+    "too_large": 413,
+    "offset_out_of_range": 416,
+    "validation_failed": 422,
+    "limit_exceeded": 503,
+    "full": 503,
+    "not_supported": 501,
+    "no_answer": 504,
+    "publish_timeout": 504,
+    "disk_full": 507,
+}
+BRANCHES: tuple[tuple[type[RunnelError], int], ...] = ((UsageError, 400), (NotNow, 503), (Ended, 503), (Damaged, 500))
+
+RETRY_AFTER = "1"  # seconds
+
+log = logging.getLogger("runnel")
+
+
+def status_of(error: RunnelError) -> int:
+    """The status that tells a client whose turn it is."""
+    if error.code in STATUS:
+        return STATUS[error.code]
+    return next((status for branch, status in BRANCHES if isinstance(error, branch)), 500)
+
+
+def problem(error: RunnelError, **facts: Any) -> Response:
+    """The response that tells of `error`, with more facts about it."""
+    status = status_of(error)
+    headers = {"retry-after": RETRY_AFTER} if status == 503 else {}
+    return answer(status, error.code, str(error), headers=headers, **facts)
+
+
+def answer(status: int, code: str, detail: str, *, headers: dict[str, str] | None = None, **facts: Any) -> Response:
+    """A problem document."""
+    return Response(document(status, code, detail, **facts), status, headers, PROBLEM)
+
+
+def document(status: int, code: str, detail: str, **facts: Any) -> bytes:
+    """The bytes of one."""
+    title = code.replace("_", " ")
+    kind = f"urn:runnel:error:{code}"
+    told = {"type": kind, "title": title, "status": status, "code": code, "detail": detail, **facts}
+    return msgspec.json.encode(told)
+
+
+async def on_runnel_error(request: Request, error: Exception) -> Response:
+    """A request that runnel refused."""
+    assert isinstance(error, RunnelError)
+    return problem(error, **getattr(error, "http_facts", {}))
+
+
+async def on_http_error(request: Request, error: Exception) -> Response:
+    """A request that no route takes."""
+    assert isinstance(error, HTTPException)
+    code = {404: "no_such_route", 405: "method_not_allowed", 408: "request_incomplete"}.get(
+        error.status_code, "bad_request"
+    )
+    said = dict(error.headers or {})
+    return answer(error.status_code, code, f"{request.method} {request.url.path}: {error.detail}", headers=said)
+
+
+async def on_failure(request: Request, error: Exception) -> Response:
+    """A fault of the server's own. What it was stays in its log."""
+    log.error("the server failed at %s %s", request.method, request.url.path, exc_info=error)
+    return answer(500, "runnel_error", "the server failed; its log says why")

@@ -1,0 +1,92 @@
+"""Where a stream begins: exact where it can be, told where it cannot."""
+
+from typing import Any
+
+import pytest
+
+from runnel.broker.log import Log
+from runnel.core.errors import InvalidOption
+from runnel.core.options import TopicOptions
+from runnel.core.position import Position
+from runnel.server.http.event_id import Place, known_of
+from runnel.server.http.resuming import AHEAD, ANOTHER, DELETED, MADE_AGAIN, Beginning, begin
+
+MINE, OTHER = b"mine.", b"other"
+
+
+def log(name: str, epoch: int, count: int = 10) -> Log:
+    made = Log(name, epoch, TopicOptions())
+    made.values.extend([b"x"] * count)
+    return made
+
+
+LOGS = {"a": log("a", 5), "b.x": log("b.x", 7), "b.y": log("b.y", 8)}
+
+
+def beginning(*patterns: str, start: Any = None, place: Place | None = None, end: int = 30) -> Beginning:
+    return begin(patterns, start, place, mark=MINE, logs=LOGS, end=end)
+
+
+def test_one_topic_that_is_there_is_read_by_offset() -> None:
+    assert beginning("a") == ("a", {"start": "latest"}, None, False)
+    assert beginning("a", start="earliest").options == {"start": "earliest"}
+    assert beginning("a", start=3).options == {"start": 3}
+    assert beginning("a", start=-3).options == {"start": 7}
+    assert beginning("a", start=-99).options == {"start": 0}
+    assert beginning("a", start=99).options == {"start": 10}
+
+
+@pytest.mark.parametrize("patterns", [("a", "b.x"), ("b.*",), ("later",)])
+def test_all_else_is_read_by_sequence_and_makes_no_topic(patterns: tuple[str, ...]) -> None:
+    assert beginning(*patterns) == (patterns, {"start": "latest"}, None, False)
+    assert beginning(*patterns, place=Place(MINE, 12)) == (patterns, {"resume": 12}, None, True)
+
+
+def test_offsets_mean_something_in_one_topic_only() -> None:
+    with pytest.raises(InvalidOption, match="offsets differ"):
+        beginning("b.*", start=3)
+    with pytest.raises(InvalidOption, match="offsets differ"):
+        beginning("a", "b.x", start=3)
+    assert beginning("later", start=-10).options == {"start": "earliest"}
+
+
+def test_an_id_of_the_topics_own_goes_on_by_offset_whatever_start_says() -> None:
+    assert beginning("a", start="latest", place=Place(MINE, 12, 5, 4)) == (
+        "a",
+        {"resume": Position(5, 4)},
+        None,
+        True,
+    )
+
+
+def test_an_id_of_an_earlier_life_is_told_and_goes_on() -> None:
+    found = beginning("a", place=Place(MINE, 12, 4, 4))
+    assert (found.pattern, found.options) == (("a",), {"resume": 12})
+    assert found.gap is not None
+    assert (found.gap.reason, found.gap.count) == (MADE_AGAIN, None)
+    gone = beginning("later", place=Place(MINE, 12, 4, 4))
+    assert gone.gap is not None
+
+
+@pytest.mark.parametrize("patterns", [("a",), ("a", "b.x"), ("b.*",)])
+def test_an_id_of_another_broker_is_told_and_all_there_is_follows(patterns: tuple[str, ...]) -> None:
+    found = beginning(*patterns, place=Place(OTHER, 12, 5, 4))
+    assert found.gap is not None
+    assert (found.gap.reason, found.options, found.resumed) == (ANOTHER, {"start": "earliest"}, False)
+    assert beginning(*patterns, start="latest", place=Place(OTHER, 12, 5, 4)).options == {"start": "latest"}
+
+
+def test_an_id_from_the_future_is_told() -> None:
+    one, many = beginning("a", place=Place(MINE, 12, 5, 11)), beginning("b.*", place=Place(MINE, 31))
+    for found in (one, many):
+        assert found.gap is not None
+        assert (found.gap.reason, found.options) == (AHEAD, {"start": "earliest"})
+
+
+def test_a_topic_that_was_deleted_since_is_told() -> None:
+    there = known_of([5, 7])
+    assert beginning("a", "b.x", place=Place(MINE, 12, 5, 3, there)).gap is None
+    assert beginning("a", "b.*", place=Place(MINE, 12, 5, 3, there)).gap is None  # b.y came later
+    found = beginning("a", "b.x", place=Place(MINE, 12, 5, 3, known_of([5, 6, 7])))
+    assert found.gap is not None
+    assert (found.gap.reason, found.options) == (DELETED, {"resume": 12})

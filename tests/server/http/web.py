@@ -1,0 +1,101 @@
+"""A server's HTTP door and a browser before it, for tests: the browser reads events as the standard says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+
+from runnel.broker.broker import Broker
+from runnel.server.options import ServerOptions
+from runnel.server.server import Server
+
+
+@asynccontextmanager
+async def serving(broker: Broker | None = None, **options: Any) -> AsyncIterator[Server]:
+    """A server with an HTTP door alone, of a broker in memory if none is given."""
+    given: dict[str, Any] = {"port": None, "json_port": None, "http_port": 0} | options
+    async with broker or Broker() as served, Server(served, ServerOptions(**given)) as server:
+        yield server
+
+
+@asynccontextmanager
+async def web(broker: Broker | None = None, **options: Any) -> AsyncIterator[tuple[Broker, httpx.AsyncClient]]:
+    """The broker behind an HTTP door, and a client of the door."""
+    async with serving(broker, **options) as server:
+        async with httpx.AsyncClient(base_url=server.doors[0].url, timeout=10) as client:
+            yield server.broker, client
+
+
+async def raw(server: Server, request: bytes) -> bytes:
+    """All that is answered to these bytes, until the server closes."""
+    reader, writer = await asyncio.open_connection(server.doors[0].host, server.doors[0].port)
+    writer.write(request)
+    try:
+        async with asyncio.timeout(10):
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+class Browser:
+    """Reads an event stream, loses it, and comes back with the last id."""
+
+    def __init__(self, url: str, query: str) -> None:
+        self.url, self.query = f"{url}/events?{query}", query
+        self.last_id = ""
+        self.records: list[dict[str, Any]] = []
+        self.gaps: list[dict[str, Any]] = []
+        self.readies: list[dict[str, Any]] = []
+        self.ends: list[dict[str, Any]] = []
+        self.retries: list[int] = []
+        self.comments = 0
+        self.headers: httpx.Headers = httpx.Headers()
+
+    @property
+    def payloads(self) -> list[str]:
+        return [record["payload"] for record in self.records]
+
+    async def read(self, enough: Callable[[Browser], object], most: int | None = None) -> bool:
+        """Read until that is enough, or `most` bytes have come, or the server ends it; whether the server did."""
+        headers = {"last-event-id": self.last_id} if self.last_id else {}
+        timeout = httpx.Timeout(10, read=None)
+        async with asyncio.timeout(20), httpx.AsyncClient(timeout=timeout) as client:
+            async with client.stream("GET", self.url, headers=headers) as response:
+                assert response.status_code == 200, await response.aread()
+                self.headers = response.headers
+                buffer, seen = b"", 0
+                async for chunk in response.aiter_raw():
+                    chunk = chunk if most is None else chunk[: max(0, most - seen)]
+                    seen += len(chunk)
+                    *blocks, buffer = (buffer + chunk).split(b"\n\n")
+                    for block in blocks:
+                        self._dispatch(block)
+                        if enough(self):
+                            return False
+                    if most is not None and seen >= most:
+                        return False
+        return True
+
+    def _dispatch(self, block: bytes) -> None:
+        name, data = "message", ""
+        for line in block.decode().split("\n"):
+            field, _, value = line.partition(": ")
+            if not field or line.startswith(":"):
+                self.comments += 1
+            elif field == "id":
+                assert value.isascii(), value
+                self.last_id = value
+            elif field == "event":
+                name = value
+            elif field == "data":
+                data = value
+            elif field == "retry":
+                self.retries.append(int(value))
+        if data:
+            into = {"message": self.records, "gap": self.gaps, "ready": self.readies, "end": self.ends}[name]
+            into.append(json.loads(data))
