@@ -57,7 +57,7 @@ def add_to(commands: Commands) -> None:
         "Without auth it listens on this machine alone.",
     )
     where = "[--data DIR | --memory | --engine URL]"
-    parser.usage = f"runnel serve {where} [--host NAME] [--port N] [--json-port N] [--http-port N] [...]"
+    parser.usage = f"runnel serve {where} [--host NAME] [--port N] [--http-port N] [...]"
     parser.add_argument("--config", metavar="FILE", help="a TOML file (default: $RUNNEL_CONFIG, else runnel.toml)")
     add_keys(parser)
     add_json(parser, "the doors as one JSON line, once they are open")
