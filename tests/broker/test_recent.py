@@ -19,34 +19,34 @@ def parsed(size: int, *more: Any) -> Parsed:
 def test_what_was_kept_is_found_until_there_is_too_much() -> None:
     recent = Recent(limit=250)
     for at in range(3):
-        recent.keep(("source", at, 1, 0), parsed(100))
-    assert recent.find(("source", 0, 1, 0)) is None
-    assert recent.find(("source", 2, 1, 0)) == parsed(100)
+        recent.keep((7, at, 1, 0), parsed(100))
+    assert recent.find((7, 0, 1, 0)) is None
+    assert recent.find((7, 2, 1, 0)) == parsed(100)
     assert len(recent) == 2
 
 
 def test_what_is_used_stays() -> None:
     recent = Recent(limit=250)
-    recent.keep(("source", 0, 1, 0), parsed(100))
-    recent.keep(("source", 1, 1, 0), parsed(100))
-    recent.find(("source", 0, 1, 0))
-    recent.keep(("source", 2, 1, 0), parsed(100))
-    assert recent.find(("source", 1, 1, 0)) is None
-    assert recent.find(("source", 0, 1, 0)) is not None
+    recent.keep((7, 0, 1, 0), parsed(100))
+    recent.keep((7, 1, 1, 0), parsed(100))
+    recent.find((7, 0, 1, 0))
+    recent.keep((7, 2, 1, 0), parsed(100))
+    assert recent.find((7, 1, 1, 0)) is None
+    assert recent.find((7, 0, 1, 0)) is not None
 
 
 def test_one_chunk_is_kept_however_large() -> None:
     recent = Recent(limit=10)
-    recent.keep(("source", 0, 1, 0), parsed(100))
-    assert recent.find(("source", 0, 1, 0)) is not None
+    recent.keep((7, 0, 1, 0), parsed(100))
+    assert recent.find((7, 0, 1, 0)) is not None
     recent.clear()
     assert len(recent) == 0
 
 
 def test_damage_and_nothing_are_looked_at_anew() -> None:
     recent = Recent()
-    recent.keep(("source", 0, 1, 0), parsed(100, Lost(5, 6, "damaged")))
-    recent.keep(("source", 1, 1, 0), Parsed([], 100, 10))
+    recent.keep((7, 0, 1, 0), parsed(100, Lost(5, 6, "damaged")))
+    recent.keep((7, 1, 1, 0), Parsed([], 100, 10))
     assert len(recent) == 0
 
 

@@ -22,7 +22,11 @@ from tests.cli.conftest import Command, Served
 def following(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
     command = [sys.executable, "-m", "runnel", "sub", *arguments]
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a run in the background ignores it, and so would it
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=buffered) as child:
+        signal.signal(signal.SIGINT, before)
         assert child.stdout is not None
         try:
             yield child, child.stdout

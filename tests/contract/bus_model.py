@@ -290,6 +290,9 @@ class ModelBus:
 
     def end(self, one: ModelSubscriber) -> None:
         self.subscribers.remove(one)
+        readers = [other for other in self.subscribers if other.pattern == one.pattern]
+        if one.pattern in self.topics and not self.topics[one.pattern] and not readers:
+            del self.topics[one.pattern]  # nobody ever published to it, and the last one who waited for that is gone
         self.ended_delivered += one.delivered
         self.ended_dropped += one.dropped()
 
@@ -304,4 +307,4 @@ class ModelBus:
             else:
                 for item in one.pending:
                     item.gone = item.gone or item.topic == topic
-        del self.topics[topic]
+        self.topics.pop(topic, None)

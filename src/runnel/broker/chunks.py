@@ -95,7 +95,7 @@ class Chunks:
         if self._sequence or self._on_demand or plan.suspect or plan.source.is_cleaned:
             return None
         (topic,) = self._topics()
-        return plan.source, plan.position, topic, plan.place
+        return plan.source.info.id, plan.position, topic, plan.place
 
     def _came(self, plan: Plan, data: bytes | Opened | OSError) -> None:
         """A chunk was read, or will not be: then the broker closed, and nothing is lost but the chance to read on."""

@@ -7,13 +7,12 @@ Below: journal.found. Above: chunks.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
 
 from runnel.journal.found import Found, Parsed
 
 LIMIT = 16 * 1024 * 1024  # bytes of batches that are held
 
-Key = tuple[Any, int, int, int]  # a source, where the chunk begins in it, a topic, and the place that is looked for
+Key = tuple[int, int, int, int]  # the id of a segment (to hold it would keep its file), a position, a topic, a place
 
 
 class Recent:
