@@ -31,7 +31,7 @@ run: $(READY) ## A server on the folder data/, until Ctrl-C (ARGS="--port 0": op
 
 test: $(READY) ## All tests, with coverage
 	@$(PY) -m coverage erase
-	$(PY) -m coverage run -m pytest -n $(or $(JOBS),auto) --dist worksteal
+	$(PY) -m coverage run -m pytest -n $(or $(JOBS),auto) --dist loadfile
 	@$(PY) -m coverage combine -q
 	$(PY) -m coverage report
 	@echo
