@@ -45,6 +45,7 @@ broker = runnel.open()  # functions can be registered before it is entered
 paid = broker.topic("orders.paid", Order)
 bank_closed_for = {3}
 charged: list[int] = []
+in_hand, bank_answers = asyncio.Event(), asyncio.Event()
 
 
 @broker.use
@@ -73,7 +74,8 @@ async def some_errors_are_final(message: object, call_next: Next) -> object:
 @broker.on("orders.new", group="billing", retries=3, backoff=(0.01,))
 async def charge(order: Order) -> None:
     """Acked when it returns, nacked when it raises."""
-    await asyncio.sleep(0.3 if order.id == 4 else 0)
+    in_hand.set()
+    await bank_answers.wait()
     print(f"{'charge':<13} order {order.id}, {order.amount:.2f}")
     if order.amount <= 0:
         raise ValueError(f"order {order.id} has no amount")
@@ -97,22 +99,32 @@ async def count(question: str) -> str:
     return f"{question} {len(charged)}"
 
 
+async def settled() -> None:
+    """Return when no group has anything left to do."""
+    while any(group.lag for group in broker.statistics().groups):  # noqa: ASYNC110  # an empty queue is not an event
+        await asyncio.sleep(0.01)
+
+
 async def main() -> None:
     logging.getLogger("runnel").setLevel(logging.ERROR)  # failures are told above
     async with broker:
         running = asyncio.create_task(broker.run(deadline=5))
         await asyncio.sleep(0)
+        bank_answers.set()
         orders = broker.topic("orders.new", Order)
         for number, amount in ((1, 30.0), (2, -5.0), (3, 12.5)):
             await orders.publish(Order(number, amount))
-            await asyncio.sleep(0.15)
+            await settled()
         reply = await broker.request("orders.count", "how many were charged?")
         print(f"{'asked':<13} {reply.value.decode()}")
 
+        in_hand.clear()
+        bank_answers.clear()  # it takes its time
         await orders.publish(Order(4, 8.0))
-        await asyncio.sleep(0.05)
+        await in_hand.wait()
         print(f"{'stopping':<13} while order 4 is being charged")
         broker.stop()  # what SIGTERM does
+        bank_answers.set()
         await running
         billing = broker.statistics().handlers[0]
         print(f"{'stopped':<13} {billing.name} handled {billing.handled}, failed {billing.failed}")

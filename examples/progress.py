@@ -20,11 +20,12 @@ import runnel
 STEPS = 100
 
 
-async def work(broker: runnel.Broker) -> None:
+async def work(broker: runnel.Broker, done: asyncio.Event) -> None:
     progress = broker.topic("job.42.progress")
     for step in range(1, STEPS + 1):
         await asyncio.sleep(0.001)
         await progress.publish(str(step))
+    done.set()
 
 
 async def write_log(steps: runnel.Subscription[bytes]) -> str:
@@ -50,10 +51,10 @@ async def draw_bar(steps: runnel.Subscription[bytes]) -> str:
     return f"the bar drew {drawn} of {STEPS} steps, skipped {skipped}, and ended at {record.value.decode()} %"
 
 
-async def supervise(steps: runnel.Subscription[bytes]) -> str:
+async def supervise(steps: runnel.Subscription[bytes], done: asyncio.Event) -> str:
     try:
         async for _ in steps:
-            await asyncio.sleep(0.2)
+            await done.wait()  # has other things to do meanwhile
     except runnel.Disconnected as error:
         return f"the supervisor was too slow: disconnected after {error.after} drops in a row"
     return "the supervisor followed"
@@ -62,14 +63,15 @@ async def supervise(steps: runnel.Subscription[bytes]) -> str:
 async def main() -> None:
     # Watchers that miss more than 1 % are warned about once, in the log. Here they do so on purpose.
     logging.getLogger("runnel").setLevel(logging.ERROR)
+    done = asyncio.Event()
     async with (
         runnel.open() as broker,
         broker.subscribe("job.42.progress", policy="block", buffer=10) as for_log,
         broker.subscribe("job.42.progress", policy="drop_oldest", buffer=1) as for_bar,
         broker.subscribe("job.42.progress", policy=runnel.Policy.disconnect(after=20), buffer=5) as for_supervisor,
     ):
-        outcome = asyncio.gather(write_log(for_log), draw_bar(for_bar), supervise(for_supervisor))
-        await work(broker)
+        outcome = asyncio.gather(write_log(for_log), draw_bar(for_bar), supervise(for_supervisor, done))
+        await work(broker, done)
         print(*await outcome, sep="\n")
 
 

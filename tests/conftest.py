@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-PATIENCE = float(os.environ.get("RUNNEL_TEST_PATIENCE", "30"))  # seconds; far beyond what any test needs
+from tests.patience import PATIENCE
 
 settings.register_profile(
     "runnel",
@@ -27,7 +27,7 @@ def impatient(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[N
 
     @functools.wraps(test)
     async def limited(*args: Any, **kwargs: Any) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(2 * PATIENCE):  # so that a wait in it that fails can say for what
             await test(*args, **kwargs)
 
     return limited
@@ -37,3 +37,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
             item.obj = impatient(item.obj)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    # Here and not beside those tests: with several processes, the one that reports collects nothing.
+    if os.environ.get("BROWSER") == "0":
+        terminalreporter.section("left out", "-")
+        terminalreporter.line("BROWSER=0: the tests in tests/browser, that need Chromium, were not run")

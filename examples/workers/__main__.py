@@ -28,7 +28,7 @@ import runnel
 from runnel.testing import History
 
 WORKERS, CLIENTS = 4, 8
-PATIENCE = 20.0
+PATIENCE = 120.0
 
 
 class Shop:

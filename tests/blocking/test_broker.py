@@ -12,6 +12,7 @@ import pytest
 
 import runnel
 from runnel import blocking
+from tests.patience import PATIENCE
 
 
 class Order(msgspec.Struct):
@@ -21,7 +22,7 @@ class Order(msgspec.Struct):
 def test_a_script_publishes_and_reads_without_asyncio() -> None:
     with blocking.open() as broker, broker.subscribe("greetings") as greetings:
         position = broker.publish("greetings", "hello", key="k", headers={"from": "me"})
-        record = greetings.receive(timeout=5)
+        record = greetings.receive(timeout=PATIENCE)
         assert (record.value, record.key, record.headers["from"]) == (b"hello", b"k", "me")
         assert record.position == position
 
@@ -43,10 +44,10 @@ def test_deleting_the_topic_ends_a_loop_in_another_thread_with_the_reason() -> N
 
         reader = threading.Thread(target=read)
         reader.start()
-        assert entered.wait(5)
-        broker.topic("t").publish_and_wait("one", timeout=5)
+        assert entered.wait(PATIENCE)
+        broker.topic("t").publish_and_wait("one", timeout=PATIENCE)
         broker.delete("t")
-        reader.join(5)
+        reader.join(PATIENCE)
     assert not reader.is_alive()
     assert seen == [b"one"]
     assert [error.topic for error in told] == ["t"]
@@ -68,10 +69,10 @@ def test_closing_the_broker_ends_a_loop_in_another_thread() -> None:
         both = threading.Event()
         reader = threading.Thread(target=read, daemon=True)
         reader.start()
-        assert entered.wait(5)
+        assert entered.wait(PATIENCE)
         broker.topic("t").publish_many([b"one", b"two"])
-        assert both.wait(5)
-    reader.join(5)
+        assert both.wait(PATIENCE)
+    reader.join(PATIENCE)
     assert not reader.is_alive()
     assert seen == [b"one", b"two"]
 
@@ -81,7 +82,7 @@ def test_receive_gives_up_after_its_time_and_loses_nothing() -> None:
         with pytest.raises(TimeoutError, match="nothing for"):
             records.receive(timeout=0.01)
         broker.publish("t", "late")
-        assert records.receive(timeout=5).value == b"late"
+        assert records.receive(timeout=PATIENCE).value == b"late"
 
 
 def test_batches_arrive_whole() -> None:
@@ -97,7 +98,7 @@ def test_a_typed_topic_is_typed_here_too() -> None:
         orders = broker.topic("orders", Order)
         with orders.subscribe() as records:
             orders.publish(Order(7))
-            assert records.receive(timeout=5).value == Order(7)
+            assert records.receive(timeout=PATIENCE).value == Order(7)
         with pytest.raises(runnel.ValidationFailed, match="id"):
             orders.publish(Order("seven"))  # type: ignore[arg-type]
 
@@ -106,7 +107,7 @@ def test_request_and_reply_between_two_threads() -> None:
     with blocking.open() as broker, broker.subscribe("add") as questions:
 
         def answer() -> None:
-            question = questions.receive(timeout=5)
+            question = questions.receive(timeout=PATIENCE)
             broker.reply(question, str(sum(map(int, question.value.split()))))
 
         worker = threading.Thread(target=answer)
@@ -214,3 +215,16 @@ def test_the_child_of_a_fork_is_told_so_and_leaves_in_peace() -> None:
         with os.fdopen(reading, "rb") as pipe:
             assert pipe.read() == b"forked"
         assert broker.publish("t", b"parent").offset == 1
+
+
+def test_dead_letters_are_put_back_and_discarded() -> None:
+    with blocking.open() as broker:
+        for value in ("one", "two", "three"):
+            broker.publish("jobs", value)
+        with broker.subscribe("jobs", group="g") as deliveries:
+            for _ in range(3):
+                deliveries.receive(timeout=PATIENCE).reject("bad")
+        assert broker.replay("dead-letters.g", offsets=[1]) == 1
+        assert broker.discard("dead-letters.g", [0]) == 1
+        assert broker.discard("dead-letters.g") == 1
+        assert broker.replay("dead-letters.g") == 0

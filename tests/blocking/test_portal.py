@@ -9,6 +9,7 @@ import pytest
 
 from runnel import BrokerClosed, WouldDeadlock
 from runnel.blocking.portal import Portal
+from tests.patience import PATIENCE
 
 
 async def ident() -> int:
@@ -54,9 +55,9 @@ def test_stopping_cancels_a_call_that_does_not_end(monkeypatch: pytest.MonkeyPat
 
     caller = threading.Thread(target=call)
     caller.start()
-    assert started.wait(5)
+    assert started.wait(PATIENCE)
     portal.stop()
-    caller.join(5)
+    caller.join(PATIENCE)
     assert not caller.is_alive()
     assert [type(error).__name__ for error in outcome] == ["CancelledError"]
 

@@ -8,6 +8,7 @@ import pytest
 
 import runnel
 from runnel import blocking
+from tests.patience import PATIENCE
 
 
 def test_a_producer_publishes_once_and_goes_on_after_a_restart(tmp_path: Path) -> None:
@@ -31,7 +32,7 @@ def test_it_takes_typed_handles() -> None:
         producer = broker.producer()
         producer.publish(numbers, 5)
         with numbers.subscribe(start="earliest") as found:
-            assert found.receive(timeout=1).value == 5
+            assert found.receive(timeout=PATIENCE).value == 5
         with pytest.raises(runnel.ValidationFailed):
             producer.publish(numbers, "five")
 

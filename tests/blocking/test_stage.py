@@ -7,6 +7,7 @@ import pytest
 
 from runnel import blocking
 from runnel.core.transaction_errors import StageEnded
+from tests.patience import PATIENCE
 
 
 class Order(msgspec.Struct):
@@ -28,7 +29,7 @@ def test_what_is_staged_is_seen_when_it_is_committed(tmp_path: Path) -> None:
             first, second = tx.commit(stage, other.key)
         assert (first.span.last.offset, second.position.offset) == (1, 0)
         with orders.subscribe(start="earliest") as subscription:
-            assert [subscription.receive(timeout=5).value for _ in range(2)] == [Order(1), Order(2)]
+            assert [subscription.receive(timeout=PATIENCE).value for _ in range(2)] == [Order(1), Order(2)]
 
 
 def test_a_stage_can_be_given_up(tmp_path: Path) -> None:

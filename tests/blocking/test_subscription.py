@@ -9,6 +9,7 @@ import pytest
 
 import runnel
 from runnel import blocking
+from tests.patience import PATIENCE
 
 
 def test_workers_in_threads_share_the_work_and_every_job_is_done_once() -> None:
@@ -30,11 +31,11 @@ def test_workers_in_threads_share_the_work_and_every_job_is_done_once() -> None:
         threads = [threading.Thread(target=work) for _ in range(4)]
         for thread in threads:
             thread.start()
-        assert finished.wait(10)
+        assert finished.wait(PATIENCE)
         # The last acks may still be on their way.
         assert any(not broker.statistics().groups[0].lag for _ in range(20_000))
     for thread in threads:
-        thread.join(5)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
     assert sorted(map(int, done)) == list(range(50))
 
@@ -42,19 +43,19 @@ def test_workers_in_threads_share_the_work_and_every_job_is_done_once() -> None:
 def test_a_block_that_raises_nacks_and_the_next_attempt_says_so() -> None:
     with blocking.open() as broker, broker.subscribe("jobs", group="g", backoff=[0]) as jobs:
         broker.publish("jobs", "fragile")
-        first = jobs.receive(timeout=5)
+        first = jobs.receive(timeout=PATIENCE)
         with pytest.raises(RuntimeError, match="oops"), first:
             raise RuntimeError("oops")
-        second = jobs.receive(timeout=5)
+        second = jobs.receive(timeout=PATIENCE)
         assert (second.value, second.attempt) == (b"fragile", 2)
         second.extend(60)
         second.reject("never")
         with pytest.raises(runnel.AlreadySettled):
             second.ack()
         with broker.subscribe("dead-letters.g", start="earliest") as letters:
-            assert letters.receive(timeout=5).headers["runnel-dead-letter-reason"] == "never"
+            assert letters.receive(timeout=PATIENCE).headers["runnel-dead-letter-reason"] == "never"
         assert broker.replay("dead-letters.g") == 1
-        third = jobs.receive(timeout=5)
+        third = jobs.receive(timeout=PATIENCE)
         assert (third.record.offset, third.attempt) == (1, 1)
 
 
@@ -72,9 +73,9 @@ def test_threads_that_share_a_subscription_get_every_record_once() -> None:
             thread.start()
         for n in range(100):
             broker.publish("t", b"%d" % n)
-        broker.topic("t").publish_and_wait(b"last", timeout=5)
+        broker.topic("t").publish_and_wait(b"last", timeout=PATIENCE)
     for thread in threads:
-        thread.join(5)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
     assert sorted(found) == sorted([*(b"%d" % n for n in range(100)), b"last"])
 
@@ -96,9 +97,9 @@ def test_a_group_is_paused_resumed_and_reset() -> None:
         with pytest.raises(TimeoutError, match="nothing for"):
             jobs.receive(timeout=0.01)
         broker.resume("g", "jobs")
-        jobs.receive(timeout=5).ack()
+        jobs.receive(timeout=PATIENCE).ack()
         broker.reset("g", "jobs", "earliest")
-        assert jobs.receive(timeout=5).value == b"x"
+        assert jobs.receive(timeout=PATIENCE).value == b"x"
 
 
 def test_after_the_end_there_is_no_next_record() -> None:
@@ -106,4 +107,4 @@ def test_after_the_end_there_is_no_next_record() -> None:
         with broker.subscribe("t") as records:
             pass
         with pytest.raises(runnel.SubscriptionEnded):
-            records.receive(timeout=1)
+            records.receive(timeout=PATIENCE)

@@ -6,6 +6,7 @@ import pytest
 
 import runnel
 from runnel import blocking
+from tests.patience import PATIENCE
 
 
 def test_a_handle_declares_publishes_and_deletes() -> None:
@@ -40,7 +41,7 @@ def test_a_handle_subscribes_with_its_type() -> None:
         numbers = broker.topic("n", int)
         with numbers.subscribe() as records:
             numbers.publish(7)
-            assert records.receive(timeout=5).value == 7
+            assert records.receive(timeout=PATIENCE).value == 7
 
 
 def test_a_handle_joins_a_group_with_its_type() -> None:
@@ -48,7 +49,7 @@ def test_a_handle_joins_a_group_with_its_type() -> None:
         numbers = broker.topic("n", int)
         with numbers.subscribe(group="g") as jobs:
             numbers.publish(7)
-            with jobs.receive(timeout=5) as job:
+            with jobs.receive(timeout=PATIENCE) as job:
                 assert job.value == 7
         assert broker.statistics().groups[0].acked == 1
 
@@ -59,4 +60,4 @@ def test_a_handle_trims() -> None:
         topic.publish_many(["x"] * 5)
         assert topic.trim(3) == 3
         with topic.subscribe(start="earliest") as records:
-            assert records.receive(timeout=5).offset == 3
+            assert records.receive(timeout=PATIENCE).offset == 3

@@ -7,6 +7,7 @@ import pytest
 
 import runnel
 from runnel.blocking import Broker
+from tests.patience import PATIENCE
 
 
 class Paid(msgspec.Struct):
@@ -23,7 +24,7 @@ def test_all_of_it_happens_at_the_end_of_the_block(broker: Broker) -> None:
         paid = broker.topic("paid", Paid)
         broker.publish("orders", b"1")
         with broker.subscribe("orders", group="g") as orders:
-            delivery = orders.receive(timeout=5)
+            delivery = orders.receive(timeout=PATIENCE)
             with broker.transaction() as tx:
                 one = tx.publish(paid, Paid(1), expected_offset=0)
                 many = tx.publish_many("log", [b"a", b"b"])

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from runnel.cli.main import main
+from tests.patience import PATIENCE
 
 
 class Outcome(NamedTuple):
@@ -64,12 +65,12 @@ class Served:
         """What it wrote to the error stream."""
         return self.errors.read_text()
 
-    def stop(self, number: signal.Signals = signal.SIGTERM, timeout: float = 20.0) -> int:
+    def stop(self, number: signal.Signals = signal.SIGTERM, timeout: float = PATIENCE) -> int:
         """Have it stop; its exit code."""
         self.process.send_signal(number)
         return self.end(timeout)
 
-    def end(self, timeout: float = 20.0) -> int:
+    def end(self, timeout: float = PATIENCE) -> int:
         """Its exit code, once it is gone; whatever happens it is gone."""
         try:
             return self.process.wait(timeout)

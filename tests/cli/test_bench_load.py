@@ -9,6 +9,7 @@ import pytest
 import runnel
 from runnel.cli import bench_load
 from runnel.cli.bench_load import STAMP, Load, publish, receive
+from tests.patience import PATIENCE
 
 
 def load(**more: object) -> Load:
@@ -55,7 +56,7 @@ async def test_a_time_ends_it() -> None:
     async with runnel.open() as broker:
         done = await publish(broker, load(messages=None, seconds=0.1))
     assert done.count > 0
-    assert 0.1 <= done.ended - done.began < 5
+    assert done.ended - done.began >= 0.1
 
 
 async def test_a_reader_is_there_before_and_stops_when_it_has_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,19 +72,20 @@ async def test_a_reader_is_there_before_and_stops_when_it_has_all(monkeypatch: p
         total.set_result(95)
         done = await reading
         assert (done.role, done.count, done.missed) == ("subscriber", 95, 0)
-        assert 0 < max(done.latencies) < 5
+        assert 0 < max(done.latencies) < PATIENCE
 
 
 async def test_what_was_dropped_is_missed_and_what_never_comes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_load, "PATIENCE", 0.1)
     async with runnel.open() as broker:
+        ready, total = asyncio.Event(), asyncio.get_running_loop().create_future()
 
         async def expected() -> int:
-            return 2000
+            return int(await total)
 
-        ready = asyncio.Event()
         reading = asyncio.ensure_future(receive(broker, load(buffer=100), ready.set, expected))
         await ready.wait()
-        await broker.topic("t").publish_many([bytes(100)] * 1500)  # 500 fewer than it waits for
+        await broker.topic("t").publish_many([bytes(100)] * 1500)
+        total.set_result(2000)  # 500 more
         done = await reading
     assert (done.count, done.missed) == (100, 1400)

@@ -12,6 +12,7 @@ import termios
 import pytest
 
 from runnel.cli.keyboard import awaiting
+from tests.patience import PATIENCE
 
 
 async def test_a_key_is_noticed_and_the_terminal_is_as_it_was_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,7 +23,7 @@ async def test_a_key_is_noticed_and_the_terminal_is_as_it_was_afterwards(monkeyp
         with awaiting("q") as came:
             os.write(ours, b"x")
             os.write(ours, b"q")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE):
                 await came.wait()
         assert termios.tcgetattr(theirs) == before
     os.close(ours)

@@ -14,6 +14,7 @@ import pytest
 from runnel.cli.pub import headers_of
 from runnel.core.errors import InvalidOption
 from tests.cli.conftest import Command
+from tests.patience import PATIENCE
 
 
 def values(runnel: Command, server: str, topic: str) -> list[str]:
@@ -74,7 +75,7 @@ def test_a_line_that_was_typed_is_published_before_the_next_one(runnel: Command,
         (line,) = runnel("sub", topic, "--from", "earliest", "--count", "1", "--json", "--server", server).lines()
         assert line["value"] == "first"
         child.stdin.close()
-        assert child.wait(10) == 0
+        assert child.wait(PATIENCE) == 0
 
 
 def test_a_rate_is_kept(runnel: Command, server: str, topic: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from runnel.cli.rates import between
-from runnel.core.statistics import Flowed, GroupStatistics, Statistics, TopicStatistics
+from runnel.core.statistics import CursorStatistics, Flowed, GroupStatistics, Statistics, TopicStatistics
 
 
 def topic(name: str, published: int, epoch: int = 1) -> TopicStatistics:
@@ -59,3 +59,19 @@ def test_the_busiest_topic_is_first_and_the_reader_that_drops_most() -> None:
         ("slow", 0, 90),
         ("ok", 0, 0),
     ]
+
+
+def test_a_name_that_reads_elsewhere_is_a_reader_by_its_places() -> None:
+    def at(place: int, lag: int | None) -> dict[str, Any]:
+        return {"cursors": (CursorStatistics("q/t", "t", place, lag, True), CursorStatistics("p", ">", 9, None, False))}
+
+    (row,) = between(seen(**at(100, 50)), seen(**at(300, 7)), 2.0).readers
+    assert (row.reads, row.subscriber, row.delivered, row.lag) == ("t", "q/t", 100.0, 7)
+    (row,) = between(seen(), seen(**at(300, 7)), 2.0).readers
+    assert row.delivered == 0.0  # it was not there before: nothing is known of how fast it moves
+
+
+def test_a_name_that_was_left_shows_the_lag_of_its_place() -> None:
+    left = seen(flowed={("t", "me"): Flowed(5, 0, 0, 0)}, cursors=(CursorStatistics("me", "t", 5, 12, False),))
+    (row,) = between(seen(), left, 1.0).readers
+    assert (row.delivered, row.lag) == (5.0, 12)

@@ -15,6 +15,7 @@ from runnel.cli.serve import add_keys, settings_of
 from runnel.config.keys import keys
 from tests.cli.conftest import Command, Served
 from tests.journal.folders import other_owner
+from tests.patience import PATIENCE
 from tests.server.certificates import Authority
 
 
@@ -106,7 +107,7 @@ def test_the_environment_names_the_folder_and_memory_wins_over_it(monkeypatch: p
 )
 def test_what_makes_no_sense_is_one_line_and_exit_code_2(here: Path, arguments: tuple[str, ...], code: str) -> None:
     command = [sys.executable, "-m", "runnel", "serve", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith("runnel: ")
@@ -117,7 +118,7 @@ def test_a_port_that_is_taken_is_told(here: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         command = [sys.executable, "-m", "runnel", "serve", "--memory", "--port", port]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout) == (1, "")
     line = next(line for line in done.stderr.splitlines() if line.startswith("runnel: "))
     assert port in line
@@ -128,7 +129,7 @@ def test_a_port_that_is_taken_is_told(here: Path) -> None:
 def test_a_folder_that_somebody_has_is_told(here: Path) -> None:
     with other_owner(here / "data") as owner:
         command = [sys.executable, "-m", "runnel", "serve", "--port", "0", "--json-port", "off"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
         assert (done.returncode, done.stdout) == (1, "")
         assert f"in use by process {owner.pid}" in done.stderr
 

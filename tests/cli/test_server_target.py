@@ -75,7 +75,7 @@ def test_a_group_in_a_folder_is_not_paused_and_that_is_said(runnel: Command, tmp
     assert (done.status, done.err.endswith("say --server URL (needs_server)\n")) == (2, True)
 
 
-def test_a_named_subscription_is_listed_while_it_is_open_and_forgotten_when_it_is_not(
+def test_a_named_subscription_is_listed_open_or_not_and_forgotten_when_it_is_not(
     runnel: Command, server: str, topic: str
 ) -> None:
     at = ("--server", server)
@@ -86,7 +86,9 @@ def test_a_named_subscription_is_listed_while_it_is_open_and_forgotten_when_it_i
         assert found["pattern"] == topic
         assert name in runnel("cursor", "list", *at).out
         assert "(name_in_use)" in runnel("cursor", "forget", name, "--yes", *at).err
-    assert runnel("cursor", "forget", name, "--yes", *at).out == f"forgot {name!r}\n"
+    (found,) = (one for one in runnel("cursor", "list", *at, "--json").json() if one["name"] == name)
+    assert (found["place"] + found["lag"], found["hold"]) == (3, False)  # it stands somewhere, and is listed
+    assert runnel("cursor", "forget", name, "--yes", *at).out.startswith(f"forgot {name!r}, at offset")
     assert "(unknown_name)" in runnel("cursor", "forget", name, "--yes", *at).err
 
 

@@ -16,6 +16,7 @@ import pytest
 
 import runnel as package
 from tests.cli.conftest import Command, Served
+from tests.patience import PATIENCE
 
 
 @contextmanager
@@ -57,7 +58,7 @@ def test_it_follows_what_comes_and_ctrl_c_ends_it_quietly(runnel: Command, serve
             runnel("pub", topic, f"v{number}", "--server", server)
             assert out.readline().endswith(f"  v{number}\n")
         child.send_signal(signal.SIGINT)
-        assert child.wait(10) == 130
+        assert child.wait(PATIENCE) == 130
         assert child.stderr is not None
         assert child.stderr.read() == ""
 
@@ -68,7 +69,7 @@ def test_a_reader_who_has_gone_ends_it_quietly(runnel: Command, server: str, top
         assert out.readline() == "one\n"
         out.close()
         runnel("pub", topic, "two", "--server", server)
-        assert child.wait(10) == 1
+        assert child.wait(PATIENCE) == 1
         assert child.stderr is not None
         assert child.stderr.read() == ""
 

@@ -13,6 +13,7 @@ from runnel.cli.problem import Refused
 from runnel.cli.target import add_target, changing, find_group, looking_at, server_of
 from tests.cli.conftest import Command, Served
 from tests.journal.folders import Owner, fill
+from tests.patience import PATIENCE
 
 URL = "runnel://host:1"
 
@@ -130,7 +131,9 @@ def test_a_folder_that_is_served_is_changed_through_its_server(here: Path, runne
         assert (done.status, done.err.endswith("(needs_folder)\n")) == (2, True)
         command = [sys.executable, "-m", "runnel", "serve", "--data", "data", "--port", "0", "--json-port", "off"]
         command += ["--http-port", "off"]
-        again = subprocess.run(command, capture_output=True, text=True, timeout=30)  # it owns the folder, or nothing
+        again = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE
+        )  # it owns the folder, or nothing
         assert (again.returncode, f"in use by process {served.process.pid}" in again.stderr) == (1, True)
     finally:
         assert served.stop() == 0

@@ -17,6 +17,7 @@ from runnel.cli.colour import RED
 from runnel.cli.rates import GroupRow, ReaderRow, TopicRow, View
 from runnel.cli.top import drawn, heading
 from tests.cli.conftest import Command
+from tests.patience import PATIENCE
 
 TOPICS = tuple(TopicRow(f"t{number}", 10.0 - number, 1000.0, 5, 100, 1) for number in range(30))
 GROUP = GroupRow("g", "t", 5.0, 7, 2, 0.0, 1, 3.0, 2, True)
@@ -28,7 +29,7 @@ def test_one_look_tells_topics_groups_and_subscribers(runnel: Command, server: s
     with package.blocking.open(server) as broker:
         with broker.subscribe(topic, group="g") as member, broker.subscribe(topic, name=f"n {topic}"):
             broker.publish(topic, b"x")
-            member.receive(timeout=5)
+            member.receive(timeout=PATIENCE)
             done = runnel("top", "--once", "--interval", "200ms", "--server", server)
             found = runnel("top", "--once", "--interval", "200ms", "--json", "--server", server).json()
     assert done.status == 0
@@ -47,7 +48,7 @@ def test_a_line_each_interval_for_programs(server: str) -> None:
         assert child.stdout is not None
         views = [json.loads(child.stdout.readline()) for _ in range(3)]
         child.kill()
-    assert all(0.1 <= view["seconds"] < 10 for view in views)
+    assert all(0.1 <= view["seconds"] < PATIENCE for view in views)
 
 
 def test_on_a_terminal_it_draws_in_place_until_q(server: str) -> None:
@@ -55,13 +56,13 @@ def test_on_a_terminal_it_draws_in_place_until_q(server: str) -> None:
     command = [sys.executable, "-m", "runnel", "top", "--interval", "100ms", "--server", server]
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as child:
         os.close(theirs)
-        seen, until = b"", time.monotonic() + 30
+        seen, until = b"", time.monotonic() + PATIENCE
         while seen.count(b"\x1b[H") < 4 and time.monotonic() < until:
             seen += os.read(ours, 65536)
         os.write(ours, b"q")
         while b"\x1b[?1049l" not in seen and time.monotonic() < until:
             seen += os.read(ours, 65536)
-        assert child.wait(10) == 0
+        assert child.wait(PATIENCE) == 0
     os.close(ours)
     assert seen.startswith(b"\x1b[?1049h")
     assert b"published " in seen

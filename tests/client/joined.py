@@ -222,10 +222,12 @@ class JoinedLink:
 
 
 @asynccontextmanager
-async def joined(*, flow: bool = True, where: Any = None, **options: Any) -> AsyncIterator[tuple[Broker, JoinedLink]]:
+async def joined(
+    *, flow: bool = True, where: Any = None, clock: Any = None, **options: Any
+) -> AsyncIterator[tuple[Broker, JoinedLink]]:
     """A broker, and a link that is connected to it."""
-    async with runnel.open() if where is None else runnel.open(where) as broker:
-        link = JoinedLink(Serving(broker, ServerOptions()), flow=flow, **options)
+    async with runnel.open(clock=clock) if where is None else runnel.open(where, clock=clock) as broker:
+        link = JoinedLink(Serving(broker, ServerOptions()), flow=flow, clock=clock, **options)
         link.connect()
         link.pass_on()
         try:

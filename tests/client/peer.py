@@ -13,10 +13,9 @@ from runnel.wire.frame import FROM_CLIENT, PREFACE, FrameDecoder, Kind, frame
 from runnel.wire.layouts import Publish, published_frame, read_publish
 from runnel.wire.messages import Hello, Welcome, decode, encode, read_call
 from runnel.wire.trouble import error_frame
+from tests.patience import PATIENCE
 
 Joined = Callable[..., Any]  # of the fixture: opens a broker and the other end of its connection
-
-SOON = 5.0  # seconds after which a test that waits has failed
 
 
 class Frame(NamedTuple):
@@ -55,7 +54,7 @@ class Caller:
     async def next(self) -> Frame:
         """The next frame. `EOFError`: the client has closed the connection."""
         while not self._frames:
-            data = await asyncio.wait_for(self._reader.read(1 << 20), SOON)
+            data = await asyncio.wait_for(self._reader.read(1 << 20), PATIENCE)
             if not data:
                 raise EOFError
             self._decoder.feed(data)
@@ -115,7 +114,7 @@ class Peer:
 
     async def meet(self) -> Caller:
         """The next client, which waits to be greeted."""
-        return await asyncio.wait_for(self._came.get(), SOON)
+        return await asyncio.wait_for(self._came.get(), PATIENCE)
 
 
 @asynccontextmanager

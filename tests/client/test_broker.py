@@ -52,6 +52,9 @@ def test_all_that_a_broker_in_this_process_can_be_told(local: type, remote: type
         (lambda b: b.forget("n"), "forget", {"name": "n"}, None, None),
         (lambda b: b.forget_group("g", "a.>"), "forget_group", {"name": "g", "pattern": "a.>"}, None, None),
         (lambda b: b.replay("a", limit=3), "replay", {"topic": "a", "limit": 3}, 2, 2),
+        (lambda b: b.replay("a", offsets=(3,)), "replay", {"topic": "a", "limit": None, "offsets": [3]}, 1, 1),
+        (lambda b: b.discard("a", [3, 4]), "discard", {"topic": "a", "offsets": [3, 4]}, 2, 2),
+        (lambda b: b.discard("a"), "discard", {"topic": "a", "offsets": None}, 2, 2),
         (
             lambda b: b.stages(),
             "stages",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runnel.client.address import parse
-from runnel.client.connection import dial, reason
+from runnel.client.connection import dial
 from runnel.client.options import ClientOptions
 from runnel.core.network_errors import ConnectionLost, ProtocolError, Unreachable
 from runnel.wire.frame import Kind, frame
@@ -127,10 +127,3 @@ async def test_tls_asks_who_the_server_is(authority: Authority) -> None:
         task = dialing(peer, verify=False)
         await peer.accept()
         (await task).close()
-
-
-def test_errors_are_said_in_a_few_words() -> None:
-    assert reason(ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 1)")) == "connection refused"
-    assert reason(ssl.SSLError(1, "[SSL] wrong version")) == "TLS failed: [SSL] wrong version"
-    assert reason(OSError("odd")) == "odd"
-    assert reason(RuntimeError()) == "RuntimeError"

@@ -11,10 +11,12 @@ from runnel import Broker
 from runnel.core.codec import Codec
 from runnel.core.packing import pack
 from runnel.core.statistics import GroupStatistics
+from runnel.testing.clock import JumpingClock
 from runnel.wire.frame import HEADER_SIZE, MORE, Kind
 from runnel.wire.layouts import grant_head
 from runnel.wire.messages import Verb, lapsed_payload, read_settle
 from tests.client.joined import JoinedLink, joined, subscribe
+from tests.patience import PATIENCE
 
 
 async def fill(broker: Broker, count: int, **options: Any) -> None:
@@ -62,11 +64,14 @@ async def test_the_server_knows_what_was_seen_and_what_was_not() -> None:
 
 
 async def test_a_lease_that_lapsed_is_known_at_once() -> None:
-    async with joined() as (broker, link), member(link, ack_wait=0.01) as deliveries:
+    clock = JumpingClock()
+    async with joined(clock=clock) as (broker, link), member(link, ack_wait=10.0) as deliveries:
         await fill(broker, 1)
         delivery = await anext(deliveries)
         assert (delivery.lapsed, delivery.settled) == (False, False)
-        async with asyncio.timeout(5):
+        await link.settle()
+        await clock.advance(11)
+        async with asyncio.timeout(PATIENCE):
             again = await anext(deliveries)
         assert (again.attempt, delivery.lapsed, delivery.settled) == (2, True, True)
 
@@ -120,7 +125,7 @@ async def test_a_batch_may_wait_for_more() -> None:
         await link.settle()
         assert not waiting.done()
         await fill(broker, 1)
-        assert len(await asyncio.wait_for(waiting, 5)) == 2
+        assert len(await asyncio.wait_for(waiting, PATIENCE)) == 2
 
 
 class Order(msgspec.Struct):

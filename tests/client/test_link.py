@@ -15,6 +15,8 @@ from runnel.wire.frame import Kind, frame
 from runnel.wire.messages import Goodbye, encode
 from runnel.wire.trouble import error_frame
 from tests.client.peer import Joined, Peer, a_peer
+from tests.held_time import held_time
+from tests.patience import PATIENCE
 
 
 class Reader:
@@ -71,9 +73,13 @@ async def test_where_nobody_listens_it_says_so_at_once() -> None:
 
 
 async def test_it_waits_for_a_server_if_told_to() -> None:
-    broker = RemoteBroker("runnel://127.0.0.1:1", wait=0.05, backoff_min=0.01, backoff_max=0.01)
-    with pytest.raises(Unreachable):
-        await broker.__aenter__()
+    broker = RemoteBroker("runnel://127.0.0.1:1", wait=5.0, backoff_min=1.0, backoff_max=1.0)
+    with held_time() as later:
+        entering = asyncio.create_task(broker.__aenter__())
+        while not entering.done():
+            await later(0.1)
+        with pytest.raises(Unreachable):
+            await entering
     assert broker.connection.attempts > 1
 
 
@@ -137,7 +143,7 @@ async def test_calls_that_may_not_be_sent_again_fail(joined: Joined, peer: Peer)
 async def test_what_is_called_while_there_is_no_connection_waits_for_one(joined: Joined, peer: Peer) -> None:
     async with joined() as (broker, caller):
         caller.cut()
-        await broker.connection.wait("reconnecting", timeout=5)
+        await broker.connection.wait("reconnecting", timeout=PATIENCE)
         listing = asyncio.create_task(broker.topics())
         publishing = asyncio.create_task(broker.publish("a", b"x"))
         caller = await peer.accept()
@@ -184,7 +190,7 @@ async def test_it_gives_up_after_as_many_rounds_as_it_was_told() -> None:
         entering = asyncio.create_task(broker.__aenter__())
         await peer.accept()
         await entering
-    await broker.connection.wait("closed", timeout=5)
+    await broker.connection.wait("closed", timeout=PATIENCE)
     assert isinstance(broker.connection.error, Unreachable)
     assert broker.connection.attempts == 3
     broker.close()
@@ -195,7 +201,7 @@ async def test_a_server_that_goes_for_good_is_not_looked_for(joined: Joined) -> 
         caller.send(frame(Kind.GOODBYE, 0, encode(Goodbye(reason="moved"))))
         caller.close()
         with pytest.raises(ConnectionLost):
-            await broker.connection.wait("new", timeout=5)
+            await broker.connection.wait("new", timeout=PATIENCE)
         assert broker.connection.state == "closed"
 
 
@@ -204,14 +210,14 @@ async def test_a_server_that_comes_back_is_waited_for(joined: Joined, peer: Peer
         caller.send(frame(Kind.GOODBYE, 0, encode(Goodbye(reason="restart", retry=0.01))))
         caller.close()
         await peer.accept()
-        await broker.connection.wait("connected", timeout=5)
+        await broker.connection.wait("connected", timeout=PATIENCE)
 
 
 async def test_a_silent_server_is_asked_and_then_given_up(joined: Joined, peer: Peer) -> None:
     async with joined(ping=0.02) as (broker, caller):
         assert (await caller.next()).kind == Kind.PING
         await peer.accept()
-        await broker.connection.wait("connected", timeout=5)
+        await broker.connection.wait("connected", timeout=PATIENCE)
         assert broker.connection.connections == 2
 
 
@@ -234,7 +240,7 @@ async def test_a_ping_is_answered(joined: Joined) -> None:
 async def test_an_error_about_the_connection_ends_it_and_another_is_made(joined: Joined, peer: Peer) -> None:
     async with joined() as (broker, caller):
         caller.send(error_frame(0, ProtocolError("a frame of kind 99")))
-        await broker.connection.wait("reconnecting", timeout=5)
+        await broker.connection.wait("reconnecting", timeout=PATIENCE)
         assert isinstance(broker.connection.error, ProtocolError)
         await peer.accept()
 
@@ -243,7 +249,7 @@ async def test_frames_that_make_no_sense_end_the_connection(joined: Joined, peer
     async with joined() as (broker, caller):
         caller.send(b"\xff" * 12)
         await peer.accept()
-        await broker.connection.wait("connected", timeout=5)
+        await broker.connection.wait("connected", timeout=PATIENCE)
 
 
 # -- owners -----------------------------------------------------------------------------------------------------
@@ -258,8 +264,8 @@ async def test_an_owner_gets_the_frames_with_its_id(joined: Joined, peer: Peer) 
         assert (await caller.next()).kind == Kind.PONG
         caller.cut()
         caller = await peer.accept()
-        await broker.connection.wait("reconnecting", timeout=5)
-        await broker.connection.wait("connected", timeout=5)
+        await broker.connection.wait("reconnecting", timeout=PATIENCE)
+        await broker.connection.wait("connected", timeout=PATIENCE)
         assert reader.notes == [("connected", id), ("END", b""), "lost", ("connected", reader.id)]
         broker._link.detach(reader)
         broker._link.detach(reader)
@@ -333,7 +339,7 @@ async def test_a_reader_that_has_not_got_all_when_the_time_is_up_is_told_so(join
         reader = Reader()
         broker._link.attach(reader)
         broker.close()
-        await broker.connection.wait("closed", timeout=5)
+        await broker.connection.wait("closed", timeout=PATIENCE)
         assert isinstance(reader.notes[-1][1], BrokerClosed)
 
 
@@ -402,7 +408,7 @@ async def test_closing_lets_a_reader_read_to_the_end(joined: Joined) -> None:
         assert (await caller.next()).kind == Kind.GOODBYE
         caller.send(frame(Kind.END, id))
         caller.close()
-        await broker.connection.wait("closed", timeout=5)
+        await broker.connection.wait("closed", timeout=PATIENCE)
         assert reader.notes == [("connected", id), "flush", ("END", b""), ("closed", None)]
 
 

@@ -6,6 +6,7 @@ import ssl
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from runnel.client.broker import RemoteBroker
@@ -49,8 +50,12 @@ async def test_an_answer_that_does_not_come_is_not_waited_for(peer: Peer) -> Non
 
 
 @pytest.mark.parametrize("timeout", [30.0, None])
-async def test_a_loop_stands_still_for_a_short_time_only(joined: Joined, timeout: float | None) -> None:
-    async with joined(timeout=timeout, connect_timeout=0.1) as (broker, _):
+async def test_a_loop_stands_still_for_a_short_time_only(
+    joined: Joined, timeout: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with joined(timeout=timeout) as (broker, _):
+        short = msgspec.structs.replace(broker._link.options, connect_timeout=0.1)
+        monkeypatch.setattr(broker._link, "options", short)
         with pytest.raises(NoAnswer, match=r"statistics\(\) within 0\.1 s"):
             broker.statistics()
 

@@ -9,6 +9,8 @@ import runnel
 from runnel.client import stage as stage_module
 from runnel.wire.frame import Kind
 from tests.client.peer import Joined
+from tests.held_time import held_time
+from tests.patience import PATIENCE
 
 NUMBERS = [b"%d" % number for number in range(10)]
 
@@ -35,7 +37,7 @@ async def test_what_is_staged_is_there_once_it_is_committed(remote: Any) -> None
 async def test_a_long_write_goes_out_in_pieces(remote: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage_module, "PIECE", 100)
     stage, values = staged(remote), [b"%03d" % number * (1 + number % 7) for number in range(200)]
-    pieces = [piece.records for piece in stage._pieces(values, None, (None, None, None, 0))]
+    pieces = [piece.records for piece in stage._pieces(values, None, None, (None, None, 0))]
     assert (sum(pieces), len(pieces) > 20) == (200, True)
     assert await stage.write(values, keys=[b"k"] * 200) == 200
     async with remote.transaction() as tx:
@@ -83,16 +85,19 @@ async def test_what_is_wrong_is_said(remote: Any) -> None:
 
 
 async def test_a_piece_that_is_not_answered_is_not_waited_for_and_the_write_can_be_repeated(joined: Joined) -> None:
-    async with joined(timeout=0.05) as (broker, caller):
-        writing = asyncio.create_task(staged(broker).write([b"0"], ordinal=0))
-        caller.reply(await caller.next_call("stage_state"), {"records": 0, "bytes": 0})
-        first = await caller.next_call("stage_write")
+    async with joined(timeout=1.0) as (broker, caller):
+        with held_time() as later:  # so that only the one that is not answered is late
+            writing = asyncio.create_task(staged(broker).write([b"0"], ordinal=0))
+            caller.reply(await caller.next_call("stage_state"), {"records": 0, "bytes": 0})
+            first = await caller.next_call("stage_write")
+            await later(1.1)
         with pytest.raises(runnel.NoAnswer, match=r"stage_write\(\)"):
-            await asyncio.wait_for(writing, 5)
+            await asyncio.wait_for(writing, PATIENCE)
         assert (await caller.next()).kind == Kind.CANCEL
-        writing = asyncio.create_task(staged(broker).write([b"0"], ordinal=0))
-        caller.reply(await caller.next_call("stage_state"), {"records": 0, "bytes": 0})
-        again = await caller.next_call("stage_write")
-        assert (again.call[1]["ordinal"], again.call[1]["batch"]) == (0, first.call[1]["batch"])
-        caller.reply(again, {"records": 1, "bytes": 50})
-        assert await writing == 1
+        with held_time():
+            writing = asyncio.create_task(staged(broker).write([b"0"], ordinal=0))
+            caller.reply(await caller.next_call("stage_state"), {"records": 0, "bytes": 0})
+            again = await caller.next_call("stage_write")
+            assert (again.call[1]["ordinal"], again.call[1]["batch"]) == (0, first.call[1]["batch"])
+            caller.reply(again, {"records": 1, "bytes": 50})
+            assert await writing == 1

@@ -13,6 +13,7 @@ from runnel.core.errors import RunnelError
 from runnel.wire.frame import FROM_CLIENT, FrameDecoder, Kind
 from runnel.wire.messages import Subscribe, Subscribed, Welcome, encode
 from runnel.wire.trouble import trouble_of
+from tests.patience import PATIENCE
 
 
 class PlayedLink:
@@ -134,7 +135,7 @@ async def test_whoever_leaves_while_the_connection_is_lost_has_left() -> None:
         made.leave(None)
         if not lost_first:
             made.lost()
-        await asyncio.wait_for(made.left(), 1)
+        await asyncio.wait_for(made.left(), PATIENCE)
         assert link.owners == []
 
 
@@ -162,7 +163,7 @@ async def test_a_name_that_is_taken_is_an_error_at_first_and_waited_for_later(mo
     made.lost()
     made.connected()
     made.frame(*refusal(runnel.NameInUse("n")))
-    await asyncio.wait_for(link.asked_again.wait(), 5)
+    await asyncio.wait_for(link.asked_again.wait(), PATIENCE)
     made.frame(Kind.SUBSCRIBED, 0, 0, STANDS)
     assert (made.is_up, reader.told) == (True, ["stands", "broken", "stands"])
 

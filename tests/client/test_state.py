@@ -7,11 +7,12 @@ import pytest
 from runnel.client.state import ConnectionState
 from runnel.core.errors import BrokerClosed, InvalidOption
 from runnel.core.network_errors import NoAnswer, Unreachable
+from tests.patience import PATIENCE
 
 
 async def test_whoever_waits_for_a_state_is_told() -> None:
     state = ConnectionState()
-    waiting = asyncio.create_task(state.wait("connected", timeout=5))
+    waiting = asyncio.create_task(state.wait("connected", timeout=PATIENCE))
     await asyncio.sleep(0)
     state.become("connecting")
     await asyncio.sleep(0)

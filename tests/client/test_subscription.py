@@ -14,6 +14,7 @@ from runnel.core.codec import Codec
 from runnel.wire.frame import Kind
 from runnel.wire.layouts import read_credit, read_unsubscribe
 from tests.client.joined import JoinedLink, joined, pumped, subscribe
+from tests.patience import PATIENCE
 
 
 async def fill(broker: Broker, count: int, topic: str = "t", first: int = 0) -> None:
@@ -264,7 +265,7 @@ async def test_a_batch_that_waits_for_more_never_waits_for_more_than_its_credit(
         for _ in range(20):
             await broker.publish("t", bytes(1000))
             await link.settle(3)
-        batch = await asyncio.wait_for(anext(subscription.batches(max_records=20, max_wait=3600)), 5)
+        batch = await asyncio.wait_for(anext(subscription.batches(max_records=20, max_wait=3600)), PATIENCE)
         assert 4 <= len(batch) <= 5
 
 
@@ -387,7 +388,7 @@ async def test_a_topic_that_went_because_nobody_had_published_goes_on_as_the_one
             assert await broker.topics() == (["t"] if number else []), "nothing was in it, and nobody there"
             await broker.publish("t", b"%d" % number)
             link.connect()
-            assert (await asyncio.wait_for(anext(subscription), 5)).value == b"%d" % number
+            assert (await asyncio.wait_for(anext(subscription), PATIENCE)).value == b"%d" % number
 
 
 async def test_an_empty_topic_of_another_journal_is_another_one() -> None:
@@ -397,7 +398,7 @@ async def test_an_empty_topic_of_another_journal_is_another_one() -> None:
         await broker.publish("t", b"of other people")
         link.connect()
         with pytest.raises(runnel.TopicDeleted):
-            await asyncio.wait_for(anext(subscription), 5)
+            await asyncio.wait_for(anext(subscription), PATIENCE)
 
 
 async def test_a_name_is_never_ahead_of_its_user_after_a_lost_connection() -> None:
@@ -466,7 +467,7 @@ async def test_the_own_ghost_of_a_lost_connection_is_waited_for() -> None:
             link.connect()
             await link.settle()
         await broker.publish("t", b"a")
-        assert await asyncio.wait_for(values(subscription, 1), 5) == [b"a"]
+        assert await asyncio.wait_for(values(subscription, 1), PATIENCE) == [b"a"]
 
 
 async def test_a_client_that_gives_up_says_why_to_whoever_reads() -> None:

@@ -9,6 +9,7 @@ from weakref import WeakSet
 from runnel import Broker, Record, Subscription
 from runnel.core.journal_errors import JournalFailed
 from tests.contract import afar
+from tests.patience import PATIENCE
 
 T = TypeVar("T")
 
@@ -105,7 +106,7 @@ async def running(coroutine: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Ta
 
 async def soon(awaitable: Awaitable[T]) -> T:
     """What is awaited, unless it takes suspiciously long."""
-    return await asyncio.wait_for(awaitable, 10)
+    return await asyncio.wait_for(awaitable, PATIENCE)
 
 
 def coordinates(records: list[Record[Any]]) -> list[tuple[str, int, int]]:

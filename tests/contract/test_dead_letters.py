@@ -189,6 +189,22 @@ async def test_some_dead_letters_can_be_put_back(broker: Broker) -> None:
         assert await work(deliveries, 1) == [b"1"]
 
 
+async def test_letters_are_dealt_with_one_by_one(broker: Broker) -> None:
+    await fill(broker, 4)
+    async with member(broker) as deliveries:
+        for _ in range(4):
+            await (await anext(deliveries)).reject("x")
+        assert await broker.replay("dead-letters.g", offsets=[2]) == 1
+        assert await broker.discard("dead-letters.g", [1, 2]) == 1, "the other was put back"
+        assert await work(deliveries, 1) == [b"2"]
+        assert await broker.replay("dead-letters.g") == 2
+        assert await work(deliveries, 2) == [b"0", b"3"]
+        assert await broker.discard("dead-letters.g") == 0
+    with pytest.raises(runnel.UnknownTopic):
+        await broker.discard("nothing")
+    assert await broker.marks() == {}
+
+
 async def test_what_dies_again_tells_its_last_story(broker: Broker) -> None:
     await fill(broker, 1)
     async with member(broker) as deliveries:

@@ -16,6 +16,7 @@ from runnel.core.journal_errors import FolderInUse, FolderUnusable
 from runnel.testing.clock import JumpingClock
 from tests.contract.lives import Folder
 from tests.contract.reading import read, rest, running, values, visible
+from tests.patience import PATIENCE
 
 
 class Order(msgspec.Struct):
@@ -396,12 +397,12 @@ def test_a_folder_without_asyncio(tmp_path: Path) -> None:
         assert broker.topic("t").publish_many([b"a", b"b"]).records() == 2
     with runnel.blocking.open(tmp_path / "data", fsync="commit") as broker:
         with broker.subscribe("t", start="earliest") as records:
-            record = records.receive(timeout=5)
+            record = records.receive(timeout=PATIENCE)
             assert (record.value, record.key, record.position) == (b"hello", b"k", position)
         with broker.subscribe("t", group="g") as deliveries:
-            deliveries.receive(timeout=5).ack()
+            deliveries.receive(timeout=PATIENCE).ack()
     with runnel.blocking.open(tmp_path / "data") as broker, broker.subscribe("t", group="g") as deliveries:
-        assert deliveries.receive(timeout=5).record.offset == 1
+        assert deliveries.receive(timeout=PATIENCE).record.offset == 1
 
 
 async def test_a_reader_reads_to_the_end_when_the_broker_closes(data: Folder) -> None:

@@ -13,6 +13,7 @@ from tests.broker.durable import journal_of
 from tests.contract.lives import ON_DISK, Folder
 from tests.contract.reading import at_rest, read, running, soon, until
 from tests.contract.working import attempts, fill, look, numbers, offsets, take, work
+from tests.patience import PATIENCE
 
 PATTERNS = pytest.mark.parametrize("pattern", ["jobs", "*"])
 
@@ -534,9 +535,9 @@ def test_a_durable_ack_without_asyncio(tmp_path: Path) -> None:
     with runnel.blocking.open(tmp_path / "data") as broker:
         broker.topic("jobs").publish_many(numbers(0, 3))
         with broker.subscribe("jobs", group="g") as deliveries:
-            deliveries.receive(timeout=5).ack(durable=True)
+            deliveries.receive(timeout=PATIENCE).ack(durable=True)
     with runnel.blocking.open(tmp_path / "data") as broker, broker.subscribe("jobs", group="g") as deliveries:
-        assert deliveries.receive(timeout=5).record.offset == 1
+        assert deliveries.receive(timeout=PATIENCE).record.offset == 1
 
 
 async def test_offsets_of_deliveries_survive(folder: Folder) -> None:

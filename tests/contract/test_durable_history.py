@@ -14,6 +14,7 @@ from runnel import Broker, Position
 from runnel.testing.clock import JumpingClock
 from tests.contract.lives import ON_DISK, Folder
 from tests.contract.reading import at_rest, read, running, soon, until, values
+from tests.patience import PATIENCE
 
 COUNT = 600
 
@@ -160,7 +161,7 @@ async def test_closing_ends_a_reader_of_what_is_on_disk_only_and_its_name_resume
             if when != "before it reads":
                 await asyncio.sleep(0)
             broker.close()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 await task
     assert numbers(seen) == list(range(len(seen))), "what it got has no hole"
     async with data.life(**ON_DISK) as broker, broker.subscribe(pattern, name="n") as subscription:
@@ -179,7 +180,7 @@ async def test_waiting_until_a_record_was_processed_that_left_memory_at_once(dat
 
         async with running(work()):
             for number in range(10):
-                await soon(broker.topic("t").publish_and_wait(at(number), timeout=10))
+                await soon(broker.topic("t").publish_and_wait(at(number), timeout=PATIENCE))
 
 
 @pytest.mark.parametrize("policy", ["drop_oldest", "drop_newest", "block"])
@@ -283,7 +284,7 @@ async def test_with_any_policy_each_record_from_disk_is_read_or_told_as_dropped_
                         broker.topic("t").publish_nowait(at(published))
                         published += 1
             await at_rest()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 await until(lambda: subscription.lag == 0)
                 await broker.topic("t").publish(at(published))
                 await until(lambda: seen[-1].value == at(published))
@@ -366,7 +367,7 @@ async def test_deleting_a_topic_ends_those_who_read_it_from_disk(data: Folder) -
                 await read(one, COUNT)
             await broker.publish("other", at(100))
             records: list[runnel.Record[bytes]] = []
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 while not records or records[-1].value != at(100):
                     records += [record for record in await read(several, 1) if record.topic == "other"]
             assert numbers(records) == list(range(101))

@@ -23,6 +23,7 @@ from runnel.testing.power import MemoryStorage
 from tests.contract.lives import Folder
 from tests.contract.reading import at_rest, opened, read, rest, running, soon, values
 from tests.contract.working import fill, look, take, work
+from tests.patience import PATIENCE
 
 T = TypeVar("T")
 
@@ -228,7 +229,7 @@ async def test_when_even_the_reserve_is_used_up_those_who_wait_for_the_disk_are_
         with pytest.raises(DiskFull):
             await publish_until_full(broker, 1000)
         with pytest.raises(DiskFull):
-            await asyncio.wait_for(declare_until_full(broker), 2)
+            await asyncio.wait_for(declare_until_full(broker), PATIENCE)
 
 
 async def _life(broker: Broker, acknowledged: list[tuple[str, bytes]], acked: set[bytes]) -> None:

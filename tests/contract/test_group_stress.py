@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections import defaultdict
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from runnel.testing import History
 from tests.contract.working import look
 
 COUNT = 3000
-PATIENCE = 200  # turns of the loop to wait for somebody to do something
 
 
 class Crew:
@@ -23,6 +23,7 @@ class Crew:
         self.by_key: dict[bytes, list[int]] = defaultdict(list)
         self.busy: dict[bytes, str] = {}
         self.seen = 0
+        self.moved = asyncio.Event()  # somebody saw something, or is done
         self.members = 0
         self.dead = 0
 
@@ -77,6 +78,7 @@ class Crew:
 
     def see(self, name: str, delivery: Delivery[bytes]) -> None:
         self.seen += 1
+        self.moved.set()
         self.history.leased(
             "g", name, "jobs", delivery.epoch, delivery.offset, delivery.value, attempt=delivery.attempt
         )
@@ -109,21 +111,31 @@ class Crew:
             await delivery.ack()
             self.told(name, delivery, "acked")
 
+    def begin(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(doing)
+        task.add_done_callback(lambda _: self.moved.set())
+        return task
+
     async def run(self) -> None:
         """Publish while members come and go, until nothing is left."""
         self.history.grouped("g", "jobs")
-        publishing = asyncio.create_task(self.publish())
+        publishing = self.begin(self.publish())
         at_work: list[asyncio.Task[None]] = []
+        goal = 0
         while not publishing.done() or look(self.broker).lag:
             while len(at_work) < 4:
-                at_work.append(asyncio.create_task(self.life()))
-            goal = self.seen + self.random.randrange(1, 8)
-            for _ in range(PATIENCE):
-                if self.seen >= goal:
-                    break
-                await asyncio.sleep(0)
-            if self.random.random() < 0.1:
-                self.random.choice(at_work).cancel()
+                at_work.append(self.begin(self.life()))
+            self.moved.clear()
+            if (
+                self.seen >= goal
+            ):  # by what was done, not by the time it took: or on a slow machine nobody ever gets far
+                goal = self.seen + self.random.randrange(1, 8)
+                if self.random.random() < 0.1:
+                    self.random.choice(at_work).cancel()
+            elif publishing.done():
+                await asyncio.sleep(0.001)  # what was settled last is on its way, and tells nobody when it is there
+            else:
+                await self.moved.wait()
             for task in [task for task in at_work if task.done()]:
                 at_work.remove(task)
                 if not task.cancelled():

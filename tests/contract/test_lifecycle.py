@@ -13,6 +13,7 @@ import runnel
 from runnel import Broker
 from tests.contract.conftest import Place
 from tests.contract.reading import at_rest, read, rest, running, soon, values
+from tests.patience import PATIENCE
 
 
 async def test_leaving_the_block_ends_the_subscription(broker: Broker) -> None:
@@ -288,7 +289,7 @@ def test_a_fork_is_noticed_in_the_child_and_the_parent_goes_on(where: list[str],
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(FORK), *where],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -9,6 +9,7 @@ import runnel
 from runnel import Broker, Gap, Policy, Record, Subscription
 from runnel.testing.clock import JumpingClock
 from tests.contract.reading import at_rest, read, rest, running, values, visible
+from tests.patience import PATIENCE
 
 POLICIES = ["drop_oldest", "drop_newest", "block", "disconnect"]
 
@@ -234,7 +235,7 @@ async def test_those_behind_a_publisher_that_gave_up_go_on_if_they_fit(broker: B
         await at_rest()
         async with running(topic.publish(b"c")) as behind:
             batch.cancel()
-            assert (await asyncio.wait_for(behind, 5)).offset == 1
+            assert (await asyncio.wait_for(behind, PATIENCE)).offset == 1
 
 
 async def test_publish_many_waits_for_room_for_all_of_it(broker: Broker) -> None:
@@ -258,7 +259,7 @@ async def test_a_batch_that_can_never_fit_is_refused(broker: Broker, buffers: tu
     async with one, two:
         await topic.publish_many([b"a"] * 2)
         with pytest.raises(runnel.TooLarge, match="=2;"):
-            await asyncio.wait_for(topic.publish_many([b"a"] * 9), 5)
+            await asyncio.wait_for(topic.publish_many([b"a"] * 9), PATIENCE)
 
 
 async def test_leaving_lets_the_waiting_publishers_go(broker: Broker) -> None:
@@ -276,7 +277,7 @@ async def test_a_topic_that_goes_makes_room_for_the_others_of_its_pattern(broker
         async with running(broker.publish("b", b"waits")) as publisher:
             await broker.delete("a")
             async with running(read(subscription, 1)) as reader:
-                await asyncio.wait_for(publisher, 5)
+                await asyncio.wait_for(publisher, PATIENCE)
                 (record,) = await reader
     assert (record.value, span(record.gap)) == (b"waits", (0, 2, 2))
 
@@ -289,7 +290,7 @@ async def test_records_that_age_out_make_room(broker: Broker, clock: JumpingCloc
         async with running(topic.publish(b"waits")) as publisher:
             await clock.advance(11)
             async with running(read(subscription, 1)) as reader:
-                await asyncio.wait_for(publisher, 5)
+                await asyncio.wait_for(publisher, PATIENCE)
                 (record,) = await reader
     assert (record.value, span(record.gap)) == (b"waits", (0, 2, 2))
 
@@ -310,7 +311,7 @@ async def test_waiting_behind_one_who_waits_for_this_task_would_deadlock_too(bro
         await anext(subscription)
         async with running(topic.publish_many([b"b"] * 5)):
             with pytest.raises(runnel.WouldDeadlock, match="'loop'"):
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(PATIENCE):
                     await topic.publish(b"c")
 
 

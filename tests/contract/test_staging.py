@@ -559,3 +559,31 @@ async def test_what_is_kept_in_memory_only_is_not_staged(place: Place) -> None:
                 await broker.stages()
             with pytest.raises(NotSupported, match="open it with a folder"):
                 await commit(broker, ("w", 1, 0, 0))
+
+
+async def test_each_record_may_have_headers_of_its_own(data: Folder) -> None:
+    each: list[dict[str, str] | None] = [{"n": "0"}, None, {}, {"n": "3", "m": "x"}]
+    async with data.life() as broker:
+        stage = broker.stage("t", writer="w", batch=1)
+        await stage.write([b"0", b"1", b"2", b"3"], keys=[b"k", None, b"k", None], headers=each)
+        await stage.write([b"4"], headers={"n": "4"})
+        with pytest.raises(InvalidOption, match="2 values; give headers or None for each"):
+            await stage.write([b"x", b"y"], headers=[{"n": "0"}])
+        await commit(broker, stage)
+        async with broker.subscribe("t", start="earliest") as subscription:
+            found = await soon(read(subscription, 5))
+        assert [dict(one.headers) for one in found] == [{"n": "0"}, {}, {}, {"n": "3", "m": "x"}, {"n": "4"}]
+        assert [one.key for one in found] == [b"k", None, b"k", None, None]
+
+
+async def test_a_write_with_headers_of_each_is_cut_and_repeated_like_any_other(data: Folder) -> None:
+    count = 3000
+    many, each = [b"%04d" % number * 100 for number in range(count)], [{"n": str(number)} for number in range(count)]
+    async with data.life() as broker:
+        stage = broker.stage("t", writer="w", batch=1)
+        await stage.write(many[:1000], headers=each[:1000])
+        assert await stage.write(many, headers=each, ordinal=0) == count
+        await commit(broker, stage)
+        async with broker.subscribe("t", start="earliest") as subscription:
+            found = await soon(read(subscription, count))
+        assert [one.headers["n"] for one in found] == [str(number) for number in range(count)]

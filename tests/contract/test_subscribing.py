@@ -11,6 +11,7 @@ from runnel import Batch, Broker, Position, Subscription
 from runnel.testing.clock import JumpingClock
 from tests.contract.conftest import Place
 from tests.contract.reading import at_rest, read, rest, running, values
+from tests.patience import PATIENCE
 
 
 async def numbers(broker: Broker, count: int, topic: str = "t", start: int = 0) -> None:
@@ -248,7 +249,7 @@ async def test_waiting_for_a_full_batch_never_makes_a_subscriber_drop(broker: Br
             for number in range(10):
                 await broker.publish("t", b"%d" % number)
             await at_rest()
-            batch = await asyncio.wait_for(reader, 5)
+            batch = await asyncio.wait_for(reader, PATIENCE)
     assert (len(batch), batch.gap) == (10, None)
 
 

@@ -13,6 +13,7 @@ from tests.contract.lives import Folder
 from tests.contract.reading import at_rest, read, running, values
 from tests.contract.transacting import refused, stored
 from tests.contract.working import fill, numbers, take, work
+from tests.patience import PATIENCE
 
 
 class Paid(msgspec.Struct):
@@ -288,7 +289,7 @@ async def test_those_who_read_decide_and_try_again_get_on(broker: Broker) -> Non
             except runnel.OffsetConflict:
                 pass  # and again, at once: nothing here waits for the disk but publishing itself
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*(count_up(5, transacted=task % 2 == 0) for task in range(4)))
     assert await stored(broker, "counter") == [[b"%d" % number for number in range(21)]]
 

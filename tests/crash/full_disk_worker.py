@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import runnel
+from tests.patience import PATIENCE
 
 BIG = 64 * 1024
 
@@ -75,7 +76,7 @@ async def main(folder: Path, min_free: int) -> dict[str, object]:
         told["shown"] = (journal.low, journal.full)
         kept = await broker.topic("big").trim(total - 10)
         trimmed: list[int] = []
-        async with asyncio.timeout(30):  # whoever still reads what was removed lets go of it in a moment
+        async with asyncio.timeout(PATIENCE):  # whoever still reads what was removed lets go of it in a moment
             while len(trimmed) < 50:
                 some, told["error_trimmed"] = await fill(broker, "big")
                 trimmed += range(some)

@@ -27,6 +27,7 @@ from runnel.core.errors import BrokerClosed, LeaseEnded, RunnelError, TopicDelet
 from runnel.core.record import Record
 from runnel.testing import History
 from tests.crash.transforming import BOOK, PAID, PAY, PAYERS, Payer
+from tests.patience import PATIENCE
 
 JOBS, ORDERS, USERS, CHURN = "jobs", "t.orders", "t.users", "t.churn"
 CACHE = "m.cache"  # durable=False: gone with the process
@@ -363,7 +364,7 @@ async def live(folder: str, number: str, seed: int, start: int, options: dict[st
         report.note("closing")
     report.note("closed")
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             await asyncio.gather(*life.tasks)
     except TimeoutError:
         report.note("failed", text="a task went on though the broker is closed")

@@ -58,9 +58,9 @@ from tests.crash.kill_worker import (
     Report,
 )
 from tests.crash.transforming import PAY, PAYERS, Payer
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 60.0  # seconds for anything that ought to happen
 MOMENTS = {"opening": 2, "load": 4, "roll": 2, "closing": 2}  # when to kill, and how often each
 DELAYS = {"opening": 0.05, "load": 0.15, "roll": 0.0, "closing": 0.006}  # at most so many seconds after that
 KILLS = 8  # of a trial

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
+
 SIZE = 16 * 1024 * 1024
 
 
@@ -16,7 +18,7 @@ def in_a_small_file_system(folder: Path, *command: str) -> subprocess.CompletedP
     mount = f'mount -t tmpfs -o size={SIZE} small "$0" && exec "$@"'
     mine = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
     return subprocess.run(
-        [*mine, "sh", "-c", mount, str(folder), *command], capture_output=True, text=True, timeout=120, check=False
+        [*mine, "sh", "-c", mount, str(folder), *command], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
 
 

@@ -16,6 +16,7 @@ import pytest
 from runnel.core.journal_errors import FolderInUse, FolderUnusable
 from runnel.journal import folder
 from runnel.journal.folder import FolderLock, Owner, ReadersLease, file_system, said_owner
+from tests.patience import PATIENCE
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +42,7 @@ def owner(tmp_path: Path) -> Iterator[FolderLock]:
 
 
 def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=PATIENCE)
 
 
 TAKE = """
@@ -172,7 +173,7 @@ def test_a_reader_in_another_process_counts_until_it_ends(owner: FolderLock) -> 
         assert reader.stdout.readline() == "looking\n"
         assert owner.has_readers()
         reader.stdin.close()
-        assert reader.wait(60) == 0
+        assert reader.wait(PATIENCE) == 0
     assert not owner.has_readers()
 
 

@@ -238,6 +238,7 @@ def test_many_entries_share_one_sync() -> None:
     before = writer.journal.syncs
     writer.journal.write([Draft([batch(1, at, at, 9, [b"x"])], 9) for at in range(10)])
     assert writer.journal.syncs == before + 1
+    assert writer.journal.sync_durations.snapshot().count == before + 1, "and each is timed"
     assert writer.journal.ledger.topics[1].end == 10
 
 

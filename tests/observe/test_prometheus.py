@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import runnel
+from runnel.core.position import Position
 from runnel.observe import prometheus
 
 
@@ -113,6 +114,9 @@ async def test_a_journal_shows_its_figures_and_memory_has_none(tmp_path: Path) -
     assert found["journal_segments"] >= 2
     assert 10_000 < found["journal_disk_bytes"] < 20_000
     assert found["journal_syncs_total"] > 10
+    assert found["journal_sync_duration_seconds_count"] == found["journal_syncs_total"]
+    assert found['journal_sync_duration_seconds_bucket{le="+Inf"}'] == found["journal_syncs_total"]
+    assert 0 < found["journal_sync_duration_seconds_sum"] < 60
     assert [found[f"journal_{name}"] for name in ("pending_bytes", "disk_low", "disk_full", "failed")] == [0, 0, 0, 0]
     assert (found["journal_scrubbed_bytes_total"], found["journal_damaged_segments"]) == (0, 0)
     assert found['journal_held_bytes{subscriber="archive",topic="jobs"}'] >= 0
@@ -125,3 +129,12 @@ async def test_the_cleaner_shows_what_it_did(tmp_path: Path) -> None:
     assert 1 < found["journal_write_amplification"] < 2
     for name in ("read_bytes_total", "written_bytes_total", "freed_bytes_total", "segments_total", "live_bytes"):
         assert found[f"cleaner_{name}"] == 0
+
+
+async def test_a_name_under_which_nobody_reads_here_lags_too() -> None:
+    async with runnel.open() as broker:
+        span = await broker.topic("t").publish_many([b"x"] * 5)
+        await broker.place({"query/t": ("t", Position(span[0].epoch, 2))})
+        assert 'subscriber_lag{topic="t",subscriber="query/t"} 3' in prometheus.render(broker.statistics()).splitlines()
+        few = prometheus.render(broker.statistics(), max_topics=0)
+        assert "query/t" not in few  # labels stay bounded

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -21,9 +22,8 @@ from runnel.journal.folder import said_owner
 from runnel.testing import history_events as events
 from runnel.testing.history import History
 from tests.house.project import ROOT
+from tests.patience import PATIENCE
 from tests.place.worker import TOPIC, Work
-
-PATIENCE = 30.0
 
 
 class Crew:
@@ -135,6 +135,14 @@ def redelivered(worked: list[Work]) -> list[int]:
     return wrong
 
 
+def until(condition: Callable[[], bool]) -> None:
+    """Return when it is so, however busy the machine is."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it never came to that"
+        time.sleep(0.05)
+
+
 def chaos(folder: Path, notes: Path, *, kills: int, workers: int = 4, seed: int = 1, pause: float = 0.3) -> Crew:
     """Kill workers, every other time the owner; each is replaced. Then stop the rest properly."""
     chosen = random.Random(seed)
@@ -143,11 +151,13 @@ def chaos(folder: Path, notes: Path, *, kills: int, workers: int = 4, seed: int 
         crew.start(workers)
         for number in range(kills):
             time.sleep(pause * chosen.uniform(0.5, 1.5))  # under load, for a while: not a wait for anything
-            owner = crew.owner()
-            name = owner if number % 2 == 0 and owner else chosen.choice(list(crew.workers))
+            if number % 2 == 0:
+                until(lambda: crew.owner() is not None)
+            name = (crew.owner() if number % 2 == 0 else None) or chosen.choice(list(crew.workers))
             crew.kill(name)
             crew.start()
-        time.sleep(pause)
+        until(lambda: max(crew.takeovers(crew.history()), default=0.0) < float("inf"))
+        until(lambda: any(one.what == "acked" for one in crew.worked()))
         assert crew.stop() == [0] * workers
     finally:
         crew.end()

@@ -6,6 +6,7 @@ from pathlib import Path
 import runnel
 from runnel.journal.folder import said_owner
 from runnel.place.joined import JoinedBroker
+from tests.server.raw import until
 
 
 async def test_questions_that_cannot_wait_are_answered_on_the_owners_own_loop(tmp_path: Path) -> None:
@@ -27,8 +28,7 @@ async def test_questions_that_cannot_wait_are_answered_on_the_owners_own_loop(tm
                 assert elsewhere.topics["t"].end == 1 + is_owner
             if not is_owner:
                 await owner.__aexit__(None, None, None)
-                await joined.connection.wait("reconnecting")
-                await joined.connection.wait("connected")
+                await until(lambda: joined._heir.is_owner and joined.connection.state == "connected")
 
 
 async def test_one_that_took_over_lets_the_folder_go_when_it_closes(tmp_path: Path) -> None:

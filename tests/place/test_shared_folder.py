@@ -13,10 +13,14 @@ import runnel
 from runnel import Broker, FolderInUse
 from runnel.broker.topic import Topic
 from runnel.core.errors import InvalidOption, NotSupported, UnknownTopic
+from runnel.journal.folder import FolderLock, Owner
 from runnel.journal.options import JournalOptions
 from runnel.place import shared_folder
 from runnel.place.joined import JoinedBroker
 from runnel.place.shared_folder import SharedBroker
+from tests.held_time import held_time
+from tests.patience import PATIENCE
+from tests.server.raw import until
 
 
 async def first(broker: Broker, topic: str, count: int = 1) -> list[bytes]:
@@ -111,6 +115,38 @@ async def test_an_owner_that_says_it_shares_and_cannot_be_reached_is_an_error_af
             await runnel.open(tmp_path).__aenter__()
 
 
+async def test_whoever_waited_for_an_owner_that_shares_waits_for_one_that_is_alone_for_a_moment_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    shares = True
+
+    def said(folder: Path) -> Owner:
+        seen.append(shares)
+        return Owner(None, shares)
+
+    async def looks(count: int) -> None:
+        while len(seen) < count:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(shared_folder, "said_owner", said)
+    monkeypatch.setattr(shared_folder, "PAUSE", (0.0, 0.0))
+    lock = FolderLock(tmp_path, shares=True)
+    lock.take()  # and cannot be reached
+    with held_time() as later:
+        late = runnel.open(tmp_path)
+        entering = asyncio.create_task(late.__aenter__())
+        await looks(2)
+        await later(20 * shared_folder.ALONE)
+        await looks(len(seen) + 2)
+        shares = False  # a command has it, say
+        await looks(len(seen) + 2)
+        assert not entering.done()
+        lock.release()
+        assert await entering is late
+    await late.__aexit__(None, None, None)
+
+
 async def test_one_who_waits_for_the_door_owns_the_folder_if_its_owner_gives_it_up(tmp_path: Path) -> None:
     owner = await runnel.open(tmp_path).__aenter__()
     (tmp_path / "socket").unlink()
@@ -188,7 +224,7 @@ print(sorted(name for name in sys.modules if name.startswith(("runnel.client", "
 
 def test_a_program_that_is_alone_loads_neither_client_nor_server(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", ALONE, str(tmp_path)], capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-c", ALONE, str(tmp_path)], capture_output=True, text=True, check=True, timeout=PATIENCE
     )
     assert done.stdout == "[]\n"
 
@@ -222,14 +258,13 @@ async def test_a_child_of_the_owner_that_outlives_it_keeps_nobody_from_taking_ov
     assert owner.stdout is not None
     try:
         assert await asyncio.to_thread(owner.stdout.readline) == "ready\n"
-        async with runnel.open(tmp_path) as heir, asyncio.timeout(10):
+        async with runnel.open(tmp_path) as heir, asyncio.timeout(PATIENCE):
             assert isinstance(heir, JoinedBroker)
             owner.stdin.write("go\n")
             owner.stdin.flush()
             assert await asyncio.to_thread(owner.stdout.readline) == "forked\n"
-            await heir.connection.wait("reconnecting")
+            await until(lambda: heir._heir.is_owner)
             assert (await heir.publish("t", b"y")).offset == 1
-            assert heir._heir.is_owner
     finally:
         owner.stdin.close()  # the child ends
         owner.stdout.close()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 import pytest
 import uvloop
 
-ON_BOTH = ("test_door.py", "test_gateway.py", "test_native.py", "test_server.py", "test_stream.py")
+ON_BOTH = ("test_door.py", "test_gateway.py", "test_native.py", "test_server.py", "test_stream.py", "test_websocket.py")
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:

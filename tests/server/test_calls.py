@@ -39,8 +39,8 @@ async def filled(raw: Raw, *values: bytes, topic: str = "t") -> int:
 def test_the_table_holds_what_the_protocol_promises() -> None:
     promised = (
         "declare describe delete topics trim mark marks stages forget forget_group group group_pause group_resume "
-        "group_reset replay statistics request reply producer_next info connections transact stage_write stage_drop "
-        "stage_state"
+        "group_reset replay discard statistics request reply producer_next info connections transact stage_write "
+        "stage_drop stage_state place bounds"
     )
     assert set(CALLS) == set(promised.split())
 
@@ -201,6 +201,9 @@ async def test_a_producer_is_told_its_next_number(raw: Raw) -> None:
 
 async def test_dead_letters_are_replayed(raw: Raw) -> None:
     assert await raw.ask("replay", topic="dead") == 0
+    assert (await raw.error(raw.call("discard", topic="dead"))).code == "unknown_topic"
+    assert (await raw.error(raw.call("replay", topic="dead", offsets=[-1]))).code == "unknown_topic"
+    assert (await raw.error(raw.call("replay", topic="dead", offsets=["x"]))).code == "invalid_option"
 
 
 async def test_statistics_travel_whole(server: Server, raw: Raw) -> None:
@@ -222,3 +225,38 @@ async def test_a_server_tells_about_itself_and_its_connections(server: Server, r
     assert info["limits"]["max_frame"] == server.options.max_frame
     (one,) = await raw.ask("connections")
     assert (one["door"], one["client"], one["subscriptions"]) == ("native", "raw", 0)
+
+
+async def test_a_batch_is_staged_as_it_came_and_what_was_staged_before_is_passed_over(raw: Raw) -> None:
+    key, whole = ["w", 1, 0, 0], ["w", 1, 1, 0]
+    metas = [Meta(b"k%d" % number, {"n": str(number)}) if number % 2 else None for number in range(6)]
+    data = pack([b"%d" % number for number in range(6)], metas)
+    head = pack([b"0", b"1"], metas[:2])
+    assert (await raw.ask("stage_write", topic="t", key=key, batch=head, ordinal=0))["records"] == 2
+    again = await raw.ask("stage_write", topic="t", key=key, batch=data, ordinal=0)  # of which two are there
+    assert again["records"] == 6
+    assert await raw.ask("stage_write", topic="t", key=key, batch=data, ordinal=0) == again
+    found = await raw.ask("stage_write", topic="t", key=whole, batch=data, ordinal=0)
+    assert found == {"records": 6, "bytes": len(data)}  # not a byte more or less
+    await raw.ask("transact", commits=[key, whole])
+    id = raw.subscribe("t", start="earliest", credit=1 << 20)
+    await raw.subscribed(id)
+    assert await raw.values(id, 12) == [b"%d" % number for number in range(6)] * 2
+
+
+async def test_a_staged_batch_is_looked_at_like_a_published_one(raw: Raw) -> None:
+    broken = bytearray(pack([b"a"]))
+    broken[-1] ^= 1
+    for data in (pack([b"a", b"b"], deltas=[0, 5]), bytes(broken), pack([b"a"], times=[7])):
+        asked = raw.call("stage_write", topic="t", key=["w", 1, 0, 0], batch=data, ordinal=0)
+        assert (await raw.error(asked)).code == "bad_batch"
+    assert await raw.ask("stages") == []
+
+
+async def test_places_are_stored_from_afar(raw: Raw) -> None:
+    epoch = (await raw.published(raw.publish("t", b"a", b"b")))[0]
+    await raw.ask("place", places=[["q/t", "t", epoch, 1]], hold=True)
+    (found,) = (await raw.ask("statistics"))["cursors"]
+    assert found == {"name": "q/t", "pattern": "t", "place": 1, "lag": 1, "hold": True}
+    assert (await raw.error(raw.call("place", places=[["q/t", "t", epoch, 9]]))).code == "offset_out_of_range"
+    assert (await raw.error(raw.call("place", places=[["q/t", "t"]]))).code == "invalid_option"

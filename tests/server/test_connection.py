@@ -14,6 +14,8 @@ from runnel.server.options import ServerOptions
 from runnel.wire.frame import PREFACE, FrameDecoder, Kind, frame
 from runnel.wire.layouts import publish_frame
 from runnel.wire.trouble import read_error
+from tests.held_time import held_time
+from tests.patience import PATIENCE
 from tests.server.raw import Raw, connected, serving, until
 
 HIGH = 1000
@@ -282,12 +284,21 @@ async def test_when_the_peer_is_gone_nothing_is_written_any_more() -> None:
 
 
 async def test_a_quiet_client_that_answers_pings_stays() -> None:
-    async with serving(ping=0.02, ping_timeout=0.2) as server, connected(server) as raw:
-        for _ in range(3):
-            while Kind.PING not in [kind for kind, *_ in await frames_of(raw)]:
-                pass
-            raw.send(frame(Kind.PONG, 0))
-        assert server.connections == 1
+    async with serving(ping=2.0, ping_timeout=1.0) as server:
+        with held_time() as later:
+            async with connected(server) as raw:
+                (peer,) = server._serving.connections  # type: ignore[union-attr]
+                assert isinstance(peer, Connection)
+                for _ in range(3):
+                    await later(2)
+                    while Kind.PING not in [kind for kind, *_ in await frames_of(raw)]:
+                        pass
+                    await later(0.9)
+                    raw.send(frame(Kind.PONG, 0))
+                    while peer.heard < peer.loop.time():  # noqa: ASYNC110 - it tells nobody
+                        await asyncio.sleep(0)
+                await later(1.9)
+                assert server.connections == 1
 
 
 async def frames_of(raw: Any) -> list[Any]:
@@ -296,24 +307,35 @@ async def frames_of(raw: Any) -> list[Any]:
 
 
 async def test_a_client_that_answers_no_ping_is_gone_and_its_leases_with_it() -> None:
-    async with serving(ping=0.05, ping_timeout=0.05) as server:
-        async with connected(server) as frozen:
-            member = frozen.subscribe("t", group="g", ack_wait=3600.0)
-            await frozen.subscribed(member)
-            await frozen.published(frozen.publish("t", b"work"))
-            await frozen.grant(member)
-            await server._serving.connections.emptied()  # type: ignore[union-attr]
+    async with serving(ping=2.0, ping_timeout=1.0) as server:
+        with held_time() as later:
+            async with connected(server) as frozen:
+                member = frozen.subscribe("t", group="g", ack_wait=3600.0)
+                await frozen.subscribed(member)
+                await frozen.published(frozen.publish("t", b"work"))
+                await frozen.grant(member)
+                await later(2)
+                await later(0.9)
+                assert server.connections == 1
+                await later(0.2)
+                await server._serving.connections.emptied()  # type: ignore[union-attr]
             (group,) = server.broker.statistics().groups
             assert (group.members, group.in_flight, group.lag) == ((), 0, 1)
 
 
 async def test_a_frozen_reader_with_a_full_buffer_is_gone_too() -> None:
-    async with serving(ping=0.05, ping_timeout=0.05, high_water=100_000) as server, connected(server) as frozen:
-        id = frozen.subscribe("t", credit=1 << 30)
-        await frozen.subscribed(id)
-        for _ in range(100):
-            await server.broker.topic("t").publish_many([bytes(1000)] * 100)
-        await server._serving.connections.emptied()  # type: ignore[union-attr]
+    async with serving(ping=2.0, ping_timeout=1.0, high_water=100_000) as server:
+        with held_time() as later:
+            async with connected(server) as frozen:
+                id = frozen.subscribe("t", credit=1 << 30)
+                await frozen.subscribed(id)
+                for _ in range(100):
+                    await server.broker.topic("t").publish_many([bytes(1000)] * 100)
+                (peer,) = server._serving.connections  # type: ignore[union-attr]
+                while peer.describe()["unsent_bytes"] < 100_000:  # noqa: ASYNC110 - it tells nobody
+                    await asyncio.sleep(0)
+                while server.connections:
+                    await later(1)
 
 
 async def test_the_hello_time_is_over_for_whoever_says_nothing() -> None:
@@ -350,11 +372,12 @@ async def test_frames_that_come_in_halves_are_each_given_their_time() -> None:
         stream = b"".join(frames)
         size = len(frames[0])
         raw.send(stream[: size // 2])
-        for at in range(11):  # there is always half a frame, for longer than one may take
-            await asyncio.sleep(0.05)
-            raw.send(stream[size // 2 + at * size : size // 2 + (at + 1) * size])
-            await raw.next(Kind.PUBLISHED, id=at + 1)
-        assert server.connections == 1
+        with held_time() as later:
+            for at in range(11):  # there is always half a frame, for longer than one may take
+                await later(0.05)
+                raw.send(stream[size // 2 + at * size : size // 2 + (at + 1) * size])
+                await raw.next(Kind.PUBLISHED, id=at + 1)
+            assert server.connections == 1
 
 
 async def test_while_nobody_reads_from_it_a_peer_is_not_slow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,13 +406,15 @@ async def test_a_slow_peer_reads_our_last_words_to_the_end(monkeypatch: pytest.M
     connection, wire, _ = made()
     wire.stuck = True
     connection.send(bytes(100))
-    connection.close(b"bye")
-    while wire.unsent > 2:  # it reads a little at a time, for longer than one that reads nothing has
-        await asyncio.sleep(0.01)
-        assert not wire.closed
-        wire.unsent -= 2
-    await asyncio.sleep(0.1)
-    assert wire.closed
+    with held_time() as later:
+        connection.close(b"bye")
+        while wire.unsent > 2:  # it reads a little at a time, for longer than one that reads nothing has
+            await later(0.01)
+            assert not wire.closed
+            wire.unsent -= 2
+        for _ in range(2):
+            await later(0.02)
+        assert wire.closed
 
 
 async def test_those_with_answers_send_one_after_the_other_as_there_is_room() -> None:
@@ -420,7 +445,7 @@ async def test_one_that_had_its_turn_and_sends_later_holds_up_nobody() -> None:
     wire.stuck = True
     connection.send(bytes(2 * HIGH))
     await turn()
-    async with asyncio.timeout(5), asyncio.TaskGroup() as waiting:
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as waiting:
         for _ in range(3):
             waiting.create_task(connection.writable())
         await turn()

@@ -72,6 +72,21 @@ async def test_waiting_for_the_last_one_ends_when_it_is_gone() -> None:
     await waiting
 
 
+async def test_whoever_gives_up_its_seat_and_takes_it_again_is_still_waited_for() -> None:
+    connections = Connections(1)
+    one, successor = Someone(), Someone()
+    connections.add(one)
+    waiting = asyncio.ensure_future(connections.emptied())
+    await asyncio.sleep(0)
+    connections.remove(one)
+    connections.add(successor)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    connections.remove(successor)
+    await waiting
+
+
 async def test_everybody_is_told_that_the_server_stops() -> None:
     connections = Connections(5)
     one, other = Someone(), Someone()

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from runnel.server.lines_answers import OVERHEAD, Answers
+from tests.patience import PATIENCE
 
 
 class Written(list[bytes]):
@@ -79,7 +80,7 @@ async def test_there_is_room_until_the_bytes_under_way_reach_the_limit() -> None
     ours, _ = answers(limit=2 * OVERHEAD)
     first, second = futures(2)
     ours.later(answered(first, b""), 0)
-    await asyncio.wait_for(ours.room(), 1)
+    await asyncio.wait_for(ours.room(), PATIENCE)
     ours.later(answered(second, b""), 0)
     waiting = asyncio.create_task(ours.room())
     await asyncio.sleep(0)
@@ -97,8 +98,8 @@ async def test_what_is_abandoned_is_cancelled_and_nobody_waits_for_it() -> None:
     waiting = [asyncio.create_task(ours.room())]
     await asyncio.sleep(0)
     ours.abandon()
-    await asyncio.wait_for(waiting[0], 1)
-    await asyncio.wait_for(ours.emptied(), 1)
+    await asyncio.wait_for(waiting[0], PATIENCE)
+    await asyncio.wait_for(ours.emptied(), PATIENCE)
     assert never.cancelled()
 
 

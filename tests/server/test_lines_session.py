@@ -1,6 +1,5 @@
 """What each command of the JSON door does, and how it is answered."""
 
-import asyncio
 import base64
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 
 import runnel
 from runnel.server import lines_session
+from runnel.testing.clock import JumpingClock
 from tests.server.lines_client import Client, json_door
 
 
@@ -327,22 +327,25 @@ async def test_a_rejected_record_is_a_dead_letter_with_the_reason() -> None:
 
 
 async def test_an_extended_delivery_stays() -> None:
-    async with json_door() as door:
+    clock = JumpingClock()
+    async with runnel.open(clock=clock) as broker, json_door(broker) as door:
         client = await door.client()
-        await group_client(client, ack_wait=0.05)
+        await group_client(client, ack_wait=10)
         await door.broker.publish("jobs", "1")
         await client.event()
         assert await client.ask(command="EXTEND", delivery=1, seconds=60) == {"event": "extended", "delivery": 1}
-        await asyncio.sleep(0.1)  # twice the time that it would have had
+        await clock.advance(20)  # twice the time that it would have had
         assert (await client.ask(command="ACK", delivery=1))["event"] == "acked"
 
 
 async def test_what_was_not_settled_in_time_comes_again_and_the_late_ack_says_so() -> None:
-    async with json_door() as door:
+    clock = JumpingClock()
+    async with runnel.open(clock=clock) as broker, json_door(broker) as door:
         client = await door.client()
-        await group_client(client, ack_wait=0.05)
+        await group_client(client, ack_wait=10)
         await door.broker.publish("jobs", "1")
         assert (await client.event())["delivery"] == 1
+        await clock.advance(11)
         assert (await client.event())["delivery"] == 2
         assert (await client.ask(command="ACK", delivery=1))["code"] == "lease_ended"
 
@@ -418,6 +421,34 @@ async def test_info_names_the_server_and_the_limits() -> None:
         assert (told["server"], told["id"], told["subscriptions"]) == ("runnel", 1, 0)
         assert told["limits"]["max_line"] == 1_000
         assert told["limits"]["idle_timeout"] is None
+
+
+async def test_a_client_says_how_much_it_takes() -> None:
+    async with json_door() as door:
+        client = await door.client()
+        await client.ask(command="SUB", topic="t", id="s", credit=2)
+        await client.ask(command="SUB", topic="u", id="all")
+        await door.broker.topic("t").publish_many([b"%d" % n for n in range(5)])
+        assert [one["payload"] for one in await client.events(2)] == ["0", "1"]
+        assert (await client.ask(command="PING"))["event"] == "pong"
+        answer = await client.ask(command="CREDIT", topic="t", records=0)
+        assert answer == {"event": "credited", "topic": "t", "credit": 0}
+        answer = await client.ask(command="CREDIT", id="s", records=10)
+        assert answer == {"event": "credited", "topic": "t", "credit": 10, "id": "s"}
+        assert [one["payload"] for one in await client.events(3)] == ["2", "3", "4"]
+        for wrong, why in (
+            ({"id": "all", "records": 1}, "without"),
+            ({"id": "none", "records": 1}, "no subscription"),
+            ({"records": 1}, "needs a topic or an id"),
+            ({"id": "s"}, "records"),
+            ({"id": "s", "records": -1}, "whole number"),
+        ):
+            refused = await client.ask(command="CREDIT", **wrong)
+            assert (refused["event"], refused["code"]) == ("error", "bad_command")
+            assert why in refused["message"], refused
+        refused = await client.ask(command="SUB", topic="t", group="g", credit=1)
+        assert (refused["code"], refused["field"]) == ("bad_command", "credit")
+        assert "prefetch" in refused["message"]
 
 
 async def test_help_is_given() -> None:

@@ -33,10 +33,13 @@ class Outlet:
             await self.wrote.wait()
 
 
-def stream(subscription: Any, outlet: Outlet, group: str | None = None) -> LineStream:
+def stream(
+    subscription: Any, outlet: Outlet, group: str | None = None, credit: int | None = None, name: str | None = None
+) -> LineStream:
     opened = b'{"event":"subscribed"}\n'
     numbers = iter(range(1, 1_000_000))
-    return LineStream(subscription, outlet, opened, lambda _: next(numbers), topic="t", id="s", group=group, name=None)
+    about: dict[str, Any] = {"topic": "t", "id": "s", "group": group, "name": name, "credit": credit}
+    return LineStream(subscription, outlet, opened, lambda _: next(numbers), **about)
 
 
 async def test_it_says_that_it_is_open_before_anything_else() -> None:
@@ -134,3 +137,74 @@ async def test_a_failure_of_the_server_ends_it_and_is_logged(caplog: pytest.LogC
     await gone.wait()
     assert outlet.lines[-1]["code"] == "runnel_error"
     assert "ZeroDivisionError" in caplog.text
+
+
+# -- credit -----------------------------------------------------------------------------------------------------
+
+
+async def test_no_more_is_sent_than_was_asked_for() -> None:
+    async with runnel.open() as broker:
+        outlet = Outlet()
+        ours = stream(broker.subscribe("t"), outlet, credit=0)
+        await ours.open(lambda _: None)
+        await broker.topic("t").publish_many([b"%d" % n for n in range(100)])
+        sent = 0
+        for asked in (1, 2, TAKE, 5):
+            ours.allow(asked)
+            sent += asked
+            await outlet.until(1 + sent)
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert [line["offset"] for line in outlet.lines[1:]] == list(range(sent))
+            assert ours.credit == 0
+        ours.allow(1000)
+        await outlet.until(101)
+        assert ours.credit == 1000 - 28
+        await ours.close()
+
+
+async def test_a_gap_costs_nothing_and_is_told_where_it_is() -> None:
+    async with runnel.open() as broker:
+        topic = broker.topic("t", retention_count=3)
+        outlet = Outlet()
+        ours = stream(broker.subscribe("t", buffer=TAKE), outlet, credit=1)
+        await ours.open(lambda _: None)
+        for n in range(10 * TAKE):
+            await topic.publish(b"%d" % n)
+        await outlet.until(2)
+        ours.allow(1000)
+        while outlet.lines[-1].get("offset") != 10 * TAKE - 1:
+            await outlet.until(len(outlet.lines) + 1)
+        missed = [line["count"] for line in outlet.lines if line["event"] == "gap"]
+        told = [line["offset"] for line in outlet.lines if line["event"] == "message"]
+        assert missed
+        assert sum(missed) + len(told) == 10 * TAKE
+        assert told == sorted(told)
+        await ours.close()
+
+
+async def test_a_name_stands_behind_what_was_sent_and_not_behind_what_waits() -> None:
+    async with runnel.open() as broker:
+        await broker.topic("t").publish_many([b"%d" % n for n in range(10)])
+        outlet = Outlet()
+        ours = stream(broker.subscribe("t", name="me"), outlet, credit=3, name="me")
+        await ours.open(lambda _: None)
+        await outlet.until(4)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        await ours.close()
+        async with broker.subscribe("t", name="me") as again:
+            assert (await anext(again)).offset == 3
+
+
+async def test_it_ends_while_it_waits_for_credit() -> None:
+    async with runnel.open() as broker:
+        outlet, gone = Outlet(), asyncio.Event()
+        ours = stream(broker.subscribe("t"), outlet, credit=0)
+        await ours.open(lambda _: gone.set())
+        await broker.publish("t", "1")
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await ours.close()
+        await gone.wait()
+        assert [line["event"] for line in outlet.lines] == ["subscribed"]

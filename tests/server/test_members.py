@@ -4,9 +4,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from runnel.broker.broker import Broker
 from runnel.core.packing import unpack
 from runnel.server.connection import Connection
 from runnel.server.server import Server
+from runnel.testing.clock import JumpingClock
 from runnel.wire.frame import MORE, Kind
 from runnel.wire.layouts import read_grant, unsubscribe_frame
 from runnel.wire.messages import PolicyNote, Settlement, Verb, read_lapsed
@@ -99,14 +101,17 @@ async def test_a_deleted_topic_ends_its_members(raw: Raw) -> None:
     assert (await raw.error(member)).code == "topic_deleted"
 
 
-async def test_extending_a_lease_keeps_it(raw: Raw) -> None:
-    member = raw.subscribe("t", group="g", ack_wait=0.2)
-    await raw.published(raw.publish("t", b"long work"))
-    grant = await raw.grant(member)
-    here = (grant.place, grant.place + 1)
-    raw.settle(Settlement(member, grant.lease, Verb.BEGIN, *here), answered=False)
-    await raw.reply(raw.settle(Settlement(member, grant.lease, Verb.EXTEND, *here, 3600.0)))
-    await raw.reply(raw.settle(Settlement(member, grant.lease, Verb.ACK, *here)))
+async def test_extending_a_lease_keeps_it() -> None:
+    clock = JumpingClock()
+    async with serving(Broker(clock=clock)) as server, connected(server) as raw:
+        member = raw.subscribe("t", group="g", ack_wait=30.0)
+        await raw.published(raw.publish("t", b"long work"))
+        grant = await raw.grant(member)
+        here = (grant.place, grant.place + 1)
+        raw.settle(Settlement(member, grant.lease, Verb.BEGIN, *here), answered=False)
+        await raw.reply(raw.settle(Settlement(member, grant.lease, Verb.EXTEND, *here, 3600.0)))
+        await clock.advance(3000)
+        await raw.reply(raw.settle(Settlement(member, grant.lease, Verb.ACK, *here)))
 
 
 @pytest.mark.parametrize(

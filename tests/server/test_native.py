@@ -4,7 +4,7 @@ import asyncio
 import gc
 import logging
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import runnel
+from runnel.broker.broker import Broker
 from runnel.broker.group_feed import GroupFeed
 from runnel.core.errors import (
     BadBatch,
@@ -28,6 +29,7 @@ from runnel.core.packing import pack, unpack
 from runnel.core.transaction_errors import SequenceGap
 from runnel.server.connection import Connection
 from runnel.server.server import Server
+from runnel.testing.clock import JumpingClock
 from runnel.wire.frame import PREFACE, Kind, frame
 from runnel.wire.layouts import credit_frame, publish_frame, read_grant, unsubscribe_frame
 from runnel.wire.messages import (
@@ -45,7 +47,8 @@ from runnel.wire.messages import (
     settle_payload,
 )
 from tests.broker.durable import Disk, open_on
-from tests.server.raw import Raw, connected, serving
+from tests.patience import PATIENCE
+from tests.server.raw import Raw, connected, serving, until
 
 
 @pytest.fixture
@@ -248,7 +251,7 @@ async def test_a_publish_that_would_wait_for_its_own_reader_is_refused(raw: Raw)
 async def test_publish_and_wait_is_answered_when_the_reader_asked_for_more(raw: Raw) -> None:
     subscription = raw.subscribe("t")
     await raw.subscribed(subscription)
-    waiting = raw.publish("t", b"one", about=About(wait=True, timeout=10.0))
+    waiting = raw.publish("t", b"one", about=About(wait=True, timeout=3600.0))
     got = await raw.deliver(subscription)
     assert not [one for one in raw.inbox if one[0] == Kind.PUBLISHED]
     raw.credit(subscription, place=got.offset + 1)
@@ -386,13 +389,17 @@ async def test_when_a_member_vanishes_its_leases_go_to_others_at_once(server: Se
         assert unpack((await raw.grant(second)).batch).values == (b"work",)
 
 
-async def test_a_lease_that_ran_out_is_told(raw: Raw) -> None:
-    member = raw.subscribe("t", group="g", ack_wait=0.05)
-    raw.publish("t", b"slow")
-    grant = await raw.grant(member)
-    raw.settle(Settlement(member, grant.lease, Verb.BEGIN, grant.place, grant.place + 1), answered=False)
-    _, _, _, _, payload = await raw.next(Kind.LAPSED, id=member)
-    assert read_lapsed(payload) == [(grant.lease, grant.place, grant.place + 1)]
+async def test_a_lease_that_ran_out_is_told() -> None:
+    clock = JumpingClock()
+    async with serving(Broker(clock=clock)) as server, connected(server) as raw:
+        member = raw.subscribe("t", group="g", ack_wait=30.0)
+        raw.publish("t", b"slow")
+        grant = await raw.grant(member)
+        raw.settle(Settlement(member, grant.lease, Verb.BEGIN, grant.place, grant.place + 1), answered=False)
+        await raw.ask("topics")  # so that it knows
+        await clock.advance(31)
+        _, _, _, _, payload = await raw.next(Kind.LAPSED, id=member)
+        assert read_lapsed(payload) == [(grant.lease, grant.place, grant.place + 1)]
 
 
 # -- calls ------------------------------------------------------------------------------------------------------
@@ -410,7 +417,7 @@ async def test_an_unknown_call_and_wrong_arguments_are_refused_and_nothing_more(
 async def test_a_request_can_be_cancelled(raw: Raw) -> None:
     subscription = raw.subscribe("ask.me")
     await raw.subscribed(subscription)
-    waiting = raw.call("request", topic="ask.me", batch=pack([b"?"]), timeout=60.0)
+    waiting = raw.call("request", topic="ask.me", batch=pack([b"?"]), timeout=3600.0)
     assert await raw.values(subscription, 1) == [b"?"]
     assert (await raw.ask("connections"))[0]["calls"] == 2
     raw.send(frame(Kind.CANCEL, waiting))
@@ -465,7 +472,7 @@ async def test_too_many_calls_are_refused_by_name() -> None:
     async with serving(max_calls=2) as server, connected(server) as raw:
         subscription = raw.subscribe("ask")
         await raw.subscribed(subscription)
-        waiting = [raw.call("request", topic="ask", batch=pack([b"?"]), timeout=60.0) for _ in range(2)]
+        waiting = [raw.call("request", topic="ask", batch=pack([b"?"]), timeout=3600.0) for _ in range(2)]
         error = await raw.error(raw.call("topics"))
         assert isinstance(error, LimitExceeded)
         assert error.limit == "max_calls"
@@ -570,7 +577,7 @@ async def test_a_goodbye_waits_for_what_is_under_way(raw: Raw, server: Server) -
     async with connected(server) as other:
         subscription = other.subscribe("ask")
         await other.subscribed(subscription)
-        asking = raw.call("request", topic="ask", batch=pack([b"?"]), timeout=60.0)
+        asking = raw.call("request", topic="ask", batch=pack([b"?"]), timeout=3600.0)
         got = await other.deliver(subscription)
         raw.goodbye()
         inbox = unpack(got.batch).metas[0].headers["runnel-reply-to"]
@@ -612,12 +619,12 @@ async def test_a_server_that_stops_does_not_wait_for_what_waits_for_room(raw: Ra
     await raw.published(raw.publish("t", b"fits"))
     raw.publish("t", b"waits")
     await raw.ask("topics")
-    closing = asyncio.create_task(server.close(30))
+    closing = asyncio.create_task(server.close(3600))
     await raw.next(Kind.GOODBYE)
     await raw.eof()
     assert not raw.inbox, "it is not answered: the client sends it again, to the next server"
     raw.cut()
-    await asyncio.wait_for(closing, 10)
+    await asyncio.wait_for(closing, PATIENCE)
 
 
 @pytest.mark.parametrize("group", [None, "g"])
@@ -653,7 +660,7 @@ async def test_a_call_that_was_taken_back_is_over_before_the_next_one_begins(raw
     async with connected(server) as other:
         subscription = other.subscribe("ask")
         await other.subscribed(subscription)
-        asking = raw.call("request", topic="ask", batch=pack([b"?"]), timeout=60.0)
+        asking = raw.call("request", topic="ask", batch=pack([b"?"]), timeout=3600.0)
         got = await other.deliver(subscription)
         inbox = unpack(got.batch).metas[0].headers["runnel-reply-to"]
         raw.send(frame(Kind.CANCEL, asking))
@@ -694,7 +701,7 @@ async def test_nothing_is_left_of_a_client_that_vanished(server: Server, caplog:
         await raw.subscribed(blocking)
         await raw.published(raw.publish("t", b"one"))
         raw.publish("t", b"waits for room")
-        raw.call("request", topic="t", batch=pack([b"?"]), timeout=60.0)
+        raw.call("request", topic="t", batch=pack([b"?"]), timeout=3600.0)
         await raw.ask("topics")
         raw.cut()
     connections = server._serving.connections  # type: ignore[union-attr]
@@ -703,16 +710,7 @@ async def test_nothing_is_left_of_a_client_that_vanished(server: Server, caplog:
     assert statistics.subscriptions == ()
     assert [group.members for group in statistics.groups] in ([], [()])
     assert statistics.waiting_publishers == 0
-    await _until(lambda: not [name for name in server.broker._bus.catalog.logs if name.startswith("$")])  # its inbox
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    """Return when it holds: a few turns of the loop from now."""
-    for _ in range(100):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    assert condition()
+    await until(lambda: not [name for name in server.broker._bus.catalog.logs if name.startswith("$")])  # its inbox
 
 
 async def test_a_publish_that_waits_for_others_goes_with_its_client(server: Server, raw: Raw) -> None:
@@ -766,10 +764,7 @@ async def test_memory_is_free_as_soon_as_a_client_is_gone(server: Server) -> Non
                 del peer
                 raw.cut()
             await server._serving.connections.emptied()  # type: ignore[union-attr]
-        for _ in range(10):
-            await asyncio.sleep(0)
-        left = [found for ref in gone if (found := ref()) is not None]
-        assert left == []
+        await until(lambda: all(ref() is None for ref in gone))
     finally:
         gc.enable()
 
@@ -829,7 +824,7 @@ async def test_what_nobody_reads_is_not_worked_out(monkeypatch: pytest.MonkeyPat
         raw.send(b"".join(frame(Kind.CALL, id, call_payload("topics", {})) for id in ids))
         peer = [*server.serving.connections][-1] if server.serving is not None else None
         assert isinstance(peer, Connection)
-        await _until(lambda: peer.room <= 0)
+        await until(lambda: peer.room <= 0)
         await other.ask("info")
         assert peer.describe()["unsent_bytes"] <= high + one + 100
         assert len(worked_out) < 200  # the system's own buffers take some of them

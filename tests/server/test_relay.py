@@ -15,6 +15,7 @@ from runnel.server.options import ServerOptions
 from runnel.server.relay import Relay
 from runnel.wire.frame import FROM_SERVER, FrameDecoder, Kind
 from runnel.wire.trouble import read_error
+from tests.patience import PATIENCE
 from tests.server.raw import until
 
 
@@ -129,7 +130,7 @@ async def test_an_end_is_noticed_on_a_side_that_nobody_reads_from(monkeypatch: p
         says[1].write(b"x" * 3_000_000)
         await until(lambda: side._held)
         says[1].transport.abort()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await line.connections.emptied()
 
 

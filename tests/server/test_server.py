@@ -13,6 +13,7 @@ from runnel.core.packing import pack
 from runnel.server import Server, ServerOptions
 from runnel.wire.frame import Kind, frame
 from runnel.wire.messages import Goodbye, PolicyNote, Settlement, Verb, decode
+from tests.patience import PATIENCE
 from tests.server.raw import connected, serving
 
 
@@ -66,7 +67,7 @@ async def test_everybody_hears_a_goodbye_and_what_is_under_way_is_answered(tmp_p
                 if any(kind == Kind.PUBLISHED for kind, *_ in raw.inbox):
                     break
                 await raw._more()
-            closing = asyncio.ensure_future(server.close(10.0))
+            closing = asyncio.ensure_future(server.close(PATIENCE))
             for client in (raw, idle):
                 _, _, _, _, payload = await client.next(Kind.GOODBYE)
                 assert decode(Goodbye, payload).retry is not None
@@ -85,9 +86,9 @@ async def test_what_is_asked_after_the_goodbye_is_not_answered_and_nothing_is_st
     async with serving() as server, connected(server) as raw:
         id = raw.subscribe("ask")
         await raw.subscribed(id)
-        raw.call("request", topic="ask", batch=pack([b"?"]), timeout=60.0)  # keeps the connection
+        raw.call("request", topic="ask", batch=pack([b"?"]), timeout=3600.0)  # keeps the connection
         await raw.deliver(id)
-        closing = asyncio.ensure_future(server.close(10.0))
+        closing = asyncio.ensure_future(server.close(PATIENCE))
         await raw.next(Kind.GOODBYE)
         late = [raw.publish("t", b"too late"), raw.subscribe("t"), raw.call("topics")]
         raw.send(frame(Kind.PING, 0))
@@ -103,7 +104,7 @@ async def test_acks_that_were_on_their_way_still_count() -> None:
         member = raw.subscribe("t", group="g", ack_wait=3600.0)
         await raw.published(raw.publish("t", b"work"))
         grant = await raw.grant(member)
-        closing = asyncio.ensure_future(server.close(10.0))
+        closing = asyncio.ensure_future(server.close(PATIENCE))
         await raw.next(Kind.GOODBYE)
         raw.settle(Settlement(member, grant.lease, Verb.ACK, grant.place, grant.place + 1), answered=False)
         await raw.eof()
@@ -134,7 +135,7 @@ async def test_a_second_call_closes_at_once() -> None:
         await raw.ask("topics")
         first = asyncio.ensure_future(server.close(3600.0))
         await raw.next(Kind.GOODBYE)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await server.close(3600.0)
             await first
         assert server.connections == 0

@@ -13,6 +13,7 @@ from runnel.server.options import ServerOptions
 from runnel.server.server import Server
 from runnel.surface import bridge as bridging
 from runnel.surface.bridge import PATH, Bridge
+from tests.ports import free_port
 
 
 async def stored(broker: Broker, topic: str, count: int) -> list[bytes]:
@@ -130,8 +131,8 @@ async def test_a_far_side_that_is_away_for_longer_than_anybody_waits_is_waited_f
     bus: Broker, central: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bridging, "PAUSES", (0.01,))
-    server = await Server(central, ServerOptions(port=0, json_port=None)).__aenter__()
-    port = server.doors[0].port
+    port = free_port()
+    server = await Server(central, ServerOptions(port=port, json_port=None)).__aenter__()
     url = f"runnel://127.0.0.1:{port}?timeout=0.1&backoff_min=0.01&backoff_max=0.02"
     async with bus.bridge("t", to=url):
         await bus.publish("t", b"before")

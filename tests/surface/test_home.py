@@ -12,6 +12,7 @@ import pytest
 from runnel.core.errors import BrokerClosed, Forked, Full, NotSupported, UsageError
 from runnel.surface import home as module
 from runnel.surface.home import Home
+from tests.patience import PATIENCE
 
 
 def make_home() -> tuple[Home, list[str]]:
@@ -119,7 +120,7 @@ async def test_no_call_is_left_behind_however_threads_interleave() -> None:
         threads = [threading.Thread(target=lambda: list(map(home.post, [call] * each))) for _ in range(count)]
         for thread in threads:
             thread.start()
-        await asyncio.wait_for(done, 20)
+        await asyncio.wait_for(done, PATIENCE)
         for thread in threads:
             thread.join()
     finally:
@@ -132,7 +133,7 @@ async def test_what_is_posted_while_taking_is_taken_too() -> None:
     home.check_usable("this")
     again = asyncio.Event()
     home.post(lambda: home.post(again.set))
-    await asyncio.wait_for(again.wait(), 5)
+    await asyncio.wait_for(again.wait(), PATIENCE)
 
 
 async def test_a_refused_record_is_logged_and_the_rest_goes_on(caplog: pytest.LogCaptureFixture) -> None:

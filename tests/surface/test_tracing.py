@@ -4,6 +4,8 @@ import subprocess
 import sys
 import textwrap
 
+from tests.patience import PATIENCE
+
 SCRIPT = """
     import asyncio
     import runnel
@@ -44,5 +46,7 @@ SCRIPT = """
 
 
 def test_every_way_of_publishing_takes_the_trace_of_the_current_span() -> None:
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(SCRIPT)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(SCRIPT)], capture_output=True, text=True, timeout=PATIENCE
+    )
     assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr

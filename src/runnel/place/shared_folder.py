@@ -57,6 +57,7 @@ class SharedBroker(Broker):
             return await super().__aenter__()
         loop = asyncio.get_running_loop()
         began = loop.time()
+        shut = began  # when somebody who owns it and lets nobody in was not there, the last time
         while True:
             try:
                 await super().__aenter__()
@@ -66,7 +67,10 @@ class SharedBroker(Broker):
                 is_shared = said_owner(self._path).shares
                 if is_shared and await self._join():
                     return self
-                if loop.time() - began > (PATIENCE if is_shared else ALONE):
+                now = loop.time()
+                if is_shared:
+                    shut = now
+                if now - began > PATIENCE or now - shut > ALONE:
                     raise
             else:
                 self._own()
