@@ -2,7 +2,7 @@
 
 import pytest
 
-from runnel.core.histogram import BOUNDS, Histogram
+from runnel.core.histogram import BOUNDS, SYNC_BOUNDS, Histogram
 
 
 def filled(*seconds: float) -> Histogram:
@@ -51,3 +51,18 @@ def test_a_snapshot_stands_still_while_the_histogram_goes_on() -> None:
     snapshot = histogram.snapshot()
     histogram.add(1.0)
     assert (snapshot.count, histogram.snapshot().count) == (1, 2)
+
+
+def test_the_bounds_may_be_others() -> None:
+    histogram = Histogram(SYNC_BOUNDS)
+    histogram.add(0.0002)
+    assert (histogram.snapshot().bounds, histogram.snapshot().quantile(0.5)) == (SYNC_BOUNDS, 0.00025)
+
+
+def test_what_was_counted_since_is_the_difference() -> None:
+    histogram = filled(1.0, 2.0)
+    earlier = histogram.snapshot()
+    histogram.add(4.0)
+    since = histogram.snapshot().since(earlier)
+    assert (since.count, since.sum, since.quantile(0.5)) == (1, 4.0, 5.0)
+    assert earlier.since(earlier).count == 0

@@ -7,6 +7,7 @@ import pytest
 from runnel.core import transaction_errors
 from runnel.core.errors import Ended, NotNow, RunnelError, UsageError
 from runnel.core.transaction_errors import (
+    Fenced,
     MarkConflict,
     OffsetConflict,
     SequenceForgotten,
@@ -20,6 +21,20 @@ from runnel.core.transaction_errors import (
 
 # error, its branch, the facts as fields, what the message must name, the way out
 CASES: list[tuple[RunnelError, type[RunnelError], dict[str, object], list[str], str]] = [
+    (
+        Fenced("spark:q", 4, 6),
+        Ended,
+        {"mark": "spark:q", "batch": 4, "ahead": 6},
+        ["batch 4", "'spark:q'", "batch 6"],
+        "new checkpoint",
+    ),
+    (
+        StagingFull("bytes", 11, "max_staged_bytes", 10, "take less at a time"),
+        NotNow,
+        {"what": "bytes", "amount": 11, "limit_name": "max_staged_bytes", "limit": 10},
+        ["11 bytes", "max_staged_bytes is 10"],
+        "take less at a time",
+    ),
     (
         SequenceGap(0xAB, 5, 7),
         UsageError,

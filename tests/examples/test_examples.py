@@ -15,8 +15,10 @@ from textwrap import dedent
 import pytest
 
 from tests.house.project import ROOT
+from tests.patience import PATIENCE
 
-TIMEOUT = 60.0
+TIMEOUT = PATIENCE + 60.0
+SLOW = {"trades": 3 * TIMEOUT}  # it starts Spark, and three queries
 MARK = "Prints::\n"
 
 
@@ -40,7 +42,8 @@ def expected(example: Path) -> str:
 
 def run(example: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "error", str(example)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT)
+    timeout = SLOW.get(example.name, TIMEOUT)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout)
 
 
 def agrees(want: str, got: str) -> bool:

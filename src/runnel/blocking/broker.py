@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +16,7 @@ from runnel.blocking.stage import Stage
 from runnel.blocking.subscription import GroupSubscription, Subscription
 from runnel.blocking.topic import Topic
 from runnel.blocking.transaction import Transaction
+from runnel.core.bounds import TopicBounds
 from runnel.core.errors import NotSupported
 from runnel.core.position import Position
 from runnel.core.publishing import Seconds
@@ -177,6 +179,10 @@ class Broker:
         """Publish the dead letters of `topic` again to where they came from, each once; how many."""
         return self._portal.run(self._broker.replay(topic, **options))
 
+    def discard(self, topic: str, offsets: Sequence[int] | None = None) -> int:
+        """Be done with dead letters of `topic`, at `offsets` or all that are there: never put back; how many."""
+        return self._portal.run(self._broker.discard(topic, offsets))
+
     def request(self, topic: str, value: bytes | str, **options: Any) -> Record[bytes]:
         """Publish, and wait for a reply."""
         return self._portal.run(self._broker.request(topic, value, **options))
@@ -188,6 +194,14 @@ class Broker:
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
         return self._portal.run(self._broker.topics())
+
+    def bounds(self, *patterns: str, time: datetime | None = None) -> list[TopicBounds]:
+        """Where the topics of these names and patterns begin and end, by name; of all topics if none is named."""
+        return self._portal.run(self._broker.bounds(*patterns, time=time))
+
+    def place(self, places: Mapping[str, tuple[str, Position]], *, hold: bool | None = None) -> None:
+        """Store where named subscriptions stand, though nobody reads under these names: name to (topic, position)."""
+        self._portal.run(self._broker.place(places, hold=hold))
 
     def delete(self, name: str) -> None:
         """Delete a topic and its records."""

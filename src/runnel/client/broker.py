@@ -18,6 +18,7 @@ from runnel.client.address import parse
 from runnel.client.group import RemoteGroup
 from runnel.client.link import Link
 from runnel.client.options import ClientOptions
+from runnel.client.places import Places
 from runnel.client.producer import RemoteProducer
 from runnel.client.stage import RemoteStage
 from runnel.client.state import ConnectionState
@@ -60,7 +61,7 @@ HANDLES = 1024  # topics whose handles are kept
 _NO_OPTIONS = TopicOptions()
 
 
-class RemoteBroker:
+class RemoteBroker(Places):
     """Topics and subscriptions of a server. Get one from `runnel.open("runnel://host:7788")`; use it with `async with`.
 
     All that a broker in this process can do, over a connection that is made again when it is lost: subscriptions
@@ -346,16 +347,32 @@ class RemoteBroker:
         return RemoteGroup(self, name, pattern)
 
     async def replay(
-        self, topic: str, *, limit: int | None = None, where: Callable[[Record[bytes]], bool] | None = None
+        self,
+        topic: str,
+        *,
+        limit: int | None = None,
+        where: Callable[[Record[bytes]], bool] | None = None,
+        offsets: Sequence[int] | None = None,
     ) -> int:
         """Publish the dead letters of `topic` again to where they came from, each once; how many.
 
-        `where` is for a broker in this process: a server cannot run your function.
+        With `offsets`, only those. `where` is for a broker in this process: a server cannot run your function.
         """
         if where is not None:
             raise NotSupported("replay(where=...)", "the server puts them back, and cannot run your function")
-        args = {"topic": check_name(topic), "limit": None if limit is None else positive("limit", limit)}
+        args: dict[str, Any] = {
+            "topic": check_name(topic),
+            "limit": None if limit is None else positive("limit", limit),
+        }
+        if offsets is not None:  # a server of an earlier version does not know them
+            args["offsets"] = list(offsets)
         count: int = await self._link.call("replay", args, again=False)
+        return count
+
+    async def discard(self, topic: str, offsets: Sequence[int] | None = None) -> int:
+        """Be done with dead letters of `topic`, at `offsets` or all that are there: never put back; how many."""
+        args = {"topic": check_name(topic), "offsets": None if offsets is None else list(offsets)}
+        count: int = await self._link.call("discard", args, again=False)
         return count
 
     # -- handlers -----------------------------------------------------------------------------------------------

@@ -1,49 +1,28 @@
 """One connection to one server: made, greeted, kept alive, and over once it fails.
 
 Bytes in become frames; frames out are written together, once in a turn of the loop.
-Below: wire, address, surface.inherited. Above: link, which makes the next one.
+Below: wire, address, plain, surface.inherited. Above: link, which makes the next one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import ssl
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from runnel.client.address import Address
 from runnel.client.options import ClientOptions
+from runnel.client.plain import MAX_FRAME, greeting, read_greeting, reason
 from runnel.core.errors import RunnelError
-from runnel.core.network_errors import ConnectionLost, ProtocolError, Unreachable
+from runnel.core.network_errors import ConnectionLost, Unreachable
 from runnel.surface.inherited import let_go
-from runnel.wire.frame import FROM_SERVER, PREFACE, FrameDecoder, Kind, frame
-from runnel.wire.messages import VERSION, Hello, Welcome, decode, encode
+from runnel.wire.frame import FROM_SERVER, FrameDecoder, Kind, frame
+from runnel.wire.messages import Welcome
 from runnel.wire.trouble import read_error
 
 Receive = Callable[[int, int, int, int, bytes], None]
 
-MAX_FRAME = 2**31  # a server is believed, up to here: it may be told to take and send large frames
-
 _GIVEN_UP = ConnectionLost("the server", "nobody waits for it any more")
-
-
-def greeting(options: ClientOptions) -> bytes:
-    """The first bytes of a client."""
-    hello = Hello(version=VERSION, client=options.name or "python")
-    return PREFACE + frame(Kind.HELLO, 0, encode(hello))
-
-
-def read_greeting(kind: int, payload: bytes) -> Welcome:
-    """The server's answer to it, or the error that it answered."""
-    if kind == Kind.ERROR:
-        raise read_error(payload)
-    if kind != Kind.WELCOME:
-        raise ProtocolError(f"the server greets with {Kind(kind).name} instead of WELCOME")
-    welcome = decode(Welcome, payload)
-    if welcome.version != VERSION:
-        raise ProtocolError(f"the server speaks version {welcome.version}, and this client {VERSION}")
-    return welcome
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -211,14 +190,3 @@ def _secured(address: Address, options: ClientOptions) -> dict[str, Any]:
         "server_hostname": options.server_hostname or address.host,
         "ssl_handshake_timeout": options.connect_timeout,
     }
-
-
-def reason(error: Exception) -> str:
-    """Why a connection failed, in a few words."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted: {error.verify_message}"
-    if isinstance(error, ssl.SSLError):
-        return f"TLS failed: {getattr(error, 'reason', None) or error}"
-    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
-        return os.strerror(error.errno).lower()  # asyncio puts the address in its place
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runnel.core import publishing
 from runnel.core.packing import BYTES, JSON, MSGPACK, pack
-from runnel.core.publishing import Seconds, Weighed, check_expected
+from runnel.core.publishing import Headers, Seconds, Weighed, check_expected
 from runnel.wire.messages import About
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def many(
     topic: RemoteTopic[Any],
     values: Sequence[object],
     keys: Sequence[object] | None,
-    headers: Mapping[str, str] | None,
+    headers: Headers | None,
     delay: Seconds | None,
     expires: Seconds | None,
     priority: int,
@@ -80,7 +80,7 @@ def many(
 ) -> Entry:
     """The entry of many records, in order; the caller may go on changing its own list."""
     data, metas, size, extra = publishing.many(
-        topic.name, topic._codec, values, keys, topic._traced(headers), delay, expires, priority, topic._now()
+        topic.name, topic._codec, values, keys, topic._traced_all(headers), delay, expires, priority, topic._now()
     )
     return entry_of(topic, (tuple(data), metas, size, extra), None, expected_offset)
 

@@ -2,7 +2,7 @@
 
 What is synchronous in the API (statistics, say) cannot wait for a loop that is waiting itself. Each question has
 a connection of its own, so that any thread may ask, and nothing is left behind by a fork.
-Below: wire, address. Above: link, group.
+Below: wire, plain. Above: link, group.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from contextlib import closing
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from runnel.client.address import Address
-from runnel.client.connection import MAX_FRAME, greeting, read_greeting, reason
+from runnel.client.plain import MAX_FRAME, dial, greeting, read_greeting, reason
 from runnel.core.errors import Forked, RunnelError
 from runnel.core.network_errors import NoAnswer, Unreachable
 from runnel.wire.frame import FROM_SERVER, FrameDecoder, Kind, frame
@@ -49,7 +48,7 @@ class Side:
         error: RunnelError | None = None
         for address in link.addresses:
             try:
-                with closing(self._dial(address)) as line:
+                with closing(dial(address, link.options)) as line:
                     line.settimeout(timeout)
                     return self._exchange(line, method, args, timeout)
             except Unreachable as found:
@@ -62,27 +61,6 @@ class Side:
                 error = Unreachable(str(address), reason(found))
         assert error is not None, "a link has an address"
         raise error
-
-    def _dial(self, address: Address) -> socket.socket:
-        options = self._link.options
-        line: socket.socket | None = None
-        try:
-            if address.path:
-                line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-                line.settimeout(options.connect_timeout)
-                line.connect(address.path)
-                return line
-            line = socket.create_connection((address.host, address.port), options.connect_timeout)
-            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if address.tls:
-                return options.ssl_context().wrap_socket(line, server_hostname=options.server_hostname or address.host)
-        except OSError as error:
-            if line is not None:
-                line.close()
-            is_late = isinstance(error, TimeoutError)
-            why = f"no answer within {options.connect_timeout:g} s" if is_late else reason(error)
-            raise Unreachable(str(address), why) from None
-        return line
 
     def _exchange(self, line: socket.socket, method: str, args: dict[str, Any], timeout: float | None) -> Any:
         """Greet, ask, and read until the answer."""

@@ -8,14 +8,14 @@ Below: entry, link. Above: transaction, the user.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from runnel.client import entry
 from runnel.client.entry import Entry
 from runnel.core.errors import InvalidOption, InvalidValue, NotSupported, TooLarge
-from runnel.core.publishing import Seconds
+from runnel.core.publishing import Headers, Seconds, headers_of_each
 from runnel.core.stage import StageKey, checked_key, name_of
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class RemoteStage(Generic[T]):
         values: Sequence[T | Value],
         *,
         keys: Sequence[Value | None] | None = None,
-        headers: Mapping[str, str] | None = None,
+        headers: Headers | None = None,
         delay: Seconds | None = None,
         expires: Seconds | None = None,
         priority: int = 0,
@@ -80,8 +80,9 @@ class RemoteStage(Generic[T]):
         cancelled half way, the pieces before are staged: `records` says how far it came.
 
         `ordinal` says which record of the stage the first of `values` is, counted from 0. Those that are staged
-        already are passed over, so a write whose outcome is unknown can be repeated as it was. Options as in
-        `Topic.publish_many`. Writing nothing opens the stage, so that it can be committed.
+        already are passed over, so a write whose outcome is unknown can be repeated as it was. `headers` are those of
+        every record, or a list of those of each. Other options as in `Topic.publish_many`. Writing nothing opens the
+        stage, so that it can be committed.
         """
         home = self._broker._link.home
         if not home.is_here():
@@ -96,12 +97,14 @@ class RemoteStage(Generic[T]):
             raise InvalidValue(self.topic, "list of values", values, why)
         if keys is not None and len(keys) != len(values):
             raise InvalidOption("keys", len(keys), f"there are {len(values)} values; give a key or None for each")
+        if isinstance(headers, list | tuple):
+            headers_of_each(headers, len(values))
         async with self._turn():
             self._held = None
             there = int((await self._broker._link.call("stage_state", self._named()))["records"])
             at = there if ordinal is None else self._checked(ordinal, there)
             records = 0 if values else await self._put(None, at)
-            for piece in self._pieces(values, keys, (headers, delay, expires, priority)):
+            for piece in self._pieces(values, keys, headers, (delay, expires, priority)):
                 records = await self._put(piece, at)
                 at += piece.records
             return records
@@ -146,13 +149,14 @@ class RemoteStage(Generic[T]):
         self,
         values: Sequence[object],
         keys: Sequence[object] | None,
-        rest: tuple[Mapping[str, str] | None, Seconds | None, Seconds | None, int],
+        headers: Headers | None,
+        rest: tuple[Seconds | None, Seconds | None, int],
     ) -> Iterator[Entry]:
         """The values a few at a time: as many as the last ones suggest."""
         at, step = 0, 1
         while at < len(values):
             try:
-                found = self._some(values, keys, rest, at, at + step)
+                found = self._some(values, keys, headers, rest, at, at + step)
             except TooLarge:
                 if step == 1:
                     raise
@@ -170,12 +174,14 @@ class RemoteStage(Generic[T]):
         self,
         values: Sequence[object],
         keys: Sequence[object] | None,
-        rest: tuple[Mapping[str, str] | None, Seconds | None, Seconds | None, int],
+        headers: Headers | None,
+        rest: tuple[Seconds | None, Seconds | None, int],
         first: int,
         end: int,
     ) -> Entry:
         some = None if keys is None else keys[first:end]
-        return entry.many(self._topic, values[first:end], some, *rest)
+        theirs = headers[first:end] if isinstance(headers, list | tuple) else headers
+        return entry.many(self._topic, values[first:end], some, theirs, *rest)
 
     def _state(self) -> tuple[int, int]:
         if self._held is None:

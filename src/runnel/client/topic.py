@@ -21,7 +21,7 @@ from runnel.core.errors import InvalidOption, NotSupported
 from runnel.core.options import TopicOptions
 from runnel.core.packing import BYTES, JSON, MSGPACK
 from runnel.core.position import Position, Span
-from runnel.core.publishing import Seconds, Weighed, check_expected
+from runnel.core.publishing import Headers, Seconds, Weighed, check_expected
 from runnel.wire.messages import About, encode
 
 if TYPE_CHECKING:
@@ -339,6 +339,10 @@ class RemoteTopic(Generic[T]):
     def _traced(self, headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
         tracing = self._publishing.tracing
         return tracing.traced(headers) if tracing.is_active else headers
+
+    def _traced_all(self, headers: Headers | None) -> Headers | None:
+        tracing = self._publishing.tracing
+        return tracing.traced_all(headers) if tracing.is_active else headers
 
     def _now(self) -> float:
         """The server's time: what is delayed or expires does so by its clock."""

@@ -50,7 +50,7 @@ class Slice:
         self.topic, self.epoch, self.start, self.values = topic, epoch, start, values
         self.stretches, self.metas, self.packs = stretches, metas, packs
         self._records: tuple[Record[bytes], ...] | None = None
-        self.written: Sequence[bytes] | None = None
+        self.written: Any = None
 
     def __len__(self) -> int:
         return len(self.values)

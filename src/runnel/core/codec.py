@@ -71,7 +71,7 @@ class Codec(Generic[T]):
         try:
             return self._decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ValidationFailed(topic, self.name, *_located(str(error))) from None
+            raise ValidationFailed(topic, self.name, *located(str(error))) from None
         except RecursionError:
             raise ValidationFailed(topic, self.name, "the value", "it is nested too deeply") from None
 
@@ -102,8 +102,8 @@ def check_succession(topic: str, later: Codec[Any] | Schema, earlier: Codec[Any]
         raise SchemaConflict(topic, why)
 
 
-def _located(message: str) -> tuple[str, str]:
-    """(field, what is wrong) from a message of msgspec."""
+def located(message: str) -> tuple[str, str]:
+    """The field, and what is wrong with it, from a message of msgspec."""
     found = _AT.search(message)
     path = found["path"].removeprefix("$").removeprefix(".") if found else ""
     why = message[: found.start()] if found else message

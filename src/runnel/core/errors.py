@@ -409,3 +409,19 @@ class RecordsMissed(RunnelError):
     def __init__(self, subscriber: str, gap: Gap) -> None:
         self.subscriber, self.gap = subscriber, gap
         super().__init__(f"subscriber {subscriber!r}: {gap}; drop strict=True to go on after gaps")
+
+
+class DataLost(RunnelError):
+    """Records that a query had not read are not there any more, and it was told to fail then (`failOnDataLoss`)."""
+
+    code = "data_lost"
+
+    def __init__(self, topic: str, first: int, end: int, why: str) -> None:
+        self.topic, self.first, self.end, self.why = topic, first, end, why
+        super().__init__(
+            f"offsets [{first}, {end}) of topic {topic!r} were to be read, and are lost: {why}; "
+            "with the option failOnDataLoss=false the query goes on behind them, and tells how many were lost"
+        )
+
+    def __reduce__(self) -> tuple[type[DataLost], tuple[str, int, int, str]]:
+        return DataLost, (self.topic, self.first, self.end, self.why)  # it travels from executors to the driver

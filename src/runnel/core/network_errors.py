@@ -114,6 +114,19 @@ class OriginRefused(UsageError):
         super().__init__(f"pages of {origin} may not use this server; name the origin in its http_cors if they may")
 
 
+class HostRefused(UsageError):
+    """A request came by a name that the HTTP door does not answer to: a page may have pointed it there."""
+
+    code = "host_refused"
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        super().__init__(
+            f"this server does not answer to the name {host!r}; ask for localhost or its address, or name it in its "
+            "http_hosts if it is the server's"
+        )
+
+
 class AddressInUse(UsageError):
     """Another program listens there already."""
 

@@ -6,8 +6,9 @@ Below: payload, codec. Above: broker.publisher, the client.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from itertools import repeat
 from typing import Any
 
 from runnel.core.codec import Codec
@@ -21,6 +22,9 @@ MAX_ENTRY_BYTES = 64 * 1024 * 1024
 MAX_ENTRY_RECORDS = MAX_ADMITTED
 
 Seconds = float | timedelta
+
+Headers = Mapping[str, str] | Sequence[Mapping[str, str] | None]
+"""Of every record of a list; or a list of those of each."""
 
 # Values, what each carries besides (None: none of them anything), bytes of the values, bytes of keys and headers.
 Weighed = tuple[Sequence[bytes], Sequence[Meta | None] | None, int, int]
@@ -67,13 +71,16 @@ def many(
     codec: Codec[Any] | None,
     values: Sequence[object],
     keys: Sequence[object] | None = None,
-    headers: Mapping[str, str] | None = None,
+    headers: Headers | None = None,
     delay: Seconds | None = None,
     expires: Seconds | None = None,
     priority: int = 0,
     now: float = 0.0,
 ) -> Weighed:
-    """Many records, in order, if all of them may be published. The values may still be the caller's own list."""
+    """Many records, in order, if all of them may be published. The values may still be the caller's own list.
+
+    `headers` are those of every record, or a list with the headers of each.
+    """
     if isinstance(values, bytes | bytearray | memoryview | str) or not isinstance(values, Sequence):
         raise InvalidValue(topic, "list of values", values, "publish_many takes a sequence; use publish for one value")
     if not values:
@@ -92,16 +99,31 @@ def many(
         raise TooLarge(f"a record for {topic!r}", largest, "max_record_bytes", MAX_RECORD_BYTES)
     if size > MAX_ENTRY_BYTES:
         raise TooLarge(f"a batch for {topic!r}", size, "max_entry_bytes", MAX_ENTRY_BYTES)
-    if keys is None:
+    each: Iterable[Mapping[str, str] | None]
+    if isinstance(headers, Sequence) and not isinstance(headers, str | bytes):
+        each = headers_of_each(headers, len(data))
+    elif keys is None:
         meta = meta_of(topic, None, headers, delay, expires, priority, now)
         if meta is None:
             return data, None, size, 0
         shared = [meta] * len(data)
         return data, shared, size, _weight(topic, size, shared)
-    if len(keys) != len(data):
+    else:
+        each = repeat(headers)
+    if keys is not None and len(keys) != len(data):
         raise InvalidOption("keys", len(keys), f"there are {len(data)} values; give a key or None for each")
-    metas = [meta_of(topic, key, headers, delay, expires, priority, now) for key in keys]
+    metas = [
+        meta_of(topic, key, one, delay, expires, priority, now)
+        for key, one in zip(repeat(None, len(data)) if keys is None else keys, each, strict=False)
+    ]
     return data, metas, size, _weight(topic, size, metas)
+
+
+def headers_of_each(headers: Sequence[Mapping[str, str] | None], count: int) -> Sequence[Mapping[str, str] | None]:
+    """`headers`, if they are one for each of `count` values."""
+    if len(headers) != count:
+        raise InvalidOption("headers", len(headers), f"there are {count} values; give headers or None for each")
+    return headers
 
 
 def _weight(topic: str, size: int, metas: Sequence[Meta | None]) -> int:

@@ -63,6 +63,7 @@ class JournalStatistics(msgspec.Struct, frozen=True):
 
     `free_bytes` is as of the last look, a few seconds ago at most (None: there was none yet). The disk is `low`
     below twice `min_free`, and `full` when no new segment may begin. `damage` is what scrubbing found.
+    `sync_durations` has one for each of `syncs`, in seconds.
     """
 
     segments: int
@@ -82,6 +83,7 @@ class JournalStatistics(msgspec.Struct, frozen=True):
     stages: int = 0  # that are open, and what they hold
     staged_bytes: int = 0
     archives: tuple[ArchiveStatistics, ...] = ()  # that hold, as of the last look
+    sync_durations: HistogramSnapshot = HistogramSnapshot((), (0,), 0.0)
 
 
 class TopicStatistics(msgspec.Struct, frozen=True):
@@ -109,6 +111,19 @@ class SubscriptionStatistics(msgspec.Struct, frozen=True):
     delivered: int
     dropped: int
     expired: int
+
+
+class CursorStatistics(msgspec.Struct, frozen=True):
+    """One name under which nobody reads now, and where it stands: it was left there, or it reads elsewhere (Spark).
+
+    `place` is an offset; of a pattern it is a sequence, and `lag` is None. `hold`: nothing behind it is taken away.
+    """
+
+    name: str
+    pattern: str
+    place: int
+    lag: int | None
+    hold: bool
 
 
 class MemberStatistics(msgspec.Struct, frozen=True):
@@ -167,3 +182,4 @@ class Statistics(msgspec.Struct, frozen=True):
     dropped: int
     waiting_publishers: int
     journal: JournalStatistics | None = None  # of a durable broker
+    cursors: tuple[CursorStatistics, ...] = ()  # names under which nobody reads now

@@ -112,9 +112,21 @@ class StagingFull(NotNow):
 
     code = "staging_full"
 
-    def __init__(self, what: str, amount: int, limit_name: str, limit: int) -> None:
+    def __init__(self, what: str, amount: int, limit_name: str, limit: int, advice: str = "") -> None:
         self.what, self.amount, self.limit_name, self.limit = what, amount, limit_name, limit
+        usual = "commit or drop some first (`broker.stages()` and `runnel log staged` list them), or raise the limit"
+        super().__init__(f"{amount:,} {what} would be staged, and {limit_name} is {limit:,}; {advice or usual}")
+
+
+class Fenced(Ended):
+    """A query that another one, of the same name, is ahead of: what it writes now was written already."""
+
+    code = "fenced"
+
+    def __init__(self, mark: str, batch: int, ahead: object) -> None:
+        self.mark, self.batch, self.ahead = mark, batch, ahead
         super().__init__(
-            f"{amount:,} {what} would be staged, and {limit_name} is {limit:,}; "
-            "commit or drop some first (`broker.stages()` and `runnel log staged` list them), or raise the limit"
+            f"batch {batch} of {mark!r} was to be committed, and batch {ahead} was before: another driver runs this "
+            "query, or its checkpoint is an old copy; nothing was written. Stop the one that is behind; to write "
+            "everything again, start with a new checkpoint"
         )

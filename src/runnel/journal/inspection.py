@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from runnel.core.errors import UsageError
 from runnel.core.journal_errors import FolderUnusable, JournalDamaged
@@ -68,6 +68,7 @@ class Inspection:
     manifest: Manifest
     ledger: Ledger
     history: History
+    only_durable = False  # whether it ends at the durable mark also where nobody owns the folder
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -82,12 +83,12 @@ class Inspection:
     def __repr__(self) -> str:
         return f"<Inspection of {str(self.folder)!r}, {'open' if self._lease else 'closed'}>"
 
-    def __enter__(self) -> Inspection:
+    def __enter__(self) -> Self:
         check_folder(self.folder)
         self._lease = ReadersLease(self.folder)
         try:
             self.owner = owner_of(self.folder)
-            self._take(_settled(self.storage, self.folder, up_to_mark=self.owner is not None))
+            self._take(_settled(self.storage, self.folder, up_to_mark=self.only_durable or self.owner is not None))
         except BaseException:
             self.close()
             raise
@@ -112,13 +113,13 @@ class Inspection:
         handles = Handles()
         sources = [Source(self.storage, info, handles=handles) for info in found.manifest.segments if info.sealed]
         if found.tail is not None:
-            if self.owner is None:
+            if self.owner is None and not self.only_durable:
                 self.torn_bytes = found.tail.cut_bytes
                 for entry in found.tail.unproven:  # the next owner keeps them
                     found.ledger.apply(entry.parts, entry.time)
                     add_to(found.tail.builder, entry)
                     found.tail.end = entry.end
-            elif found.manifest.fsync != "commit":
+            elif found.manifest.fsync != "commit" and not self.only_durable:
                 self.unsynced = unsynced(self.storage, found.tail.info, found.tail.end)
             tail = Source(self.storage, found.tail.info, found.tail.builder, handles)
             tail.written = found.tail.end

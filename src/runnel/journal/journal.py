@@ -15,6 +15,7 @@ from contextlib import suppress
 
 import msgspec
 
+from runnel.core.histogram import SYNC_BOUNDS, Histogram
 from runnel.core.journal_errors import DiskFull, JournalFailed
 from runnel.journal import checkpoint, manifest, mark
 from runnel.journal.draft import Draft, WriteFailed
@@ -44,6 +45,7 @@ class Journal(Segments):
         super().__init__(storage, options, found, ledger)
         self.report = RecoveryReport(clean=True)
         self.syncs = 0
+        self.sync_durations = Histogram(SYNC_BOUNDS)  # of each of them
         self.sync_seconds = 0.0  # what the first one took
         self.appended = self.appended_batches = 0  # bytes written in this life, and those of batches among them
         self.rolled: Callable[[], None] = lambda: None  # called when a segment was sealed
@@ -219,6 +221,7 @@ class Journal(Segments):
         active = self._active
         if active is None or not self._unsynced or self.failed is not None:
             return
+        began = time.perf_counter()
         try:
             active.sync()
         except OSError as error:
@@ -226,6 +229,7 @@ class Journal(Segments):
             # and a second one would then report success for bytes that are gone.
             self._fail(error)
             raise
+        self.sync_durations.add(time.perf_counter() - began)
         self.syncs += 1
         self._unsynced = 0
         self._readable()

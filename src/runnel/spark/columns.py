@@ -1,0 +1,231 @@
+"""Records as Arrow: portions in, record batches out, without looking at a record where there is nothing to see.
+
+Offsets, sequences and times are worked out from runs, all at once; topic and epoch are the same for a whole batch; of
+a column that no record has, nothing is made but its absence. Values are copied once, in C.
+Below: portion, layout, typed. Above: task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from runnel.core.packing import Unpacked
+from runnel.core.trace import HEADER as TRACE
+from runnel.spark.layout import PLAIN, Layout
+from runnel.spark.portion import Portion
+
+ROWS = 1 << 14
+"""Of one record batch, about."""
+
+BYTES = 8 << 20
+"""Of the values of one record batch, about."""
+
+SETTLE = 512
+"""Values that are worth an array of their own. The sooner they are in one, the more of them are still in the
+processor's cache, and the memory of their objects serves the next ones: to wait for a whole record batch is dearer."""
+
+NO_HEADERS: Mapping[str, str] = {}
+
+
+class Rows:
+    """Records of one topic that are about to become a record batch. `decoded`: their values will be, one by one."""
+
+    def __init__(self, topic: str, epoch: int, *, decoded: bool = False) -> None:
+        self.topic, self.epoch, self._decoded = topic, epoch, decoded
+        self.count = self.bytes = 0
+        self.values: list[bytes] = []  # if they are to be decoded; otherwise those that are in no array yet
+        self._arrays: list[pa.Array] = []
+        self.keys: list[bytes | None] | None = None  # None: nobody has one
+        self.headers: list[dict[str, str] | None] | None = None
+        self._runs: list[tuple[int, int, int, int]] = []
+        self._own_times: list[tuple[int, Sequence[int | None]]] = []  # from which row on, where they are their own
+
+    def __repr__(self) -> str:
+        return f"<Rows of {self.topic!r}, {self.count}>"
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is time to make a record batch."""
+        return self.count >= ROWS or self.bytes >= BYTES
+
+    def add(self, portion: Portion, now: float) -> None:
+        """Take in some records, less those that have expired."""
+        batch, at = portion.batch, portion.at
+        for run in portion.runs:
+            if batch.expires is None:
+                self._add(batch, at, *run)
+            else:
+                for number, expires in enumerate(batch.expires[at : at + run.count]):
+                    if expires is None or expires > now:
+                        self._add(batch, at + number, run.offset + number, run.sequence + number, run.time, 1)
+            at += run.count
+
+    def _add(self, batch: Unpacked, at: int, offset: int, sequence: int, time: int, count: int) -> None:
+        behind, before = at + count, self.count
+        whole = count == len(batch.values)
+        values = batch.values if whole else batch.values[at:behind]
+        self._keep(values)
+        self.bytes += batch.header.raw_length if whole else sum(map(len, values))
+        self._runs.append((offset, sequence, time, count))
+        if batch.keys is not None or self.keys is not None:
+            self.keys = _grown(self.keys, before, batch.keys, at, behind)
+        if batch.headers is not None or self.headers is not None:
+            self.headers = _grown(self.headers, before, batch.headers, at, behind)
+        if batch.times is not None:
+            self._own_times.append((before, batch.times[at:behind]))
+        self.count = before + count
+
+    def _keep(self, values: Sequence[bytes]) -> None:
+        if self._decoded or len(self.values) + len(values) < SETTLE:
+            self.values += values
+            return
+        if self.values:
+            self.values += values
+            values, self.values = self.values, []
+        self._arrays.append(pa.array(values, pa.binary()))
+
+    # -- columns ------------------------------------------------------------------------------------------------
+
+    def binary(self) -> pa.Array:
+        """The column of values as they are."""
+        rest = [pa.array(self.values, pa.binary())] if self.values else []
+        arrays = self._arrays + rest
+        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+    def places(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The columns offset, sequence and time (microseconds)."""
+        runs = np.array(self._runs, dtype=np.int64)
+        counts = runs[:, 3]
+        if len(runs) == 1:
+            within = np.arange(self.count, dtype=np.int64)
+        else:
+            begins = np.cumsum(counts) - counts
+            within = np.arange(self.count, dtype=np.int64) - np.repeat(begins, counts)
+        times = np.repeat(runs[:, 2], counts)
+        for row, own in self._own_times:
+            given = [(row + at, time) for at, time in enumerate(own) if time is not None]
+            if given:
+                rows, said = zip(*given, strict=True)
+                times[list(rows)] = said
+        return {
+            "offset": np.repeat(runs[:, 0], counts) + within,
+            "sequence": np.repeat(runs[:, 1], counts) + within,
+            "time": times,
+        }
+
+
+def _grown(known: list[Any] | None, before: int, column: Sequence[Any] | None, at: int, behind: int) -> list[Any]:
+    """A column and what follows, where either may not be there."""
+    grown: list[Any] = [None] * before if known is None else known
+    grown.extend([None] * (behind - at) if column is None else column[at:behind])
+    return grown
+
+
+class Columns:
+    """Makes record batches of one schema, whose columns are what `layout` says."""
+
+    def __init__(self, schema: pa.Schema, layout: Layout = PLAIN) -> None:
+        self.schema, self._layout = schema, layout
+        own = [layout.own.get(name) for name in schema.names]  # None: of the type
+        self._has_places, self._has_typed = not _PLACES.isdisjoint(own), None in own
+        self._constants: dict[tuple[str, object], pa.Array] = {}
+
+    def __repr__(self) -> str:
+        return f"<Columns {', '.join(self.schema.names)}>"
+
+    def batch(self, rows: Rows) -> pa.RecordBatch:
+        """The rows as a record batch. There is one at least."""
+        places = rows.places() if self._has_places else {}
+        typed = self._decoded(rows) if self._has_typed else {}
+        own = self._layout.own
+        arrays = [
+            self._column(field, own[field.name], rows, places)
+            if field.name in own
+            else _as(typed[field.name], field.type)
+            for field in self.schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _decoded(self, rows: Rows) -> dict[str, pa.Array]:
+        """The columns of the type. An empty value that has a key is a tombstone: nothing is left of it."""
+        typed = self._layout.typed
+        values: Sequence[bytes | None] = rows.values
+        assert typed is not None, "there are no other columns"
+        if rows.keys is not None and b"" in values:
+            both = zip(values, rows.keys, strict=True)
+            values = [None if value == b"" and key is not None else value for value, key in both]
+        made = typed.columns(values, lambda at: (rows.topic, int(rows.places()["offset"][at])))
+        return {field.name: column for field, column in zip(typed.fields, made, strict=True)}
+
+    def _column(self, field: pa.Field, name: str, rows: Rows, places: Mapping[str, Any]) -> pa.Array:
+        count = rows.count
+        if name in places:
+            return pa.array(places[name]).view(field.type)
+        if name == "value":
+            return _as(rows.binary(), field.type)
+        if name == "topic":
+            return self._constant(field, rows.topic, count)
+        if name == "epoch":
+            return self._constant(field, rows.epoch, count)
+        if name == "key":
+            return self._constant(field, None, count) if rows.keys is None else pa.array(rows.keys, field.type)
+        if rows.headers is None:
+            return self._constant(field, None if name == "traceparent" else (), count)
+        if name == "traceparent":
+            return pa.array([None if one is None else one.get(TRACE) for one in rows.headers], field.type)
+        return _maps(rows.headers, field.type)
+
+    def _constant(self, field: pa.Field, value: object, count: int) -> pa.Array:
+        """The same for every row; made once, and cut to measure."""
+        known = self._constants.get((field.name, value))
+        if known is None or len(known) < count:
+            size = max(count, ROWS)
+            if value == ():
+                known = _map_array(np.zeros(size + 1, dtype=np.int32), [], [], field.type)
+            elif value is None:
+                known = pa.nulls(size, field.type)
+            else:
+                known = pa.repeat(pa.scalar(value, field.type), size)
+            self._constants[field.name, value] = known
+        return known[:count]
+
+
+_PLACES = {"offset", "sequence", "time"}
+
+
+def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The same with the names that Spark has for what is inside of lists and maps."""
+    return column.cast(kind) if pa.types.is_nested(kind) else column
+
+
+def _maps(headers: Sequence[Mapping[str, str] | None], kind: pa.MapType) -> pa.Array:
+    """A column of maps; who has no headers has an empty one."""
+    found = [one or NO_HEADERS for one in headers]
+    ends = np.cumsum(np.fromiter(map(len, found), dtype=np.int32, count=len(found)), dtype=np.int32)
+    offsets = np.concatenate((np.zeros(1, dtype=np.int32), ends))
+    items = chain.from_iterable(one.values() for one in found)
+    return _map_array(offsets, list(chain.from_iterable(found)), list(items), kind)
+
+
+def _map_array(offsets: Any, keys: list[str], items: list[str], kind: pa.MapType) -> pa.Array:
+    made = pa.array(keys, kind.key_type), pa.array(items, kind.item_type)
+    return pa.MapArray.from_arrays(pa.array(offsets), *made, type=kind)
+
+
+def gathered(
+    portions: Iterator[Portion], topic: str, epoch: int, now: Callable[[], float], *, decoded: bool = False
+) -> Iterator[Rows]:
+    """Portions of one topic, in pieces that are worth a record batch. `decoded`: their values will be."""
+    rows = Rows(topic, epoch, decoded=decoded)
+    for portion in portions:
+        rows.add(portion, now())
+        if rows.is_full:
+            yield rows
+            rows = Rows(topic, epoch, decoded=decoded)
+    if rows.count:
+        yield rows

@@ -1,0 +1,156 @@
+"""Where a query stands in its topics, and where it was told to begin and end.
+
+A stream's offset is written to its checkpoint as JSON: the journal that it is of, and an epoch and an offset of each
+topic. Spark compares offsets as text, so the same places are always the same text.
+Below: core. Above: course, selection.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+
+from runnel.core.bounds import TopicBounds
+from runnel.core.errors import InvalidOption, OffsetOutOfRange
+from runnel.core.moment import from_micros
+from runnel.core.pattern import matches
+from runnel.core.position import Position
+
+EARLIEST, LATEST = "earliest", "latest"
+_NAMED = {-2: EARLIEST, -1: LATEST}
+
+
+class Reach(NamedTuple):
+    """How far a stream has come in a topic: everything before `offset`, from where it `began` in this life of it.
+
+    The beginning counts where the stream came upon the topic: what was gone by then was never its own.
+    """
+
+    epoch: int
+    offset: int
+    began: int = 0
+
+
+class StreamOffset(NamedTuple):
+    """How far a stream has come in each of its topics."""
+
+    journal: str
+    topics: dict[str, Reach]
+
+    @property
+    def positions(self) -> dict[str, Position]:
+        """The positions of the first records that it has not come to."""
+        return {name: Position(one.epoch, one.offset) for name, one in self.topics.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """As Spark keeps it; the same places give the same text."""
+        topics = {
+            name: list(one) if one.began else [one.epoch, one.offset] for name, one in sorted(self.topics.items())
+        }
+        return {"journal": self.journal, "topics": topics}
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> StreamOffset:
+        """What `to_json` gave. A checkpoint of something else is refused."""
+        try:
+            said = msgspec.convert(kept, _Kept)
+        except msgspec.ValidationError as error:
+            why = f"the checkpoint is not one of a runnel source ({error}); choose another checkpointLocation"
+            raise InvalidOption("checkpointLocation", "its offsets", why) from None
+        return cls(said.journal, {name: Reach(*place) for name, place in said.topics.items()})
+
+
+class _Kept(msgspec.Struct):
+    journal: str
+    topics: dict[str, Annotated[list[int], msgspec.Meta(min_length=2, max_length=3)]]
+
+
+class Where(NamedTuple):
+    """Where to begin or end: at a word, at a time, or topic by topic. `default` is for topics that are not named."""
+
+    default: str
+    time: datetime | None = None
+    topics: Mapping[str, str | int | Position] = {}
+
+    def resolve(self, bounds: Iterable[TopicBounds]) -> dict[str, Position]:
+        """The positions that it means. Bounds of a question with a time have to say where that is."""
+        return {one.topic: Position(*self._place(one)) for one in bounds}
+
+    def _place(self, one: TopicBounds) -> tuple[int, int]:
+        if self.time is not None:
+            return one.epoch, one.end if one.at is None else max(one.at, one.first)
+        said = self.topics.get(one.topic, self.default)
+        if isinstance(said, Position):
+            return said.epoch, said.offset
+        if isinstance(said, str):
+            return one.epoch, one.first if said == EARLIEST else one.end
+        if said > one.end:
+            raise OffsetOutOfRange(one.topic, said, one.first, one.end)
+        return one.epoch, said
+
+
+def read_where(option: str, text: str | None, default: str, patterns: Iterable[str]) -> Where:
+    """What `startingOffsets` or `endingOffsets` says: a word, a time, or JSON by topic."""
+    if text is None:
+        return Where(default)
+    said = text.strip()
+    if said.lower() in (EARLIEST, LATEST):
+        return Where(_allowed(option, said.lower()))
+    if said.startswith("{"):
+        return Where(default, None, _by_topic(option, said, tuple(patterns)))
+    return Where(default, _time(option, said))
+
+
+def _allowed(option: str, word: str) -> str:
+    if option == "endingOffsets" and word == EARLIEST:
+        raise InvalidOption(option, word, "a read that ends where it begins has nothing to read")
+    return word
+
+
+def _time(option: str, text: str) -> datetime:
+    if text.isascii() and text.isdigit():
+        try:
+            return from_micros(int(text) * 1000)
+        except OverflowError:
+            raise InvalidOption(option, text, "that is no time: milliseconds since 1970 are expected") from None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        why = 'expected earliest, latest, {"topic": 17}, or a time: 2026-01-02T03:04:05Z, or milliseconds since 1970'
+        raise InvalidOption(option, text, why) from None
+    if time.tzinfo is None:
+        raise InvalidOption(option, text, "give the time a zone, such as 2026-01-02T03:04:05Z")
+    return time.astimezone(UTC)
+
+
+def _by_topic(option: str, text: str, patterns: tuple[str, ...]) -> dict[str, str | int | Position]:
+    try:
+        said = json.loads(text)
+    except ValueError as error:
+        raise InvalidOption(option, text, f"it is not JSON: {error}") from None
+    found: dict[str, str | int | Position] = {}
+    for topic, place in said.items():
+        if not topic or not any(matches(one, topic) for one in patterns):
+            raise InvalidOption(option, topic, f"the query does not read it: its topics are {', '.join(patterns)}")
+        found[topic] = _of_one(option, topic, place)
+    return found
+
+
+def _of_one(option: str, topic: str, place: object) -> str | int | Position:
+    if isinstance(place, str) and place.lower() in (EARLIEST, LATEST):
+        return _allowed(option, place.lower())
+    if isinstance(place, int) and not isinstance(place, bool):
+        if place in _NAMED:
+            return _allowed(option, _NAMED[place])
+        if place >= 0:
+            return place
+    if isinstance(place, dict) and place.keys() == {"epoch", "offset"}:
+        epoch, offset = place["epoch"], place["offset"]
+        if isinstance(epoch, int) and isinstance(offset, int) and epoch >= 0 and offset >= 0:
+            return Position(epoch, offset)
+    why = f'topic {topic!r}: expected an offset, -2 (earliest), -1 (latest), or {{"epoch": 1, "offset": 17}}'
+    raise InvalidOption(option, place, why)

@@ -1,0 +1,254 @@
+"""What a query may say to the format `runnel`: checked when it is said, on the driver.
+
+Spark hands options over as text, and writes their names as it likes; here they are matched without looking at case, and
+one that nobody knows is refused with the nearest one that there is. `repr` shows no secrets: plans and logs do.
+Below: core. Above: offsets, reading, and the readers and writers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import msgspec
+
+from runnel.core.errors import InvalidOption
+from runnel.core.pattern import check_pattern
+
+SECRET = ("token", "tlskey")
+"""What no plan, log or error shows, in lower case."""
+
+SPARKS_OWN = ("checkpointlocation", "queryname", "outputmode", "trigger")
+"""Options that Spark hands on to sources and sinks, and that are its own."""
+
+_TLS = {"tlsCa": "ca", "tlsCert": "cert", "tlsKey": "key", "tlsServerName": "server_hostname", "tlsVerify": "verify"}
+
+
+def _whole(name: str, text: str, least: int = 1) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise InvalidOption(name, text, f"expected a whole number, {least} or more")
+    return value
+
+
+def _size(name: str, text: str) -> int:
+    """Bytes: a number, or one with k, m or g behind it, as Spark writes them."""
+    short = text.strip().lower().removesuffix("b")
+    factor = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}.get(short[-1:], 1)
+    number = short[:-1] if factor > 1 else short
+    if not (number.isascii() and number.isdigit()) or int(number) == 0:
+        raise InvalidOption(name, text, "expected a number of bytes above 0, such as 67108864 or 64m")
+    return int(number) * factor
+
+
+def _yes_or_no(name: str, text: str) -> bool:
+    value = {"true": True, "false": False}.get(text.strip().lower())
+    if value is None:
+        raise InvalidOption(name, text, "expected true or false")
+    return value
+
+
+def _text(name: str, text: str) -> str:
+    if not text.strip():
+        raise InvalidOption(name, text, "expected text")
+    return text
+
+
+def _topics(name: str, text: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(one.strip() for one in text.split(",") if one.strip()))
+    if not found:
+        raise InvalidOption(name, text, "name a topic or a pattern, or several with commas between them")
+    for one in found:
+        check_pattern(one)
+    return found
+
+
+def _one_of(*choices: str) -> Callable[[str, str], str]:
+    def check(name: str, text: str) -> str:
+        for choice in choices:
+            if text.strip().lower() == choice.lower():
+                return choice
+        raise InvalidOption(name, text, f"expected {' or '.join(choices)}")
+
+    return check
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where the topics are: a server (`url`, and how to reach it), or a folder (`path`)."""
+
+    url: str | None = None
+    path: str | None = None
+    client: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"<Place {self.url.partition('?')[0] if self.url else self.path!r}>"
+
+
+_PLACE: dict[str, Callable[[str, str], Any]] = {
+    "url": _text,
+    "path": _text,
+    "timeout": lambda name, text: _seconds(name, text),
+    "wait": lambda name, text: _seconds(name, text),
+    "tlsCa": _text,
+    "tlsCert": _text,
+    "tlsKey": _text,
+    "tlsServerName": _text,
+    "tlsVerify": _yes_or_no,
+}
+
+_SOURCE: dict[str, Callable[[str, str], Any]] = {
+    **_PLACE,
+    "topic": _topics,
+    "startingOffsets": _text,
+    "endingOffsets": _text,
+    "maxRecordsPerTrigger": _whole,
+    "maxBytesPerTrigger": _size,
+    "minPartitions": _whole,
+    "failOnDataLoss": _yes_or_no,
+    "cursor": _text,
+    "holdRetention": _yes_or_no,
+    "valueFormat": _one_of("bytes", "typed"),
+    "mode": _one_of("PERMISSIVE", "FAILFAST"),
+    "columnNameOfCorruptRecord": _text,
+    "decimalType": _text,
+}
+
+_SINK: dict[str, Callable[[str, str], Any]] = {
+    **_PLACE,
+    "topic": _text,
+    "mark": _text,
+    "markValue": lambda name, text: _whole(name, text, 0),
+}
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise InvalidOption(name, text, "expected a number of seconds above 0")
+    return value
+
+
+class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a reader was told.
+
+    - `topics`: names and patterns. `starting`, `ending`: as they were written; see `offsets`.
+    - `max_records`, `max_bytes`: how much one trigger takes. Bytes are reckoned from the topic's average.
+    - `min_partitions`: into how many tasks a read is split at least, if there are as many records.
+    - `fail_on_data_loss`: whether records that are gone before they were read end the query.
+    - `cursor`, `hold`: the name under which a streaming query shows on the broker, and whether it holds retention.
+    - `typed`, `mode`, `corrupt`, `decimal`: how values of typed topics become columns.
+    """
+
+    place: Place
+    topics: tuple[str, ...]
+    starting: str | None = None
+    ending: str | None = None
+    max_records: int | None = None
+    max_bytes: int | None = None
+    min_partitions: int = 1
+    fail_on_data_loss: bool = True
+    cursor: str | None = None
+    hold: bool = False
+    typed: bool = False
+    mode: str = "PERMISSIVE"
+    corrupt: str | None = None
+    decimal: str | None = None
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> SourceOptions:
+        """The options of a read, or `InvalidOption` with what is wrong."""
+        said = _read(given, _SOURCE, "source")
+        topics = said.get("topic")
+        if topics is None:
+            raise InvalidOption("topic", None, "name the topic to read, or a pattern; several with commas between them")
+        if said.get("holdRetention") and "cursor" not in said:
+            raise InvalidOption("holdRetention", "true", "what holds retention has a name: give the option cursor, too")
+        _check_typed(said)
+        return cls(
+            place=_place(said),
+            topics=topics,
+            starting=said.get("startingOffsets"),
+            ending=said.get("endingOffsets"),
+            max_records=said.get("maxRecordsPerTrigger"),
+            max_bytes=said.get("maxBytesPerTrigger"),
+            min_partitions=said.get("minPartitions", 1),
+            fail_on_data_loss=said.get("failOnDataLoss", True),
+            cursor=said.get("cursor"),
+            hold=said.get("holdRetention", False),
+            typed=said.get("valueFormat") == "typed",
+            mode=said.get("mode", "PERMISSIVE"),
+            corrupt=said.get("columnNameOfCorruptRecord"),
+            decimal=said.get("decimalType"),
+        )
+
+
+def _check_typed(said: Mapping[str, Any]) -> None:
+    """Raise for what only typed values have, where they are not."""
+    if said.get("valueFormat") != "typed":
+        for name in ("mode", "columnNameOfCorruptRecord", "decimalType"):
+            if name in said:
+                raise InvalidOption(name, said[name], "it is about typed values: give valueFormat='typed', too")
+    elif said.get("mode") == "FAILFAST" and "columnNameOfCorruptRecord" in said:
+        bad = said["columnNameOfCorruptRecord"]
+        raise InvalidOption(
+            "columnNameOfCorruptRecord", bad, "with FAILFAST such a record is an error, and has no column"
+        )
+
+
+class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a writer was told.
+
+    - `topic`: where all rows go; None: where their column `topic` says.
+    - `mark`, `mark_value`: of a batch write, what makes it safe to repeat; see `Transaction.mark`.
+    """
+
+    place: Place
+    topic: str | None = None
+    mark: str | None = None
+    mark_value: int | None = None
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> SinkOptions:
+        """The options of a write, or `InvalidOption` with what is wrong."""
+        said = _read(given, _SINK, "sink")
+        if ("mark" in said) != ("markValue" in said):
+            there, missing = ("mark", "markValue") if "mark" in said else ("markValue", "mark")
+            raise InvalidOption(there, said[there], f"give {missing}, too: one is the name, the other its value")
+        return cls(place=_place(said), topic=said.get("topic"), mark=said.get("mark"), mark_value=said.get("markValue"))
+
+
+def _read(given: Mapping[str, str], known: Mapping[str, Callable[[str, str], Any]], what: str) -> dict[str, Any]:
+    """What was said, by its proper name and as what it is."""
+    proper = {name.lower(): name for name in known}
+    said: dict[str, Any] = {}
+    for written, text in given.items():
+        name = proper.get(written.lower())
+        if name is not None:
+            said[name] = known[name](name, text)
+        elif written.lower() not in SPARKS_OWN:
+            shown = "(not shown)" if written.lower() in SECRET else text
+            close = get_close_matches(written.lower(), proper, 1)
+            meant = f"did you mean {proper[close[0]]!r}?" if close else f"there are {', '.join(sorted(known))}"
+            raise InvalidOption(written, shown, f"the {what} has no such option; {meant}")
+    return said
+
+
+def _place(said: Mapping[str, Any]) -> Place:
+    if ("url" in said) == ("path" in said):
+        wrong = "give one of them, not both" if "url" in said else "give one of them"
+        raise InvalidOption(
+            "url", said.get("url"), f"{wrong}: url='runnel://host:7788' for a server, path='data/' for a folder"
+        )
+    client = {short: said[name] for name, short in _TLS.items() if name in said}
+    client |= {name: said[name] for name in ("timeout", "wait") if name in said}
+    if client and "path" in said:
+        first = next(name for name in (*_TLS, "timeout", "wait") if name in said)
+        raise InvalidOption(first, "(not shown)", "it is about a server, and the option path names a folder")
+    return Place(said.get("url"), said.get("path"), client)

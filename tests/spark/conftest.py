@@ -1,0 +1,49 @@
+"""One Spark session for all tests that need one, small and quick: it takes seconds to start and a gigabyte to live."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import runnel.spark
+from tests.spark.driver import without_coverage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+QUICK = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.default.parallelism": "2",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Xshare:auto -XX:+UseSerialGC",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.sql.streaming.stopTimeout": "30s",
+    "spark.log.level": "ERROR",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.streaming.pollingDelay": "5ms",
+}
+"""Settings for tests, in this process or another: `runnel.spark.session(master="local[2]", **QUICK)`."""
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
+    """The session that tests share. Who needs another way of running Spark starts another process."""
+    folder = tmp_path_factory.mktemp("spark")
+    # Tasks run in other processes, which see no pythonpath of pytest's.
+    root = str(Path(__file__).parents[2])
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    measured = {name: os.environ.pop(name) for name in [*os.environ] if name not in without_coverage(os.environ)}
+    session = runnel.spark.session(
+        "tests",
+        "local[2,2]",  # a task that fails is tried once more
+        **QUICK,
+        **{"spark.local.dir": str(folder / "local"), "spark.sql.warehouse.dir": str(folder / "warehouse")},
+    )
+    os.environ.update(measured)  # what Java has started from, it hands on
+    yield session
+    session.stop()

@@ -1,0 +1,156 @@
+"""Readings in a test: journals that much happened to, and what is read of them record by record."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from datetime import datetime
+from pathlib import Path
+from threading import Thread
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+import runnel
+from runnel.core.bounds import TopicBounds
+from runnel.core.pattern import matches
+from runnel.core.record import Meta
+from runnel.journal.found import Lost
+from runnel.journal.os_storage import OsStorage
+from runnel.server import Server, ServerOptions
+from runnel.spark.portion import Portion
+from runnel.spark.ranges import OffsetRange
+from runnel.spark.reading import Reading
+from tests.journal.cleaning_rig import Seen, World
+
+T = TypeVar("T")
+
+
+class Row(NamedTuple):
+    """One record, as far as columns tell of it."""
+
+    offset: int
+    sequence: int
+    time: int
+    key: bytes | None
+    value: bytes
+    headers: dict[str, str]
+
+
+_PLAIN = Meta()
+
+
+def row_of(one: Seen) -> Row:
+    """What is to be read of a record that was published."""
+    time = one.time if one.client_time is None else one.client_time
+    return Row(one.offset, one.sequence, time, one.meta.key, one.value, dict(one.meta.headers))
+
+
+def rows_of(found: Iterable[Portion | Lost], wanted: OffsetRange) -> list[Row | Lost]:
+    """What was read of a range, record by record."""
+    rows: list[Row | Lost] = []
+    for one in found:
+        if isinstance(one, Lost):
+            rows.append(one)
+            continue
+        batch, at = one.batch, one.at
+        for run in one.runs:
+            assert wanted.first <= run.offset <= run.offset + run.count <= wanted.end
+            for number in range(run.count):
+                meta = batch.metas.get(at + number, _PLAIN)
+                own = None if batch.times is None else batch.times[at + number]
+                rows.append(
+                    Row(
+                        run.offset + number,
+                        run.sequence + number,
+                        run.time if own is None else own,
+                        meta.key,
+                        batch.values[at + number],
+                        dict(meta.headers),
+                    )
+                )
+            at += run.count
+    return rows
+
+
+def read_all(reading: Reading, topic: str) -> list[Row | Lost]:
+    """Everything that a topic has now."""
+    (one,) = reading.bounds([topic])
+    wanted = OffsetRange(topic, one.epoch, one.first, one.end)
+    return rows_of(reading.read(wanted), wanted)
+
+
+def world(folder: Path, seed: int) -> World:
+    """A journal in a folder, to which much will happen."""
+    return World(seed, OsStorage(folder))
+
+
+def expected(made: World, topic: str, first: int = 0, end: int = 1 << 62) -> list[Row]:
+    """What a world's topic holds in [first, end)."""
+    (known,) = [one for one in made.journal.ledger.topics.values() if one.name == topic]
+    wanted = made.wanted(made.journal.ledger)
+    return [row_of(one) for one in wanted if one.topic == known.id and first <= one.offset < end]
+
+
+class Shelf:
+    """A reading of topics that a test puts there."""
+
+    def __init__(self, *bounds: TopicBounds, journal: str = "j") -> None:
+        self.topics = {one.topic: one for one in bounds}
+        self.journal = journal
+        self.times: dict[datetime, dict[str, int]] = {}
+
+    def put(self, *bounds: TopicBounds) -> None:
+        """Have topics, in the place of those of the same names."""
+        self.topics |= {one.topic: one for one in bounds}
+
+    def bounds(self, patterns: Sequence[str], time: datetime | None = None) -> list[TopicBounds]:
+        """What is there of these names and patterns."""
+        found = [self.topics[name] for name in sorted(self.topics) if any(matches(one, name) for one in patterns)]
+        if time is None:
+            return found
+        return [msgspec.structs.replace(one, at=self.times[time].get(one.topic, one.end)) for one in found]
+
+    def read(self, wanted: OffsetRange) -> Iterator[Portion | Lost]:
+        """Nothing: no test asks for it."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Served:
+    """A broker of a folder, and its server, in a thread of their own."""
+
+    def __init__(self, folder: Path, port: int = 0, **options: Any) -> None:
+        self._folder, self._port, self._options = folder, port, options
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, daemon=True)
+
+    def __enter__(self) -> Served:
+        self._thread.start()
+        self.run(self._open())
+        return self
+
+    def __exit__(self, *how: object) -> None:
+        self.run(self._held.aclose())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _open(self) -> None:
+        self._held = AsyncExitStack()
+        self.broker = await self._held.enter_async_context(runnel.open(self._folder, **self._options))
+        options = ServerOptions(port=self._port, json_port=None)
+        self.server = await self._held.enter_async_context(Server(self.broker, options))
+        assert self.server.serving is not None
+        self.url = self.server.serving.doors[0].url
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something with the broker."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+    def publish_many(self, topic: str, values: Sequence[bytes]) -> None:
+        """Publish some records together."""
+        self.run(self.broker.topic(topic).publish_many(values))

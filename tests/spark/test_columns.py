@@ -1,0 +1,140 @@
+"""Records as Arrow: every column says what the record says, with and without keys, headers, holes and expired ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runnel.core.packing import pack, unpack
+from runnel.core.record import Meta
+from runnel.journal.merged import Run
+from runnel.spark import columns as module
+from runnel.spark.columns import Columns, Rows, gathered
+from runnel.spark.portion import Portion, placed
+
+SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("epoch", pa.int64(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("sequence", pa.int64(), nullable=False),
+        pa.field("time", pa.timestamp("us", "UTC"), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("headers", pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False)), nullable=False),
+        pa.field("traceparent", pa.string()),
+    ]
+)
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def table(portions: Sequence[Portion], schema: pa.Schema = SCHEMA, now: float = 0.0) -> list[dict[str, Any]]:
+    rows = Rows("orders", 7)
+    for one in portions:
+        rows.add(one, now)
+    return Columns(schema).batch(rows).to_pylist() if rows.count else []
+
+
+METAS = st.one_of(
+    st.none(),
+    st.builds(
+        Meta,
+        key=st.one_of(st.none(), st.binary(max_size=4)),
+        headers=st.dictionaries(st.sampled_from(["a", "b", "traceparent"]), st.text(max_size=3), max_size=3),
+    ),
+)
+BATCH = st.lists(
+    st.tuples(st.binary(max_size=6), METAS, st.one_of(st.none(), st.integers(0, 99))), min_size=1, max_size=5
+)
+
+
+@given(st.lists(st.tuples(BATCH, st.integers(0, 9)), min_size=1, max_size=6))
+def test_every_column_says_what_the_records_say(batches: list[tuple[list[Any], int]]) -> None:
+    portions, wanted, offset = [], [], 5
+    for records, hole in batches:
+        offset += hole
+        values, metas, times = zip(*records, strict=True)
+        portions.append(placed(unpack(pack(values, list(metas), times=list(times))), offset, offset * 10, 1000 + hole))
+        for number, (value, meta, time) in enumerate(records):
+            headers = dict(meta.headers) if meta else {}
+            wanted.append(
+                {
+                    "topic": "orders",
+                    "epoch": 7,
+                    "offset": offset + number,
+                    "sequence": offset * 10 + number,
+                    "time": 1000 + hole if time is None else time,
+                    "key": meta.key if meta else None,
+                    "value": value,
+                    "headers": list(headers.items()),
+                    "traceparent": headers.get("traceparent"),
+                }
+            )
+        offset += len(records)
+    found = table(portions)
+    for one in found:
+        one["time"] = one["time"].timestamp() * 1_000_000
+    assert found == [{**one, "time": pytest.approx(one["time"])} for one in wanted]
+
+
+def test_an_absent_column_is_made_without_looking_at_records() -> None:
+    (found,) = table([placed(unpack(pack([b"v"])), 0, 0, 0)])
+    assert (found["key"], found["headers"], found["traceparent"]) == (None, [], None)
+
+
+def test_a_trace_is_a_column_of_its_own() -> None:
+    found = table([placed(unpack(pack([b"v", b"w"], [Meta(headers={"traceparent": TRACE}), None])), 0, 0, 0)])
+    assert [one["traceparent"] for one in found] == [TRACE, None]
+
+
+def test_what_has_expired_does_not_come() -> None:
+    metas = [None, Meta(expires=50.0), Meta(expires=150.0), None]
+    batch = unpack(pack([b"a", b"b", b"c", b"d"], metas))
+    found = table([Portion(batch, [Run(0, 0, 0, 2), Run(10, 20, 0, 2)])], now=100.0)
+    assert [(one["offset"], one["sequence"], one["value"]) for one in found] == [
+        (0, 0, b"a"),
+        (10, 20, b"c"),
+        (11, 21, b"d"),
+    ]
+    assert table([placed(unpack(pack([b"a"], [Meta(expires=1.0)])), 0, 0, 0)], now=2.0) == []
+
+
+def test_fewer_columns_in_another_order_can_be_had() -> None:
+    schema = pa.schema([SCHEMA.field("value"), SCHEMA.field("offset")])
+    assert table([placed(unpack(pack([b"a", b"b"])), 3, 0, 0)], schema) == [
+        {"value": b"a", "offset": 3},
+        {"value": b"b", "offset": 4},
+    ]
+    assert table([placed(unpack(pack([b"a"])), 3, 0, 0)], pa.schema([SCHEMA.field("topic")])) == [{"topic": "orders"}]
+
+
+def test_a_part_of_a_batch_is_a_part_of_every_column() -> None:
+    batch = unpack(pack([b"a", b"b", b"c"], [Meta(key=b"%d" % at) for at in range(3)]))
+    (found,) = table([Portion(batch, [Run(1, 1, 1, 1)], at=1)])
+    assert (found["value"], found["key"], found["offset"]) == (b"b", b"1", 1)
+
+
+def test_record_batches_are_neither_tiny_nor_huge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ROWS", 100)
+    monkeypatch.setattr(module, "BYTES", 1000)
+    small = [placed(unpack(pack([b"x"] * 30)), at * 30, 0, 0) for at in range(10)]
+    assert [rows.count for rows in gathered(iter(small), "t", 1, lambda: 0.0)] == [120, 120, 60]
+    large = [placed(unpack(pack([bytes(600)] * 2)), at * 2, 0, 0) for at in range(3)]
+    assert [rows.count for rows in gathered(iter(large), "t", 1, lambda: 0.0)] == [2, 2, 2]
+    assert list(gathered(iter(()), "t", 1, lambda: 0.0)) == []
+
+
+def test_a_constant_column_is_as_long_as_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ROWS", 2)
+    made = Columns(SCHEMA)
+    for count in (1, 5, 3):
+        rows = Rows("t", 1)
+        rows.add(placed(unpack(pack([b"x"] * count)), 0, 0, 0), 0.0)
+        batch = made.batch(rows)
+        assert batch.num_rows == count
+        batch.validate(full=True)

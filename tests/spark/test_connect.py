@@ -1,0 +1,22 @@
+"""Through Spark Connect: the format is found and works as in a session of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.patience import PATIENCE
+from tests.spark.driver import Driver
+from tests.spark.rig import Served
+from tests.spark.test_staging import everything
+
+
+def test_a_connect_session_writes_reads_and_streams(tmp_path: Path) -> None:
+    with Served(tmp_path / "data") as served:
+        with Driver("tests.spark.connect_job", served.url, log=tmp_path / "log", SPARK_REMOTE="local[2]") as job:
+            job.process.wait(PATIENCE)
+            told = (tmp_path / "log").read_text()
+            assert job.process.returncode == 0, told[-4000:]
+        said = dict(line.split(" ", 1) for line in told.splitlines() if line.split(" ")[0].isupper() and " " in line)
+        assert said["SESSION"].startswith("pyspark.sql.connect")
+        assert (said["READ"], said["REFUSED"]) == ("1000 10", "True")
+        assert sorted(int(one.value) for one in everything(served, "out")) == [*range(1000)]

@@ -1,0 +1,137 @@
+"""From a topic to Parquet, each record once: though the driver is killed, and the broker, and the cleaner is at work.
+
+Judged by offsets: those in the table's files against those that the topic holds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from time import monotonic, sleep
+
+import pyarrow.parquet as pq
+import pytest
+
+import runnel.blocking
+from runnel.core.network_errors import Unreachable
+from tests.patience import PATIENCE
+from tests.ports import free_port
+from tests.spark.archiving import TRIGGER, committed
+from tests.spark.driver import Driver
+from tests.spark.test_stream_reader import TOO_SLOW
+
+RECORDS = 18 * TRIGGER
+KILLS = 4
+SEED = 11
+
+
+class Serving:
+    """The server, which may be killed and comes back."""
+
+    def __init__(self, folder: Path, log: Path) -> None:
+        self.folder, self._log, self._port = folder, log, free_port()
+        self.url = f"runnel://127.0.0.1:{self._port}"
+        self._running: Driver | None = None
+
+    def start(self) -> None:
+        self._running = Driver("tests.spark.serving", self.folder, self._port, log=self._log)
+        end = monotonic() + PATIENCE
+        while True:
+            try:
+                with runnel.blocking.open(self.url):
+                    return
+            except Unreachable:
+                assert monotonic() < end, self._running.told()
+                sleep(0.02)
+
+    def kill(self) -> None:
+        assert self._running is not None
+        self._running.kill()
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    made = Serving(tmp_path / "journal", tmp_path / "server.log")
+    made.start()
+    yield made
+    made.kill()
+
+
+def publish(url: str) -> None:
+    """Records one by one and by many."""
+    with runnel.blocking.open(url, timeout=PATIENCE) as broker:
+        wanted = broker.topic("in")
+        for first in range(0, RECORDS, 12):
+            wanted.publish_many([b"%d" % at for at in range(first, first + 11)])
+            wanted.publish(b"%d" % (first + 11))
+
+
+def litter(url: str, stop: threading.Event) -> None:
+    """What nobody wants, between the records and as long as the test lasts: the cleaner takes it away."""
+    with runnel.blocking.open(url, timeout=PATIENCE) as broker:
+        junk = broker.topic("junk", retention_count=10)
+        while not stop.wait(0.02):
+            junk.publish_many([bytes(500)] * 20)
+
+
+def until(driver: Driver, happened: Callable[[], bool]) -> None:
+    """Wait until something has happened, or the driver has come to its end."""
+    late = monotonic() + 2 * PATIENCE
+    while driver.is_alive and not happened():
+        assert monotonic() < late, driver.told()
+        sleep(0.005)
+
+
+def test_four_kills_of_the_driver_and_two_of_the_broker_neither_lose_nor_repeat_a_record(
+    serving: Serving, tmp_path: Path
+) -> None:
+    random = Random(SEED)
+    checkpoint, table = tmp_path / "checkpoint", tmp_path / "table"
+    places = [f"url={serving.url}", f"path={serving.folder}"]  # one query may go on from either
+
+    def triggers() -> int:
+        return len(list((checkpoint / "commits").glob("[0-9]*")))
+
+    def begun() -> int:
+        return len(list((checkpoint / "offsets").glob("[0-9]*")))
+
+    stop = threading.Event()
+    littering = threading.Thread(target=litter, args=(serving.url, stop))
+    publishing = threading.Thread(target=publish, args=(serving.url,))
+    littering.start()
+    publishing.start()
+    try:
+        for kill in range(KILLS):
+            done = triggers()
+            arguments = (places[kill % 2], checkpoint, table)
+            with Driver("tests.spark.archiving", *arguments, log=tmp_path / "driver.log") as driver:
+                if kill in (1, 2):  # the broker goes under a running query, and comes back
+                    until(driver, lambda at=done: begun() > at)  # type: ignore[misc]
+                    serving.kill()
+                    serving.start()
+                # Between the offsets of a trigger and its commit, or anywhere near.
+                wanted = done + random.randint(1, 2)
+                until(driver, lambda at=wanted: triggers() >= at or begun() > at)  # type: ignore[misc]
+                sleep(random.uniform(0, 0.3))
+                driver.kill()
+        publishing.join(2 * PATIENCE)
+        assert not publishing.is_alive()
+        for _ in range(3):
+            with Driver("tests.spark.archiving", places[0], checkpoint, table, log=tmp_path / "driver.log") as driver:
+                until(driver, lambda: False)
+                if driver.process.returncode and TOO_SLOW in driver.told():
+                    continue
+                assert driver.process.returncode == 0, driver.told()
+                break
+    finally:
+        stop.set()
+        publishing.join()
+        littering.join()
+    found = [row for file in committed(table) for row in pq.read_table(file).to_pylist()]
+    assert sorted(row["offset"] for row in found) == list(range(RECORDS))
+    assert {row["offset"]: row["value"] for row in found} == {at: str(at) for at in range(RECORDS)}
+    assert len({row["epoch"] for row in found}) == 1
+    assert triggers() >= RECORDS // TRIGGER
+    assert any("-" in segment.stem for segment in serving.folder.glob("*.seg")), "the cleaner had nothing to do"

@@ -1,0 +1,147 @@
+"""The columns of a query: a record's own and those of its type, looked up once, and beside each other by name."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from runnel.core.bounds import TopicBounds
+from runnel.core.codec import Codec, Schema
+from runnel.core.errors import InvalidOption
+from runnel.core.packing import pack, unpack
+from runnel.core.record import Meta
+from runnel.spark.columns import Columns, Rows
+from runnel.spark.layout import PLAIN, Layout, digits_of, layout_of, pinned
+from runnel.spark.options import SourceOptions
+from runnel.spark.portion import placed
+from runnel.spark.schema import COLUMNS, spark_schema
+from runnel.spark.typed import Typed
+from runnel.spark.typed_schema import Digits
+from tests.spark.rig import Served, Shelf
+
+
+class Part(msgspec.Struct):
+    name: str
+    grams: list[float] = []
+
+
+class Order(msgspec.Struct):
+    id: int
+    time: str
+    parts: list[Part] = []
+    notes: dict[str, list[int]] = {}
+
+
+class Other(msgspec.Struct):
+    id: int
+
+
+def schema(type_: Any, encoding: str = "json") -> Schema:
+    return Schema(encoding, Codec(type_, encoding).schema)
+
+
+def layout(type_: Any, bad: str | None = "_corrupt_record") -> Layout:
+    return Layout(Typed(schema(type_), bad=bad))
+
+
+def options(**said: str) -> SourceOptions:
+    return SourceOptions.parse({"path": "data", "topic": "orders.*", "valueFormat": "typed", **said})
+
+
+def test_records_as_they_are_have_their_own_columns_alone() -> None:
+    assert PLAIN.own == {name: name for name in COLUMNS}
+    assert PLAIN.spark() == spark_schema()
+    assert layout_of(SourceOptions.parse({"path": "nowhere", "topic": "t"})) is PLAIN
+
+
+def test_the_fields_of_the_type_stand_in_the_place_of_the_value() -> None:
+    assert layout(Other).spark().fieldNames() == [
+        *(name for name in COLUMNS if name != "value"),
+        *("id", "_corrupt_record"),
+    ]
+    assert layout(Other, bad=None).spark().fieldNames()[-1] == "id"
+    assert layout(list[int], bad=None).spark().fieldNames()[-1] == "value"
+
+
+def test_a_column_of_the_record_gives_way_to_a_field_of_its_name_whatever_its_case() -> None:
+    made = layout(Order)
+    assert "_time" in made.own
+    assert "time" not in made.own
+    both = layout(msgspec.defstruct("Both", [("Offset", int), ("_offset", int)]))
+    assert [shown for shown, name in both.own.items() if name == "offset"] == ["__offset"]
+
+
+def test_what_arrow_makes_is_what_spark_was_told_to_the_letter_and_inside_too() -> None:
+    made = pickle.loads(pickle.dumps(layout(Order)))
+    arrow = to_arrow_schema(made.spark(), timezone="UTC")
+    value = b'{"id": 1, "time": "noon", "parts": [{"name": "nut", "grams": [1.5]}], "notes": {"a": [1, 2]}}'
+    rows = Rows("orders", 7)
+    metas = [None, Meta(key=b"k"), None, None]
+    rows.add(placed(unpack(pack([value, b"", b"", b"{}"], metas)), 5, 5, 1000), 0.0)
+    batch = Columns(arrow, made).batch(rows)
+    batch.validate(full=True)
+    assert batch.schema.equals(arrow)
+    assert [field.type for field in batch.schema] == [column.type for column in batch.columns]
+    first, tombstone, empty, bad = batch.to_pylist()
+    assert (first["offset"], first["time"], first["_time"].microsecond) == (5, "noon", 1000)
+    assert first["parts"] == [{"name": "nut", "grams": [1.5]}]
+    assert first["notes"] == [("a", [1, 2])]
+    assert (tombstone["key"], tombstone["id"], tombstone["_corrupt_record"]) == (b"k", None, None)
+    assert (empty["id"], empty["_corrupt_record"]) == (None, b"")
+    assert (bad["id"], bad["_corrupt_record"]) == (None, b"{}")
+
+
+def test_a_query_without_fields_decodes_nothing() -> None:
+    made = layout(Order, bad=None)
+    rows = Rows("orders", 7)
+    rows.add(placed(unpack(pack([b"nonsense"])), 5, 5, 1000), 0.0)
+    assert Columns(pa.schema([pa.field("offset", pa.int64())]), made).batch(rows).to_pylist() == [{"offset": 5}]
+
+
+def bounds(name: str, type_: Any = None, encoding: str = "json") -> TopicBounds:
+    return TopicBounds(name, 1, 0, 5, schema=None if type_ is None else schema(type_, encoding))
+
+
+def test_all_topics_of_a_query_have_one_type() -> None:
+    same = Shelf(bounds("orders.eu", Order), bounds("orders.us", Order), bounds("else", Other))
+    assert pinned(same, options()) == schema(Order)
+
+
+@pytest.mark.parametrize(
+    ("topics", "why"),
+    [
+        ([], r"there is no topic 'orders\.\*' yet.*declare.*valueFormat='bytes'"),
+        ([bounds("orders.eu")], "topic 'orders.eu' has no type; declare"),
+        ([bounds("orders.eu", Order), bounds("orders.us")], "topic 'orders.us' has no type"),
+        ([bounds("orders.eu", Order), bounds("orders.us", Other)], "'orders.eu' and 'orders.us' have different types"),
+        ([bounds("orders.eu", Order), bounds("orders.us", Order, "msgpack")], "different types"),
+    ],
+)
+def test_topics_without_one_type_are_refused_with_the_way_out(topics: list[TopicBounds], why: str) -> None:
+    with pytest.raises(InvalidOption, match=why):
+        pinned(Shelf(*topics), options())
+
+
+def test_a_bad_record_has_a_column_of_a_name_that_is_free(tmp_path: Path) -> None:
+    with Served(tmp_path) as served:
+        served.run(served.broker.topic("orders.eu", Other).declare())
+        where = {"path": str(tmp_path)}
+        assert layout_of(options(**where)).spark().fieldNames()[-2:] == ["id", "_corrupt_record"]
+        assert layout_of(options(**where, columnNameOfCorruptRecord="bad")).spark().fieldNames()[-1] == "bad"
+        assert layout_of(options(**where, mode="FAILFAST")).spark().fieldNames()[-1] == "id"
+        with pytest.raises(InvalidOption, match="a field of the type has this name"):
+            layout_of(options(**where, columnNameOfCorruptRecord="ID"))
+
+
+def test_digits_are_read_as_spark_writes_them() -> None:
+    assert digits_of(None) is None
+    assert digits_of("18,4") == digits_of("decimal(18, 4)") == digits_of(" DECIMAL(18,4) ") == Digits(18, 4)
+    for text in ("18", "", "a,b", "-1,2"):
+        with pytest.raises(InvalidOption, match="such as 18,4"):
+            digits_of(text)

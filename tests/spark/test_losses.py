@@ -1,0 +1,35 @@
+"""What is lost ends a query, or is told and counted."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from runnel.core.errors import DataLost
+from runnel.spark.losses import Losses
+
+
+def test_a_loss_is_an_error_that_names_what_was_lost_and_the_way_out() -> None:
+    with pytest.raises(DataLost) as raised:
+        Losses(fail=True).tell("orders", 3, 7, "trimmed")
+    assert str(raised.value) == (
+        "offsets [3, 7) of topic 'orders' were to be read, and are lost: trimmed; "
+        "with the option failOnDataLoss=false the query goes on behind them, and tells how many were lost"
+    )
+
+
+def test_the_error_comes_from_an_executor_as_it_was() -> None:
+    error = pickle.loads(pickle.dumps(DataLost("t", 1, 2, "why")))
+    assert (error.topic, error.first, error.end, error.why) == ("t", 1, 2, "why")
+
+
+def test_losses_are_told_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    losses = Losses(fail=False)
+    losses.tell("orders", 3, 7, "trimmed")
+    losses.tell("jobs", 5, 5, "deleted")
+    assert losses.offsets == 4
+    assert caplog.records[0].message == (
+        "offsets [3, 7) of topic 'orders' are lost (trimmed); the query goes on, and has lost 4 offsets now"
+    )
+    assert repr(losses) == "<Losses, 4 offsets so far>"

@@ -1,0 +1,162 @@
+"""Reading over a connection: the records that the broker gives, up to exactly the end, whatever becomes of the line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from shutil import copytree, ignore_patterns
+from time import sleep
+
+import pytest
+
+from runnel.journal.found import Lost
+from runnel.spark import server_reading
+from runnel.spark.folder_reading import FolderReading
+from runnel.spark.ranges import OffsetRange
+from runnel.spark.server_reading import ServerReading
+from tests.spark.rig import Row, Served, read_all, rows_of
+
+CLIENT = {"timeout": 20.0, "wait": 0.0}
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    options = {"segment_bytes": 1 << 13, "clean_bytes_per_second": 1 << 30, "tombstone_age": 0, "tail_bytes": 1}
+    with Served(tmp_path, **options) as made:
+        yield made
+
+
+@pytest.fixture
+def reading(served: Served) -> Iterator[ServerReading]:
+    made = ServerReading(served.url, CLIENT)
+    yield made
+    made.close()
+
+
+async def fill(served: Served, random: Random) -> None:
+    """Topics of which some of everything happened: by many, keyed and compacted, staged, trimmed, cleaned."""
+    broker = served.broker
+    prices = broker.topic("prices", compact=True)
+    for number in range(60):
+        await prices.publish(b"%d" % number * 30, key=random.choice("abc"), headers={"n": str(number)})
+        await broker.topic("many").publish_many([random.randbytes(20) for _ in range(random.randrange(1, 90))])
+        if number % 10 == 0:
+            stage = broker.stage("many", writer="w", batch=number, part=0)
+            await stage.write([b"staged %d" % at for at in range(random.randrange(1, 90))])
+            async with broker.transaction() as tx:
+                tx.commit(stage.key)
+    await prices.publish(None, key="b")
+    await broker.topic("many").trim(100)
+
+
+def test_a_server_tells_what_its_folder_tells(served: Served, reading: ServerReading, tmp_path: Path) -> None:
+    random = Random(3)
+    served.run(fill(served, random))
+    folder = FolderReading(str(tmp_path))
+    assert reading.journal == folder.journal
+    for name in ("prices", "many"):
+        (here,), (there,) = folder.bounds([name]), reading.bounds([name])
+        assert (here.epoch, here.first, here.end) == (there.epoch, there.first, there.end)
+        for _ in range(5):
+            first = random.randint(here.first, here.end)
+            wanted = OffsetRange(name, here.epoch, first, random.randint(first, here.end))
+            assert rows_of(reading.read(wanted), wanted) == rows_of(folder.read(wanted), wanted)
+        assert [one for one in read_all(reading, name) if isinstance(one, Lost)] == []
+    folder.close()
+
+
+def test_a_range_that_ends_in_a_hole_ends(tmp_path: Path) -> None:
+    """After a crash offsets go on higher up: nothing tells where such a range ends but its end."""
+    before, after = tmp_path / "before", tmp_path / "after"
+    with Served(before, fsync="os") as served:
+        served.publish_many("t", [b"x"] * 50)
+        copytree(before, after, ignore=ignore_patterns("socket*"))  # as a crash would leave it
+    with Served(after) as served:
+        reading = ServerReading(served.url, CLIENT)
+        (bounds,) = reading.bounds(["t"])
+        assert bounds.end > 50
+        assert len(read_all(reading, "t")) == 50
+        wanted = OffsetRange("t", bounds.epoch, bounds.end - 1, bounds.end)
+        assert list(reading.read(wanted)) == []
+        reading.close()
+
+
+def test_what_has_expired_does_not_keep_a_range_from_ending(served: Served, reading: ServerReading) -> None:
+    served.publish_many("t", [b"x"] * 3)
+    served.run(served.broker.publish("t", b"late", expires=0.001))
+    sleep(0.01)  # until it has
+    assert [one.value for one in read_all(reading, "t") if isinstance(one, Row)] == [b"x"] * 3
+
+
+def test_no_record_behind_the_end_is_sent(served: Served, reading: ServerReading) -> None:
+    served.publish_many("t", [b"%d" % at for at in range(5000)])
+    (bounds,) = reading.bounds(["t"])
+    wanted = OffsetRange("t", bounds.epoch, 990, 1017)
+    assert [one.offset for one in rows_of(reading.read(wanted), wanted) if isinstance(one, Row)] == list(
+        range(990, 1017)
+    )
+
+
+def test_what_was_trimmed_is_told(served: Served, reading: ServerReading) -> None:
+    served.publish_many("t", [b"x"] * 50)
+    (bounds,) = reading.bounds(["t"])
+    served.run(served.broker.topic("t").trim(20))
+    wanted = OffsetRange("t", bounds.epoch, 10, 50)
+    lost, *rows = rows_of(reading.read(wanted), wanted)
+    assert lost == Lost(10, 20, "no longer kept (trimmed)")
+    assert len(rows) == 30
+
+
+def test_a_topic_that_was_made_again_is_another_one(served: Served, reading: ServerReading) -> None:
+    served.publish_many("t", [b"x"] * 50)
+    (bounds,) = reading.bounds(["t"])
+    served.run(served.broker.delete("t"))
+    served.publish_many("t", [b"y"] * 50)
+    (lost,) = reading.read(OffsetRange("t", bounds.epoch, 10, 50))
+    assert isinstance(lost, Lost)
+    assert (lost.first, lost.end) == (10, 50)
+    assert "deleted" in lost.reason
+
+
+def test_a_topic_that_shrank_is_told(served: Served, reading: ServerReading) -> None:
+    served.publish_many("t", [b"x"] * 50)
+    (bounds,) = reading.bounds(["t"])
+    (lost,) = reading.read(OffsetRange("t", bounds.epoch, 40, 60))
+    assert lost == Lost(40, 60, "the topic ends at offset 50: it has shrunk")
+
+
+def test_lost_connections_leave_nothing_out_and_bring_nothing_twice(
+    served: Served, reading: ServerReading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_reading, "CREDIT", 1 << 16)
+    monkeypatch.setattr(server_reading, "TAKE", 1 << 14)
+    for at in range(100):
+        served.publish_many("t", [b"%d" % (at * 100 + number) * 10 for number in range(100)])
+    (bounds,) = reading.bounds(["t"])
+    wanted = OffsetRange("t", bounds.epoch, 0, 10_000, bounds.record_bytes)
+    found: list[Row | Lost] = []
+    for number, one in enumerate(reading.read(wanted)):
+        found += rows_of([one], wanted)
+        if number % 20 == 10:
+            assert served.server.serving is not None
+            served._loop.call_soon_threadsafe(served.server.serving.connections.abort)
+    assert [one.offset for one in found if isinstance(one, Row)] == list(range(10_000))
+
+
+def test_bounds_tell_where_a_time_lies(served: Served, reading: ServerReading) -> None:
+    served.publish_many("t", [b"x"] * 5)
+    later = datetime.now(UTC) + timedelta(hours=1)
+    (bounds,) = reading.bounds(["t"], later)
+    assert bounds.at == 5
+    (bounds,) = reading.bounds(["t"], later - timedelta(hours=2))
+    assert bounds.at == 0
+    assert bounds.record_bytes == 1.0
+
+
+def test_a_closed_reading_is_closed(served: Served) -> None:
+    made = ServerReading(served.url, CLIENT)
+    assert "ServerReading" in repr(made)
+    made.close()
+    made.close()

@@ -1,0 +1,86 @@
+"""A session in one line: where it runs, what it is told, and what it needs from the environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import runnel.spark
+from runnel.core.errors import InvalidOption, NotSupported
+from runnel.spark import session as called
+from runnel.spark.session import chosen, prepare, session
+from tests.patience import PATIENCE
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE", "SPARK_LOCAL_IP", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("JAVA_HOME", os.environ.get("JAVA_HOME", ""))  # and put back afterwards
+
+
+def test_the_name_of_the_module_is_the_function() -> None:
+    assert called is session is runnel.spark.session
+
+
+@pytest.mark.usefixtures("clean")
+def test_it_runs_here_unless_somebody_said_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chosen(None) == "local[*]"
+    assert chosen("spark://a:7077") == "spark://a:7077"
+    monkeypatch.setenv("SPARK_REMOTE", "sc://a")
+    assert chosen(None) is None
+    monkeypatch.delenv("SPARK_REMOTE")
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert chosen(None) is None  # spark-submit
+    assert chosen("local[2]") == "local[2]"
+
+
+@pytest.mark.usefixtures("clean")
+def test_the_environment_is_set_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "mine")
+    prepare()
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    assert os.environ["PYSPARK_DRIVER_PYTHON"] == "mine"
+    assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
+    assert os.path.exists(os.path.join(os.environ["JAVA_HOME"], "bin", "java"))
+
+
+@pytest.mark.parametrize("app", ["", 7])
+def test_a_session_has_a_name(app: Any) -> None:
+    with pytest.raises(InvalidOption, match="app"):
+        session(app)
+
+
+def test_without_pyspark_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    with pytest.raises(NotSupported, match=r"runnel\[spark\]"):
+        session("x")
+
+
+def test_it_is_active_on_the_thread_that_asks_for_it(spark: SparkSession) -> None:
+    jvm: Any = spark._jvm
+
+    def active(*, asked: bool) -> bool:
+        if asked:
+            session("tests", "local[2,2]")
+        return bool(jvm.org.apache.spark.sql.SparkSession.getActiveSession().isDefined())
+
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as another:
+        assert not one.submit(active, asked=False).result(PATIENCE)
+        assert another.submit(active, asked=True).result(PATIENCE)
+
+
+def test_settings_arrive_and_everything_listens_on_loopback(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
+    assert spark.conf.get("spark.driver.host") == "127.0.0.1"
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "1"
+    again = session("another", "local[2]", **{"spark.sql.caseSensitive": True})
+    assert again.conf.get("spark.sql.caseSensitive") == "true"  # as Spark writes it
+    again.conf.set("spark.sql.caseSensitive", "false")
