@@ -4,16 +4,20 @@
 
 PY    := .venv/bin/python
 READY := .venv/.ready
+SPARK := .venv/.spark-ready
+PICTURES := docs/pictures/.made
+SHOWN := $(wildcard src/runnel/console/* examples/joblogs/*.py examples/joblogs/pages/*)
+SPARK42 := .venv-spark42/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test torture chaos fuzz check bench docs surface lock clean
+.PHONY: help run test chromium spark-versions torture chaos fuzz check bench docs surface lock clean
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
 help: ## Show this list
 	@echo "runnel: durable, real-time pub/sub for Python, without a cluster"
 	@echo
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
 	@echo
 	@echo "Next: make run"
 
@@ -26,10 +30,15 @@ $(READY): requirements/dev.lock pyproject.toml tools/install.py
 	@$(PY) tools/install.py
 	@touch $@
 
+# Spark is large, and only tests and its own examples need it.
+$(SPARK): $(READY) requirements/spark.lock
+	@$(PY) tools/install.py spark
+	@touch $@
+
 run: $(READY) ## A server on the folder data/, until Ctrl-C (ARGS="--port 0": options of `runnel serve`)
 	@$(PY) -m runnel serve --data data $(ARGS)
 
-test: $(READY) ## All tests, with coverage
+test: $(READY) $(SPARK) chromium ## All tests, with coverage (BROWSER=0: without those that need Chromium)
 	@$(PY) -m coverage erase
 	$(PY) -m coverage run -m pytest -n $(or $(JOBS),auto) --dist loadfile
 	@$(PY) -m coverage combine -q
@@ -37,16 +46,37 @@ test: $(READY) ## All tests, with coverage
 	@echo
 	@echo "Next: make check, then make bench for the figures"
 
+# pyspark 4.2 comes first there; all else is that of .venv.
+$(SPARK42): $(SPARK) requirements/spark42.lock
+	@$(PY) -m venv --clear .venv-spark42
+	@# Its own setuptools, where it has one, is too old to build with.
+	@.venv-spark42/bin/python -m pip uninstall --quiet --yes setuptools 2>/dev/null || true
+	@$(PY) -c "import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" \
+		> "$$(.venv-spark42/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/zz-others.pth"
+	@.venv-spark42/bin/python tools/install.py spark42
+	@touch $@
+
+spark-versions: $(SPARK) $(SPARK42) ## The tests of Spark with the oldest pyspark that works (4.2)
+	.venv-spark42/bin/python -c "import pyspark; print('pyspark', pyspark.__version__)"
+	.venv-spark42/bin/python -m pytest -q tests/spark
+	@echo
+	@echo "Next: make test, which uses the newest"
+
+# As root on Debian it is installed; elsewhere the command is named.
+chromium: $(READY)
+	@$(PY) tools/chromium.py
+
 torture: $(READY) ## Crash the journal 100,000 times, kill the broker 1,000 times (about half an hour)
 	$(PY) -m tests.crash.torture --points $(or $(POINTS),100000)
 	$(PY) -m tests.crash.killing --kills $(or $(KILLS),1000)
 	@echo
 	@echo "Next: replay what it found with --seed, as printed"
 
-chaos: $(READY) ## Kill a server behind a bad network, freeze 200 of 1,000 clients, let 5,000 come at once (a few minutes)
+chaos: $(READY) ## Kill a server behind a bad network, freeze 200 of 1,000 clients, let 5,000 come at once, and 10,000 browsers (minutes)
 	$(PY) -m tests.chaos.storm --kills $(or $(KILLS),25) --seed $(or $(SEED),1) --storms $(or $(STORMS),2)
 	$(PY) -m tests.chaos.frozen
 	$(PY) -m tests.chaos.rush
+	$(PY) -m tests.chaos.browsers --seed $(or $(SEED),1)
 	@echo
 	@echo "Next: try what it found again with SEED=, as printed"
 
@@ -58,7 +88,7 @@ fuzz: $(READY) ## Every decoder under fire, FUZZ_SECONDS=60 each
 	@echo
 	@echo "Next: make test"
 
-check: $(READY) ## Format, lint, types, layers, house rules
+check: $(READY) $(SPARK) ## Format, lint, types, layers, house rules
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
@@ -72,7 +102,11 @@ bench: $(READY) ## The figures, measured on this machine
 	@echo
 	@echo "Next: compare with the figures in README.md"
 
-docs: $(READY) ## Build the documentation into site/
+# Chromium makes them of what they show; without it the docs are built without them.
+$(PICTURES): $(READY) tools/pictures.py tests/browser/demo.py $(SHOWN)
+	@$(PY) -m tools.pictures
+
+docs: $(READY) $(PICTURES) ## Build the documentation into site/
 	@# The theme advertises its successor on every build.
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 	@echo
@@ -84,8 +118,9 @@ surface: $(READY) ## Accept the public surface as it is now
 	@echo "Next: git diff tests/house/surface.txt, and an entry in CHANGELOG.md"
 
 lock: $(READY) ## Bring requirements/*.lock up to pyproject.toml (UPGRADE=1: to the newest versions)
-	@for group in dev fuzz; do \
-		$(PY) -m uv pip compile $$(test $$group = dev && echo pyproject.toml) --group $$group --universal \
+	@for group in dev spark spark42 fuzz; do \
+		$(PY) -m uv pip compile $$(test $$group = dev && echo pyproject.toml || echo -c requirements/dev.lock) \
+			--group $$group --universal \
 			--python-version 3.11 --quiet $(if $(UPGRADE),--upgrade) \
 			--generate-hashes --no-emit-index-url --no-emit-find-links \
 			--custom-compile-command "make lock" --output-file requirements/$$group.lock || exit 1; \
@@ -93,6 +128,6 @@ lock: $(READY) ## Bring requirements/*.lock up to pyproject.toml (UPGRADE=1: to 
 	@echo "Next: make check test, which install what changed"
 
 clean: ## Remove what the other targets made
-	rm -rf .venv site dist .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-spark42 site dist docs/pictures .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo "Next: make run"

@@ -17,8 +17,9 @@ from benchmarks.report import preamble, report
 
 IN_MEMORY = ("fanout", "subscribers", "topics", "latency", "groups")
 ON_DISK = ("durable", "idempotent", "transactions", "staging", "catch_up", "cleaning", "history")
-OVER_TCP = ("network", "network_latency", "network_acks")  # they need a disk too
-QUESTIONS = IN_MEMORY + ON_DISK + OVER_TCP
+OVER_TCP = ("network", "network_latency", "network_acks", "web")  # they need a disk too
+ON_SPARK = ("spark_read", "spark_write")
+QUESTIONS = IN_MEMORY + ON_DISK + OVER_TCP + ON_SPARK
 
 EPILOG = """questions
   fanout       1 publisher, 10 subscribers, one process: what does a delivery cost, against the peers?
@@ -36,6 +37,9 @@ EPILOG = """questions
   network      a server, its clients and TCP: 1 publisher to 0, 1 and 10 subscribers; against nats-server and Redis
   network_latency  publish to receive from process to process: 1,000/s one by one, and lists at half of the full rate
   network_acks one awaited publish after the other, from 1 task and from 64
+  web          1,000 event streams and publishing over HTTP; against sse-starlette over asyncio.Queue, and nchan
+  spark_read   Spark reading a topic from a folder and a server, against Parquet; streams, their latency and their cost
+  spark_write  Spark writing rows to topics, against Parquet; keys and headers, many topics, a stream, ten rows
 
 examples
   python -m benchmarks                      all questions, 5 rounds (many minutes; history writes 12 GB)

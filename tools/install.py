@@ -1,4 +1,4 @@
-"""Install the locked packages and runnel itself into the environment that runs this.
+"""Install the packages of a lock (`dev` unless another is named) and runnel itself into the environment that runs this.
 
 Every package is checked against its hash in the lock, the build backend included:
 nothing is fetched that the lock does not name. Says how far it is, in one line on a
@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-LOCK = ROOT / "requirements" / "dev.lock"
 PIP = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off"]
+_SPARK = "about two minutes: Spark is 450 MB, and comes as source"
+TIMES = {"dev": "about half a minute", "spark": _SPARK, "spark42": _SPARK}
 ONE_PACKAGE = re.compile(r"(?:Collecting|Processing|Ignoring|Requirement already satisfied:) (?:\S*/)?(?P<name>\w+)")
 
 
@@ -40,21 +41,24 @@ def show(done: int, total: int, name: str) -> None:
         print(f"  {done}/{total}", flush=True)
 
 
-def main() -> None:
-    """Install the lock, then the project in place."""
-    total = len(re.findall(r"^[\w.-]+==", LOCK.read_text(), re.MULTILINE))
-    print(f"Installing {total} packages into {Path(sys.prefix).name} (about half a minute, once)", flush=True)
+def main(name: str = "dev") -> None:
+    """Install the lock; with the first one the project too, in place."""
+    lock = ROOT / "requirements" / f"{name}.lock"
+    total = len(re.findall(r"^[\w.-]+==", lock.read_text(), re.MULTILINE))
+    into = Path(sys.prefix).name
+    print(f"Installing {total} packages of {name}.lock into {into} ({TIMES[name]}, once)", flush=True)
     done = 0
-    for line in pip("--require-hashes", "-r", str(LOCK)):
+    for line in pip("--require-hashes", "--no-build-isolation", "-r", str(lock)):
         if found := ONE_PACKAGE.match(line):
             done += 1
             show(done, total, found["name"])
         elif line.startswith("Installing collected packages"):
             show(done, total, "unpacking")
-    for _ in pip("--no-deps", "--no-build-isolation", "--editable", "."):
-        pass
+    if name == "dev":
+        for _ in pip("--no-deps", "--no-build-isolation", "--editable", "."):
+            pass
     print("\r\033[K" * sys.stdout.isatty() + "  done", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -13,6 +13,7 @@ The map of the house, from the ground up:
 - `runnel.testing`: a pytest plugin, a clock that jumps, a checker of histories.
 - `runnel.server`: a broker that others reach: the doors.
 - `runnel.place`: `runnel.open`, from a place to a broker.
+- `runnel.spark`: Spark reads and writes topics.
 - `runnel.config`: files, environment and flags, as settings.
 - `runnel.cli`: the `runnel` command.
 
@@ -105,6 +106,7 @@ if TYPE_CHECKING:
     from runnel.core.stage import StageInfo
     from runnel.core.statistics import Statistics
     from runnel.core.transaction_errors import (
+        Fenced,
         MarkConflict,
         OffsetConflict,
         SequenceForgotten,
@@ -135,6 +137,7 @@ __all__ = [
     "Disconnected",
     "DiskFull",
     "Ended",
+    "Fenced",
     "FolderInUse",
     "FolderUnusable",
     "Forked",
@@ -213,6 +216,7 @@ _HOME = {
     "TransactionEnded": "runnel.core.transaction_errors",
     "OffsetConflict": "runnel.core.transaction_errors",
     "MarkConflict": "runnel.core.transaction_errors",
+    "Fenced": "runnel.core.transaction_errors",
     "Publication": "runnel.core.publication",
     "Transaction": "runnel.broker.transaction",
     "Reject": "runnel.surface.handler",
@@ -268,7 +272,7 @@ _HOME = {
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("importlib.metadata").version("runnel")
-    if name in ("blocking", "testing", "observe"):
+    if name in ("blocking", "testing", "observe", "spark"):
         return import_module(f"runnel.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'runnel' has no attribute {name!r}")
@@ -277,4 +281,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__", "blocking", "observe", "testing"]
+    return [*__all__, "__version__", "blocking", "observe", "spark", "testing"]

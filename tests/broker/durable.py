@@ -24,8 +24,7 @@ from runnel.journal.options import JournalOptions
 from runnel.journal.swap import read_whole
 from runnel.testing.faults import CHANGING, READING, FaultyStorage
 from runnel.testing.power import MemoryStorage
-
-PATIENCE = 5.0  # seconds that a held thread waits before it gives up on its test
+from tests.patience import PATIENCE
 
 
 class Disk(FaultyStorage):

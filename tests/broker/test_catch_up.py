@@ -16,8 +16,9 @@ from runnel.core.batch import Slice
 from runnel.core.packing import pack
 from runnel.core.record import Meta
 from runnel.journal.history import CHUNK, Found, Lost
-from tests.broker.durable import PATIENCE, Disk, damage, journal_of, log_of, open_on, turns
+from tests.broker.durable import Disk, damage, journal_of, log_of, open_on, turns
 from tests.broker.rig import make_log
+from tests.patience import PATIENCE
 
 
 class Reading:

@@ -17,6 +17,7 @@ from runnel.core.journal_errors import DiskFull, JournalFailed, NotWritten, Outc
 from runnel.journal.draft import WriteFailed
 from runnel.journal.entry import Kind
 from tests.broker.durable import ByHand, Disk, commits_of, entries, journal_of, log_of, open_on, turns, until
+from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -346,7 +347,7 @@ async def test_both_topics_of_one_commit_reach_a_bounded_reader_of_both(broker: 
         async with broker.subscribe(">", policy=policy, buffer=100, on_drop=dropped.append) as records:
             for name in ("t", "u"):
                 broker.topic(name).publish_nowait(policy.encode())
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE):
                 assert [(await anext(records)).topic for _ in range(2)] == ["t", "u"]
 
 

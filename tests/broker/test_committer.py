@@ -13,7 +13,8 @@ from runnel.core.journal_errors import DiskFull, JournalFailed
 from runnel.journal.draft import Draft, WriteFailed
 from runnel.journal.ledger import Ledger
 from runnel.journal.options import JournalOptions
-from tests.broker.durable import PATIENCE, until
+from tests.broker.durable import until
+from tests.patience import PATIENCE
 
 
 class FakeJournal:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from runnel.broker.doorbell import Doorbell
+from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def test_whoever_waits_is_woken_by_another_thread(bell: Doorbell) -> None:
     thread = threading.Thread(target=waiting)
     thread.start()
     bell.ring()
-    assert heard.wait(10)
+    assert heard.wait(PATIENCE)
     thread.join()
 
 
@@ -39,7 +40,7 @@ def test_a_wait_with_a_limit_ends_and_one_that_rang_says_so(bell: Doorbell) -> N
     assert not bell.wait(0.001)
     assert not bell.wait(-1), "a limit that has passed is none at all"
     bell.ring()
-    assert bell.wait(10)
+    assert bell.wait(PATIENCE)
 
 
 def test_it_can_be_rung_without_end_and_is_heard_once(bell: Doorbell) -> None:

@@ -10,6 +10,7 @@ import pytest
 import runnel
 from runnel import Broker, Gap, Position
 from runnel.broker.feed import Feed, open_feed
+from runnel.core.errors import OffsetOutOfRange
 from runnel.core.packing import JSON, unpack
 from runnel.testing.clock import JumpingClock
 
@@ -265,11 +266,11 @@ async def test_what_has_expired_holds_up_nobody(broker: Broker, clock: JumpingCl
 async def test_several_topics_are_one_feed_in_the_order_of_sequences(broker: Broker) -> None:
     feed = open_feed(broker, ("a", "b.*"), ready=Ready())
     feed.enter()
-    before = feed.coverage
+    before = feed.attachment.changes
     for topic, value in (("a", b"1"), ("c", b"not ours"), ("b.x", b"2"), ("a", b"3")):
         await broker.publish(topic, value)
     assert await taken(feed, 3) == ([], [b"1", b"2", b"3"])
-    assert feed.coverage > before
+    assert feed.attachment.changes > before
     assert len(feed.epochs) == 2
     assert feed.end_sequence() == 4
     again = open_feed(broker, ("a", "b.*"), ready=Ready(), resume=2)
@@ -277,3 +278,43 @@ async def test_several_topics_are_one_feed_in_the_order_of_sequences(broker: Bro
     assert again.end_sequence() is None
     assert await taken(again, 2) == ([], [b"2", b"3"])
     assert again.sent == 4
+
+
+# -- up to a place ----------------------------------------------------------------------------------------------
+
+
+async def test_a_feed_that_finishes_at_an_offset_gives_all_before_it_and_ends(broker: Broker) -> None:
+    await broker.topic("t").publish_many([b"%d" % at for at in range(20)])
+    feed = opened(broker, start="earliest")
+    feed.finish_at(7)
+    _, values = await taken(feed, 7)
+    assert values == [b"%d" % at for at in range(7)]
+    assert feed.take() is None
+    assert feed.ended
+    assert not feed.is_cut_off
+
+
+async def test_it_cannot_finish_where_nothing_is_yet(broker: Broker) -> None:
+    await broker.publish("t", b"")
+    feed = opened(broker, start="earliest")
+    with pytest.raises(OffsetOutOfRange):
+        feed.finish_at(2)
+
+
+async def test_who_knows_its_end_goes_on_when_it_is_told_to_finish(broker: Broker) -> None:
+    await broker.topic("t").publish_many([b"x"] * 20)
+    feed = opened(broker, start="earliest")
+    feed.finish_at(15)
+    feed.finish()
+    assert not feed.ended
+    await taken(feed, 15)
+    assert feed.take() is None
+    assert feed.ended
+
+
+async def test_one_that_ends_before_its_place_was_cut_off(broker: Broker) -> None:
+    await broker.topic("t").publish_many([b"x"] * 20)
+    feed = opened(broker, start="earliest")
+    feed.finish_at(15)
+    feed.end()
+    assert feed.is_cut_off

@@ -19,7 +19,8 @@ from runnel.core.journal_errors import FolderInUse, FolderUnusable, JournalFaile
 from runnel.journal.journal import Journal
 from runnel.journal.options import JournalOptions
 from runnel.testing.power import MemoryStorage
-from tests.broker.durable import PATIENCE, Disk, commits_of, journal_of, open_on, turns
+from tests.broker.durable import Disk, commits_of, journal_of, open_on, turns
+from tests.patience import PATIENCE
 
 
 async def test_one_broker_owns_a_folder_until_it_is_closed(tmp_path: Path) -> None:

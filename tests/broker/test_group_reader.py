@@ -14,6 +14,7 @@ from runnel.broker.group_worry import WATCH
 from runnel.core.batch import Slice, Stretch
 from runnel.core.errors import InvalidOption, OffsetOutOfRange
 from runnel.testing.clock import JumpingClock
+from tests.patience import PATIENCE
 
 
 def subscribe(broker: Broker, pattern: str = "t", **options: Any) -> GroupSubscription[bytes]:
@@ -127,7 +128,7 @@ async def test_an_idle_member_need_not_wait_until_a_busy_one_is_half_empty(runne
             await turns()
             for delivery in got[:2]:  # one for each of the two
                 await delivery.ack()
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(PATIENCE):
                 assert (await anext(idle)).offset == 17
 
 
@@ -140,7 +141,7 @@ async def test_the_next_of_a_key_comes_though_the_one_before_it_expired_at_a_bus
         await runnel_broker.publish("t", b"2", key="k")
         (busy,) = await take(deliveries, 1)
         await runnel_clock.advance(5)
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(PATIENCE):
             assert (await anext(deliveries)).value == b"2"
         await busy.ack()
 
@@ -154,7 +155,7 @@ async def test_the_next_of_a_key_goes_to_an_idle_member_at_once(runnel_broker: B
             await turns()
             for delivery in got[:2]:
                 await delivery.ack()
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(PATIENCE):
                 assert (await anext(idle)).offset == 10
 
 

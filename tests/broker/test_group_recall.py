@@ -14,6 +14,7 @@ from runnel.broker.group_reader import GroupReader
 from runnel.broker.log import CHUNK
 from runnel.testing.clock import JumpingClock
 from tests.broker.durable import Disk, damage, journal_of, open_on, turns, until
+from tests.patience import PATIENCE
 
 ON_DISK: dict[str, Any] = {"tail_bytes": 1}
 IN_MEMORY: dict[str, Any] = {}
@@ -55,7 +56,7 @@ async def scheduled(broker: Broker, count: int) -> None:
 
 
 async def take(deliveries: GroupSubscription[bytes], count: int) -> list[Delivery[bytes]]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         return [await anext(deliveries) for _ in range(count)]
 
 
@@ -247,7 +248,7 @@ async def test_a_publisher_that_waited_goes_on_when_values_were_let_go(
     tmp_path: Path, disk: Disk, clock: JumpingClock
 ) -> None:
     async with open_on(disk, tmp_path, clock) as broker, subscribe(broker, buffer_bytes=10):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await asyncio.gather(*(publish(broker, "12345678", delay=HOUR) for _ in range(5)))
         await scheduled(broker, 5)
 
@@ -371,7 +372,7 @@ async def test_a_read_that_fails_is_told_and_the_group_goes_on(
 async def test_a_broker_closes_while_something_is_read_and_it_comes_in_the_next_life(
     tmp_path: Path, disk: Disk, clock: JumpingClock
 ) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         async with open_on(disk, tmp_path, clock, **ON_DISK) as broker, subscribe(broker):
             await publish(broker, "a", delay=HOUR)
             await scheduled(broker, 1)

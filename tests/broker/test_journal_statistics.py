@@ -23,6 +23,8 @@ async def test_segments_syncs_and_bytes_are_counted(tmp_path: Path) -> None:
         assert found.segments == len(journal_of(broker).history.sources) > 2
         assert 20_000 < found.disk_bytes < 30_000
         assert found.syncs > 20
+        assert found.sync_durations.count == found.syncs, "one for each"
+        assert 0 < found.sync_durations.sum < 60
         assert (found.pending_bytes, found.min_free, found.low, found.full) == (0, 0, False, False)
         assert (found.failed, found.damage, found.holders) == (None, (), ())
         topic = broker.topic("t")

@@ -12,6 +12,7 @@ from runnel.broker.folder_place import FolderPlace
 from runnel.core.journal_errors import DiskFull
 from runnel.journal.options import JournalOptions
 from runnel.testing import MemoryStorage
+from tests.patience import PATIENCE
 
 OPTIONS = JournalOptions(segment_bytes=64 * 1024, min_free=0)
 
@@ -69,7 +70,7 @@ async def test_a_letter_that_finds_no_room_waits_and_its_record_is_not_settled_o
         async with opened(tmp_path / "copy", copy) as other:
             assert other.group("workers", "jobs").statistics().lag == 1, "it would be worked on again, not lost"
         storage.capacity = None
-        assert await asyncio.wait_for(letters_of(broker, 1), 20) == [b"bad"]
+        assert await asyncio.wait_for(letters_of(broker, 1), PATIENCE) == [b"bad"]
     async with opened(tmp_path, storage) as broker:
         assert await letters_of(broker, 1) == [b"bad"]
         assert broker.group("workers", "jobs").statistics().lag == 0

@@ -17,8 +17,9 @@ from runnel.broker.cursor import DELETED, RETENTION, Taken
 from runnel.broker.pattern_cursor import PatternCursor
 from runnel.core.missed import Missed
 from runnel.core.record import Record
-from tests.broker.durable import PATIENCE, Disk, damage, log_of, open_on, turns, until
+from tests.broker.durable import Disk, damage, log_of, open_on, turns, until
 from tests.journal.cleaned import clean, journal_with_stages
+from tests.patience import PATIENCE
 
 DURABLE, PASSING = ("a", "b"), "m"
 

@@ -11,6 +11,7 @@ from runnel.core.errors import BrokerClosed, InvalidOption
 from runnel.core.record import Record
 from runnel.testing import JumpingClock
 from tests.broker.durable import Disk, open_on
+from tests.patience import PATIENCE
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -112,9 +113,9 @@ async def test_a_broker_that_closes_ends_a_replay_that_waits_for_the_disk(tmp_pa
         asyncio.get_running_loop().run_in_executor(None, disk.go_on)
         broker.close()
         with pytest.raises(BrokerClosed):
-            await asyncio.wait_for(replaying, 5)
+            await asyncio.wait_for(replaying, PATIENCE)
         for reader in readers:
-            assert set(await asyncio.wait_for(reader, 5)) <= {b"x"}
+            assert set(await asyncio.wait_for(reader, PATIENCE)) <= {b"x"}
 
 
 def _never(gap: Gap) -> None:

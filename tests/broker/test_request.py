@@ -10,6 +10,7 @@ from runnel.broker.request import INBOX
 from runnel.core.errors import NoResponders, RequestTimeout
 from runnel.testing.clock import JumpingClock
 from tests.broker.durable import Disk, log_of, open_on, until
+from tests.patience import PATIENCE
 
 
 async def test_an_inbox_lives_as_long_as_its_request() -> None:
@@ -49,7 +50,7 @@ async def test_a_broker_that_closes_ends_the_request() -> None:
         await asyncio.sleep(0)
         broker.close()
         with pytest.raises(Exception) as caught:  # noqa: PT011
-            await asyncio.wait_for(asking, 5)
+            await asyncio.wait_for(asking, PATIENCE)
         assert type(caught.value).__name__ == "BrokerClosed"
 
 

@@ -18,6 +18,7 @@ from runnel.journal.entry import Kind, Part
 from runnel.journal.gone import Gone, Reason
 from runnel.testing import JumpingClock
 from tests.broker.durable import Disk, entries, journal_of, log_of, open_on, turns, until
+from tests.patience import PATIENCE
 
 ON_DISK: dict[str, Any] = {"tail_bytes": 1, "segment_bytes": 1 << 16, "scrub_interval": 0}
 
@@ -53,7 +54,7 @@ async def published(broker: Broker, topic: str, values: Iterable[bytes]) -> None
 
 async def known(broker: Broker, topic: str, first: int) -> None:
     """Return when the journal knows that `topic` begins there."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while not any(one.name == topic and one.first >= first for one in journal_of(broker).ledger.topics.values()):
             await broker._bus.flushed()
 
@@ -257,7 +258,7 @@ async def test_a_roll_lets_segments_go_in_which_nothing_is_wanted(disk: Disk, tm
     async with open_on(disk, tmp_path, segment_bytes=8192, tail_bytes=1) as broker:
         await broker.topic("t", retention_count=2).declare()
         await published(broker, "t", [bytes(1000)] * 100)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while len(journal_of(broker).history.sources) > 4:
                 await published(broker, "t", [bytes(1000)])
 

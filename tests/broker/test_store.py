@@ -15,6 +15,7 @@ from runnel.journal.folder import FolderLock
 from runnel.journal.history import Plan
 from runnel.testing.clock import START, JumpingClock
 from tests.broker.durable import Disk, entries, journal_of, kinds, log_of, open_on, until
+from tests.patience import PATIENCE
 
 BEGAN = datetime.fromtimestamp(START, UTC)
 
@@ -126,7 +127,7 @@ async def test_reading_after_the_end_hangs_nobody(disk: Disk, tmp_path: Path) ->
             await broker.publish("t", b"x")
         async with broker.subscribe("t", start="earliest") as records:
             broker.close()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE):
                 async for _ in records:
                     pass
 
@@ -206,7 +207,7 @@ async def _answer(broker: Broker) -> object:
     assert plan is not None
     answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     store.read(plan, lambda _, found: answer.set_result(found))
-    return await asyncio.wait_for(answer, 5)
+    return await asyncio.wait_for(answer, PATIENCE)
 
 
 async def test_a_read_that_fails_in_whatever_way_is_answered(

@@ -19,6 +19,7 @@ from runnel.journal.draft import WriteFailed
 from runnel.journal.entry import Kind, Part
 from runnel.testing.clock import JumpingClock
 from tests.broker.durable import ByHand, Disk, commits_of, entries, journal_of, kinds, log_of, open_on, turns, until
+from tests.patience import PATIENCE
 
 
 def full() -> WriteFailed:
@@ -559,6 +560,6 @@ async def test_a_transaction_that_fails_while_the_broker_closes_keeps_nobody_fro
         disk.fail_next("sync")
         disk.go_on()
         broker.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             ends = await asyncio.gather(before, working, behind, return_exceptions=True)
     assert [isinstance(end, RunnelError) for end in ends] == [True] * 3

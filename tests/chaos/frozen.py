@@ -22,6 +22,7 @@ from runnel.server.options import ServerOptions
 from runnel.wire.frame import SMALL_BUFFER
 from tests.chaos.crowd import TOPIC, percentiles, stamp
 from tests.chaos.serving import Many, Serving, crowds, serving, share
+from tests.patience import PATIENCE
 
 SIZE = 1_000  # bytes of a value
 AT_ONCE = 20  # records of a publish
@@ -105,7 +106,7 @@ async def freeze(folder: Path, clients: int, frozen: int, seconds: float) -> Fig
             figures.publishing = percentiles(await _publish(broker, figures, int(seconds / EVERY)))
             figures.during = await _all(good, figures.records)
             bulk.cancel()
-            async with asyncio.timeout(6 * PING):
+            async with asyncio.timeout(PATIENCE):
                 await watching
     return figures
 

@@ -1,6 +1,6 @@
 """A server in a process of its own, and crowds in theirs: started, asked, stopped, and ended whatever happens.
 
-Below: crowd. Above: frozen, rush.
+Below: crowd. Above: frozen, rush, browsers.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.patience import PATIENCE
+
 ROOT = Path(__file__).parents[2]
-PATIENCE = 120.0  # seconds for anything that ought to happen
 
 
 @asynccontextmanager
@@ -44,6 +45,17 @@ class Serving:
         self.url = f"runnel://127.0.0.1:{port}"
 
     @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    async def stop(self) -> None:
+        """Ask it to end, and wait until it has. Leaving its block kills it."""
+        self._process.terminate()
+        async with asyncio.timeout(PATIENCE):
+            await self._process.wait()
+
+    @property
     def memory(self) -> int:
         """The bytes of memory that it has for itself; 0 on a system that does not say."""
         told = Path(f"/proc/{self._process.pid}/smaps_rollup")
@@ -61,6 +73,17 @@ async def serving(folder: Path, *options: str) -> AsyncIterator[Serving]:
         async with asyncio.timeout(PATIENCE):
             said = json.loads(await process.stdout.readline())
         yield Serving(process, next(int(door["port"]) for door in said["doors"] if door["name"] == "native"))
+
+
+@asynccontextmanager
+async def web_serving(folder: Path, port: int = 0, *options: str) -> AsyncIterator[Serving]:
+    """A server on a folder with an HTTP door alone, at any free port if none is given."""
+    where = ("--data", str(folder), "--port", "off", "--json-port", "off", "--http-port", str(port))
+    async with _process("runnel", "serve", *where, "--json", "--log-level", "error", *options) as process:
+        assert process.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            said = json.loads(await process.stdout.readline())
+        yield Serving(process, int(said["doors"][0]["port"]))
 
 
 class Many:

@@ -38,9 +38,9 @@ from tests.chaos.storm_judge import Found, judge, notes
 from tests.chaos.words import CREW, DEAD, GROUPS, MADE, NAMES, OPTIONS, PUBLISHED, TOPICS, last_of
 from tests.crash.kill_worker import Letter, Note
 from tests.crash.killing import Broken, parse
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 90.0  # seconds for anything that ought to happen
 MANNERS = {"load": 5, "rush": 2, "opening": 2, "closing": 2, "hung": 1}  # how the server dies, and how often each
 SERVING = (
     *("--json", "--json-port", "off", "--http-port", "off", "--log-level", "error", "--deadline", "5s"),

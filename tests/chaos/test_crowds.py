@@ -7,6 +7,7 @@ from pathlib import Path
 from tests.chaos.crowd import percentiles
 from tests.chaos.frozen import freeze
 from tests.chaos.rush import rush
+from tests.patience import PATIENCE
 
 
 async def test_frozen_clients_harm_nobody_and_are_noticed(tmp_path: Path) -> None:
@@ -16,7 +17,8 @@ async def test_frozen_clients_harm_nobody_and_are_noticed(tmp_path: Path) -> Non
 
 
 async def test_many_at_once_are_let_in_a_few_at_a_time(tmp_path: Path) -> None:
-    figures = await rush(tmp_path / "data", clients=300, calm=5, seconds=0.5)
+    worst = 1000 * PATIENCE  # on a machine that does something else as well; `make chaos` measures
+    figures = await rush(tmp_path / "data", clients=300, calm=5, seconds=0.5, worst=worst)
     assert not figures.broken, f"{figures}\n{figures.broken}"
 
 

@@ -10,8 +10,9 @@ import pytest
 from tests.docs import blocks
 from tests.docs.blocks import BadMark, Block, extract
 from tests.house.project import ROOT
+from tests.patience import PATIENCE
 
-TIMEOUT = 60.0
+TIMEOUT = PATIENCE
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = [
     pytest.param(page, block, id=f"{page.relative_to(ROOT)}:{block.line}")

@@ -7,6 +7,17 @@ from tests.house.project import PACKAGE, ROOT, modules
 
 # Folders of tests that follow a subject instead of a module.
 BY_SUBJECT = {"benchmarks", "chaos", "contract", "crash", "fuzz", "interop", "browser", "house", "docs", "examples"}
+# Files of tests that follow a subject, beside those of the modules that it is about.
+FILES_BY_SUBJECT = {
+    Path("spark") / name
+    for name in (
+        "test_cluster.py",
+        "test_connect.py",
+        "test_exactness.py",
+        "test_sink_exactness.py",
+        "test_typed_source.py",
+    )
+}
 WITHOUT_TEST = {"__init__.py", "__main__.py"}
 
 
@@ -22,7 +33,7 @@ def wanted(sources: Iterable[Path]) -> dict[Path, Path]:
 def mirrored(tests: Path) -> set[Path]:
     """The test files that mirror a module, relative to the folder of tests."""
     found = (path.relative_to(tests) for path in tests.rglob("test_*.py"))
-    return {path for path in found if path.parts[0] not in BY_SUBJECT}
+    return {path for path in found if path.parts[0] not in BY_SUBJECT} - FILES_BY_SUBJECT
 
 
 def test_every_module_has_its_test() -> None:

@@ -1,12 +1,17 @@
 """One version, a typed package, and a lock that pins and hashes every tool that pyproject.toml names."""
 
 import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
 from typing import Any
 
 import runnel
-from tests.house.project import PACKAGE, ROOT, pyproject
+from tests.house.project import PACKAGE, ROOT, project_files, pyproject
+from tests.patience import PATIENCE
 
-LOCKS = [ROOT / "requirements" / name for name in ("dev.lock", "fuzz.lock")]
+LOCKS = [ROOT / "requirements" / name for name in ("dev.lock", "spark.lock", "spark42.lock", "fuzz.lock")]
 
 
 def canonical(requirement: str) -> str:
@@ -39,6 +44,17 @@ def test_the_version_is_the_one_in_pyproject() -> None:
 
 def test_the_package_says_that_it_is_typed() -> None:
     assert (PACKAGE / "py.typed").is_file()
+
+
+def test_the_wheel_has_every_file_of_the_package(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=PATIENCE)
+    [wheel] = tmp_path.glob("*.whl")
+    shipped = set(zipfile.ZipFile(wheel).namelist())
+    files = {path for path in project_files() if path.is_relative_to(PACKAGE)}
+    wanted = {str(path.relative_to(PACKAGE.parent)) for path in files}
+    assert any(name.endswith(".html") for name in wanted)
+    assert sorted(wanted - shipped) == []
 
 
 def test_the_lock_pins_every_package_that_is_named() -> None:

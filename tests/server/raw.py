@@ -34,11 +34,12 @@ from runnel.wire.messages import (
     settle_payload,
 )
 from runnel.wire.trouble import read_error
+from tests.patience import PATIENCE
 
 
 async def until(condition: Callable[[], object]) -> None:
     """Return when it is so; fail after some seconds."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
             await asyncio.sleep(0.002)
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from runnel.core.errors import RunnelError
 from runnel.core.network_errors import LimitExceeded, ProtocolError
-from runnel.wire.lines import LineDecoder
+from runnel.wire.lines import LineDecoder, WholeLines
 
 LIMIT = 64
 
@@ -171,3 +171,27 @@ def test_garbage_gives_lines_or_an_error_of_runnel_and_is_not_hoarded(pieces: li
             assert decoder.held <= LIMIT + 1
     except RunnelError:
         pass
+
+
+# -- lines that come whole --------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.binary(max_size=LIMIT), max_size=20))
+def test_lines_that_come_one_by_one_are_as_they_came(pieces: list[bytes]) -> None:
+    lines = WholeLines(LIMIT)
+    for piece in pieces:
+        lines.feed(piece)
+    assert lines.held == sum(map(len, pieces))
+    assert list(iter(lines.next_line, None)) == [piece.strip() for piece in pieces if piece.strip()]
+    assert (lines.next_line(), lines.last_line(), lines.held) == (None, None, 0)
+
+
+def test_a_whole_line_that_is_too_long_is_refused_for_good() -> None:
+    lines = WholeLines(LIMIT)
+    lines.feed(b"x" * LIMIT)
+    lines.feed(b"x" * (LIMIT + 1))
+    lines.feed(b"{}")
+    assert lines.next_line() == b"x" * LIMIT
+    for _ in range(2):
+        with pytest.raises(LimitExceeded, match="max_line"):
+            lines.next_line()

@@ -11,12 +11,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from runnel.broker import replay, request
+from runnel.broker import letterbox, replay, request
 from runnel.broker.bus import Bus
 from runnel.broker.delivery import Delivery
 from runnel.broker.folder_place import FolderPlace
 from runnel.broker.group_reader import GroupReader
 from runnel.broker.group_subscription import GroupSubscription
+from runnel.broker.places import Places
 from runnel.broker.producer import Producer
 from runnel.broker.stage import Stage, infos
 from runnel.broker.statistics import snapshot
@@ -57,7 +58,7 @@ else:
     V = TypeVar("V")
 
 
-class Broker:
+class Broker(Places):
     """Topics and subscriptions. Get one from `runnel.open()`; close it by leaving the block.
 
     >>> async with runnel.open() as broker:
@@ -190,7 +191,9 @@ class Broker:
     async def marks(self, prefix: str = "") -> dict[str, MarkValue]:
         """All marks whose names begin with `prefix`, sorted by name."""
         self._bus.home.check_usable("reading marks")
-        return {name: value for name, value in sorted(self._bus.marks.values.items()) if name.startswith(prefix)}
+        known = sorted(self._bus.marks.values.items())
+        hidden = letterbox.HIDDEN
+        return {name: value for name, value in known if name.startswith(prefix) and not name.startswith(hidden)}
 
     def producer(self, name: str | None = None) -> Producer:
         """A publisher that numbers its records, so that what it sends again is stored once. See `Producer`.
@@ -337,13 +340,29 @@ class Broker:
         return self._bus.groups.find(name, pattern)
 
     async def replay(
-        self, topic: str, *, limit: int | None = None, where: Callable[[Record[bytes]], bool] | None = None
+        self,
+        topic: str,
+        *,
+        limit: int | None = None,
+        where: Callable[[Record[bytes]], bool] | None = None,
+        offsets: Sequence[int] | None = None,
     ) -> int:
         """Publish the dead letters of `topic` again to where they came from, each once; how many.
 
-        `where` picks them; those it refuses are passed over for good.
+        `where` picks them; those it refuses are passed over for good. With `offsets`, only the letters there.
         """
-        return await replay.replay(self._bus, topic, limit, where)
+        if offsets is None:
+            return await replay.replay(self._bus, topic, limit, where)
+        if limit is not None or where is not None:
+            raise InvalidOption("offsets", offsets, "they say which; leave out limit and where")
+        return await letterbox.settle(self, topic, offsets, put_back=True)
+
+    async def discard(self, topic: str, offsets: Sequence[int] | None = None) -> int:
+        """Be done with dead letters of `topic`, at `offsets` or all that are there: never put back; how many.
+
+        They stay in the topic as long as it keeps them: `trim` and retention take records away.
+        """
+        return await letterbox.settle(self, topic, offsets, put_back=False)
 
     # -- handlers -----------------------------------------------------------------------------------------------
 

@@ -47,8 +47,15 @@ class Cursor(Protocol):
     def is_behind(self) -> bool:
         """Whether what comes next is on disk only: None from `take` means not yet, then."""
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether its place is all there is to it: it may `follow` another that stands there."""
+
     def go_to(self, place: int) -> None:
         """Stand somewhere further on."""
+
+    def follow(self, place: int, *, is_last: bool) -> None:
+        """Go where another went in this very moment that stood here; `is_last`: nothing was ahead of it there."""
 
     def pending(self) -> int:
         """How many records lie ahead."""
@@ -91,8 +98,17 @@ class LogCursor:
         """Whether what comes next is on disk only."""
         return self._store is not None and self.position < self.log.base
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether its place is all there is to it."""
+        return self._store is None or self.position >= self.log.base
+
     def go_to(self, place: int) -> None:
         """Stand somewhere further on."""
+        self.position, self._behind = place, None
+
+    def follow(self, place: int, *, is_last: bool) -> None:
+        """Go where another went that stood here."""
         self.position, self._behind = place, None
 
     def pending(self) -> int:

@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import chain
+from sys import intern
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runnel.broker.cursor import SLICE
 from runnel.broker.piece import Piece, one_piece, pieces, without
 from runnel.broker.reader import Reader
+from runnel.broker.step import Step, Steps
 from runnel.broker.subscribing import open_subscription
 from runnel.broker.subscription import Subscription
 from runnel.core.batch import Slice
-from runnel.core.errors import RunnelError
+from runnel.core.errors import OffsetOutOfRange, RunnelError
 from runnel.core.packing import BYTES, JSON, MSGPACK
 from runnel.core.position import Position
 from runnel.core.record import Gap, Record
@@ -86,11 +88,13 @@ class Feed(Subscription[bytes]):
         reader.resume = resume
         self._warned = True  # whoever reads it is warned where it is
         self._content, self._ready = content, ready
+        self.attachment = reader.attachment  # its `changes` tell whether topics came or went
         self._place = self._sent = 0  # what the reader asked beyond, and what was taken for it
         self._shown = 0  # behind the last record that it was told of: what lies between that and `_sent` has expired
         self._given = self._taken = 0  # records that it gave, and that its reader took up
         self._unreadable = self._expired_there = 0  # of those: what it said of them
         self._last: int | None = None  # once it is to finish: the place behind what it still has to give
+        self._alike = ""  # the same for feeds that would take the same where they stand at the same place
         self._out: deque[tuple[int, int]] = deque()  # strict flows: place and size of each record that is out
 
     def __repr__(self) -> str:
@@ -105,11 +109,6 @@ class Feed(Subscription[bytes]):
     def epoch(self) -> int | None:
         """The epoch of its topic, unless it reads a pattern."""
         return None if self.is_pattern else next(iter(self._reader.attachment.logs)).epoch
-
-    @property
-    def coverage(self) -> int:
-        """A number that changes when topics come or go."""
-        return self._reader.attachment.changes
 
     @property
     def sent(self) -> int:
@@ -131,6 +130,11 @@ class Feed(Subscription[bytes]):
         return self._ended
 
     @property
+    def is_cut_off(self) -> bool:
+        """Whether it ended before the place where it was to finish."""
+        return self._last is not None and self._ended and not self._is_done()
+
+    @property
     def error(self) -> RunnelError | None:
         """What ended it, if it was not over in peace."""
         return self._error
@@ -144,14 +148,26 @@ class Feed(Subscription[bytes]):
         self._moved = self._reader.moves()
         self._entered = True
         self._place = self._sent = self._flow.cursor.position
+        options = self._reader.options
+        alike = (self.pattern, self.is_pattern, type(self._flow), options.buffer, options.buffer_bytes)
+        self._alike = intern(repr(alike))  # one object for all: found quickly
         self._reader.attach(self)
 
     def finish(self) -> None:
         """No more than what was published up to now, though others may publish on."""
+        if self._last is not None and not self._ended:
+            return  # it knows its end
         if not self._ended and self._entered:
             cursor = self.flow.cursor
             self._last = self._reader.end_sequence() if self.is_pattern else cursor.position + cursor.pending()
         self.end()
+
+    def finish_at(self, end: int) -> None:
+        """No more than lies before `end`: an offset that there is, of the one topic that it reads."""
+        (log,) = self._reader.attachment.logs
+        if end > log.end:
+            raise OffsetOutOfRange(log.name, end, log.first, log.end)
+        self._last = end
 
     def leave(self) -> None:
         """Nobody reads any more."""
@@ -178,7 +194,10 @@ class Feed(Subscription[bytes]):
             taken = None if self._is_done() else self._take(max_records)
             if taken is None:
                 if not self._ended:
-                    self._reader.attachment.park(self)
+                    if self._is_done():  # also where nothing was left but a hole
+                        self.end()
+                    else:
+                        self._reader.attachment.park(self)
                 return None
             slices = taken.slices if self._last is None else self._up_to(self._last, taken.slices)
             if taken.missed is not None and slices and self._place >= self._sent:
@@ -197,6 +216,34 @@ class Feed(Subscription[bytes]):
             last = slices[-1]
             self._shown = (last.sequence if self.is_pattern else last.start) + len(last)
         return self._gap(), slices
+
+    def take_step(self, steps: Steps, max_records: int = SLICE) -> Step | None:
+        """The same again, in step with others: what a feed that stands at the same place took is taken over.
+
+        `steps` are of this very moment; what is taken here joins them.
+        """
+        flow = self._flow
+        assert flow is not None, "it was entered"
+        cursor = flow.cursor
+        plain = not (self._ended or flow.strict or flow.history) and flow.missed is None and self._missed is None
+        place = (self._alike, cursor.position) if plain and cursor.is_clear else None
+        if place is not None and (step := steps.get(place)) is not None:
+            cursor.follow(step.position, is_last=step.is_last)
+            self._sent = self._shown = step.sent
+            self._given += step.count
+            return step
+        expired = self.expired
+        taken = self.take_slices(max_records)
+        if taken is None:
+            return None
+        step = Step(*taken, cursor.position, self._sent, is_last=not (self._ended or cursor.pending()))
+        if place is not None and step.gap is None and step.slices and self.expired == expired:
+            steps[place] = step
+        return step
+
+    def park(self) -> None:
+        """There is nothing to take: `ready` is called when there is. Only who took the last step in this moment."""
+        self._reader.attachment.park(self)
 
     def _is_done(self) -> bool:
         if self._last is None or self.flow.put_aside() is not None:
@@ -256,6 +303,16 @@ class Feed(Subscription[bytes]):
 
     def count_all(self) -> None:
         """The reader says nothing of that: what it was given it has taken up."""
+        self.count(self._given, 0, 0)
+
+    def pass_all(self) -> None:
+        """The reader says nothing at all: what was taken for it, it has taken up and asked beyond."""
+        if self._moved is None and not self._out and not self._reader.watches:
+            self._place, self._taken = self._sent, self._given
+            self.delivered = self._given - self._expired_there - self._unreadable
+            self.task = FAR
+            return
+        self.confirm(self._sent)
         self.count(self._given, 0, 0)
 
     @property

@@ -117,13 +117,9 @@ class Intake:
 
     def entry(self, topic: str, data: bytes, about: About | None) -> Entry:
         """What a batch appends, checked as `publish` checks what is given to it."""
-        batch = admit(data)
+        batch = self.checked(topic, data, typed=about is not None and about.schema is not None)
         header, values = batch.header, batch.values
-        if header.columns & (DELTAS | TIMES):
-            raise BadBatch("it says which offsets or times its records have; these are the broker's to give")
         size = sum(map(len, values))
-        if size > MAX_RECORD_BYTES and (largest := max(map(len, values))) > MAX_RECORD_BYTES:
-            raise TooLarge(f"a record for {topic!r}", largest, "max_record_bytes", MAX_RECORD_BYTES)
         entry = Entry(values, None, size, packed=data)
         if header.producer:
             entry.producer, entry.producer_sequence = header.producer, header.producer_sequence
@@ -136,9 +132,21 @@ class Intake:
             entry.extra = sum(meta.weight for meta in batch.metas.values())
         if size + entry.extra > MAX_ENTRY_BYTES:
             raise TooLarge(f"a batch for {topic!r}", size + entry.extra, "max_entry_bytes", MAX_ENTRY_BYTES)
-        if about is None or about.schema is None:  # else whoever wrote it knows the type
-            self._check_type(topic, batch)
         return entry
+
+    def checked(self, topic: str, data: bytes, *, typed: bool) -> Unpacked:
+        """A batch for a topic, if its records may be published there. `typed`: whoever wrote it knows the type."""
+        batch = admit(data)
+        if batch.header.columns & (DELTAS | TIMES):
+            raise BadBatch("it says which offsets or times its records have; these are the broker's to give")
+        if batch.header.raw_length > MAX_RECORD_BYTES:
+            if (largest := max(map(len, batch.values))) > MAX_RECORD_BYTES:
+                raise TooLarge(f"a record for {topic!r}", largest, "max_record_bytes", MAX_RECORD_BYTES)
+            if (size := sum(map(len, batch.values))) > MAX_ENTRY_BYTES:
+                raise TooLarge(f"a batch for {topic!r}", size, "max_entry_bytes", MAX_ENTRY_BYTES)
+        if not typed:
+            self._check_type(topic, batch)
+        return batch
 
     def _check_type(self, topic: str, batch: Unpacked) -> None:
         """Where only the schema of a topic is known, what comes from those who know nothing of it is held to that."""

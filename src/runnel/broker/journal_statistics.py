@@ -39,4 +39,5 @@ def of_store(store: Store) -> JournalStatistics:
         len(store.staging),
         store.staging.bytes,
         tuple(ArchiveStatistics(one.place, one.through, one.since / 1e6, one.seen / 1e6) for one in watch.archives),
+        journal.sync_durations.snapshot(),
     )

@@ -65,6 +65,11 @@ class PatternCursor:
         self.collect()
         return self.position < self._behind_until
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether its place is all there is to it. What was noted may be gone since, and has to be told here alone."""
+        return not self._ahead and self.position >= self._behind_until
+
     def _begin_behind(self) -> None:
         """What is not in memory from here on is read from disk."""
         if self._store is not None and self.position < (until := self.timeline.in_memory_from):
@@ -118,6 +123,13 @@ class PatternCursor:
         self._behind, self._behind_until, self._skipped = None, 0, 0
         self._arrears = Arrears(self.timeline)
         self._begin_behind()
+
+    def follow(self, place: int, *, is_last: bool) -> None:
+        """Go where another went in this very moment that stood here."""
+        if not is_last:
+            self.go_to(place)
+            return
+        self.position, self._collected = place, self.timeline.sequence  # there is nothing of ours in between
 
     def pending(self) -> int:
         """How many records lie ahead; of very many topics on disk, at most how many."""

@@ -28,7 +28,7 @@ from runnel.core.errors import (
     WouldDeadlock,
 )
 from runnel.core.policy import PolicyKind
-from runnel.core.publishing import Seconds
+from runnel.core.publishing import Headers, Seconds
 from runnel.core.transaction_errors import OffsetConflict
 from runnel.surface.tracing import Tracing
 
@@ -90,14 +90,14 @@ class Publisher:
         codec: Codec[Any] | None,
         values: Sequence[object],
         keys: Sequence[object] | None,
-        headers: Mapping[str, str] | None,
+        headers: Headers | None,
         delay: Seconds | None,
         expires: Seconds | None,
         priority: int,
     ) -> Entry:
         """The entry of many records, in order."""
         if self.tracing.is_active:
-            headers = self.tracing.traced(headers)
+            headers = self.tracing.traced_all(headers)
         now = 0.0 if delay is None and expires is None else self._bus.clock.time()
         data, metas, size, extra = publishing.many(topic, codec, values, keys, headers, delay, expires, priority, now)
         return Entry(data, metas, size, None, codec is not None, extra)

@@ -1,26 +1,27 @@
-"""Dead letters put back where they came from, each once."""
+"""Dead letters put back where they came from, in order, each once. Those at chosen offsets: see letterbox."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 from runnel.broker.catalog import UNSAID
 from runnel.broker.cursor import Cursor, Taken
 from runnel.broker.dead_letter import TOPIC, is_dead_letter, original
+from runnel.broker.letterbox import REPLAYED, Letterbox, alone
 from runnel.broker.start import open_cursor
 from runnel.broker.topic import Topic
-from runnel.core.errors import InvalidOption, NameInUse
+from runnel.core.errors import InvalidOption
 from runnel.core.options import positive
 from runnel.core.record import Record
 from runnel.surface.waiting import tell
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus
-
-REPLAYED = "$runnel.replayed."  # and a topic: the name that keeps how far its dead letters were put back
+    from runnel.broker.log import Log
 
 
 async def replay(bus: Bus, topic: str, limit: int | None, where: Callable[[Record[bytes]], bool] | None) -> int:
@@ -29,24 +30,28 @@ async def replay(bus: Bus, topic: str, limit: int | None, where: Callable[[Recor
     if limit is not None:
         positive("limit", limit)
     log = bus.catalog.find(topic)
-    if name in bus.replaying:
-        raise NameInUse(name)
-    start = bus.positions.get(name, (topic, "earliest"))[1]
-    cursor, _ = open_cursor(bus.timeline, {log}, start, is_pattern=False, store=bus.store)
-    count = 0
-    bus.replaying.add(name)
-    try:
+    with alone(bus, topic), _unless_unused(bus, log):
+        start = bus.positions.get(name, (topic, "earliest"))[1]
+        cursor, _ = open_cursor(bus.timeline, {log}, start, is_pattern=False, store=bus.store)
+        count, box = 0, Letterbox(bus, log)
         await bus.flushed()  # a dead letter may still be on its way to the disk
         end = log.end  # what comes while replaying may be one that we put back
         while cursor.position < end and (limit is None or count < limit):
             taken = await _take(bus, cursor)
             for record in taken.slices[0].records if taken is not None and taken.slices else ():
-                count += await _put_back(bus, record, where)
+                if box.is_open(record.offset):  # and not done with by itself
+                    count += await _put_back(bus, record, where)
             bus.keep_position(name, topic, log.position(cursor.position))
-    finally:
-        bus.replaying.discard(name)
-        bus.catalog.forget_unused(log)
     return count
+
+
+@contextmanager
+def _unless_unused(bus: Bus, log: Log) -> Iterator[None]:
+    """Afterwards forget a topic that nobody but us has ever asked for."""
+    try:
+        yield
+    finally:
+        bus.catalog.forget_unused(log)
 
 
 async def _take(bus: Bus, cursor: Cursor) -> Taken | None:

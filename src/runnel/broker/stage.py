@@ -1,16 +1,18 @@
 """A handle on one stage: records that are durable and that nobody sees, until a transaction commits them.
 
-Below: staging, stage_cutting. Above: the user.
+Below: staging, stage_cutting, stage_arrival. Above: the user.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from runnel.broker.gate import Entry
 from runnel.broker.open_stage import Flight, OpenStage
+from runnel.broker.stage_arrival import Arrival
 from runnel.broker.stage_cutting import PIECE, SMALL_PIECE, Cut
 from runnel.core.errors import InvalidOption, NotSupported
 from runnel.core.stage import StageInfo, StageKey, checked_key, name_of
@@ -20,9 +22,11 @@ if TYPE_CHECKING:
     from runnel.broker.log import Log
     from runnel.broker.staging import Staging
     from runnel.broker.topic import Topic
-    from runnel.core.publishing import Seconds
+    from runnel.core.packing import Unpacked
+    from runnel.core.publishing import Headers, Seconds
 
 T = TypeVar("T")
+Packed = bytes
 Value = bytes | str  # said here: in `Stage`, `bytes` is how many there are
 
 REST = 0.001  # seconds after each piece while others write: the disk, and the loop, are theirs too
@@ -64,7 +68,7 @@ class Stage(Generic[T]):
         values: Sequence[T | Value],
         *,
         keys: Sequence[Value | None] | None = None,
-        headers: Mapping[str, str] | None = None,
+        headers: Headers | None = None,
         delay: Seconds | None = None,
         expires: Seconds | None = None,
         priority: int = 0,
@@ -76,8 +80,9 @@ class Stage(Generic[T]):
         cancelled half way, the pieces before are staged: `records` says how far it came.
 
         `ordinal` says which record of the stage the first of `values` is, counted from 0. Those that are staged
-        already are passed over, so a write whose outcome is unknown can be repeated as it was. Options as in
-        `Topic.publish_many`. Writing nothing opens the stage, so that it can be committed.
+        already are passed over, so a write whose outcome is unknown can be repeated as it was. `headers` are those of
+        every record, or a list of those of each. Other options as in `Topic.publish_many`. Writing nothing opens the
+        stage, so that it can be committed.
         """
         bus = self._bus
         if not bus.home.is_here():
@@ -88,6 +93,20 @@ class Stage(Generic[T]):
         bus.home.check_usable("staging")
         staging, log = self._staging(), self._topic._resolve()
         cut = Cut(bus, log, self._topic._codec, values, keys, headers, delay, expires, priority)
+        return await self._put(staging, log, cut, ordinal)
+
+    async def _take(self, data: Packed, batch: Unpacked, ordinal: int | None = None) -> int:
+        """Stage a batch from afar that was looked at already, in the bytes that it came in; how many records there are.
+
+        On the broker's own loop. `ordinal` as in `write`.
+        """
+        bus = self._bus
+        bus.home.check_usable("staging")
+        staging, log = self._staging(), self._topic._resolve()
+        bus.publisher._check_type(log, Entry(batch.values, None, 0))
+        return await self._put(staging, log, Arrival(data, batch), ordinal)
+
+    async def _put(self, staging: Staging, log: Log, pieces: Cut | Arrival, ordinal: int | None) -> int:
         while True:
             stage = self._opened(staging, log)
             async with stage.turn:
@@ -96,8 +115,8 @@ class Stage(Generic[T]):
                 try:
                     await stage.settled()
                     stage.check()
-                    cut.at = 0 if ordinal is None else self._passed(stage, ordinal)
-                    await _write(staging, stage, cut, bus)
+                    pieces.at = 0 if ordinal is None else self._passed(stage, ordinal)
+                    await _write(staging, stage, pieces, self._bus)
                 finally:
                     staging.give_up(stage)
                 return stage.records
@@ -139,7 +158,7 @@ class Stage(Generic[T]):
         return records - ordinal
 
 
-async def _write(staging: Staging, stage: OpenStage, cut: Cut, bus: Bus) -> None:
+async def _write(staging: Staging, stage: OpenStage, cut: Cut | Arrival, bus: Bus) -> None:
     """Hand over one piece after the other, as the window has room, and wait until the last one landed."""
     flights: deque[Flight] = deque()
     assert bus.store is not None

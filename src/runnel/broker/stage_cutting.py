@@ -6,18 +6,19 @@ Below: publisher, gathering. Above: stage.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from runnel.broker.gate import Entry
 from runnel.broker.gathering import Gathering, Pending
 from runnel.core.errors import InvalidOption, InvalidValue, TooLarge
+from runnel.core.publishing import headers_of_each
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus
     from runnel.broker.log import Log
     from runnel.core.codec import Codec
-    from runnel.core.publishing import Seconds
+    from runnel.core.publishing import Headers, Seconds
 
 PIECE = 1024 * 1024  # bytes of values in a batch; a larger value is a batch of its own
 SMALL_PIECE = 256 * 1024  # the same while others write, who share a commit with it
@@ -34,7 +35,7 @@ class Cut:
         codec: Codec[Any] | None,
         values: Sequence[object],
         keys: Sequence[object] | None,
-        headers: Mapping[str, str] | None,
+        headers: Headers | None,
         delay: Seconds | None,
         expires: Seconds | None,
         priority: int,
@@ -43,11 +44,13 @@ class Cut:
             raise InvalidValue(log.name, "list of values", values, "a stage takes a sequence; put one value in a list")
         if keys is not None and len(keys) != len(values):
             raise InvalidOption("keys", len(keys), f"there are {len(values)} values; give a key or None for each")
+        if isinstance(headers, list | tuple):
+            headers_of_each(headers, len(values))
         self.at = 0
         self.piece = PIECE  # may change on the way
         self._bus, self._log, self._codec = bus, log, codec
-        self._values, self._keys = values, keys
-        self._rest = (headers, delay, expires, priority)
+        self._values, self._keys, self._headers = values, keys, headers
+        self._rest = (delay, expires, priority)
 
     def __iter__(self) -> Iterator[Gathering]:
         batch = self._batch()
@@ -80,8 +83,9 @@ class Cut:
     def _some(self, count: int) -> Entry:
         publisher, end = self._bus.publisher, self.at + count
         keys = None if self._keys is None else self._keys[self.at : end]
+        headers = self._headers[self.at : end] if isinstance(self._headers, list | tuple) else self._headers
         try:
-            entry = publisher.many(self._log.name, self._codec, self._values[self.at : end], keys, *self._rest)
+            entry = publisher.many(self._log.name, self._codec, self._values[self.at : end], keys, headers, *self._rest)
         except TooLarge:
             if count == 1:
                 raise

@@ -103,6 +103,13 @@ class StateKeeper:
             self.holding.release(name)
         self.moved(subscription)
 
+    def hold_at(self, name: str, topic: str, place: Position, *, hold: bool) -> None:
+        """From now on `name`, under which nobody reads, holds what lies behind `place`, or does not any more."""
+        if not hold:
+            self.holding.release(name)
+        elif name not in self.holding.holds:  # else it moves there when that is being written
+            self.holding.begin(name, topic, place)
+
     def forget(self, name: str) -> None:
         """Nobody wants the position of `name` any more."""
         self.holding.release(name)

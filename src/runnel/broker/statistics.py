@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from runnel.broker.journal_statistics import of_store
 from runnel.broker.subscription import Subscription
+from runnel.core.position import Position
 from runnel.core.statistics import (
+    CursorStatistics,
     Flowed,
     GroupStatistics,
     MemberStatistics,
@@ -22,6 +24,7 @@ from runnel.core.statistics import (
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus
     from runnel.broker.group_reader import GroupReader
+    from runnel.broker.log import Log
 
 ANONYMOUS = "anonymous"
 OTHER = "(other)"
@@ -77,6 +80,13 @@ class Totals:
             sums[key] = Flowed(both.delivered, both.dropped, both.expired, both.lag)
         return sums
 
+    def sum(self) -> Tally:
+        """All of it together, of those that ended."""
+        total = Tally()
+        for tally in self._tallies.values():
+            total.add(tally)
+        return total
+
     def _tally(self, subscription: Subscription[Any]) -> Tally:
         key = (subscription.pattern, subscription.name or ANONYMOUS)
         if key not in self._tallies and len(self._tallies) >= MAX_FLOWS:
@@ -117,42 +127,65 @@ def of_group(reader: GroupReader) -> GroupStatistics:
     )
 
 
+def of_topic(bus: Bus, log: Log) -> TopicStatistics:
+    """A topic as it is now."""
+    return TopicStatistics(
+        log.name,
+        log.epoch,
+        log.end,
+        log.count_bytes(),
+        bus.timeline.first(log),
+        log.end,
+        log.live_bytes,
+        sum(reader.members for reader in log.gate or ()),
+    )
+
+
+def open_subscriptions(bus: Bus) -> list[Subscription[Any]]:
+    """Those that users have open, here and at the other end of connections."""
+    return [one for one in bus.readers if isinstance(one, Subscription) and one.pattern[0] != "$"]
+
+
+def of_subscription(one: Subscription[Any]) -> SubscriptionStatistics:
+    """A subscription as it is now."""
+    flow = one.flow
+    return SubscriptionStatistics(
+        one.label,
+        one.pattern,
+        one.name,
+        str(flow.policy),
+        flow.buffer,
+        one.lag,
+        one.delivered,
+        one.dropped_count + flow.drops(),
+        one.expired,
+    )
+
+
+def of_cursor(bus: Bus, name: str) -> CursorStatistics:
+    """A name under which nobody reads, as it stands."""
+    pattern, place = bus.positions[name]
+    hold = bus.store is not None and name in bus.store.holding.holds
+    if not isinstance(place, Position):
+        return CursorStatistics(name, pattern, place, None, hold)
+    log = bus.catalog.logs.get(pattern)
+    if log is None:
+        return CursorStatistics(name, pattern, place.offset, 0, hold)
+    read = place.offset if place.epoch == log.epoch else 0  # of an earlier topic of that name: nothing of this one
+    return CursorStatistics(name, pattern, read, max(0, log.end - read), hold)
+
+
 def snapshot(bus: Bus) -> Statistics:
     """The broker as it is now."""
     topics = {}
     for log in bus.catalog.logs.values():
         if log.name[0] != "$":
-            topics[log.name] = TopicStatistics(
-                log.name,
-                log.epoch,
-                log.end,
-                log.count_bytes(),
-                bus.timeline.first(log),
-                log.end,
-                log.live_bytes,
-                sum(reader.members for reader in log.gate or ()),
-            )
-    open_ones = [one for one in bus.readers if isinstance(one, Subscription) and one.pattern[0] != "$"]
-    subscriptions = []
-    for one in open_ones:
-        flow = one.flow
-        subscriptions.append(
-            SubscriptionStatistics(
-                one.label,
-                one.pattern,
-                one.name,
-                str(flow.policy),
-                flow.buffer,
-                one.lag,
-                one.delivered,
-                one.dropped_count + flow.drops(),
-                one.expired,
-            )
-        )
+            topics[log.name] = of_topic(bus, log)
+    open_ones = open_subscriptions(bus)
     sums = bus.ended.with_open(open_ones)
     return Statistics(
         topics,
-        tuple(subscriptions),
+        tuple(map(of_subscription, open_ones)),
         tuple(reader.statistics() for reader in bus.groups),
         tuple(handler.statistics() for handler in bus.handlers),
         sums,
@@ -162,4 +195,5 @@ def snapshot(bus: Bus) -> Statistics:
         sum(each.dropped for each in sums.values()),
         sum(len(log.gate.blocked or ()) for log in bus.publisher.blocked if log.gate),
         None if bus.store is None else of_store(bus.store),
+        tuple(of_cursor(bus, name) for name in sorted(bus.positions.keys() - bus.named.keys()) if name[0] != "$"),
     )

@@ -24,7 +24,7 @@ examples:
   runnel cursor list --json
 
 PLACE is an offset; of a subscription on a pattern it is a sequence, and it has no LAG. What one that holds has
-not read is not taken away, by retention or anybody. A server lists those that are open; its folder knows all.
+not read is not taken away, by retention or anybody. Of one that is being read at a server, DELIVERED is said instead.
 """
 FORGET = """\
 examples:
@@ -66,7 +66,7 @@ def run_list(chosen: argparse.Namespace) -> int:
         print("there are no named subscriptions")
         return 0
     columns = present(_COLUMNS, found)
-    rows = ([_yes(one[key]) if key == "hold" else one[key] for key in columns] for one in found)
+    rows = ([_yes(one.get(key)) if key == "hold" else one.get(key) for key in columns] for one in found)
     print(table(list(columns.values()), rows))
     return 0
 
@@ -101,5 +101,5 @@ _COLUMNS = {
 }
 
 
-def _yes(said: bool) -> str:
-    return "yes" if said else "no"
+def _yes(said: bool | None) -> str | None:
+    return None if said is None else "yes" if said else "no"

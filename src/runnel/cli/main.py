@@ -38,7 +38,7 @@ GROUPS = {
     "a server, and talking to it": ("serve", "pub", "sub", "top", "bench"),
     "topics, and who reads them": ("topic", "group", "cursor"),
     "a folder": ("info", "log"),
-    "getting along": ("config", "completion", "tour"),
+    "getting along": ("doctor", "config", "completion", "tour"),
 }
 
 

@@ -65,6 +65,11 @@ class View(msgspec.Struct, frozen=True):
     readers: tuple[ReaderRow, ...]
 
 
+def places(statistics: Statistics) -> dict[tuple[str, str], int]:
+    """Where the names stand under which nobody reads now."""
+    return {(one.pattern, one.name): one.place for one in statistics.cursors}
+
+
 def between(before: Statistics, now: Statistics, seconds: float) -> View:
     """The view, the busiest of each first. What was not there before counts from 0; a restarted server, too."""
 
@@ -84,12 +89,19 @@ def between(before: Statistics, now: Statistics, seconds: float) -> View:
 
     def reader_rows() -> list[ReaderRow]:
         rows = []
+        parked = {(one.pattern, one.name): one.lag for one in now.cursors if one.lag is not None}
         for (pattern, subscriber), one in now.flowed.items():
             old = before.flowed.get((pattern, subscriber))
             delivered = rate(one.delivered, old.delivered if old else 0)
             dropped = rate(one.dropped, old.dropped if old else 0)
-            rows.append(ReaderRow(pattern, subscriber, delivered, dropped, one.dropped, one.lag))
-        return rows
+            lag = parked.pop((pattern, subscriber), one.lag)
+            rows.append(ReaderRow(pattern, subscriber, delivered, dropped, one.dropped, lag))
+        return rows + [ReaderRow(*key, passed(*key), 0.0, 0, lag) for key, lag in parked.items()]
+
+    def passed(pattern: str, name: str) -> float:
+        """How fast a name moves under which nobody reads here: it reads elsewhere, and says where it is."""
+        new, old = places(now).get((pattern, name), 0), places(before).get((pattern, name))
+        return 0.0 if old is None else max(0, new - old) / seconds
 
     def group_rows() -> list[GroupRow]:
         known = {(one.name, one.pattern): one for one in before.groups}

@@ -39,7 +39,16 @@ goes at once; what was acknowledged is on disk all the same. Exit code 0: stoppe
 SWITCH_INTERVAL = 0.0005  # so that the commit thread need not wait 5 ms for its turn
 
 _GROUPS = {
-    "where it listens": ("host", "port", "json_port", "http_port", "http_cors", "unix", "insecure_public"),
+    "where it listens": (
+        "host",
+        "port",
+        "json_port",
+        "http_port",
+        "http_cors",
+        "http_hosts",
+        "unix",
+        "insecure_public",
+    ),
     "TLS": ("tls_cert", "tls_key", "tls_client_ca"),
     "how it runs": ("memory", "engine", "deadline", "log_level", "log_format"),
 }

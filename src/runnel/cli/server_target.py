@@ -181,16 +181,19 @@ class ServerTarget:
         raise unknown_group(name, pattern, self.name)
 
     def cursors(self) -> list[Facts]:
-        """The named subscriptions that are open now. Those that are not are known to the folder."""
-        return [
+        """The named subscriptions: those that are open now, and where the others stand."""
+        seen = self.statistics()
+        opened: list[Facts] = [
             {"name": one.name, "pattern": one.pattern, "lag": one.lag, "delivered": one.delivered}
-            for one in self.statistics().subscriptions
+            for one in seen.subscriptions
             if one.name
         ]
+        return opened + [msgspec.to_builtins(one) for one in seen.cursors]
 
     def cursor(self, name: str) -> Facts:
-        """What is known of a named subscription that is to be forgotten: while it is closed, its name."""
-        return {"name": name}
+        """What is known of a named subscription that is to be forgotten; of one that is not there, its name."""
+        found = next((one for one in self.statistics().cursors if one.name == name), None)
+        return {"name": name} if found is None else msgspec.to_builtins(found)
 
     def forget(self, name: str) -> None:
         """Forget a named subscription that is closed."""

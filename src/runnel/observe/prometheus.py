@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from runnel.core.histogram import HistogramSnapshot
     from runnel.core.statistics import (
         CleanerStatistics,
         GroupStatistics,
@@ -106,7 +107,8 @@ def _lines(statistics: Statistics, max_topics: int) -> Iterator[str]:
     yield from _family("events_delivered_total", "counter", "Records handed to subscribers.", by_flow("delivered"))
     yield from _family("events_dropped_total", "counter", "Records that subscribers missed.", by_flow("dropped"))
     yield from _family("events_expired_total", "counter", "Records skipped past their time.", by_flow("expired"))
-    yield from _family("subscriber_lag", "gauge", "Records published and not yet asked beyond.", by_flow("lag"))
+    lags = {**by_flow("lag"), **_lags(statistics, max_topics)}
+    yield from _family("subscriber_lag", "gauge", "Records published and not yet asked beyond.", lags)
     yield from _family("subscribers", "gauge", "Open subscriptions.", by_topic((t.name, t.subscribers) for t in topics))
     yield from _family("topics", "gauge", "Topics.", {(): len(statistics.topics)})
     yield from _family(
@@ -120,6 +122,12 @@ def _lines(statistics: Statistics, max_topics: int) -> Iterator[str]:
     yield from _handlers(statistics)
 
 
+def _lags(statistics: Statistics, most: int) -> Mapping[Labels, int]:
+    """The lags of names under which nobody reads through this broker now: those of the first `most`."""
+    known = [one for one in statistics.cursors if one.lag is not None]
+    return {(("topic", one.pattern), ("subscriber", one.name)): one.lag or 0 for one in known[:most]}
+
+
 def _journal(statistics: Statistics) -> Iterator[str]:
     journal = statistics.journal
     if journal is None:
@@ -127,6 +135,9 @@ def _journal(statistics: Statistics) -> Iterator[str]:
     for name, kind, text, value in JOURNAL_FAMILIES:
         if (found := value(journal)) is not None:
             yield from _family(name, kind, text, {(): +found})
+    yield "# HELP journal_sync_duration_seconds How long syncs of the journal took."
+    yield "# TYPE journal_sync_duration_seconds histogram"
+    yield from _histogram("journal_sync_duration_seconds", "", journal.sync_durations)
     if journal.cleaner is not None:
         for name, kind, text, figure in CLEANER_FAMILIES:
             yield from _family(name, kind, text, {(): figure(journal.cleaner)})
@@ -148,17 +159,21 @@ def _handlers(statistics: Statistics) -> Iterator[str]:
     yield "# HELP handler_duration_seconds How long handlers took."
     yield "# TYPE handler_duration_seconds histogram"
     for handler in statistics.handlers:
-        labels = _inside(_of_handler(handler))
-        seen = 0
-        for bound, count in zip((*handler.durations.bounds, "+Inf"), handler.durations.counts, strict=True):
-            seen += count
-            yield f'handler_duration_seconds_bucket{{{labels},le="{bound}"}} {seen}'
-        yield f"handler_duration_seconds_sum{{{labels}}} {handler.durations.sum}"
-        yield f"handler_duration_seconds_count{{{labels}}} {seen}"
+        yield from _histogram("handler_duration_seconds", _inside(_of_handler(handler)), handler.durations)
     failed: Counter[Labels] = Counter()
     for handler in statistics.handlers:
         failed[_of_handler(handler)] += handler.failed
     yield from _family("handler_failures_total", "counter", "Calls of handlers that raised.", failed)
+
+
+def _histogram(name: str, labels: str, durations: HistogramSnapshot) -> Iterator[str]:
+    before, inside = (f"{labels},", f"{{{labels}}}") if labels else ("", "")
+    seen = 0
+    for bound, count in zip((*durations.bounds, "+Inf"), durations.counts, strict=True):
+        seen += count
+        yield f'{name}_bucket{{{before}le="{bound}"}} {seen}'
+    yield f"{name}_sum{inside} {durations.sum}"
+    yield f"{name}_count{inside} {seen}"
 
 
 def _family(name: str, kind: str, help_text: str, samples: Mapping[Labels, float]) -> Iterator[str]:

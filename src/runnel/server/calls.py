@@ -11,7 +11,6 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import datetime
-from itertools import groupby
 from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
@@ -26,6 +25,7 @@ from runnel.core.moment import from_micros
 from runnel.core.network_errors import ProtocolError
 from runnel.core.packing import BYTES, Unpacked, admit
 from runnel.core.pattern import check_name
+from runnel.core.position import Position
 from runnel.core.record import NO_HEADERS, REPLY_TO, Meta, Record
 from runnel.core.trace import HEADER as TRACE
 from runnel.server.members import Member
@@ -101,6 +101,19 @@ async def topics(caller: Caller) -> list[str]:
 
 
 @call
+async def bounds(caller: Caller, patterns: list[str] = [], time: int | None = None) -> Any:  # noqa: B006
+    """Where topics begin and end; with a `time` in microseconds, from which offset on they are not older."""
+    return await caller.serving.broker.bounds(*patterns, time=None if time is None else from_micros(time))
+
+
+@call
+async def place(caller: Caller, places: list[tuple[str, str, int, int]], hold: bool | None = None) -> None:
+    """Store where names stand, [name, topic, epoch, offset] each, though nobody reads under them."""
+    found = {name: (topic, Position(epoch, offset)) for name, topic, epoch, offset in places}
+    await caller.serving.broker.place(found, hold=hold)
+
+
+@call
 async def describe(caller: Caller, topic: str) -> dict[str, Any] | None:
     """What a topic was told about itself; None: there is none of that name."""
     log = caller.serving.broker._bus.catalog.logs.get(topic)
@@ -117,9 +130,15 @@ async def trim(caller: Caller, topic: str, before: int | dict[str, Any], force: 
 
 
 @call
-async def replay(caller: Caller, topic: str, limit: int | None = None) -> int:
+async def replay(caller: Caller, topic: str, limit: int | None = None, offsets: list[int] | None = None) -> int:
     """Publish dead letters again to where they came from; how many."""
-    return await caller.serving.broker.replay(topic, limit=limit)
+    return await caller.serving.broker.replay(topic, limit=limit, offsets=offsets)
+
+
+@call
+async def discard(caller: Caller, topic: str, offsets: list[int] | None = None) -> int:
+    """Be done with dead letters; how many."""
+    return await caller.serving.broker.discard(topic, offsets)
 
 
 # -- groups and names -------------------------------------------------------------------------------------------
@@ -251,22 +270,8 @@ async def stage_write(
     if batch is None:
         await stage.write([], ordinal=ordinal)
     else:
-        unpacked = admit(batch)
-        now = caller.serving.broker.clock.time()
-        metas = [unpacked.metas.get(at) or _PLAIN for at in range(len(unpacked))]
-        for alike, run in groupby(range(len(unpacked)), lambda at: _alike(metas[at])):
-            places = [*run]
-            headers, due, expires, priority = alike
-            await stage.write(
-                [unpacked.values[at] for at in places],
-                keys=[metas[at].key for at in places],
-                headers=dict(headers) or None,
-                delay=None if due is None else max(0.0, due - now),
-                expires=None if expires is None else max(0.0, expires - now),
-                priority=priority,
-                ordinal=None if ordinal is None else ordinal + places[0],
-            )
-            await asyncio.sleep(0)  # a run that is staged already is passed over without waiting for anything
+        await stage._take(batch, caller.serving.intake.checked(topic, batch, typed=schema is not None), ordinal)
+        await asyncio.sleep(0)  # one that is staged already is passed over without waiting for anything
     return {"records": stage.records, "bytes": stage.bytes}
 
 
@@ -286,11 +291,6 @@ async def stage_drop(caller: Caller, topic: str, key: tuple[str, int, int, int])
 def _stage(caller: Caller, topic: str, key: tuple[str, int, int, int]) -> Any:
     writer, batch, part, attempt = key
     return caller.serving.broker.stage(topic, writer=writer, batch=batch, part=part, attempt=attempt)
-
-
-def _alike(meta: Meta) -> tuple[tuple[tuple[str, str], ...], float | None, float | None, int]:
-    """What one write says for all of its records."""
-    return tuple(meta.headers.items()), meta.due, meta.expires, meta.priority
 
 
 # -- requests ---------------------------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ class Connection(asyncio.BufferedProtocol):
         self.since = self.heard = self.loop.time()
         self.deaf: set[str] = set()  # why nothing is read for now
         self.closing = False  # nothing is taken any more
+        self.failed = False  # it ends because of an error
         self._silent = False  # the last word is said
         self._gone = gone
         self._lost = False
@@ -133,12 +134,14 @@ class Connection(asyncio.BufferedProtocol):
             "unsent_bytes": unsent,
             "receive_bytes": self._decoder.held,
             **self.session.describe(),
+            **({"door": door} if (door := self.transport.get_extra_info("door")) else {}),
         }
 
     def fail(self, error: BaseException) -> None:
         """Say what is wrong, and close."""
         if not self.closing:
             log.warning("connection %s is closed: %s", self.peer, error)
+            self.failed = True
             self.close(error_frame(0, error))
 
     def close(self, last_words: bytes = b"", *, listen: bool = False) -> None:
@@ -277,6 +280,7 @@ class Connection(asyncio.BufferedProtocol):
         """Somebody came to the wrong door: say so in words that it understands, if we know them."""
         answer = self.session.stranger(self._first)
         log.warning("connection %s is closed: %s", self.peer, error)
+        self.failed = True
         self.close(error_frame(0, error) if answer is None else answer)
 
     # -- frames out ---------------------------------------------------------------------------------------------
@@ -413,9 +417,10 @@ class Connection(asyncio.BufferedProtocol):
     def _look_for_hangup(self) -> None:
         """While nothing is read, the end of what comes is not seen either: ask the system for it."""
         self._hangup_timer = None
-        if self.deaf and not self.transport.is_closing():
+        connection = self.transport.get_extra_info("socket")  # None: the application of somebody else's has it
+        if self.deaf and not self.transport.is_closing() and connection is not None:
             poll = select.poll()
-            poll.register(self.transport.get_extra_info("socket").fileno(), _HANGUP)
+            poll.register(connection.fileno(), _HANGUP)
             if poll.poll(0):
                 self.abort()
             else:

@@ -66,7 +66,8 @@ class Connections:
 
     async def emptied(self) -> None:
         """Return when nobody is connected."""
-        await self._emptied.wait()
+        while self._open:  # a websocket gives its seat up and takes it again
+            await self._emptied.wait()
 
     def drain(self, reason: str, retry: float | None) -> None:
         """Tell everybody that the server stops."""

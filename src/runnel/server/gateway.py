@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, cast
 
 from runnel.client.address import Address, parse
 from runnel.client.broker import RemoteBroker
-from runnel.client.connection import reason
 from runnel.client.options import ClientOptions
+from runnel.client.plain import reason
 from runnel.core.errors import NotSupported, RunnelError
 from runnel.core.network_errors import Unreachable
 from runnel.server.connections import Connections

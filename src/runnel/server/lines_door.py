@@ -20,7 +20,7 @@ from runnel.server.connections import Connections
 from runnel.server.lines_session import LinesSession
 from runnel.server.options import ServerOptions
 from runnel.wire import lines_events as events
-from runnel.wire.lines import LineDecoder
+from runnel.wire.lines import LineDecoder, WholeLines
 from runnel.wire.lines_commands import Id
 
 if TYPE_CHECKING:
@@ -38,22 +38,29 @@ log = logging.getLogger("runnel")
 class LinesDoor(asyncio.Protocol):
     """A connection of the JSON door: `LinesDoor(broker, options, connections)` for each that is accepted.
 
-    With a `refusal`, nobody is served: it is said, and the connection closed.
+    With a `refusal`, nobody is served: it is said, and the connection closed. `whole`: each piece of data is a line.
     """
 
     def __init__(
-        self, broker: Broker, options: ServerOptions, connections: Connections, refusal: RunnelError | None = None
+        self,
+        broker: Broker,
+        options: ServerOptions,
+        connections: Connections,
+        refusal: RunnelError | None = None,
+        *,
+        whole: bool = False,
     ) -> None:
         self._options, self._connections, self._refusal = options, connections, refusal
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._peer = ""
-        self._decoder = LineDecoder(options.max_line)
+        self._decoder = WholeLines(options.max_line) if whole else LineDecoder(options.max_line)
         self._session = LinesSession(broker, options, self)
         self._worker: asyncio.Task[None] | None = None
         self._wanted: asyncio.Future[None] | None = None  # the worker waits for something to happen
         self._room: asyncio.Future[None] | None = None  # those who write wait for the client to read
         self._ended = self._lost = self._closing = False
+        self.failed = False  # it ends because of an error
         self._goodbye: str | None = None
         self._since = self._active = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
@@ -75,7 +82,7 @@ class LinesDoor(asyncio.Protocol):
             if self._refusal is not None:
                 raise self._refusal
         except RunnelError as error:
-            self._close(events.error(error))
+            self._fail(error)
             return
         if self._connections.draining:  # it came in while the door was being closed
             self.abort()
@@ -134,7 +141,7 @@ class LinesDoor(asyncio.Protocol):
             "since": self._loop.time() - self._since,
             "unsent_bytes": unsent,
             "receive_bytes": self._decoder.held,
-            "door": "json",
+            "door": (self._transport and self._transport.get_extra_info("door")) or "json",
             "subscriptions": len(self._session.streams),
             "deliveries": len(self._session.deliveries),
             "pending": len(self._session.answers),
@@ -179,7 +186,7 @@ class LinesDoor(asyncio.Protocol):
             log.warning("JSON connection %s is closed: %s", self._peer, error)
             await self._session.close()
             await self._finish()
-            self._close(events.error(error))
+            self._fail(error)
         except Exception:
             log.exception("the server failed at JSON connection %s", self._peer)
             self.abort()
@@ -277,6 +284,11 @@ class LinesDoor(asyncio.Protocol):
             transport.write_eof()
             transport.resume_reading()
 
+    def _fail(self, error: RunnelError) -> None:
+        """Say what is wrong, and close."""
+        self.failed = True
+        self._close(events.error(error))
+
     def _release(self) -> None:
         """Give up what is still under way for a client that is gone."""
         if self._timer is not None:
@@ -301,7 +313,7 @@ class LinesDoor(asyncio.Protocol):
         else:
             if self._worker is not None:
                 self._worker.cancel()
-            self._close(events.error(LimitExceeded("idle_timeout", round(idle, 1), limit)))
+            self._fail(LimitExceeded("idle_timeout", round(idle, 1), limit))
 
 
 def watch_over(connection: Any) -> None:

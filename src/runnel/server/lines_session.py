@@ -49,6 +49,7 @@ class LinesSession:
             commands.Pub: self._pub,
             commands.Sub: self._sub,
             commands.Unsub: self._unsub,
+            commands.Credit: self._credit,
             commands.Ack: self._ack,
             commands.Nack: self._nack,
             commands.Reject: self._reject,
@@ -138,6 +139,9 @@ class LinesSession:
         }
         if command.group is not None:
             options["prefetch_bytes"] = HELD_BYTES
+            if command.credit is not None:
+                why = 'SUB: field "credit": a group has prefetch: so many come, and more when you have settled some'
+                raise BadCommand(why, field="credit", form=commands.FORMS["SUB"])
         given: dict[str, Any] = {option: value for option, value in options.items() if value is not None}
         stream = LineStream(
             self._broker.subscribe(command.topic, **given),
@@ -148,24 +152,40 @@ class LinesSession:
             id=command.id,
             group=command.group,
             name=command.name,
+            credit=command.credit,
         )
         self.streams.append(stream)
         await stream.open(self.streams.remove)
 
     async def _unsub(self, command: commands.Unsub) -> None:
+        found = self._meant(command)
+        for stream in found:
+            await stream.close()
+        self._forget_lapsed()
+        self.answers.now(events.Unsubscribed(found[0].topic, len(found), command.id).line())
+
+    async def _credit(self, command: commands.Credit) -> None:
+        found = [one for one in self._meant(command) if one.credit is not None]
+        if not found:
+            why = 'CREDIT: it was opened without "credit": all of it is sent'
+            raise BadCommand(why, field="records", form=commands.FORMS["CREDIT"])
+        for stream in found:
+            stream.allow(command.records)
+        self.answers.now(events.Credited(found[0].topic, found[0].credit or 0, command.id).line())
+
+    def _meant(self, command: commands.Unsub | commands.Credit) -> list[LineStream]:
+        """The subscriptions that a command names, by topic or by id."""
+        form = commands.FORMS[command.verb]
         if command.topic is None and command.id is None:
-            raise BadCommand("UNSUB: it needs a topic or an id", field="topic", form=commands.FORMS["UNSUB"])
+            raise BadCommand(f"{command.verb}: it needs a topic or an id", field="topic", form=form)
         by_topic = command.topic is not None
         found = [one for one in self.streams if (one.topic == command.topic if by_topic else one.id == command.id)]
         if not found:
             which, said = ("topic", command.topic) if by_topic else ("id", command.id)
             known = ", ".join(sorted({repr(one.topic) for one in self.streams}))[:200] or "nothing"
-            why = f"UNSUB: no subscription with {which} {str(said)[:100]!r} is open here, but {known}"
-            raise BadCommand(why, field=which, form=commands.FORMS["UNSUB"])
-        for stream in found:
-            await stream.close()
-        self._forget_lapsed()
-        self.answers.now(events.Unsubscribed(found[0].topic, len(found), command.id).line())
+            why = f"{command.verb}: no subscription with {which} {str(said)[:100]!r} is open here, but {known}"
+            raise BadCommand(why, field=which, form=form)
+        return found
 
     # -- deliveries ---------------------------------------------------------------------------------------------
 

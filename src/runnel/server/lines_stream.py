@@ -1,7 +1,8 @@
 """A subscription of a JSON connection: records become lines for as long as somebody reads them.
 
 Nothing is taken from the broker while the connection has enough to send: what a slow reader has not
-read waits in the log, and here is only a position.
+read waits in the log, and here is only a position. With a credit, no more is sent than the client asked for: what
+a browser has received and not looked at yet is nowhere else to be seen.
 Below: broker, wire.lines_events. Above: lines_session.
 """
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 TAKE = 64  # records taken at a time: what a reader that stops keeps hold of
 CHUNK = 64 << 10  # bytes gathered before they are written
+MOST = 2**53 - 1  # records that may be asked for: more than any browser can count
 
 log = logging.getLogger("runnel")
 
@@ -50,8 +52,11 @@ class LineStream:
         id: Id | None,
         group: str | None,
         name: str | None,
+        credit: int | None = None,
     ) -> None:
         self.topic, self.id, self.group, self.name = topic, id, group, name
+        self.credit = credit  # records that may be sent; None: all of them
+        self._asked: asyncio.Future[None] | None = None  # it waits for more of it
         self._subscription, self._outlet, self._number = subscription, outlet, number
         self._opened = opened
         self._task: asyncio.Task[None] | None = None
@@ -66,6 +71,13 @@ class LineStream:
         except asyncio.CancelledError:
             task.cancel()
             raise
+
+    def allow(self, records: int) -> None:
+        """The client asks for so many more."""
+        assert self.credit is not None, "opened with one"
+        self.credit = min(self.credit + records, MOST)
+        if self.credit and self._asked is not None and not self._asked.done():
+            self._asked.set_result(None)
 
     def cancel(self) -> None:
         """Stop, and let go of everything at the next turn of the loop."""
@@ -86,7 +98,8 @@ class LineStream:
                 outlet.write(self._opened)
                 _settle(ready)
                 await outlet.writable()
-                async for batch in subscription.batches(TAKE):
+                # A name's place is behind what was taken: with a credit, nothing is that was not asked for.
+                async for batch in subscription.batches(1 if self.credit is not None and self.name else TAKE):
                     await tell(batch)
         except RunnelError as error:
             if _settle(ready, error):
@@ -110,6 +123,12 @@ class LineStream:
         for record in batch:
             if record.gap is not None:
                 lines.append(events.gap(record.gap, self.id))
+            if self.credit is not None:
+                if not self.credit:
+                    await self._write(lines)
+                    size = 0
+                    await self._allowed()
+                self.credit -= 1
             lines.append(events.message(record, self.id))
             size += len(lines[-1])
             if size >= CHUNK:
@@ -129,6 +148,12 @@ class LineStream:
                 await self._write(lines)
                 size = 0
         await self._write(lines)
+
+    async def _allowed(self) -> None:
+        """Return when the client has asked for more."""
+        while not self.credit:
+            self._asked = asyncio.get_running_loop().create_future()
+            await self._asked
 
     async def _write(self, lines: list[bytes]) -> None:
         if lines:

@@ -40,6 +40,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     - `json_port`: the door for JSON lines; None: not opened. `unix`: a socket file for the native door.
     - `http_port`: the door for browsers and HTTP; None: not opened. It needs `runnel[server]`.
     - `http_cors`: origins whose pages may use the HTTP door, such as "https://a.example, https://b.example"; * is any.
+    - `http_hosts`: names that the HTTP door answers to, beside addresses and localhost: "app.example, *.b.example"; *
+      is any. Where it speaks TLS or is public, it answers to all unless some are named.
     - `ssl`: speak TLS at every TCP door.
     - `insecure_public`: listen where other machines can reach it, though nobody is asked who they are.
     - `max_connections`: clients at all doors together.
@@ -65,6 +67,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     json_port: int | None = 7789
     http_port: int | None = None
     http_cors: str | None = None
+    http_hosts: str | None = None
     unix: Path | None = None
     ssl: TlsOptions | None = None
     insecure_public: bool = False
@@ -106,6 +109,14 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         for origin in self.origins:
             if origin != "*" and not _ORIGIN.fullmatch(origin):
                 raise InvalidOption("http_cors", origin, "an origin is such as https://example.com:8443, or * for any")
+        for host in self.hosts or ():
+            if host != "*" and not _NAME.fullmatch(host):
+                raise InvalidOption("http_hosts", host, "a name is such as app.example, *.app.example, or * for any")
+
+    @property
+    def hosts(self) -> tuple[str, ...] | None:
+        """The names of `http_hosts`, one by one; None: nobody said."""
+        return None if self.http_hosts is None else tuple(self.http_hosts.replace(",", " ").split())
 
     @property
     def origins(self) -> tuple[str, ...]:
@@ -131,6 +142,7 @@ _SIZES = (
 )
 _TIMES = ("hello_timeout", "frame_timeout", "ping", "ping_timeout", "idle_timeout", "accept_rate", "send_timeout")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::\d{1,5})?")
+_NAME = re.compile(r"(?:\*\.)?[a-zA-Z0-9_-]+(?:\.[a-zA-Z0-9_-]+)*")
 
 
 def _is_whole(value: object) -> bool:

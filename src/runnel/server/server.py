@@ -77,7 +77,7 @@ class Server:
         if self.options.http_port is not None:
             from runnel.server.http.door import HttpDoor
 
-            self._http = HttpDoor(self.broker, self.options, serving.connections)
+            self._http = HttpDoor(serving)
         self._entrance = Entrance(self.options, serving.connections, native_door(serving), lines, self._http)
         serving.doors = self._entrance.doors
         await self._entrance.open()

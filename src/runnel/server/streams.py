@@ -13,6 +13,7 @@ from typing import Any
 from runnel.broker.cursor import SLICE
 from runnel.broker.feed import Feed, open_feed
 from runnel.broker.piece import Piece
+from runnel.core.errors import BrokerClosed
 from runnel.core.position import Position
 from runnel.server.connection import Connection
 from runnel.server.serving import Serving
@@ -50,12 +51,14 @@ class Stream:
             drops=self._dropped if asked.drops else None,
             **_options(asked),
         )
-        self._eager = self.feed.eager
+        self._eager, self._until = self.feed.eager, asked.until
 
     def enter(self) -> bytes:
         """Begin; what the reader is told first."""
         feed = self.feed
         feed.enter()
+        if self._until is not None and not feed.is_pattern:
+            feed.finish_at(self._until)
         told = Subscribed(
             label=feed.label,
             eager=self._eager,
@@ -156,6 +159,8 @@ class Stream:
 
     def _end(self) -> None:
         error = self.feed.error
+        if error is None and self._until is not None and self.feed.is_cut_off:
+            error = BrokerClosed("reading a range")  # an END would say that there is nothing more
         self._connection.send(frame(Kind.END, self.id) if error is None else error_frame(self.id, error))
         self._over(self.id)
 

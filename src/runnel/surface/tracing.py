@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 
+from runnel.core.publishing import Headers
 from runnel.core.trace import HEADER
 
 
@@ -32,6 +33,12 @@ class Tracing:
             self.current = current_of_opentelemetry()
         found = self.current()
         return headers if found is None else {**(headers or {}), HEADER: found}
+
+    def traced_all(self, headers: Headers | None) -> Headers | None:
+        """The same for many records: the headers of all of them, or a list of those of each."""
+        if isinstance(headers, list | tuple):
+            return [self.traced(one) for one in headers]
+        return self.traced(headers)  # type: ignore[arg-type]  # whatever else it is, is refused a little later
 
 
 def current_of_opentelemetry() -> Callable[[], str | None]:

@@ -8,6 +8,7 @@ Below: core. Above: lines_commands (what a line says), server.lines_door.
 from __future__ import annotations
 
 import re
+from collections import deque
 
 from runnel.core.network_errors import LimitExceeded, ProtocolError
 
@@ -97,3 +98,38 @@ class LineDecoder:
         if line[:1] != b"{" and _HTTP.match(line):
             raise ProtocolError("this door speaks JSON lines, and an HTTP request came; HTTP is another port")
         return line
+
+
+class WholeLines:
+    """Lines that come one by one, as the messages of a websocket do: the same as `LineDecoder`, without ends of line.
+
+    What is within a line is as it came, line feeds too: JSON may have them between its words.
+    """
+
+    __slots__ = ("_limit", "_lines", "held")
+
+    def __init__(self, limit: int = MAX_LINE) -> None:
+        self._limit = limit
+        self._lines: deque[bytes] = deque()
+        self.held = 0
+
+    def feed(self, data: bytes) -> None:
+        """Add the next line."""
+        self._lines.append(data)
+        self.held += len(data)
+
+    def next_line(self) -> bytes | None:
+        """The next line that is not empty; None: there is none yet. `LimitExceeded`, for ever, for a long one."""
+        lines = self._lines
+        while lines:
+            if len(lines[0]) > self._limit:
+                raise LimitExceeded("max_line", len(lines[0]), self._limit)
+            line = lines.popleft()
+            self.held -= len(line)
+            if line := line.strip():
+                return line
+        return None
+
+    def last_line(self) -> bytes | None:
+        """Nothing is left behind the last line."""
+        return None

@@ -53,6 +53,7 @@ class Sub(Command, frozen=True, gc=False):
     ack_wait: Seconds | None = None
     max_deliver: Count | None = None
     dead_letter: str | None = None
+    credit: Count | None = None
 
     def where(self) -> str | int | datetime | Position | None:
         """Where to start, as `Broker.subscribe` takes it."""
@@ -75,6 +76,13 @@ class Sub(Command, frozen=True, gc=False):
 class Unsub(Command, frozen=True, gc=False):
     """End subscriptions of this connection: the one with this id, or those of this topic."""
 
+    topic: str | None = None
+
+
+class Credit(Command, frozen=True, gc=False):
+    """So many records more may be sent of a subscription: the one with this id, or those of this topic."""
+
+    records: Count
     topic: str | None = None
 
 
@@ -175,7 +183,8 @@ class Refusal(Struct, frozen=True, gc=False):
 
 
 COMMANDS: dict[str, type[Command]] = {
-    kind.__name__.upper(): kind for kind in (Sub, Unsub, Pub, Ack, Nack, Reject, Extend, Ping, Topics, Info, Help, Quit)
+    kind.__name__.upper(): kind
+    for kind in (Sub, Unsub, Pub, Ack, Nack, Reject, Extend, Credit, Ping, Topics, Info, Help, Quit)
 }
 
 # The right form of each, as help and errors show it.
@@ -187,6 +196,7 @@ FORMS = {
     "NACK": '{"command": "NACK", "delivery": 1, "delay": 5}',
     "REJECT": '{"command": "REJECT", "delivery": 1, "reason": "no such customer"}',
     "EXTEND": '{"command": "EXTEND", "delivery": 1, "seconds": 30}',
+    "CREDIT": '{"command": "CREDIT", "topic": "test", "records": 100}',
     "PING": '{"command": "PING"}',
     "TOPICS": '{"command": "TOPICS"}',
     "INFO": '{"command": "INFO"}',
@@ -211,6 +221,8 @@ _WHAT = {  # how a field must look, where a type alone does not say it
     "expires": _SECONDS,
     "ack_wait": _SECONDS,
     "prefetch": _WHOLE,
+    "credit": "it is a whole number, 0 or more: how many records may be sent before you ask for more",
+    "records": _WHOLE,
     "max_deliver": _WHOLE,
     "priority": "it is a whole number from 0 (last) to 9 (first)",
     "expected_offset": _WHOLE,

@@ -94,6 +94,14 @@ class Unsubscribed(Event, frozen=True, gc=False):
     id: Id | None = None
 
 
+class Credited(Event, frozen=True, gc=False):
+    """So many records may be sent now, before more has to be asked for."""
+
+    topic: str
+    credit: int
+    id: Id | None = None
+
+
 class Acked(Event, frozen=True, gc=False):
     """The work of a delivery is done."""
 
@@ -228,13 +236,14 @@ def as_text(value: bytes) -> tuple[str, str | None]:
 
 
 ABOUT = {
-    "SUB": "read a topic, or a pattern such as orders.* or orders.>; also group, name, prefetch, id",
+    "SUB": "read a topic, or a pattern such as orders.* or orders.>; also group, name, prefetch, credit, id",
     "UNSUB": "stop reading a topic, or the subscription with this id",
     "PUB": "publish; also key, headers, encoding (base64), delay, expires, priority, message_id, expected_offset",
     "ACK": "a delivery of a group is done",
     "NACK": "it failed: again, after so many seconds",
     "REJECT": "it can never succeed: to the dead letters",
     "EXTEND": "it takes longer: so many seconds from now",
+    "CREDIT": "so many records more may be sent of a subscription that was opened with a credit",
     "PING": "answered by a pong, after all that was sent before",
     "TOPICS": "the names of all topics",
     "INFO": "the server and its limits",

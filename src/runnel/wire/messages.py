@@ -97,6 +97,7 @@ class Subscribe(msgspec.Struct, kw_only=True, omit_defaults=True):
     - `drops`: show the records that are dropped (for `on_drop`).
     - `credit`: how many bytes of records may be sent before more is given.
     - `resume`: `start` is where this very reader stood before; it wins over a position stored under `name`.
+    - `until`: of one topic, the offset before which it ends: an END comes when all before it was sent.
     """
 
     pattern: str
@@ -119,6 +120,7 @@ class Subscribe(msgspec.Struct, kw_only=True, omit_defaults=True):
     hold: bool | None = None
     credit: Number = 0
     resume: bool = False
+    until: Number | None = None
 
 
 class Subscribed(msgspec.Struct, kw_only=True):

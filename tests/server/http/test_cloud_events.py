@@ -79,6 +79,9 @@ def test_what_an_event_must_have_is_asked_for_by_name(name: str) -> None:
         body(**{"a-b": "x"}),
         body(nested={"a": 1}),
         body(data_base64="!"),
+        body(data_base64="\x84AAA"),
+        body(type=False),
+        body(id=7),
         body(data_base64=1),
     ],
 )

@@ -12,11 +12,12 @@ import pytest
 from runnel.core.errors import NotSupported
 from runnel.server import Server, ServerOptions, TlsOptions, http
 from runnel.server.http import door
+from tests.patience import PATIENCE
 from tests.server.certificates import Authority
 from tests.server.http.web import Browser, raw, serving
 from tests.server.raw import until
 
-GET = b"GET /healthz HTTP/1.1\r\nhost: here\r\n"
+GET = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n"
 
 
 async def test_it_is_a_door_among_the_others() -> None:
@@ -84,7 +85,7 @@ async def test_a_head_that_does_not_come_is_not_waited_for(begun: bytes) -> None
 async def test_a_body_that_is_too_much_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door, "LINGER", 0.05)
     async with serving(max_body=10) as server:
-        head = b"POST /topics/t HTTP/1.1\r\nhost: here\r\ncontent-length: 1000000\r\n\r\n"
+        head = b"POST /topics/t HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\n"
         answer = await raw(server, head + b"x" * 1000)
         assert answer.startswith(b"HTTP/1.1 413 ")
         await until(lambda: server.connections == 0)
@@ -92,8 +93,8 @@ async def test_a_body_that_is_too_much_is_not_read_to_its_end(monkeypatch: pytes
 
 async def test_requests_behind_each_other_are_answered_in_order() -> None:
     async with serving() as server:
-        one = b"POST /topics/t HTTP/1.1\r\nhost: here\r\ncontent-length: 1\r\n\r\nx"
-        last = one.replace(b"host: here", b"host: here\r\nconnection: close")
+        one = b"POST /topics/t HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\n\r\nx"
+        last = one.replace(b"host: localhost", b"host: localhost\r\nconnection: close")
         answer = await raw(server, one * 4 + last)
         assert answer.count(b"HTTP/1.1 201 ") == 5
         assert [b'"offset":%d' % number in answer for number in range(5)] == [True] * 5
@@ -104,7 +105,7 @@ async def test_streams_end_with_the_server_and_what_is_under_way_is_answered() -
         browser = Browser(server.doors[0].url, "topic=t")
         reading = asyncio.ensure_future(browser.read(lambda one: False))
         await until(lambda: browser.readies)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await server.close(3600.0)
         assert await reading is True
         assert (server.connections, browser.gaps, browser.ends) == (0, [], [])
@@ -115,7 +116,7 @@ async def test_a_frozen_client_is_cut_off_at_the_deadline() -> None:
     async with serving(send_timeout=3600.0) as server:
         await server.broker.topic("t").publish_many([b"x" * 100_000] * 200)
         with socket.create_connection((server.doors[0].host, server.doors[0].port)) as frozen:
-            frozen.sendall(b"GET /events?topic=t&start=earliest HTTP/1.1\r\nhost: here\r\n\r\n")
+            frozen.sendall(b"GET /events?topic=t&start=earliest HTTP/1.1\r\nhost: localhost\r\n\r\n")
             await until(lambda: server.broker.statistics().subscriptions)
             await server.close(0.05)
         assert server.connections == 0
@@ -134,7 +135,7 @@ async def test_what_nobody_waits_for_any_more_is_given_up() -> None:
         async with server.broker.subscribe("t", policy="block", buffer=1):
             await server.broker.publish("t", b"fills it")
             _, writer = await asyncio.open_connection(server.doors[0].host, server.doors[0].port)
-            writer.write(b"POST /topics/t HTTP/1.1\r\nhost: here\r\ncontent-length: 1\r\n\r\nx")
+            writer.write(b"POST /topics/t HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\n\r\nx")
             await until(lambda: server.broker.statistics().waiting_publishers == 1)
             await server.close(0.05)
             assert server.broker.statistics().waiting_publishers == 0

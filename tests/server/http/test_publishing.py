@@ -10,6 +10,8 @@ import pytest
 import runnel
 from runnel.broker.broker import Broker
 from runnel.core.record import Record
+from runnel.server.http import body, publishing
+from runnel.server.options import ServerOptions
 from tests.server.http.web import web
 
 EVENT = {"specversion": "1.0", "id": "1", "source": "/shop", "type": "paid"}
@@ -162,3 +164,41 @@ async def test_compressed_bodies_and_closed_brokers_are_told() -> None:
 async def test_topics_are_not_made_where_that_is_off() -> None:
     async with web(Broker(auto_create=False)) as (_, client):
         refused(await client.post("/topics/t", content=b"x"), 404, "unknown_topic")
+
+
+async def test_history_is_not_published_to() -> None:
+    async with web() as (broker, client):
+        answer = await client.post("/topics/t/records", content=b"x")
+        refused(answer, 405, "method_not_allowed")
+        assert answer.headers["allow"] == "GET"
+        assert await broker.topics() == []
+
+
+async def test_paths_that_were_looked_up_are_forgotten_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "KNOWN", 2)
+    async with Broker() as broker:
+        route = publishing.Publishing(broker, ServerOptions())
+        for number in range(7):
+            path = f"/topics/t{number % 3}"
+            found = route._address({"path": path, "raw_path": path.encode(), "root_path": ""})
+            assert (found.topic, found.records) == (path[8:], f"{path}/records")
+            assert len(route._addresses) <= 2
+
+
+async def test_a_topic_made_again_is_published_to_by_the_same_path() -> None:
+    async with web() as (broker, client):
+        first = (await client.post("/topics/t", content=b"x")).json()
+        await broker.delete("t")
+        again = (await client.post("/topics/t", content=b"y")).json()
+        assert (again["offset"], again["epoch"] > first["epoch"]) == (0, True)
+
+
+async def test_a_fault_of_the_server_is_a_problem_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: object) -> bytes:
+        raise RuntimeError("not for the client's eyes")
+
+    monkeypatch.setattr(body, "whole", broken)
+    async with web() as (_, client):
+        answer = await client.post("/topics/t", content=b"x")
+        refused(answer, 500, "runnel_error")
+        assert "eyes" not in answer.text

@@ -9,10 +9,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
+import uvicorn
 
 from runnel.broker.broker import Broker
+from runnel.server import http
 from runnel.server.options import ServerOptions
 from runnel.server.server import Server
+from tests.patience import PATIENCE
 
 
 @asynccontextmanager
@@ -27,8 +30,24 @@ async def serving(broker: Broker | None = None, **options: Any) -> AsyncIterator
 async def web(broker: Broker | None = None, **options: Any) -> AsyncIterator[tuple[Broker, httpx.AsyncClient]]:
     """The broker behind an HTTP door, and a client of the door."""
     async with serving(broker, **options) as server:
-        async with httpx.AsyncClient(base_url=server.doors[0].url, timeout=10) as client:
+        async with httpx.AsyncClient(base_url=server.doors[0].url, timeout=PATIENCE) as client:
             yield server.broker, client
+
+
+@asynccontextmanager
+async def mounted(broker: Broker, **options: Any) -> AsyncIterator[str]:
+    """The same routes in an application of somebody else's, served by uvicorn itself; their url."""
+    config = uvicorn.Config(http.app(broker, ServerOptions(**options)), port=0, log_level="critical", lifespan="off")
+    server = uvicorn.Server(config)
+    serving = asyncio.ensure_future(server.serve())
+    while not server.started:  # noqa: ASYNC110 - it tells nobody
+        await asyncio.sleep(0.002)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        broker.close()  # which ends the streams
+        server.should_exit = True
+        await serving
 
 
 async def raw(server: Server, request: bytes) -> bytes:
@@ -36,7 +55,7 @@ async def raw(server: Server, request: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(server.doors[0].host, server.doors[0].port)
     writer.write(request)
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             return await reader.read()
     finally:
         writer.close()
@@ -64,7 +83,7 @@ class Browser:
         """Read until that is enough, or `most` bytes have come, or the server ends it; whether the server did."""
         headers = {"last-event-id": self.last_id} if self.last_id else {}
         timeout = httpx.Timeout(10, read=None)
-        async with asyncio.timeout(20), httpx.AsyncClient(timeout=timeout) as client:
+        async with asyncio.timeout(PATIENCE), httpx.AsyncClient(timeout=timeout) as client:
             async with client.stream("GET", self.url, headers=headers) as response:
                 assert response.status_code == 200, await response.aread()
                 self.headers = response.headers

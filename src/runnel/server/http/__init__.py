@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "missing"]
 
-NEEDED = ("starlette", "uvicorn", "httptools")
+NEEDED = ("starlette", "uvicorn", "httptools", "websockets")
 
 
 def app(broker: Broker, options: ServerOptions | None = None) -> Any:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from runnel.core.errors import TooLarge
 
@@ -18,17 +18,20 @@ PATIENCE = 30.0  # seconds until the next bytes of a body must have come
 
 async def whole(request: Request, limit: int) -> bytes:
     """All of it; `TooLarge` beyond `limit` bytes, said before they were sent if the client says how many they are."""
-    said = request.headers.get("content-length", "")
-    if said.isdecimal() and int(said) > limit:
+    said = next((value for name, value in request.scope["headers"] if name == b"content-length"), b"")
+    if said.isdigit() and int(said) > limit:
         raise TooLarge("the body of a request", int(said), "max_body", limit)
-    gathered: list[bytes] = []
-    size = 0
-    async for chunk in chunks(request):
+    chunk, more = await _next(request)
+    if not more and len(chunk) <= limit:
+        return chunk  # it came in one piece, as most do
+    gathered, size = [chunk], len(chunk)
+    while more and size <= limit:
+        chunk, more = await _next(request)
         size += len(chunk)
-        if size > limit:
-            raise TooLarge("the body of a request", size, "max_body", limit)
         gathered.append(chunk)
-    return gathered[0] if len(gathered) == 1 else b"".join(gathered)
+    if size > limit:
+        raise TooLarge("the body of a request", size, "max_body", limit)
+    return b"".join(gathered)
 
 
 async def lines(request: Request, limit: int) -> AsyncIterator[list[bytes]]:
@@ -52,19 +55,23 @@ async def lines(request: Request, limit: int) -> AsyncIterator[list[bytes]]:
 
 async def chunks(request: Request) -> AsyncIterator[bytes]:
     """Its bytes as they come. A client that stops in the middle is not waited for."""
-    stream = request.stream()
-    while True:
-        try:
-            async with asyncio.timeout(PATIENCE):
-                chunk = await anext(stream, None)
-        except TimeoutError:
-            raise HTTPException(408, f"nothing more of the body came within {PATIENCE:g} s") from None
-        except ClientDisconnect:
-            raise HTTPException(400, "the body ended before it was complete") from None
-        if chunk is None:
-            return
+    more = True
+    while more:
+        chunk, more = await _next(request)
         if chunk:
             yield chunk
+
+
+async def _next(request: Request) -> tuple[bytes, bool]:
+    """The next bytes, and whether there are more."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            message = await request.receive()
+    except TimeoutError:
+        raise HTTPException(408, f"nothing more of the body came within {PATIENCE:g} s") from None
+    if message["type"] == "http.disconnect":
+        raise HTTPException(400, "the body ended before it was complete")
+    return message.get("body", b""), message.get("more_body", False)
 
 
 def _split(data: bytes) -> list[bytes]:

@@ -7,7 +7,6 @@ Below: core. Above: publishing.
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -69,6 +68,8 @@ def _event(told: Json) -> Event:
             continue
         if isinstance(value, list | dict | float):
             raise InvalidOption(name, shown(bytes(raw)), "an attribute is text, a whole number, or true or false")
+        if name in REQUIRED and not isinstance(value, str):
+            raise InvalidOption(name, shown(bytes(raw)), "this attribute is text")
         attributes[name] = value if isinstance(value, str) else bytes(raw).decode()
     _check(attributes)
     headers = {f"ce-{name}": value for name, value in attributes.items() if name != "datacontenttype"}
@@ -82,7 +83,7 @@ def _data(told: Json, attributes: Mapping[str, str]) -> bytes:
     if "data_base64" in told:
         try:
             return base64.b64decode(msgspec.json.decode(told["data_base64"], type=str), validate=True)
-        except (msgspec.DecodeError, binascii.Error) as error:
+        except (msgspec.DecodeError, ValueError) as error:  # of base64 too: binascii.Error, and what is no ASCII
             raise InvalidOption("data_base64", shown(bytes(told["data_base64"])), f"{error}") from None
     if "data" not in told:
         return b""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from email.utils import formatdate
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.config import Config
@@ -20,11 +21,10 @@ from runnel.core.network_errors import LimitExceeded
 from runnel.server.http.application import build
 from runnel.server.http.problem import PROBLEM, document, status_of
 from runnel.server.http.stream import CONNECTION, Stream
+from runnel.server.http.websocket_connection import WebSocketConnection
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
-    from runnel.server.connections import Connections
-    from runnel.server.options import ServerOptions
+    from runnel.server.serving import Serving
 
 MAX_HEAD = 64 << 10  # bytes of a request line and its headers, about
 LINGER = 2.0  # seconds that a client has to read our last words
@@ -34,14 +34,18 @@ KEEP_ALIVE = 15  # seconds that a connection without a request stays open
 class HttpDoor:
     """What the connections of the door share. Called, it makes the protocol of the next one."""
 
-    def __init__(self, broker: Broker, options: ServerOptions, connections: Connections) -> None:
-        self.options, self.connections = options, connections
-        self._app = build(broker, options, lambda: connections.draining)
+    def __init__(self, serving: Serving) -> None:
+        self.options, self.connections = options, connections = serving.options, serving.connections
+        self._app = build(serving.broker, options, lambda: connections.draining, serving=serving)
         self._given_up = False
         self.config = Config(
             self._serve,
             http=HttpToolsProtocol,
-            ws="none",
+            ws=WebSocketConnection,
+            ws_max_size=options.max_line,
+            ws_ping_interval=options.ping,
+            ws_ping_timeout=options.ping_timeout,
+            ws_per_message_deflate=False,
             interface="asgi3",
             lifespan="off",
             log_config=None,
@@ -104,6 +108,7 @@ class HttpConnection(HttpToolsProtocol):
         self.stream: Stream | None = None  # while it carries one
         self._head = 0  # bytes of a head that is not complete
         self._in_head = True
+        self._arrived = 0  # bytes of what came last
         self._dismissed = False  # whether what still comes is thrown away
         self._timer: asyncio.TimerHandle | None = None
         self._since = self._loop.time()
@@ -131,17 +136,31 @@ class HttpConnection(HttpToolsProtocol):
         self._let_be()
         self._door.connections.remove(self)
         super().connection_lost(exc)
+        if self.stream is not None:
+            self.stream.gone()
+
+    def pause_writing(self) -> None:
+        """The client has not read what was sent: no more for now."""
+        super().pause_writing()
+        if self.stream is not None:
+            self.stream.paused()
+
+    def resume_writing(self) -> None:
+        """The client has read: there is room again."""
+        super().resume_writing()
+        if self.stream is not None:
+            self.stream.resumed()
 
     def data_received(self, data: bytes) -> None:
         """Bytes came. A head must end some time."""
         if self._dismissed or self.transport.is_closing():
             return
+        self._arrived = len(data)
         super().data_received(data)
         if self._in_head:
             self._head += len(data)
             if self._head > MAX_HEAD and not self.transport.is_closing():
-                why = f"the request line and its headers have more than {MAX_HEAD:,} bytes"
-                self._refuse(431, "head_too_large", why)
+                self._refuse_head()
 
     def on_message_begin(self) -> None:
         """A request begins."""
@@ -152,6 +171,9 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Its head is there."""
+        if self._arrived > MAX_HEAD and sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD:
+            self._refuse_head()
+            raise ValueError  # the parser stops at this
         self._in_head = False
         self._let_be()
         super().on_headers_complete()
@@ -163,9 +185,22 @@ class HttpConnection(HttpToolsProtocol):
         else:
             super().on_response_complete()
 
+    def handle_websocket_upgrade(self) -> None:
+        """It is a websocket from now on, and no longer this one's."""
+        left = partial(self._door.connections.remove, self)
+        made = partial(WebSocketConnection, left, self._door.options.frame_timeout)
+        self.ws_protocol_class = made  # type: ignore[assignment]
+        super().handle_websocket_upgrade()
+
     def send_400_response(self, msg: str) -> None:
         """What came is no HTTP."""
-        self._refuse(400, "bad_request", "this is no HTTP request; see that the port is the right one")
+        if not self._dismissed:
+            why = "this is no HTTP request, or its line or a header holds what none may; is the port the right one?"
+            self._refuse(400, "bad_request", why)
+
+    def _refuse_head(self) -> None:
+        why = f"the request line and its headers have more than {MAX_HEAD:,} bytes"
+        self._refuse(431, "head_too_large", why)
 
     # -- as the rest of the server knows it ---------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from runnel.core.start import Start
 from runnel.server.http import event_id
 from runnel.server.http.path import parameters, single, start_of
 from runnel.server.http.resuming import begin
+from runnel.server.http.rounds import Rounds
 from runnel.server.http.stream import Stream
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Events:
         self._broker, self._options = broker, options
         self._mark = event_id.mark_of(broker.id)
         self.streams: set[Stream] = set()
+        self._rounds = Rounds()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one stream, until either side has enough."""
@@ -71,7 +73,7 @@ class Events:
             logs=bus.catalog.logs,
             end=bus.timeline.sequence,
         )
-        stream = Stream(self._mark, asked.keys, receive, send, self._options, scope)
+        stream = Stream(self._mark, asked.keys, receive, send, self._options, scope, self._rounds)
         feed = open_feed(self._broker, beginning.pattern, ready=stream.wake, **beginning.options)
         feed.enter()
         stream.attend(feed, beginning.gap, bus.timeline.sequence, resumed=beginning.resumed)
@@ -101,5 +103,6 @@ def _place(scope: Scope, said: dict[str, list[str]]) -> event_id.Place | None:
     found: list[Any] = [value for name, value in scope["headers"] if name == LAST_EVENT_ID]
     if len(found) > 1:
         raise InvalidOption("Last-Event-ID", found[1].decode("latin-1")[:64], "the header is there twice")
-    text = found[0].decode("latin-1") if found else single(said, "lastEventId")
-    return event_id.read(text) if text else None
+    texts = (found[0].decode("latin-1") if found else None, single(said, "lastEventId"))
+    places = [event_id.read(text) for text in texts if text]
+    return places[0] if places else None

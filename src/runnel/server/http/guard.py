@@ -2,36 +2,40 @@
 
 A web page may send a plain POST to any address that its reader can reach, a server on the same machine included.
 That it cannot read the answer does not undo what was published; so the request itself is refused.
-Below: problem. Above: application.
+Nor does a page get in by having its own name point at the server: see hosts.
+Below: problem, hosts. Above: application.
 """
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runnel.core.network_errors import OriginRefused
+from runnel.core.network_errors import HostRefused, OriginRefused
+from runnel.server.http.hosts import Hosts
 from runnel.server.http.problem import problem
 
 SAFE = [
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),  # pages of others show none of it as picture or script, either
 ]
 UNCACHED = (b"cache-control", b"no-store")
+DENIAL = "websocket.http.response"  # the extension by which a handshake is answered with more than 403
+SHOWN = 128  # characters of a header that a problem repeats
 
 
 class Guard:
-    """Stands before all routes."""
+    """Stands before all routes. Without `hosts` it is the business of others which names the server answers to."""
 
-    def __init__(self, app: ASGIApp, origins: tuple[str, ...]) -> None:
-        self._app, self._origins = app, frozenset(origins)
+    def __init__(self, app: ASGIApp, origins: tuple[str, ...], hosts: Hosts | None = None) -> None:
+        self._app, self._origins, self._hosts = app, frozenset(origins), hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
 
@@ -42,13 +46,29 @@ class Guard:
                 message["headers"] = headers + [one for one in (*SAFE, UNCACHED) if one[0] not in there]
             await send(message)
 
-        origin = _header(scope, b"origin")
-        if origin is not None and not self._may(origin, scope):
-            await problem(OriginRefused(origin[:128]))(scope, receive, safely)
-            return
-        await self._app(scope, receive, safely)
+        refused = self._refused(scope)
+        if refused is None:
+            await self._app(scope, receive, safely)
+        elif scope["type"] == "http" or DENIAL in scope.get("extensions", ()):
+            await problem(refused)(scope, receive, safely)
+        else:
+            await send({"type": "websocket.close", "code": 1008, "reason": refused.code})
 
-    def _may(self, origin: str, scope: Scope) -> bool:
+    def _refused(self, scope: Scope) -> HostRefused | OriginRefused | None:
+        host: bytes | None = None
+        origin: bytes | None = None
+        for name, value in scope["headers"]:
+            if name == b"host":
+                host = value if host is None or host == value else host + b", " + value
+            elif name == b"origin":
+                origin = value if origin is None else origin + b", " + value
+        if self._hosts is not None and host is not None and (named := host.decode("latin-1")) not in self._hosts:
+            return HostRefused(named[:SHOWN])
+        if origin is not None and not self._may(said := origin.decode("latin-1"), host):
+            return OriginRefused(said[:SHOWN])
+        return None
+
+    def _may(self, origin: str, host: bytes | None) -> bool:
         if "*" in self._origins or origin in self._origins:
             return True
         try:
@@ -56,9 +76,4 @@ class Guard:
         except ValueError:
             return False
         # Its own pages. The scheme is not compared: a proxy before it may speak TLS.
-        return bool(netloc) and netloc == _header(scope, b"host")
-
-
-def _header(scope: Scope, wanted: bytes) -> str | None:
-    found: Any = next((value for name, value in scope["headers"] if name == wanted), None)
-    return None if found is None else found.decode("latin-1")
+        return bool(netloc) and host is not None and netloc == host.decode("latin-1")

@@ -5,9 +5,11 @@ Below: broker.excerpt, shape. Above: application.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from msgspec import to_builtins
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -57,7 +59,7 @@ class History:
             if found.next < found.end:
                 headers["link"] = f'<{further}&format=ndjson>; rel="next"'
             if found.gap is not None:
-                headers["runnel-gap"] = encode(gap_shape(found.gap)).decode("ascii", "backslashreplace")
+                headers["runnel-gap"] = json.dumps(to_builtins(gap_shape(found.gap)))  # ASCII, escaped
             lines = b"".join(encode(shape(record)) + b"\n" for record in found.records)
             return Response(lines, 200, headers, NDJSON)
         return Response(encode(_document(topic, found, further)), 200, _link(found, further), "application/json")

@@ -1,6 +1,6 @@
 """What the HTTP door takes and answers, as an OpenAPI document. A test holds it against the routes and their answers.
 
-Below: nothing. Above: application.
+Below: figures. Above: application.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from typing import Any
 
 import msgspec
 
+from runnel.server.http.figures import VIEWS
+
 Json = dict[str, Any]
 
 
-def _header(name: str, about: str, kind: str = "string") -> Json:
-    return {"name": name, "in": "header", "description": about, "schema": {"type": kind}}
+def _header(name: str, about: str, schema: Json) -> Json:
+    return {"name": name, "in": "header", "description": about, "schema": schema}
 
 
 def _query(name: str, about: str, schema: Json, *, required: bool = False) -> Json:
@@ -36,13 +38,37 @@ def _object(required: str, **properties: Json) -> Json:
 _TEXT: Json = {"type": "string"}
 _NUMBER: Json = {"type": "integer", "minimum": 0}
 _TEXTS: Json = {"type": "array", "items": _TEXT}
+_TIME: Json = {"type": "string", "format": "date-time"}
+
+# As `core.pattern` has them. A name has 255 bytes at most, which a schema cannot say.
+_TOKEN = r"[^.*>\s\u0000-\u0020\u007f-\u009f]"
+_NAME: Json = {"type": "string", "pattern": rf"^(?!\$){_TOKEN}+(\.{_TOKEN}+)*$", "maxLength": 255}
+_PATTERN: Json = {"type": "string", "pattern": rf"^(({_TOKEN}+|\*)\.)*({_TOKEN}+|\*|>)$", "maxLength": 255}
+_OFFSET: Json = {"type": "string", "pattern": "^-?[0-9]{1,18}$"}
+_PLACE: Json = {"anyOf": [{"enum": ["earliest", "latest"]}, _OFFSET, _TIME]}
+_ID: Json = {"type": "string", "pattern": "^$|^[A-Za-z0-9_-]{10,64}(\\.[A-Za-z0-9_-]{16})?$"}
+_SECONDS: Json = {"type": "string", "pattern": "^[0-9]{1,10}(\\.[0-9]{1,9})?$"}
+_LINE: Json = {"type": "string", "pattern": r"^[^\u0000\r\n]*$"}
+_ENCODED: Json = {"type": "string", "pattern": "^[!-~]*$"}
 
 TOPIC: Json = {
     "name": "topic",
     "in": "path",
     "required": True,
     "description": "Tokens joined by dots; other characters are percent-encoded.",
-    "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+    "schema": _NAME,
+}
+CLOUD_EVENT: Json = {
+    "type": "object",
+    "required": ["specversion", "id", "source", "type"],
+    "properties": {
+        "specversion": {"type": "string", "pattern": r"^1\.[0-9]{1,9}$"},
+        **{name: _LINE | {"minLength": 1} for name in ("id", "source", "type")},
+        "data": {},
+        "data_base64": {"type": "string", "pattern": "^([A-Za-z0-9+/]{4})*$"},
+    },
+    "propertyNames": {"pattern": "^[a-z0-9]{1,64}$|^data_base64$"},
+    "additionalProperties": {"anyOf": [_LINE, {"type": ["integer", "boolean", "null"]}]},
 }
 PROBLEM = {"4XX": {"$ref": "#/components/responses/Problem"}, "5XX": {"$ref": "#/components/responses/Problem"}}
 
@@ -57,7 +83,7 @@ SCHEMAS: Json = {
         offset=_NUMBER,
         epoch=_NUMBER,
         sequence=_NUMBER,
-        time={"type": "string", "format": "date-time"},
+        time=_TIME,
         payload=_TEXT,
         encoding={"type": "string", "enum": ["base64"]},
         key=_TEXT,
@@ -83,7 +109,49 @@ SCHEMAS: Json = {
         next_link=_TEXT,
         gap=_reference("Gap"),
     ),
+    "CloudEvent": CLOUD_EVENT,
     "Topics": _object("topics", topics=_TEXTS),
+    "DeadTopic": _object(
+        "topic groups open first end", topic=_TEXT, groups=_TEXTS, open=_NUMBER, first=_NUMBER, end=_NUMBER
+    ),
+    "DeadTopics": _object("topics", topics={"type": "array", "items": _reference("DeadTopic")}),
+    "DeadLetter": _object(
+        "topic offset epoch sequence time payload story",
+        topic=_TEXT,
+        offset=_NUMBER,
+        epoch=_NUMBER,
+        sequence=_NUMBER,
+        time={"type": "string", "format": "date-time"},
+        payload=_TEXT,
+        encoding={"type": "string", "enum": ["base64"]},
+        key=_TEXT,
+        key_encoding={"type": "string", "enum": ["base64"]},
+        headers={"type": "object", "additionalProperties": _TEXT},
+        story={"type": "object", "additionalProperties": _TEXT},
+    ),
+    "DeadLetters": _object(
+        "topic epoch open letters next",
+        topic=_TEXT,
+        epoch=_NUMBER,
+        open=_NUMBER,
+        letters={"type": "array", "items": _reference("DeadLetter")},
+        next={"type": ["integer", "null"]},
+    ),
+    "Chosen": {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "offsets": {"type": ["array", "null"], "items": _NUMBER | {"maximum": (1 << 63) - 1}, "maxItems": 10_000},
+            "all": {"type": "boolean"},
+            "epoch": _NUMBER | {"type": ["integer", "null"], "maximum": (1 << 63) - 1},
+        },
+        "oneOf": [
+            {"required": ["offsets"], "properties": {"all": {"const": False}, "offsets": {"type": "array"}}},
+            {"required": ["all"], "properties": {"all": {"const": True}, "offsets": {"type": "null"}}},
+        ],
+    },
+    "Replayed": _object("topic replayed", topic=_TEXT, replayed=_NUMBER),
+    "Discarded": _object("topic discarded", topic=_TEXT, discarded=_NUMBER),
     "Status": _object("status", status=_TEXT),
     "Problem": _object(
         "type title status code detail",
@@ -105,19 +173,29 @@ PUBLISH: Json = {
     ),
     "parameters": [
         TOPIC,
-        _header("Runnel-Key", "The key, percent-encoded"),
-        _header("Idempotency-Key", "Of one record: sent again within two minutes it is not stored again"),
-        _header("Runnel-Delay", "Seconds before a group hands it out", "number"),
-        _header("Runnel-Expires", "Seconds after which nobody gets it", "number"),
-        _header("Runnel-Priority", "0 to 9, in groups", "integer"),
-        _header("Runnel-Expected-Offset", "The offset that it must get, or 409", "integer"),
+        _header("Runnel-Key", "The key, percent-encoded", _ENCODED),
+        _header(
+            "Idempotency-Key",
+            "Of one record: sent again within two minutes it is not stored again",
+            {"type": "string", "pattern": "^[!-~]{1,256}$"},
+        ),
+        _header("Runnel-Delay", "Seconds before a group hands it out", _SECONDS),
+        _header("Runnel-Expires", "Seconds after which nobody gets it", _SECONDS),
+        _header("Runnel-Priority", "0 to 9, in groups", {"type": "integer", "minimum": 0, "maximum": 9}),
+        _header(
+            "Runnel-Expected-Offset",
+            "The offset that it must get, or 409",
+            {"type": "integer", "minimum": 0, "maximum": 10**18 - 1},
+        ),
     ],
     "requestBody": {
         "content": {
             "*/*": {"schema": {"type": "string", "format": "binary"}},
-            "application/x-ndjson": {"schema": _TEXT},
-            "application/cloudevents+json": {"schema": {"type": "object"}},
-            "application/cloudevents-batch+json": {"schema": {"type": "array", "items": {"type": "object"}}},
+            "application/x-ndjson": {"schema": {"description": "Lines of any text, at least one"}},
+            "application/cloudevents+json": {"schema": _reference("CloudEvent")},
+            "application/cloudevents-batch+json": {
+                "schema": {"type": "array", "minItems": 1, "items": _reference("CloudEvent")}
+            },
         }
     },
     "responses": {
@@ -131,7 +209,7 @@ RECORDS: Json = {
     "summary": "History of a topic",
     "parameters": [
         TOPIC,
-        _query("from", "earliest, latest, an offset (below 0: from the end) or a time", _TEXT),
+        _query("from", "earliest, latest, an offset (below 0: from the end) or a time", _PLACE),
         _query("limit", "How many at most", {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 100}),
         _query("format", "json, or a record a line", {"type": "string", "enum": ["json", "ndjson"]}),
     ],
@@ -155,14 +233,66 @@ EVENTS: Json = {
         "it is over."
     ),
     "parameters": [
-        _query("topic", "A name or a pattern; more than one if you like", _TEXTS),
-        _query("pattern", "The same", _TEXTS),
-        _query("start", "latest, earliest, a time; of one topic also an offset, below 0 from the end", _TEXT),
+        _query("topic", "A name or a pattern; more than one if you like", {"type": "array", "items": _PATTERN}),
+        _query("pattern", "The same", {"type": "array", "items": _PATTERN}),
+        _query("start", "latest, earliest, a time; of one topic also an offset, below 0 from the end", _PLACE),
         _query("key", "Only records with one of these keys", _TEXTS),
-        _query("lastEventId", "The id to go on from, where the header cannot be sent", _TEXT),
-        _header("Last-Event-ID", "The id to go on from"),
+        _query("lastEventId", "The id to go on from, where the header cannot be sent", _ID),
+        _header("Last-Event-ID", "The id to go on from", _ID),
     ],
     "responses": {"200": _answer("The stream", kind="text/event-stream"), **PROBLEM},
+}
+
+_FROM: Json = {"type": "integer", "minimum": 0, "default": 0, "maximum": 10**18 - 1}
+
+
+def _settle(operation: str, summary: str, answer: str) -> Json:
+    return {
+        "post": {
+            "operationId": operation,
+            "summary": summary,
+            "description": "Give offsets, or all: true. With epoch, only of the topic in this life of it (else 410).",
+            "parameters": [TOPIC],
+            "requestBody": {"required": True, "content": {"application/json": {"schema": _reference("Chosen")}}},
+            "responses": {"200": _answer("How many", _reference(answer)), **PROBLEM},
+        }
+    }
+
+
+UPDATES: Json = {
+    "operationId": "updates",
+    "summary": "Figures for the console, as server-sent events",
+    "description": "An event `figures` every second. What it holds is for the console and may change: see /metrics.",
+    "parameters": [
+        _query("view", "What is looked at", {"type": "string", "enum": list(VIEWS), "default": "topics"}),
+        _query("topic", "Which topic, with view=topic", _NAME),
+        _query("from", "The first row of the page", _FROM | {"maximum": 999_999_999}),
+        _query("limit", "Rows of the page", {"type": "integer", "minimum": 1, "maximum": 500, "default": 50}),
+        _query("sort", "By what, - before it: downwards", {"type": "string", "pattern": "^-?[a-z_]*$"}),
+        _query("filter", "A part of the names", {"type": "string", "maxLength": 255}),
+    ],
+    "responses": {"200": _answer("The stream", kind="text/event-stream"), **PROBLEM},
+}
+
+SOCKET: Json = {
+    "operationId": "ws",
+    "summary": "A websocket",
+    "description": "Text messages are JSON lines, one command or event each; binary ones are the native protocol.",
+    "responses": {"101": {"description": "It is one"}, **PROBLEM},
+}
+
+FILE: Json = {
+    "name": "file",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "pattern": "^[a-z][a-z0-9_]*\\.[a-z.]+$"},
+}
+FILES: Json = {
+    "description": "The file",
+    "content": {
+        kind: {"schema": _TEXT}
+        for kind in ("text/html", "text/css", "text/javascript", "application/typescript", "image/svg+xml")
+    },
 }
 
 
@@ -176,15 +306,32 @@ PATHS: Json = {
         "topics",
         "Names of topics",
         _answer("Sorted", _reference("Topics")),
-        _query("pattern", "Those it covers", _TEXT),
+        _query("pattern", "Those it covers", _PATTERN),
     ),
     "/topics/{topic}": {"post": PUBLISH},
     "/topics/{topic}/records": {"get": RECORDS},
     "/events": {"get": EVENTS},
+    "/ws": {"get": SOCKET},
     "/metrics": _get("metrics", "Figures for Prometheus", _answer("Its text format", kind="text/plain")),
     "/healthz": _get("healthz", "Whether the process answers", _answer("It does", _reference("Status"))),
     "/readyz": _get("readyz", "Whether it takes records", _answer("It does", _reference("Status"))),
     "/openapi.json": _get("openapi", "This document", _answer("OpenAPI 3.1", {"type": "object"})),
+    "/dead-letters": _get("dead_topics", "Topics that dead letters go to", _answer("Sorted", _reference("DeadTopics"))),
+    "/dead-letters/{topic}": _get(
+        "dead_letters",
+        "Dead letters that are not dealt with",
+        _answer("The oldest first; `next` is where to go on", _reference("DeadLetters")),
+        TOPIC,
+        _query("from", "The offset to begin at", _FROM),
+        _query("limit", "How many at most", {"type": "integer", "minimum": 1, "maximum": 1_000, "default": 50}),
+    ),
+    "/dead-letters/{topic}/replay": _settle("replay", "Put dead letters back where they came from", "Replayed"),
+    "/dead-letters/{topic}/discard": _settle("discard", "Be done with dead letters", "Discarded"),
+    "/console/updates": {"get": UPDATES},
+    "/": _get("console", "The console, a page", _answer("The page", kind="text/html")),
+    "/console/{file}": _get("console_file", "A file of the console", FILES, FILE),
+    "/runnel.js": _get("runnel_js", "A module for pages of yours", _answer("ES module", kind="text/javascript")),
+    "/runnel.d.ts": _get("runnel_types", "Its types", _answer("TypeScript", kind="application/typescript")),
 }
 
 SPECIFICATION: Json = {

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import parse_qsl, unquote_to_bytes
 
+from starlette._utils import get_route_path
 from starlette.requests import Request
 
 from runnel.core.errors import InvalidName, InvalidOption
@@ -29,19 +30,40 @@ def topic_of(request: Request) -> str:
     return check_name(request.path_params["topic"])
 
 
+def topic_in(scope: Mapping[str, Any], prefix: str) -> str:
+    """The same, where no route has looked: all of the path behind `prefix`."""
+    raw = scope.get("raw_path") or scope["path"].encode()
+    topic = get_route_path(dict(scope)).removeprefix(prefix)
+    try:
+        unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:
+        raise InvalidName(topic, "it is not UTF-8") from None
+    return check_name(topic)
+
+
 def parameters(scope: Mapping[str, Any]) -> dict[str, list[str]]:
     """The parameters of a request, each with all its values."""
     try:
         text = scope["query_string"].decode("ascii")
         found = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MAX_PARAMETERS)
     except UnicodeDecodeError:
-        raise InvalidOption("query", "…", "the parameters are not UTF-8, percent-encoded") from None
+        raise InvalidOption(_undecodable(scope["query_string"]), "…", "it is not UTF-8, percent-encoded") from None
     except ValueError:
         raise InvalidOption("query", "…", f"there are more than {MAX_PARAMETERS:,} parameters") from None
     values: dict[str, list[str]] = {}
     for name, value in found:
         values.setdefault(name, []).append(value)
     return values
+
+
+def _undecodable(query: bytes) -> str:
+    """The name of the first parameter that is no text."""
+    for one in query.split(b"&"):
+        try:
+            unquote_to_bytes(one).decode()
+        except UnicodeDecodeError:
+            return one.partition(b"=")[0].decode("ascii", "replace")[:64]
+    return "query"
 
 
 def single(values: Mapping[str, list[str]], name: str) -> str | None:

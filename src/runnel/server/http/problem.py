@@ -7,6 +7,7 @@ Below: core. Above: every route.
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ STATUS = {
     "unknown_group": 404,
     "unknown_name": 404,
     "origin_refused": 403,
+    "host_refused": 421,
     "name_in_use": 409,
     "topic_conflict": 409,
     "schema_conflict": 409,
@@ -40,8 +42,11 @@ STATUS = {
     "publish_timeout": 504,
     "disk_full": 507,
 }
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 BRANCHES: tuple[tuple[type[RunnelError], int], ...] = ((UsageError, 400), (NotNow, 503), (Ended, 503), (Damaged, 500))
 
+CODES = {404: "no_such_route", 405: "method_not_allowed", 408: "request_incomplete", 426: "upgrade_required"}
+LONGEST = 1_000  # characters of a detail, which may repeat what it was given
 RETRY_AFTER = "1"  # seconds
 
 log = logging.getLogger("runnel")
@@ -67,7 +72,9 @@ def answer(status: int, code: str, detail: str, *, headers: dict[str, str] | Non
 
 
 def document(status: int, code: str, detail: str, **facts: Any) -> bytes:
-    """The bytes of one."""
+    """The bytes of one. What is wrong with a long text is at the ends of what is told about it."""
+    if len(detail) > LONGEST:
+        detail = f"{detail[: LONGEST // 2]} … {detail[-LONGEST // 2 :]}"
     title = code.replace("_", " ")
     kind = f"urn:runnel:error:{code}"
     told = {"type": kind, "title": title, "status": status, "code": code, "detail": detail, **facts}
@@ -83,14 +90,14 @@ async def on_runnel_error(request: Request, error: Exception) -> Response:
 async def on_http_error(request: Request, error: Exception) -> Response:
     """A request that no route takes."""
     assert isinstance(error, HTTPException)
-    code = {404: "no_such_route", 405: "method_not_allowed", 408: "request_incomplete"}.get(
-        error.status_code, "bad_request"
-    )
+    if error.status_code == 404 and (found := _CONTROL.search(request.scope["path"])):
+        return answer(400, "bad_request", f"the path holds {found.group()!r}, which no topic and no file has")
+    code = CODES.get(error.status_code, "bad_request")
     said = dict(error.headers or {})
     return answer(error.status_code, code, f"{request.method} {request.url.path}: {error.detail}", headers=said)
 
 
 async def on_failure(request: Request, error: Exception) -> Response:
     """A fault of the server's own. What it was stays in its log."""
-    log.error("the server failed at %s %s", request.method, request.url.path, exc_info=error)
+    log.error("the server failed at %s %r", request.method, request.url.path, exc_info=error)
     return answer(500, "runnel_error", "the server failed; its log says why")

@@ -2,7 +2,9 @@
 
 A wake-up carries all that has come. Every `HEARTBEAT` seconds something is sent, so that proxies keep the line, and
 that a browser which is frozen or gone is noticed: no send may take longer than `send_timeout`.
-Below: broker.feed, sse. Above: events.
+At a door of ours the bytes go straight to the connection, in rounds and without a task of their own; in an application
+that is mounted elsewhere they are sent as ASGI has it. What is sent, and when, is the same.
+Below: broker.feed, sse, rounds. Above: events.
 """
 
 from __future__ import annotations
@@ -10,24 +12,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from starlette.types import Receive, Scope, Send
 
-from runnel.core.batch import Slice
+from runnel.broker.step import Step, Steps
 from runnel.core.record import Gap
 from runnel.server.http import event_id, sse
 from runnel.server.http.shape import gap_shape
 
 if TYPE_CHECKING:
     from runnel.broker.feed import Feed
+    from runnel.server.http.rounds import Rounds
     from runnel.server.options import ServerOptions
 
 HEARTBEAT = 15.0  # seconds
 TAKE = 512  # records at a time
 RETRY = (1_000, 3_000)  # milliseconds: of a thousand browsers that come back not all come at once
-TURN = 128  # records after which others on the loop have their turn
+TURN = 32 << 10  # bytes after which others on the loop have their turn
 CONNECTION = "runnel.connection"  # in the extensions of a scope: the connection, at a door of ours
 
 HEADERS = [
@@ -46,21 +51,66 @@ class Frozen(Exception):
 class Stream:
     """One of them."""
 
+    __slots__ = (  # there are many, and all are looked at for every event: what lies close together is looked at faster
+        "__weakref__",
+        "_beat",
+        "_connection",
+        "_coverage",
+        "_covered",
+        "_feed",
+        "_form",
+        "_frozen",
+        "_gap",
+        "_gone",
+        "_in_round",
+        "_loop",
+        "_out",
+        "_over",
+        "_parked",
+        "_patience",
+        "_peer",
+        "_pieces",
+        "_receive",
+        "_resumed",
+        "_rounds",
+        "_sequence",
+        "_several",
+        "_steps",
+        "_ticking",
+        "_told",
+        "_took",
+        "_waiting",
+        "_write",
+    )
+
     def __init__(
-        self, mark: bytes, keys: frozenset[bytes], receive: Receive, send: Send, options: ServerOptions, scope: Scope
+        self,
+        mark: bytes,
+        keys: frozenset[bytes],
+        receive: Receive,
+        send: Send,
+        options: ServerOptions,
+        scope: Scope,
+        rounds: Rounds,
     ) -> None:
-        self._mark, self._keys, self._receive, self._out = mark, keys, receive, send
+        self._receive, self._out, self._rounds = receive, send, rounds
         self._patience = options.send_timeout
         self._connection: Any = ((scope.get("extensions") or {}).get(CONNECTION) or {}).get(CONNECTION)
+        self._form = sse.Form(mark, b"", keys, self._connection is not None)
         self._peer = scope.get("client")
         self._loop = asyncio.get_running_loop()
-        self._waiting: asyncio.Future[None] | None = None
-        self._beat = self._gone = self._over = False
+        self._waiting: asyncio.Future[None] | None = None  # what its task waits for
+        self._beat = self._gone = self._over = self._in_round = False
+        self._parked: bool | None = False  # whether all pieces there were are sent
+        self._took: Step | None = None  # what the next pieces are made of, if that was taken already
+        self._steps: Steps = {}
+        self._write: Callable[[bytes], None] | None = None  # to the connection, at a door of ours
+        self._frozen: asyncio.TimerHandle | None = None  # while the connection takes nothing
         self._feed: Feed | None = None
         self._gap: Gap | None = None
         self._sequence = 0  # behind what was taken
         self._told = 0  # the sequence in the last id that the browser has
-        self._covered = event_id.Covered()
+        self._covered: event_id.Covered | None = None
         self._coverage = -1  # as of when
         self._resumed = False
 
@@ -69,6 +119,8 @@ class Stream:
         self._feed, self._gap, self._resumed = feed, gap, resumed
         at_end = not feed.is_pattern and feed.flow.cursor.pending() == 0
         self._sequence = feed.position if feed.is_pattern else sequence if at_end else 0
+        self._several = feed.is_pattern
+        self._pieces = self._told_pieces()
 
     @property
     def feed(self) -> Feed:
@@ -76,107 +128,151 @@ class Stream:
         assert self._feed is not None, "attended before it runs"
         return self._feed
 
+    # -- what others tell it ------------------------------------------------------------------------------------
+
     def wake(self) -> None:
         """There may be something to do."""
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+        if self._connection is None:
+            self._go_on()
+        elif not self._in_round and self._frozen is None:
+            self._in_round = True
+            self._rounds.add(self)
 
     def end(self) -> None:
         """Send no more: the server stops. The browser comes back, and goes on from its last id."""
         self._over = True
-        self.wake()
+        self._go_on()
+
+    def gone(self) -> None:
+        """The browser is."""
+        self._gone, self._write = True, None
+        self._go_on()
+
+    def paused(self) -> None:
+        """The connection has as much as it takes. It must take more some time."""
+        self._look(self._connection.transport.get_write_buffer_size(), 0)
+
+    def _look(self, unsent: int, times: int) -> None:
+        """Look twice within `send_timeout`: the first look may be late, and the browser's bytes be there already."""
+        self._frozen = self._loop.call_later(self._patience / 2, self._freeze, unsent, times)
+
+    def resumed(self) -> None:
+        """The connection takes more again."""
+        if self._frozen is not None:
+            self._frozen.cancel()
+            self._frozen = None
+            self.wake()
+
+    # -- its life -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Stream until either side has enough."""
-        if self._connection is not None:
-            self._connection.stream = self
-        watch = self._loop.create_task(self._watch())
         ticking = self._loop.call_later(HEARTBEAT, self._tick)
         self._ticking = ticking
         try:
             await self._out({"type": "http.response.start", "status": 200, "headers": HEADERS})
-            await self._send(self._opening())
-            await self._stream()
+            await (self._as_asgi() if self._connection is None else self._directly())
             await self._send(self._closing(), more=False)
         except Frozen:
             log.info("an event stream of %s is dropped: it has read nothing for %g s", self._peer, self._patience)
             if self._connection is not None:
                 self._connection.abort()  # or what it has not read would wait here for as long as the system likes
-                await asyncio.wait([watch], timeout=1.0)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._watch(), 1.0)  # until uvicorn knows, too
         finally:
             self._ticking.cancel()
-            watch.cancel()
             self.feed.leave()
-            if self._connection is not None:
-                self._connection.stream = None
 
-    # -- what is sent -------------------------------------------------------------------------------------------
+    async def _directly(self) -> None:
+        """Have the bytes written to the connection, in rounds; return when that is over."""
+        connection = self._connection
+        self._waiting, self._write = self._loop.create_future(), connection.transport.write
+        connection.stream = self
+        self._gone = self._gone or connection.transport.is_closing()
+        self.wake()
+        try:
+            if not (self._gone or self._over):
+                await self._waiting
+        finally:
+            connection.stream = self._write = None
+            if self._frozen is not None:
+                self._frozen.cancel()
 
-    def _opening(self) -> bytes:
-        """How to come back, where this begins, and what was missed before it."""
-        id = self._here()
-        told = sse.retry(random.randint(*RETRY))
-        if self._gap is not None:
-            told += sse.event("gap", gap_shape(self._gap))
-        self._told = self._sequence
-        return told + sse.event("ready", {"resumed": self._resumed, "topics": self.feed.pattern.split(" ")}, id)
+    def serve(self, steps: Steps) -> None:
+        """Write what there is to the connection, as far as that takes it."""
+        self._in_round, self._steps = False, steps
+        waiting, write = self._waiting, self._write
+        if write is None or waiting is None or waiting.done():
+            return
+        try:
+            if self._parked and self._serve_last(write):
+                return
+            self._parked = self._serve_pieces(write)
+            if self._parked is None:
+                waiting.set_result(None)
+        except Exception as error:
+            waiting.set_exception(error)
 
-    def _closing(self) -> bytes:
-        error = self.feed.error
-        if error is None:
-            return b""
-        return sse.event("end", {"code": error.code, "detail": str(error)})
+    def _serve_pieces(self, write: Callable[[bytes], None]) -> bool | None:
+        """Piece by piece; whether all there were are sent, or None: there will be no more."""
+        size = 0
+        for piece in self._pieces:
+            if piece is None:
+                return True
+            write(piece)
+            size += len(piece)
+            if self._frozen is not None:
+                return False
+            if size >= sse.CHUNK:
+                self.wake()  # others first
+                return False
+        return None
 
-    async def _stream(self) -> None:
-        feed = self.feed
-        while not (self._gone or self._over):
-            if self._beat:
-                self._beat = False
-                if (end := feed.end_sequence()) is not None:
-                    self._sequence = end
-                    self._covered.leave(feed.epochs)
-                id = self._here()  # what was passed over, being of no interest, is not to be read again
-                await self._send(sse.HEARTBEAT if self._sequence == self._told else sse.here(id))
-                self._told = self._sequence
-                continue
-            taken = feed.take_slices(TAKE)
-            if taken is None:
-                if feed.ended:
-                    return
-                self._waiting = self._loop.create_future()
-                if not self._beat and not self._gone and not self._over:
+    def _serve_last(self, write: Callable[[bytes], None]) -> bool:
+        """The short way, for the common case that what has come is one piece and was all; whether it was."""
+        feed = self._feed
+        assert feed is not None
+        if self._beat or self._over:
+            return False
+        step = self._took = feed.take_step(self._steps, TAKE)
+        if step is None:
+            return not feed.ended
+        told = self._tell(step)
+        if not step.is_last or not isinstance(told, tuple) or len(told) > 1:
+            return False
+        self._took = None
+        for piece in told:
+            write(piece)
+        feed.pass_all()
+        feed.park()
+        return True
+
+    def _freeze(self, before: int, times: int) -> None:
+        unsent = self._connection.transport.get_write_buffer_size()
+        if unsent < before:
+            self._look(unsent, 0)  # it reads, if slowly
+        elif not times:
+            self._look(unsent, 1)
+        elif self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(Frozen())
+
+    async def _as_asgi(self) -> None:
+        """Send what there is, piece by piece, as an ASGI application does."""
+        watch = self._loop.create_task(self._watch())
+        try:
+            for piece in self._pieces:
+                if piece is not None:
+                    await self._send(piece)
+                    if len(piece) >= TURN:
+                        await asyncio.sleep(0)
+                elif not (self._beat or self._gone or self._over):
+                    self._waiting = self._loop.create_future()
                     await self._waiting
-                self._waiting = None
-                continue
-            await self._tell(*taken)
-
-    async def _tell(self, gap: Gap | None, slices: list[Slice]) -> None:
-        feed, mark, tail = self.feed, self._mark, self._tail()
-        pending = b"" if gap is None else sse.event("gap", gap_shape(gap))
-        count = 0
-        for part in slices:
-            count += len(part)
-            if self._keys:
-                wanted = [record for record in part.records if record.key in self._keys]
-                cut: Sequence[bytes] = sse.parts(wanted, mark) if wanted else ()
-            else:
-                cut = sse.parts_of(part, mark)
-            last = part.stretches[-1]
-            self._sequence = last.sequence + part.end - last.offset
-            if not cut:
-                continue
-            self._told = self._sequence
-            for chunk in sse.joined(cut, tail):
-                if len(pending) + len(chunk) > sse.CHUNK and pending:
-                    await self._send(pending)
-                    pending = b""
-                pending = pending + chunk if pending else chunk
-        if pending:
-            await self._send(pending)
-        feed.confirm(feed.sent)
-        feed.count_all()
-        if count >= TURN:
-            await asyncio.sleep(0)
+                if self._gone or self._over:
+                    return
+                self._steps = {}  # what was found is of another moment
+        finally:
+            watch.cancel()
 
     async def _send(self, body: bytes, *, more: bool = True) -> None:
         if self._connection is not None and not self._connection.flow.write_paused:
@@ -188,24 +284,94 @@ class Stream:
         except TimeoutError:
             raise Frozen from None
 
+    def _go_on(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    # -- what is sent -------------------------------------------------------------------------------------------
+
+    def _told_pieces(self) -> Iterator[bytes | None]:
+        """All that is sent, piece by piece; None: nothing now, until it is woken."""
+        feed, form = self.feed, self._form
+        yield sse.framed(self._opening(), form)
+        while not self._over:
+            if self._beat:
+                self._beat = False
+                yield sse.framed(self._heartbeat(), form)
+            elif (step := self._took or feed.take_step(self._steps, TAKE)) is not None:
+                self._took = None
+                yield from self._tell(step)
+                feed.pass_all()
+            elif feed.ended:
+                return
+            else:
+                yield None
+
+    def _opening(self) -> bytes:
+        """How to come back, where this begins, and what was missed before it."""
+        id = self._here()
+        told = sse.retry(random.randint(*RETRY))
+        if self._gap is not None:
+            told += sse.event("gap", gap_shape(self._gap))
+        self._told = self._sequence
+        return told + sse.event("ready", {"resumed": self._resumed, "topics": self.feed.pattern.split(" ")}, id)
+
+    def _heartbeat(self) -> bytes:
+        """A sign of life. It says where it is: what was passed over, being of no interest, is not to be read again."""
+        feed = self.feed
+        if (end := feed.end_sequence()) is not None:
+            self._sequence = end
+            if self._several:
+                self._cover().leave(feed.epochs)
+        id = self._here()
+        moved, self._told = self._sequence != self._told, self._sequence
+        return sse.here(id) if moved else sse.HEARTBEAT
+
+    def _tell(self, step: Step) -> Iterable[bytes]:
+        """The events of what was taken, for whoever takes it in the same moment too."""
+        form = self._form
+        if self._several and (tail := self._tail()) != form.tail:
+            self._form = form = form._replace(tail=tail)
+        if step.sequence is not None:
+            self._sequence = step.sequence
+            if not form.keys:
+                self._told = step.sequence
+        found: tuple[bytes, ...] | None = step.shared.get(form)
+        if found is not None:
+            return found
+        made = sse.chunks(step.slices, form)
+        if step.gap is not None:
+            return chain((sse.framed(sse.event("gap", gap_shape(step.gap)), form),), made)
+        if isinstance(made, tuple):
+            step.shared[form] = made
+        return made
+
+    def _closing(self) -> bytes:
+        error = self.feed.error
+        if error is None:
+            return b""
+        return sse.event("end", {"code": error.code, "detail": str(error)})
+
     # -- places -------------------------------------------------------------------------------------------------
 
     def _here(self) -> bytes:
         """The id to go on from, between records."""
-        feed = self.feed
-        if feed.is_pattern:
-            return event_id.write(self._mark, max(self._sequence, feed.position)) + self._tail()
-        return event_id.write(self._mark, self._sequence, feed.epoch or 0, feed.position)
+        feed, mark = self.feed, self._form.mark
+        if self._several:
+            return event_id.write(mark, max(self._sequence, feed.position)) + self._tail()
+        return event_id.write(mark, self._sequence, feed.epoch or 0, feed.position)
 
     def _tail(self) -> bytes:
         """What goes behind the ids of several topics."""
-        feed = self.feed
-        if not feed.is_pattern:
-            return b""
-        if feed.coverage != self._coverage:
-            self._coverage = feed.coverage
-            self._covered.join(feed.epochs)
-        return self._covered.tail
+        return self._cover().tail
+
+    def _cover(self) -> event_id.Covered:
+        """The topics that it has, as of now."""
+        covered = self._covered = self._covered or event_id.Covered()
+        if (coverage := self.feed.attachment.changes) != self._coverage:
+            self._coverage = coverage
+            covered.join(self.feed.epochs)
+        return covered
 
     # -- what happens meanwhile ---------------------------------------------------------------------------------
 
@@ -218,5 +384,4 @@ class Stream:
         """Notice that the browser is gone: what is sent to it then nobody hears of."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self._gone = True
-        self.wake()
+        self.gone()

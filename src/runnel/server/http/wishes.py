@@ -17,6 +17,7 @@ from runnel.core.trace import HEADER, is_traceparent
 
 MINE = "runnel-header-"
 CLOUD = "ce-"
+LONGEST_ID = 256
 _SECONDS = re.compile(r"[0-9]{1,10}(?:\.[0-9]{1,9})?")
 _WHOLE = re.compile(r"[0-9]{1,18}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -31,6 +32,11 @@ _SINGLE = {
     "content-type": "content_type",
     "content-encoding": "content_encoding",
 }
+
+# What nearly every request has, and says nothing here.
+_OTHERS = frozenset(
+    b"host content-length user-agent accept accept-encoding accept-language connection origin referer".split()
+)
 
 
 class Wishes(NamedTuple):
@@ -48,6 +54,8 @@ def wishes(raw: Iterable[tuple[bytes, bytes]]) -> Wishes:
     headers: dict[str, str] = {}
     trace: str | None = None
     for name_bytes, value in raw:
+        if name_bytes in _OTHERS:
+            continue
         name = name_bytes.decode("latin-1").lower()
         if name in _SINGLE:
             _once(said, _SINGLE[name], name, _text(name, value))
@@ -68,7 +76,10 @@ def _options(said: dict[str, str]) -> Iterable[tuple[str, Any]]:
         if option == "key":
             yield option, unquote_to_bytes(text)
         elif option == "message_id":
-            yield option, text[1:-1] if len(text) > 2 and text[0] == text[-1] == '"' else text
+            text = text[1:-1] if len(text) > 2 and text[0] == text[-1] == '"' else text
+            if not 0 < len(text) <= LONGEST_ID:
+                raise InvalidOption("Idempotency-Key", text[:64], f"expected 1 to {LONGEST_ID} characters")
+            yield option, text
         elif option in ("delay", "expires"):
             if not _SECONDS.fullmatch(text):
                 raise InvalidOption(f"Runnel-{option.title()}", text, "expected seconds, such as 1.5")

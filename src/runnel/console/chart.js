@@ -1,0 +1,146 @@
+// Small drawings of figures over time. What they show is told in words beside them.
+
+import { svg, say, attribute } from "./dom.js";
+
+/** A line of the last minute: `update(values)`. It says nothing to a screen reader: the number beside it does. */
+export class Sparkline {
+  #line = svg("path", { class: "line" });
+  #area = svg("path", { class: "area" });
+  #width;
+  #height;
+  #points;
+
+  constructor({ width = 96, height = 22, points = 60 } = {}) {
+    [this.#width, this.#height, this.#points] = [width, height, points];
+    this.node = svg(
+      "svg",
+      { class: "spark", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" },
+      this.#area,
+      this.#line,
+    );
+  }
+
+  /** @param {number[]} rates the newest last; shown as means of three, so that single records make no saw of it */
+  update(rates) {
+    const values = rates.map((_, index) => mean(rates.slice(Math.max(0, index - 2), index + 1)));
+    const top = Math.max(...values, 1e-9);
+    const step = this.#width / (this.#points - 1);
+    const start = this.#width - (values.length - 1) * step;
+    const at = (value, index) => {
+      const y = this.#height - 1.5 - (value / top) * (this.#height - 3);
+      return `${(start + index * step).toFixed(1)} ${y.toFixed(1)}`;
+    };
+    const line = values.length > 1 ? `M${values.map(at).join("L")}` : "";
+    attribute(this.#line, "d", line);
+    attribute(this.#area, "d", line && `${line}V${this.#height}H${start.toFixed(1)}Z`);
+  }
+}
+
+const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+
+const LEFT = 58;
+const BOTTOM = 18;
+
+/** Lines over the last minute, of what differs by orders of magnitude: `update([{name, values}])`. */
+export class LineChart {
+  #format;
+  #least;
+  #size = [640, 180];
+  #title = svg("title");
+  #plot = svg("g");
+
+  /** @param {(value: number) => string} format @param {string} about @param {number} least a power of ten */
+  constructor(format, about, least) {
+    this.#format = format;
+    this.#least = Math.log10(least);
+    say(this.#title, about);
+    const [width, height] = this.#size;
+    this.node = svg(
+      "svg",
+      { class: "chart", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": about },
+      this.#title,
+      this.#plot,
+    );
+  }
+
+  /** @param {{name: string, values: (number | null)[]}[]} series @param {number} points */
+  update(series, points = 60) {
+    const [width, height] = this.#size;
+    const least = this.#least;
+    const highest = Math.max(...series.flatMap((one) => one.values.map((value) => value ?? 0)), 10 ** (least + 2));
+    const most = Math.ceil(Math.log10(highest) - 1e-9);
+    const y = (value) => {
+      const share = (Math.log10(Math.max(value, 10 ** least)) - least) / (most - least);
+      return height - BOTTOM - share * (height - BOTTOM - 10);
+    };
+    const x = (index) => LEFT + (index / (points - 1)) * (width - LEFT - 6);
+    const parts = [];
+    for (let power = least; power <= most; power++) {
+      const at = y(10 ** power);
+      parts.push(svg("line", { class: "grid", x1: LEFT, x2: width - 6, y1: at, y2: at }));
+      parts.push(label(LEFT - 8, at + 4, this.#format(10 ** power), "end"));
+    }
+    parts.push(label(LEFT, height - 3, "1 min ago", "start"), label(width - 6, height - 3, "now", "end"));
+    series.forEach((one, number) => {
+      const shift = points - one.values.length;
+      let path = "";
+      let pen = "M";
+      one.values.forEach((value, index) => {
+        if (value === null) {
+          pen = "M"; // nothing was measured: a hole, not a zero
+          return;
+        }
+        const place = `${x(index + shift).toFixed(1)} ${y(value).toFixed(1)}`;
+        path += pen === "M" ? `M${place}h0` : `L${place}`;
+        pen = "L";
+      });
+      parts.push(svg("path", { class: `series series-${number}`, d: path }));
+    });
+    this.#plot.replaceChildren(...parts);
+  }
+}
+
+/** How many fell between two bounds: `update(bounds, counts)`. */
+export class Bars {
+  #format;
+  #size = [640, 150];
+  #plot = svg("g");
+
+  /** @param {(value: number) => string} format @param {string} about */
+  constructor(format, about) {
+    this.#format = format;
+    const [width, height] = this.#size;
+    this.node = svg("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": about }, this.#plot);
+  }
+
+  /** @param {number[]} bounds @param {number[]} counts one more than bounds: what is above the last */
+  update(bounds, counts) {
+    const [width, height] = this.#size;
+    const top = Math.max(...counts, 1);
+    const slot = (width - 4) / counts.length;
+    const parts = [];
+    counts.forEach((count, index) => {
+      const size = count ? Math.max(2, (count / top) * (height - 40)) : 0;
+      const left = 2 + index * slot;
+      const bar = svg("rect", { class: "bar-of", x: left + 2, y: height - 20 - size, width: slot - 4, height: size });
+      const said = index < bounds.length ? `≤ ${this.#format(bounds[index])}` : "more";
+      bar.append(svg("title", {}));
+      say(bar.firstChild, `${said}: ${count}`);
+      parts.push(bar);
+      if (count) parts.push(label(left + slot / 2, height - 26 - size, compact(count), "middle"));
+      const under = index < bounds.length ? tight(this.#format(bounds[index])) : "more";
+      parts.push(label(left + slot / 2, height - 5, under, "middle", index % 3 ? "minor" : null));
+    });
+    parts.push(svg("line", { class: "grid", x1: 2, x2: width - 2, y1: height - 20, y2: height - 20 }));
+    this.#plot.replaceChildren(...parts);
+  }
+}
+
+const compact = (count) => (count >= 1e6 ? `${(count / 1e6).toFixed(1)}M` : count >= 1e4 ? `${Math.round(count / 1e3)}k` : String(count));
+const tight = (text) => text.replace("\u202f", "");
+
+function label(x, y, text, anchor, kind = null) {
+  const node = svg("text", { x, y, "text-anchor": anchor, class: kind });
+  say(node, text);
+  return node;
+}
