@@ -106,12 +106,13 @@ def test_a_tick_is_in_the_window_that_its_own_time_is_in() -> None:
 def test_a_candle_is_written_once_no_tick_can_change_it_and_what_is_too_late_is_left_out(
     session: SparkSession, tmp_path: Path
 ) -> None:
-    first = [tick(1, 10.0), tick(31, 20.0)]  # from now on nothing counts that is older than second 21
-    second = [tick(2, 99.0), tick(22, 15.0)]  # too late; late, and in time
+    first = [tick(1, 10.0), tick(31, 20.0)]
+    then = [tick(32, 21.0)]  # behind this trigger nothing counts that is older than second 21
+    late = [tick(2, 99.0), tick(22, 15.0)]  # too late, and in time
     last = [tick(90, 30.0)]
-    frame = stream(session, tmp_path / "in", first, second, last)
+    frame = stream(session, tmp_path / "in", first, then, late, last)
     found, told = run(pipeline.candles(pipeline.clean(frame)), tmp_path)
-    assert sorted(map(candle_of, found)) == plain.candles([*first, second[1]], WIDTH)  # the last one is still open
+    assert sorted(map(candle_of, found)) == plain.candles([*first, *then, late[1]], WIDTH)  # the last one is still open
     assert sum(one["numRowsDroppedByWatermark"] for each in told for one in each["stateOperators"]) == 1
 
 

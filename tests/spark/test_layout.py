@@ -81,7 +81,7 @@ def test_what_arrow_makes_is_what_spark_was_told_to_the_letter_and_inside_too() 
     made = pickle.loads(pickle.dumps(layout(Order)))
     arrow = to_arrow_schema(made.spark(), timezone="UTC")
     value = b'{"id": 1, "time": "noon", "parts": [{"name": "nut", "grams": [1.5]}], "notes": {"a": [1, 2]}}'
-    rows = Rows("orders", 7)
+    rows = Rows("orders", 7, decoded=True)
     metas = [None, Meta(key=b"k"), None, None]
     rows.add(placed(unpack(pack([value, b"", b"", b"{}"], metas)), 5, 5, 1000), 0.0)
     batch = Columns(arrow, made).batch(rows)
@@ -99,7 +99,7 @@ def test_what_arrow_makes_is_what_spark_was_told_to_the_letter_and_inside_too() 
 
 def test_a_query_without_fields_decodes_nothing() -> None:
     made = layout(Order, bad=None)
-    rows = Rows("orders", 7)
+    rows = Rows("orders", 7, decoded=True)
     rows.add(placed(unpack(pack([b"nonsense"])), 5, 5, 1000), 0.0)
     assert Columns(pa.schema([pa.field("offset", pa.int64())]), made).batch(rows).to_pylist() == [{"offset": 5}]
 

@@ -144,9 +144,7 @@ class Columns:
         typed = self._decoded(rows) if self._has_typed else {}
         own = self._layout.own
         arrays = [
-            self._column(field, own[field.name], rows, places)
-            if field.name in own
-            else _as(typed[field.name], field.type)
+            self._column(field, own[field.name], rows, places) if field.name in own else typed[field.name]
             for field in self.schema
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -167,7 +165,7 @@ class Columns:
         if name in places:
             return pa.array(places[name]).view(field.type)
         if name == "value":
-            return _as(rows.binary(), field.type)
+            return rows.binary()
         if name == "topic":
             return self._constant(field, rows.topic, count)
         if name == "epoch":
@@ -196,11 +194,6 @@ class Columns:
 
 
 _PLACES = {"offset", "sequence", "time"}
-
-
-def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The same with the names that Spark has for what is inside of lists and maps."""
-    return column.cast(kind) if pa.types.is_nested(kind) else column
 
 
 def _maps(headers: Sequence[Mapping[str, str] | None], kind: pa.MapType) -> pa.Array:
