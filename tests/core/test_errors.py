@@ -8,6 +8,7 @@ from runnel.core.errors import (
     BadBatch,
     BrokerClosed,
     Damaged,
+    DataLost,
     Disconnected,
     Ended,
     Forked,
@@ -154,6 +155,13 @@ CASES: list[tuple[RunnelError, type[RunnelError], dict[str, object], list[str], 
     (SubscriptionEnded("billing"), Ended, {"subscriber": "billing"}, ["billing"], "subscribe again"),
     (BadBatch("its count is 0"), Damaged, {"why": "its count is 0"}, ["its count is 0"], "read or send it again"),
     (RecordsMissed("billing", GAP), RunnelError, {"gap": GAP}, ["billing", "missed 5 records"], "drop strict=True"),
+    (
+        DataLost("t", 3, 9, "retention"),
+        RunnelError,
+        {"topic": "t", "first": 3, "end": 9, "why": "retention"},
+        ["'t'", "[3, 9)", "retention"],
+        "failOnDataLoss=false",
+    ),
 ]
 
 
