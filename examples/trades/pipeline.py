@@ -4,8 +4,7 @@
                    ├─ candles ───────────────────────────── Parquet (a candle once, when no tick can change it)
                    └─ alerts ── as_records ─ topic trades.alerts
 
-`run` puts them together into three streaming queries. It works as it stands on `local[*]`, by `spark-submit` and
-through Spark Connect.
+`run` puts them together into three streaming queries, on whatever session it is given.
 """
 
 import sys
