@@ -15,40 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 
 import runnel.blocking
-from runnel.core.network_errors import Unreachable
 from tests.patience import PATIENCE
-from tests.ports import free_port
 from tests.spark.archiving import TRIGGER, committed
 from tests.spark.driver import Driver
+from tests.spark.serving import Serving
 from tests.spark.test_stream_reader import TOO_SLOW
 
 RECORDS = 18 * TRIGGER
 KILLS = 4
 SEED = 11
-
-
-class Serving:
-    """The server, which may be killed and comes back."""
-
-    def __init__(self, folder: Path, log: Path) -> None:
-        self.folder, self._log, self._port = folder, log, free_port()
-        self.url = f"runnel://127.0.0.1:{self._port}"
-        self._running: Driver | None = None
-
-    def start(self) -> None:
-        self._running = Driver("tests.spark.serving", self.folder, self._port, log=self._log)
-        end = monotonic() + PATIENCE
-        while True:
-            try:
-                with runnel.blocking.open(self.url):
-                    return
-            except Unreachable:
-                assert monotonic() < end, self._running.told()
-                sleep(0.02)
-
-    def kill(self) -> None:
-        assert self._running is not None
-        self._running.kill()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""From topic to topic, each record once, though the driver is killed again and again: judged by offsets."""
+"""From topic to topic, each record once, though driver or broker is killed again and again: judged by offsets."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+import runnel.blocking
 from tests.patience import PATIENCE
 from tests.spark.driver import Driver
 from tests.spark.rig import Served
+from tests.spark.serving import Serving
 from tests.spark.test_staging import everything
 
 BATCH = 150
@@ -70,3 +72,36 @@ def test_four_kills_of_the_driver_neither_lose_nor_repeat_a_record(served: Serve
     assert [one.offset for one in found] == [*range(BATCH * BATCHES)]
     assert mark(served) == BATCHES - 1
     assert all(one.batch == BATCHES - 1 for one in stages(served))  # of a life that was killed at the last one
+
+
+def test_a_broker_that_is_killed_under_a_query_neither_loses_nor_repeats_a_record(tmp_path: Path) -> None:
+    serving = Serving(tmp_path / "journal", tmp_path / "server.log")
+    serving.start()
+    options = (tmp_path / "check", f"maxRecordsPerTrigger={BATCH}")
+    try:
+        with runnel.blocking.open(serving.url, timeout=PATIENCE) as broker:
+            broker.topic("in").publish_many([b"x"] * (BATCH * BATCHES))
+
+            def committed() -> int:
+                return max(broker.marks("spark:").values(), default=-1)  # type: ignore[return-value]
+
+            lives = kills = 0
+            while committed() < BATCHES - 1:
+                lives += 1
+                assert lives <= 5, "it does not come to an end"  # a driver may give up; the next goes on
+                with Driver("tests.spark.driver", serving.url, *options, log=tmp_path / "driver.log") as driver:
+                    while kills < 3:
+                        before = committed()
+                        if not until(driver, lambda at=before: committed() > at):  # type: ignore[misc]
+                            break
+                        serving.kill()
+                        serving.start()
+                        kills += 1
+                    until(driver, lambda: False)
+            assert kills == 3
+            with broker.subscribe("out", start="earliest") as records:
+                found = [records.receive(timeout=PATIENCE) for _ in range(BATCH * BATCHES)]
+            assert broker.statistics().topics["out"].end == BATCH * BATCHES
+    finally:
+        serving.kill()
+    assert sorted(int(one.value) for one in found) == [*range(BATCH * BATCHES)]
