@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
 from pathlib import Path
+from random import Random
 from threading import Thread
 from typing import Any, NamedTuple, TypeVar
 
@@ -91,6 +92,21 @@ def expected(made: World, topic: str, first: int = 0, end: int = 1 << 62) -> lis
     (known,) = [one for one in made.journal.ledger.topics.values() if one.name == topic]
     wanted = made.wanted(made.journal.ledger)
     return [row_of(one) for one in wanted if one.topic == known.id and first <= one.offset < end]
+
+
+async def live_through(broker: runnel.Broker, random: Random) -> None:
+    """Topics of which some of everything happened: by many, keyed and compacted, staged, trimmed."""
+    prices = broker.topic("prices", compact=True)
+    for number in range(60):
+        await prices.publish(b"%d" % number * 30, key=random.choice("abc"), headers={"n": str(number)})
+        await broker.topic("many").publish_many([random.randbytes(20) for _ in range(random.randrange(1, 90))])
+        if number % 10 == 0:
+            stage = broker.stage("many", writer="w", batch=number, part=0)
+            await stage.write([b"staged %d" % at for at in range(random.randrange(1, 90))])
+            async with broker.transaction() as tx:
+                tx.commit(stage.key)
+    await prices.publish(None, key="b")
+    await broker.topic("many").trim(100)
 
 
 class Shelf:

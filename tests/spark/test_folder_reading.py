@@ -22,7 +22,8 @@ from runnel.spark import folder_reading
 from runnel.spark.folder_reading import FolderReading
 from runnel.spark.ranges import OffsetRange
 from tests.journal.folders import BEGAN, SECOND, Owner, fill, flip, other_owner, publish_numbered, segments_of
-from tests.spark.rig import Row, expected, read_all, rows_of, world
+from tests.patience import PATIENCE
+from tests.spark.rig import Row, expected, live_through, read_all, rows_of, world
 
 
 @pytest.fixture(autouse=True)
@@ -70,20 +71,10 @@ async def test_a_folder_and_its_own_broker_tell_the_same(tmp_path: Path) -> None
     random = Random(8)
     options: dict[str, Any] = {"segment_bytes": 1 << 13, "clean_bytes_per_second": 1 << 30, "tombstone_age": 0}
     async with runnel.open(tmp_path, **options) as broker:
-        prices = broker.topic("prices", compact=True)
-        for number in range(60):
-            await prices.publish(b"%d" % number * 9, key=random.choice("abc"), headers={"n": str(number)})
-            await broker.topic("many").publish_many([random.randbytes(20) for _ in range(random.randrange(1, 40))])
-            if number % 10 == 0:
-                stage = broker.stage("many", writer="w", batch=number, part=0)
-                await stage.write([b"staged %d" % at for at in range(random.randrange(1, 90))])
-                async with broker.transaction() as tx:
-                    tx.commit(stage.key)
-        await prices.publish(None, key="b")
-        await broker.topic("many").trim(100)
+        await live_through(broker, random)
         store = broker._bus.store
         assert store is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while not store.cleaner.statistics().segments:
                 store.cleaner.wake()
                 await asyncio.sleep(0.01)

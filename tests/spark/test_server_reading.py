@@ -16,7 +16,7 @@ from runnel.spark import server_reading
 from runnel.spark.folder_reading import FolderReading
 from runnel.spark.ranges import OffsetRange
 from runnel.spark.server_reading import ServerReading
-from tests.spark.rig import Row, Served, read_all, rows_of
+from tests.spark.rig import Row, Served, live_through, read_all, rows_of
 
 CLIENT = {"timeout": 20.0, "wait": 0.0}
 
@@ -35,25 +35,9 @@ def reading(served: Served) -> Iterator[ServerReading]:
     made.close()
 
 
-async def fill(served: Served, random: Random) -> None:
-    """Topics of which some of everything happened: by many, keyed and compacted, staged, trimmed, cleaned."""
-    broker = served.broker
-    prices = broker.topic("prices", compact=True)
-    for number in range(60):
-        await prices.publish(b"%d" % number * 30, key=random.choice("abc"), headers={"n": str(number)})
-        await broker.topic("many").publish_many([random.randbytes(20) for _ in range(random.randrange(1, 90))])
-        if number % 10 == 0:
-            stage = broker.stage("many", writer="w", batch=number, part=0)
-            await stage.write([b"staged %d" % at for at in range(random.randrange(1, 90))])
-            async with broker.transaction() as tx:
-                tx.commit(stage.key)
-    await prices.publish(None, key="b")
-    await broker.topic("many").trim(100)
-
-
 def test_a_server_tells_what_its_folder_tells(served: Served, reading: ServerReading, tmp_path: Path) -> None:
     random = Random(3)
-    served.run(fill(served, random))
+    served.run(live_through(served.broker, random))
     folder = FolderReading(str(tmp_path))
     assert reading.journal == folder.journal
     for name in ("prices", "many"):
