@@ -6,7 +6,19 @@ from pathlib import Path
 from tests.house.project import PACKAGE, ROOT, modules
 
 # Folders of tests that follow a subject instead of a module.
-BY_SUBJECT = {"benchmarks", "chaos", "contract", "crash", "fuzz", "interop", "browser", "house", "docs", "examples"}
+BY_SUBJECT = {
+    "benchmarks",
+    "chaos",
+    "contract",
+    "crash",
+    "fuzz",
+    "golden",
+    "interop",
+    "browser",
+    "house",
+    "docs",
+    "examples",
+}
 # Files of tests that follow a subject, beside those of the modules that it is about.
 FILES_BY_SUBJECT = {
     Path("spark") / name

@@ -52,7 +52,7 @@ def example(count: int = 3) -> Writer:
 # -- what version 1 wrote ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("golden", [GOLDEN, EARLY], ids=lambda folder: folder.name)
+@pytest.mark.parametrize("golden", [GOLDEN, EARLY], ids=lambda folder: folder.parent.name)
 def test_a_folder_that_version_1_wrote_opens_with_every_record_and_all_state(golden: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(golden, tmp_path / "data")
     journal = Journal.open(OsStorage(folder), SMALL, now=NOW + 1_000)
@@ -82,7 +82,7 @@ def test_a_folder_that_version_1_wrote_opens_with_every_record_and_all_state(gol
     journal.close()
 
 
-@pytest.mark.parametrize("golden", [GOLDEN, EARLY], ids=lambda folder: folder.name)
+@pytest.mark.parametrize("golden", [GOLDEN, EARLY], ids=lambda folder: folder.parent.name)
 def test_the_records_that_version_1_wrote_still_say_what_they_said(golden: Path, tmp_path: Path) -> None:
     journal = Journal.open(OsStorage(shutil.copytree(golden, tmp_path / "data")), SMALL, now=NOW + 1_000)
     *_, last = read_topic(journal.history, 1)
@@ -120,7 +120,7 @@ def test_a_cleaned_folder_that_version_1_wrote_opens_with_all_that_lives(tmp_pat
     journal.close()
 
 
-@pytest.mark.parametrize("folder", WRITTEN, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", WRITTEN, ids=lambda folder: folder.parent.name)
 def test_the_same_work_still_gives_the_same_bytes(folder: Path) -> None:
     storage = MemoryStorage()
     WRITTEN[folder](storage)

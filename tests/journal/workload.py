@@ -1,4 +1,4 @@
-"""Small journals with a bit of everything, the same bytes every time: golden/ is what version 1 made of them.
+"""Small journals with a bit of everything, the same bytes every time: tests/golden/folders holds what version 1 wrote.
 
 `version-1-early` is the first of them, as it was written before entries and checkpoints said as much as they do now.
 `python -m tests.journal.workload` writes the others again. That is right only together with additions to the
@@ -43,9 +43,10 @@ from runnel.journal.storage import Storage
 from runnel.testing import MemoryStorage
 from tests.journal.rig import SMALL, Writer, batch, contents
 
-GOLDEN = Path(__file__).parent / "golden" / "version-1"
-EARLY = GOLDEN.with_name("version-1-early")
-CLEANED = GOLDEN.with_name("version-1-cleaned")
+FOLDERS = Path(__file__).parents[1] / "golden" / "folders"
+GOLDEN = FOLDERS / "version-1" / "data"
+EARLY = FOLDERS / "version-1-early" / "data"
+CLEANED = FOLDERS / "version-1-cleaned" / "data"
 NOW = 1_700_000_000_000_000
 
 METAS = [
@@ -183,7 +184,7 @@ WRITTEN: dict[Path, Callable[[Storage], object]] = {GOLDEN: write_all, CLEANED: 
 
 
 def main() -> None:
-    """Write golden/ again."""
+    """Write the golden folders of version 1 again."""
     for folder, write in WRITTEN.items():
         storage = MemoryStorage()
         write(storage)
