@@ -115,8 +115,8 @@ class Writes:
 @contextmanager
 def watching(writes: Writes) -> Iterator[None]:
     """Note what journals write to their segments, and sync, within the block; costs a list's append a call."""
-    from runnel.journal.os_storage import OsFile
-    from runnel.journal.segment import ZERO_STEP
+    from runnel.journal.format.segment import ZERO_STEP
+    from runnel.journal.storage import OsFile
 
     write, sync, note = OsFile.write, OsFile.sync, writes.steps.append
 

@@ -49,7 +49,7 @@ async def of_console(browser: Browser, lively: float) -> None:
     """The console of a server on which much went on for so many seconds."""
     with tempfile.TemporaryDirectory() as folder:
         async with demo(Path(folder), hostile=False) as server:
-            url = server.doors[0].url
+            url = server.listeners[0].url
             async with tab(browser, "light") as watching:  # figures are gathered while somebody looks
                 await watching.goto(url)
                 await asyncio.sleep(lively)

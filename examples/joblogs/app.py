@@ -52,7 +52,7 @@ def application(folder: Path, door: int, workers: int) -> Starlette:
             await broker.topic("jobs.states", compact=True).declare()  # of each job the newest state is enough
             app.mount("/bus", http.app(broker))
             app.state.broker = broker
-            with started(server.doors[0].port, workers):
+            with started(server.listeners[0].port, workers):
                 yield
 
     pages = [Route("/", index), Route("/jobs/{id}", job), Mount("/static", StaticFiles(directory=PAGES))]

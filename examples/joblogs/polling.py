@@ -116,7 +116,7 @@ async def told(load: Load, folder: Path) -> Cost:
         async def publish(job: int, n: int, text: str) -> None:
             await topics[job].publish(text)
 
-        cpu, delays = await measure("watch", load, server.doors[0].port or 0, publish)
+        cpu, delays = await measure("watch", load, server.listeners[0].port or 0, publish)
     return Cost(load.pages, 0, len(delays), cpu, delays)
 
 

@@ -186,7 +186,7 @@ async def main(live: bool, folder: Path, port: int) -> None:
         say("starting Spark, which takes a few seconds")
         began = monotonic()
         try:
-            version = await asyncio.to_thread(spark.start, server.doors[0].url, folder)
+            version = await asyncio.to_thread(spark.start, server.listeners[0].url, folder)
             say(f"Spark {version} is there after {monotonic() - began:.0f} s, and three queries run")
             progress = Progress(broker, spark)
             await (show_live(broker, spark, progress, port) if live else show(broker, spark, progress))

@@ -1,23 +1,25 @@
 """runnel: durable, real-time pub/sub for Python, without a cluster.
 
-The map of the house, from the ground up:
+The packages, from the bottom layer up:
 
-- `runnel.core`: records, batches, positions, patterns, policies, errors. No I/O, no clock.
-- `runnel.journal`: everything durable, on disk, one entry after another; and looking at it.
-- `runnel.wire`: what goes over a connection, as bytes and as values. No sockets.
-- `runnel.surface`: what a broker and a client have in common: reading, deliveries, handlers.
-- `runnel.broker`: topics as logs, subscribers as cursors on them, in this process.
+- `runnel.core`: records, batches, positions, patterns, options, errors. No I/O, no event loop, no clock.
+- `runnel.journal`: durable storage: one journal on disk, its recovery, cleaning and inspection.
+- `runnel.wire`: the protocols between clients and servers, as bytes and messages. No sockets.
+- `runnel.runtime`: event loop ownership, waiting, the system clock, tracing.
+- `runnel.api`: what users hold of any broker: subscriptions, deliveries, handlers, bridges.
+- `runnel.broker`: the broker in this process: topics are logs, subscribers are cursors on them.
 - `runnel.client`: the same broker, in another process.
 - `runnel.observe`: statistics for Prometheus and OpenTelemetry.
 - `runnel.blocking`: the same broker without asyncio.
-- `runnel.testing`: a pytest plugin, a clock that jumps, a checker of histories.
-- `runnel.server`: a broker that others reach: the doors.
-- `runnel.place`: `runnel.open`, from a place to a broker.
+- `runnel.testing`: a pytest plugin, a clock that tests move, a checker of histories, failing disks.
+- `runnel.console`: the web console and `runnel.js`.
+- `runnel.server`: a broker as a network service: native, JSON lines and HTTP listeners.
+- `runnel.opening`: `runnel.open`: from a location to a broker; folders shared by several processes.
 - `runnel.spark`: Spark reads and writes topics.
-- `runnel.config`: files, environment and flags, as settings.
+- `runnel.config`: settings from files, environment and flags.
 - `runnel.cli`: the `runnel` command.
 
-Start with `runnel.open`. Importing this module imports none of the rooms: each is
+Start with `runnel.open`. Importing this module loads none of the packages: each is
 loaded when one of its names is first used.
 """
 
@@ -27,99 +29,92 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from runnel.api.handlers import Reject
     from runnel.broker.broker import Broker
-    from runnel.broker.delivery import Delivery, DeliveryBatch
-    from runnel.broker.group_subscription import GroupSubscription
+    from runnel.broker.group.subscription import Delivery, DeliveryBatch, GroupSubscription
     from runnel.broker.producer import Producer
-    from runnel.broker.stage import Stage
-    from runnel.broker.subscription import Subscription
-    from runnel.broker.topic import Topic
-    from runnel.broker.transaction import Transaction
+    from runnel.broker.read.subscription import Subscription
+    from runnel.broker.topic_handle import Topic
+    from runnel.broker.tx.stage import Stage
+    from runnel.broker.tx.transaction import Transaction
     from runnel.client.broker import RemoteBroker
     from runnel.core.batch import Batch
     from runnel.core.errors import (
+        AddressInUse,
         AlreadySettled,
+        BadAddress,
         BadBatch,
+        BadCommand,
         BrokerClosed,
+        ConnectionLost,
         Damaged,
         Disconnected,
+        DiskFull,
         Ended,
+        Fenced,
+        FolderInUse,
+        FolderUnusable,
         Forked,
+        FormatUnknown,
         Full,
+        GroupInUse,
         InvalidName,
         InvalidOption,
         InvalidPattern,
         InvalidValue,
+        JournalDamaged,
+        JournalFailed,
         LeaseEnded,
+        LimitExceeded,
+        MarkConflict,
         NameInUse,
+        NoAnswer,
         NoResponders,
         NotNow,
         NotSupported,
+        NotWritten,
+        OffsetConflict,
         OffsetOutOfRange,
+        OutcomeUnknown,
+        ProtocolError,
+        PublicBindRefused,
+        PublishCancelled,
         PublishTimeout,
         RecordsMissed,
         RequestTimeout,
         RunnelError,
         SchemaConflict,
+        SequenceForgotten,
+        SequenceGap,
+        SequenceOverlap,
+        StageEnded,
+        StagingFull,
         Stalled,
         SubscriptionEnded,
         SubscriptionMisused,
         TooLarge,
         TopicConflict,
         TopicDeleted,
+        TopicHeld,
+        TransactionEnded,
         UnknownGroup,
         UnknownMember,
+        UnknownName,
+        UnknownStage,
         UnknownTopic,
+        Unreachable,
         UsageError,
         ValidationFailed,
         WouldDeadlock,
     )
-    from runnel.core.journal_errors import (
-        DiskFull,
-        FolderInUse,
-        FolderUnusable,
-        FormatUnknown,
-        GroupInUse,
-        JournalDamaged,
-        JournalFailed,
-        NotWritten,
-        OutcomeUnknown,
-        TopicHeld,
-        UnknownName,
-    )
-    from runnel.core.network_errors import (
-        AddressInUse,
-        BadAddress,
-        BadCommand,
-        ConnectionLost,
-        LimitExceeded,
-        NoAnswer,
-        ProtocolError,
-        PublicBindRefused,
-        PublishCancelled,
-        Unreachable,
-    )
-    from runnel.core.policy import Policy
+    from runnel.core.options import Policy
     from runnel.core.position import Position, Span
-    from runnel.core.publication import Publication
+    from runnel.core.publishing import Publication
     from runnel.core.record import Gap, Record
-    from runnel.core.stage import StageInfo
+    from runnel.core.stages import StageInfo
     from runnel.core.statistics import Statistics
-    from runnel.core.transaction_errors import (
-        Fenced,
-        MarkConflict,
-        OffsetConflict,
-        SequenceForgotten,
-        SequenceGap,
-        SequenceOverlap,
-        StageEnded,
-        StagingFull,
-        TransactionEnded,
-        UnknownStage,
-    )
-    from runnel.journal.inspection import NoJournal
-    from runnel.place import open
-    from runnel.surface.handler import Reject
+    from runnel.journal.read.inspection import NoJournal
+    from runnel.opening import open
 
 __all__ = [
     "AddressInUse",
@@ -213,59 +208,59 @@ __all__ = [
 ]
 
 _HOME = {
-    "TransactionEnded": "runnel.core.transaction_errors",
-    "OffsetConflict": "runnel.core.transaction_errors",
-    "MarkConflict": "runnel.core.transaction_errors",
-    "Fenced": "runnel.core.transaction_errors",
-    "Publication": "runnel.core.publication",
-    "Transaction": "runnel.broker.transaction",
-    "Reject": "runnel.surface.handler",
-    "Delivery": "runnel.broker.delivery",
-    "DeliveryBatch": "runnel.broker.delivery",
-    "GroupSubscription": "runnel.broker.group_subscription",
+    "TransactionEnded": "runnel.core.errors",
+    "OffsetConflict": "runnel.core.errors",
+    "MarkConflict": "runnel.core.errors",
+    "Fenced": "runnel.core.errors",
+    "Publication": "runnel.core.publishing",
+    "Transaction": "runnel.broker.tx.transaction",
+    "Reject": "runnel.api.handlers",
+    "Delivery": "runnel.broker.group.subscription",
+    "DeliveryBatch": "runnel.broker.group.subscription",
+    "GroupSubscription": "runnel.broker.group.subscription",
     "Batch": "runnel.core.batch",
     "Broker": "runnel.broker.broker",
     "Gap": "runnel.core.record",
-    "Policy": "runnel.core.policy",
+    "Policy": "runnel.core.options",
     "Position": "runnel.core.position",
     "Producer": "runnel.broker.producer",
     "Record": "runnel.core.record",
     "RemoteBroker": "runnel.client.broker",
-    "SequenceForgotten": "runnel.core.transaction_errors",
-    "SequenceGap": "runnel.core.transaction_errors",
-    "SequenceOverlap": "runnel.core.transaction_errors",
+    "SequenceForgotten": "runnel.core.errors",
+    "SequenceGap": "runnel.core.errors",
+    "SequenceOverlap": "runnel.core.errors",
     "Span": "runnel.core.position",
-    "Stage": "runnel.broker.stage",
-    "StageEnded": "runnel.core.transaction_errors",
-    "StageInfo": "runnel.core.stage",
-    "StagingFull": "runnel.core.transaction_errors",
-    "UnknownStage": "runnel.core.transaction_errors",
+    "Stage": "runnel.broker.tx.stage",
+    "StageEnded": "runnel.core.errors",
+    "StageInfo": "runnel.core.stages",
+    "StagingFull": "runnel.core.errors",
+    "UnknownStage": "runnel.core.errors",
     "Statistics": "runnel.core.statistics",
-    "Subscription": "runnel.broker.subscription",
-    "Topic": "runnel.broker.topic",
-    "open": "runnel.place",
-    "AddressInUse": "runnel.core.network_errors",
-    "BadAddress": "runnel.core.network_errors",
-    "ConnectionLost": "runnel.core.network_errors",
-    "LimitExceeded": "runnel.core.network_errors",
-    "ProtocolError": "runnel.core.network_errors",
-    "PublicBindRefused": "runnel.core.network_errors",
-    "PublishCancelled": "runnel.core.network_errors",
-    "BadCommand": "runnel.core.network_errors",
-    "NoAnswer": "runnel.core.network_errors",
-    "Unreachable": "runnel.core.network_errors",
-    "DiskFull": "runnel.core.journal_errors",
-    "FolderInUse": "runnel.core.journal_errors",
-    "FolderUnusable": "runnel.core.journal_errors",
-    "FormatUnknown": "runnel.core.journal_errors",
-    "JournalDamaged": "runnel.core.journal_errors",
-    "JournalFailed": "runnel.core.journal_errors",
-    "NoJournal": "runnel.journal.inspection",
-    "NotWritten": "runnel.core.journal_errors",
-    "OutcomeUnknown": "runnel.core.journal_errors",
-    "GroupInUse": "runnel.core.journal_errors",
-    "TopicHeld": "runnel.core.journal_errors",
-    "UnknownName": "runnel.core.journal_errors",
+    "Subscription": "runnel.broker.read.subscription",
+    "Topic": "runnel.broker.topic_handle",
+    "open": "runnel.opening",
+    "AddressInUse": "runnel.core.errors",
+    "BadAddress": "runnel.core.errors",
+    "ConnectionLost": "runnel.core.errors",
+    "LimitExceeded": "runnel.core.errors",
+    "ProtocolError": "runnel.core.errors",
+    "PublicBindRefused": "runnel.core.errors",
+    "PublishCancelled": "runnel.core.errors",
+    "BadCommand": "runnel.core.errors",
+    "NoAnswer": "runnel.core.errors",
+    "Unreachable": "runnel.core.errors",
+    "DiskFull": "runnel.core.errors",
+    "FolderInUse": "runnel.core.errors",
+    "FolderUnusable": "runnel.core.errors",
+    "FormatUnknown": "runnel.core.errors",
+    "JournalDamaged": "runnel.core.errors",
+    "JournalFailed": "runnel.core.errors",
+    "NoJournal": "runnel.journal.read.inspection",
+    "NotWritten": "runnel.core.errors",
+    "OutcomeUnknown": "runnel.core.errors",
+    "GroupInUse": "runnel.core.errors",
+    "TopicHeld": "runnel.core.errors",
+    "UnknownName": "runnel.core.errors",
 }
 
 

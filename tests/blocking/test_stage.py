@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from runnel import blocking
-from runnel.core.transaction_errors import StageEnded
+from runnel.core.errors import StageEnded
 from tests.patience import PATIENCE
 
 

@@ -10,20 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from runnel.broker.broker import Broker
-from runnel.broker.commits import Commits
-from runnel.broker.committer import Result
-from runnel.broker.folder_place import FolderPlace
-from runnel.broker.log import Log
+from runnel.broker.durable.commit_queue import CommitQueue
+from runnel.broker.durable.folder import BrokerFolder
+from runnel.broker.durable.journal_writer import WriteResult
+from runnel.broker.topic.log import Log
 from runnel.core.clock import Clock
-from runnel.journal import entry, segment
-from runnel.journal.draft import WriteFailed
-from runnel.journal.entry import Entry, Kind
-from runnel.journal.history import Source
-from runnel.journal.journal import Journal
+from runnel.journal.format import entry, segment
+from runnel.journal.format.atomic_file import read_whole
+from runnel.journal.format.entry import Entry, PartKind, WriteFailed
 from runnel.journal.options import JournalOptions
-from runnel.journal.swap import read_whole
-from runnel.testing.faults import CHANGING, READING, FaultyStorage
-from runnel.testing.power import MemoryStorage
+from runnel.journal.read.segment_reader import SegmentReader
+from runnel.journal.write.journal import Journal
+from runnel.testing.faulty_storage import CHANGING, READING, FaultyStorage
+from runnel.testing.memory_storage import MemoryStorage
 from tests.patience import PATIENCE
 
 
@@ -73,19 +72,19 @@ class ByHand:
     """In place of the commit thread: the test says when, and how, commits are done with."""
 
     def __init__(self, broker: Broker) -> None:
-        self.results: deque[Result] = deque()
+        self.results: deque[WriteResult] = deque()
         self.put_in: list[Any] = []
         self.round = 0
         commits: Any = commits_of(broker)
-        self._commits, self._real = commits, commits._committer
-        commits._committer = self
+        self._commits, self._real = commits, commits._writer
+        commits._writer = self
 
     def put(self, commit: Any) -> None:
         self.put_in.append(commit)
 
     def done(self, commit: Any, failed: WriteFailed | None = None) -> None:
         """Say that `commit` was written, or failed."""
-        self.results.append(Result([commit], failed, self.round))
+        self.results.append(WriteResult([commit], failed, self.round))
         self._commits._landed()
 
     async def landed(self, *tasks: asyncio.Future[Any]) -> list[Any]:
@@ -98,16 +97,16 @@ class ByHand:
 
     def leave(self) -> None:
         """The thread goes on, behind as many failures."""
-        self._commits._committer, self._real._round = self._real, self.round
+        self._commits._writer, self._real._round = self._real, self.round
 
 
 def open_on(disk: Disk, folder: Path, clock: Clock | None = None, **options: Any) -> Broker:
     """A broker whose journal lies on `disk`; `folder` only holds the lock."""
     given = {"min_free": 0, "segment_bytes": 1 << 16} | options
-    return Broker(clock=clock, folder=FolderPlace(folder, JournalOptions(**given), disk))
+    return Broker(clock=clock, folder=BrokerFolder(folder, JournalOptions(**given), disk))
 
 
-def commits_of(broker: Broker) -> Commits:
+def commits_of(broker: Broker) -> CommitQueue:
     assert broker._bus.store is not None
     return broker._bus.store.commits
 
@@ -126,7 +125,7 @@ def entries(journal: Journal) -> list[Entry]:
     return [one for source in journal.history.sources for one in entries_of(source)]
 
 
-def entries_of(source: Source) -> list[Entry]:
+def entries_of(source: SegmentReader) -> list[Entry]:
     """All that one segment holds."""
     found: list[Entry] = []
     data, position = read_whole(source.storage, source.info.name)[: source.written], segment.START
@@ -143,7 +142,7 @@ def damage(broker: Broker, disk: Disk, *, sequence: int) -> None:
     for source in journal_of(broker).history.sources:
         for one in entries_of(source):
             for part in one.parts:
-                if part.kind == Kind.BATCH and part.sequence <= sequence < part.sequence + part.count:
+                if part.kind == PartKind.BATCH and part.sequence <= sequence < part.sequence + part.count:
                     assert isinstance(disk.inner, MemoryStorage)
                     disk.inner._names[source.info.name].content[one.position + 10] ^= 0xFF
                     return

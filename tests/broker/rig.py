@@ -4,15 +4,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from runnel.broker.cursor import Cursor, LogCursor
-from runnel.broker.flow import FLOWS, Flow
-from runnel.broker.gate import Gate
-from runnel.broker.log import Log
-from runnel.broker.pattern_cursor import PatternCursor
-from runnel.broker.timeline import Timeline
+from runnel.broker.read.cursor import Cursor, LogCursor
+from runnel.broker.read.overflow import OVERFLOW_POLICIES, OverflowPolicy
+from runnel.broker.read.pattern_cursor import PatternCursor
+from runnel.broker.topic.log import Log
+from runnel.broker.topic.readers import TopicReaders
+from runnel.broker.topic.timeline import Timeline
 from runnel.core.batch import Slice
-from runnel.core.options import TopicOptions
-from runnel.core.policy import Policy
+from runnel.core.options import Policy, TopicOptions
 from runnel.core.record import Record
 from runnel.testing.clock import JumpingClock
 
@@ -42,7 +41,7 @@ class Notes:
         self.room_made = self.woken = 0
         self.members = 1
         self.is_pattern = False
-        self.flow: Flow
+        self.overflow: OverflowPolicy
 
     def dropped(self, slices: list[Slice]) -> None:
         self.handed_on += [record for part in slices for record in part.records]
@@ -61,7 +60,7 @@ class Notes:
     def part(self, log: Log) -> None: ...
 
     def settle(self) -> None:
-        self.flow.settle()
+        self.overflow.settle()
 
     def watch(self, log: Log, watch: Any) -> None: ...
 
@@ -73,9 +72,9 @@ def make_flow(
 ) -> tuple[Any, Notes]:
     """A flow of that policy, and its owner."""
     chosen, owner = Policy.of(policy), Notes()
-    flow = FLOWS[chosen.kind](cursor, chosen, buffer, buffer_bytes, owner, eager=eager)
-    owner.flow = flow
-    return flow, owner
+    overflow = OVERFLOW_POLICIES[chosen.kind](cursor, chosen, buffer, buffer_bytes, owner, eager=eager)
+    owner.overflow = overflow
+    return overflow, owner
 
 
 def on_log(timeline: Timeline, log: Log, position: int = 0) -> LogCursor:
@@ -86,9 +85,9 @@ def on_all(timeline: Timeline, *logs: Log, position: int = 0) -> PatternCursor:
     return PatternCursor(timeline, set(logs), position)
 
 
-def attached(log: Log, *readers: Notes, pattern: bool = False) -> Gate:
+def attached(log: Log, *readers: Notes, pattern: bool = False) -> TopicReaders:
     """The gate of `log`, with these readers."""
-    log.gate = log.gate or Gate()
+    log.topic_readers = log.topic_readers or TopicReaders()
     for reader in readers:
-        log.gate.attach(reader, pattern=pattern)
-    return log.gate
+        log.topic_readers.attach(reader, pattern=pattern)
+    return log.topic_readers

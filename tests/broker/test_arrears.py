@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import runnel
-from runnel.broker.arrears import Arrears
-from runnel.broker.gathering import Stored
-from runnel.core.batch import Slice, Stretch
+from runnel.broker.read.pattern_cursor import UnreadOnDisk
+from runnel.broker.topic.pending_batch import DurableTopic
+from runnel.core.batch import Slice, SliceRun
 from tests.broker.durable import Disk, journal_of, open_on
 from tests.broker.rig import make_log, make_timeline
 
@@ -19,14 +19,14 @@ ON_DISK = {"tail_bytes": 1, "segment_bytes": 4096, "min_free": 0}
 
 def found(start: int, end: int) -> Slice:
     values = tuple(b"x" for _ in range(start, end))
-    return Slice("t", 1, start, values, [Stretch(start, start, datetime.now(UTC))], {})
+    return Slice("t", 1, start, values, [SliceRun(start, start, datetime.now(UTC))], {})
 
 
 def test_what_is_read_is_not_due_any_more_and_what_retention_took_is_told_once() -> None:
     timeline, log = make_timeline(), make_log("t", retention_count=3)
     log.revive(0, 10, 10)
-    log.stored = Stored(1, 10)
-    arrears = Arrears(timeline)
+    log.stored = DurableTopic(1, 10)
+    arrears = UnreadOnDisk(timeline)
     arrears._due, arrears.count = {log: 0}, 10
     assert arrears.read(log, found(0, 5)) == 5
     assert (arrears.count, arrears.read(log, found(5, 8)), arrears.count) == (5, 2, 2)
@@ -38,9 +38,9 @@ def test_what_never_came_is_gone_with_its_topic_or_by_retention() -> None:
     timeline, short, deleted = make_timeline(), make_log("t", retention_count=3), make_log("d")
     for log in (short, deleted):
         log.revive(0, 10, 10)
-        log.stored = Stored(1, 10)
-    log.stored = Stored(1, 10)
-    arrears = Arrears(timeline)
+        log.stored = DurableTopic(1, 10)
+    log.stored = DurableTopic(1, 10)
+    arrears = UnreadOnDisk(timeline)
     arrears._due, arrears.count = {short: 4, deleted: 6}, 10
     deleted.clear()
     assert arrears.close(0) == (3, 4)
@@ -51,13 +51,13 @@ def test_what_is_in_memory_but_lies_before_what_is_not_is_due_as_well() -> None:
     timeline, short, staged = make_timeline(), make_log("t", retention_count=3), make_log("s")
     timeline.tail_bytes = 10**6
     for number, log in enumerate((short, staged)):
-        log.stored = Stored(number, 0)
+        log.stored = DurableTopic(number, 0)
     first = timeline.hold(20)
     timeline.land(short, first, timeline.now(), [b"x"] * 10, None, 10)
     timeline.land_elsewhere(staged, first + 10, timeline.now(), 10, 100)
     timeline.release(first)
     store: Any = None
-    arrears = Arrears(timeline)
+    arrears = UnreadOnDisk(timeline)
     arrears.begin([short, staged], 0, store)
     assert arrears.count == 13
     assert arrears.close(timeline.in_memory_from) == (0, 0)

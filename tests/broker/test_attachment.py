@@ -3,8 +3,8 @@
 import pytest
 
 import runnel
-from runnel.broker.attachment import Attachment
 from runnel.broker.broker import Broker
+from runnel.broker.read.subscription import Attachment
 from runnel.core.errors import InvalidOption, InvalidPattern
 from tests.broker.rig import Notes, make_flow, make_timeline
 
@@ -36,10 +36,10 @@ async def test_a_name_covers_its_topic_and_makes_it() -> None:
         attachment.attach(reader)
         (log,) = attachment.logs
         assert log is broker._bus.catalog.logs["t"]
-        assert log.gate is not None
-        assert list(log.gate) == [reader]
+        assert log.topic_readers is not None
+        assert list(log.topic_readers) == [reader]
         attachment.detach(reader)
-        assert list(log.gate) == []
+        assert list(log.topic_readers) == []
 
 
 async def test_a_parked_reader_is_woken_by_the_next_publish_even_to_a_hot_log() -> None:

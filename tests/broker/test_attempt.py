@@ -11,11 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.broker.broker import Broker
-from runnel.broker.delivery import Delivery
-from runnel.core.errors import NotSupported
-from runnel.core.journal_errors import DiskFull
-from runnel.core.transaction_errors import MarkConflict, OffsetConflict
-from runnel.journal.draft import WriteFailed
+from runnel.broker.group.subscription import Delivery
+from runnel.core.errors import DiskFull, MarkConflict, NotSupported, OffsetConflict
+from runnel.journal.format.entry import WriteFailed
 from tests.broker.durable import ByHand, Disk, log_of, open_on, turns
 
 TOPICS = ("a", "b", "memory")
@@ -165,18 +163,20 @@ class World:
         under_way = [one for one in self.hand.put_in if one in self.hand._commits._under_way]
         if not under_way:
             return
-        held = len(under_way[0].units) + len([one for one in under_way[0].gatherings if not one.of_unit])
-        plain = [one for one in under_way[0].gatherings if not one.of_unit]
+        held = len(under_way[0].atomic_writes) + len(
+            [one for one in under_way[0].pending_batches if not one.in_atomic_write]
+        )
+        plain = [one for one in under_way[0].pending_batches if not one.in_atomic_write]
         self.hand.done(under_way[0])
         await turns(2)
-        units, publishes = len(under_way[0].units), sum(one.count for one in plain)
-        for _ in range(units + publishes):
+        atomic_writes, publishes = len(under_way[0].atomic_writes), sum(one.count for one in plain)
+        for _ in range(atomic_writes + publishes):
             effect = self.coming.pop(0)
             assert effect.task.cancelled() or effect.task.result() is not None
             assert effect.task.cancelled() or effect.task.result() is not False
             self.apply(effect)
             self.join(effect, None)
-        assert held or not (units + publishes)
+        assert held or not (atomic_writes + publishes)
 
     async def fail(self) -> None:
         await turns(2)

@@ -12,9 +12,8 @@ import pytest
 import runnel
 from runnel.broker.broker import Broker
 from runnel.broker.bus import Bus
-from runnel.broker.gate import TURN
-from runnel.core.errors import BrokerClosed, NameInUse
-from runnel.core.journal_errors import UnknownName
+from runnel.broker.topic.readers import PUBLISH_TURN
+from runnel.core.errors import BrokerClosed, NameInUse, UnknownName
 from runnel.testing import JumpingClock
 from tests.broker.durable import Disk, commits_of, log_of, open_on, turns, until
 
@@ -22,7 +21,7 @@ from tests.broker.durable import Disk, commits_of, log_of, open_on, turns, until
 async def test_a_publisher_pauses_when_its_turn_is_over() -> None:
     async with Broker() as broker:
         log = broker._bus.catalog.find("t")
-        await broker.topic("t").publish_many([b"x"] * (TURN - 1))
+        await broker.topic("t").publish_many([b"x"] * (PUBLISH_TURN - 1))
         assert not broker._bus.is_turn_over(log)
         broker.topic("t").publish_nowait(b"x")
         assert broker._bus.is_turn_over(log)
@@ -37,8 +36,8 @@ async def test_settling_reaches_every_reader_of_a_pattern() -> None:
     async with Broker() as broker, broker.subscribe("*", buffer=1) as subscription:
         await broker.topic("t").publish_many([b"x"] * 5)
         broker._bus.settle_readers()
-        assert subscription.flow.missed is not None
-        assert subscription.flow.missed.count == 4
+        assert subscription.overflow.missed is not None
+        assert subscription.overflow.missed.count == 4
 
 
 async def test_numbers_are_given_once() -> None:

@@ -7,8 +7,7 @@ import pytest
 
 import runnel
 from runnel import Broker, Gap
-from runnel.broker.catalog import UNSAID
-from runnel.core.codec import Codec
+from runnel.broker.topic.catalog import UNDECLARED
 from runnel.core.errors import (
     InvalidName,
     InvalidOption,
@@ -19,6 +18,7 @@ from runnel.core.errors import (
     UnknownTopic,
 )
 from runnel.core.options import TopicOptions
+from runnel.core.schema import Codec
 from runnel.testing.clock import JumpingClock
 
 
@@ -50,7 +50,7 @@ async def test_epochs_rise_even_when_the_clock_stands_still_or_goes_back() -> No
 
 async def test_the_first_who_says_options_decides() -> None:
     async with runnel.open() as broker:
-        assert broker._bus.catalog.find("t").options is UNSAID
+        assert broker._bus.catalog.find("t").options is UNDECLARED
         said = TopicOptions(retention_count=5)
         assert broker._bus.catalog.find("t", said).options is said
         broker._bus.catalog.find("t", TopicOptions())

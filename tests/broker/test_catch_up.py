@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.broker.broker import Broker
-from runnel.broker.catch_up import END, SLICE, CatchUp, End, slices
+from runnel.broker.read.catch_up import END, SLICE, CatchUp, EndOfJournal, slices
 from runnel.core.batch import Slice
-from runnel.core.packing import pack
+from runnel.core.batch_format import pack
 from runnel.core.record import Meta
-from runnel.journal.history import CHUNK, Found, Lost
+from runnel.journal.read.journal_reader import CHUNK
+from runnel.journal.read.segment_reader import FoundBatch, LostRange
 from tests.broker.durable import Disk, damage, journal_of, log_of, open_on, turns
 from tests.broker.rig import make_log
 from tests.patience import PATIENCE
@@ -30,7 +31,7 @@ class Reading:
         self.woken = asyncio.Event()
         self.way = CatchUp(store, lambda: logs, self.woken.set, sequence=sequence, on_demand=on_demand)
 
-    async def take(self, place: int, limit: int = 10**6) -> Slice | Lost | End:
+    async def take(self, place: int, limit: int = 10**6) -> Slice | LostRange | EndOfJournal:
         while (found := self.way.take(place, limit)) is None:
             await self.woken.wait()
             self.woken.clear()
@@ -43,7 +44,7 @@ def offsets(found: object) -> tuple[int, int]:
 
 
 def lost(found: object) -> tuple[int, int]:
-    assert isinstance(found, Lost)
+    assert isinstance(found, LostRange)
     return found.first, found.end
 
 
@@ -195,7 +196,7 @@ async def test_a_segment_that_cannot_be_read_is_told_and_the_next_one_is_read(tm
         disk.fail_next("read", first.info.name)
         found = await reading.take(0)
         assert lost(found) == (0, in_first)
-        assert isinstance(found, Lost)
+        assert isinstance(found, LostRange)
         assert "cannot be read: [Errno 5]" in found.reason
         following = await reading.take(in_first)
         assert isinstance(following, Slice)
@@ -255,7 +256,7 @@ FOUND = st.lists(
 @given(FOUND, st.booleans())
 def test_slices_hold_every_record_once_in_order(steps: list[tuple[int, int, str, bool]], by_sequence: bool) -> None:
     topics, ends, sequence = {1: make_log("a"), 2: make_log("b")}, {1: 0, 2: 0}, 0
-    items: list[Found | Lost] = []
+    items: list[FoundBatch | LostRange] = []
     expected: list[tuple[str, int, int, bytes | None]] = []
     for topic, count, kind, keyed in steps:
         first = ends[topic]
@@ -264,7 +265,7 @@ def test_slices_hold_every_record_once_in_order(steps: list[tuple[int, int, str,
             sequence += 1
             continue
         if kind == "lost":
-            items.append(Lost(sequence, sequence + 1, "damaged"))
+            items.append(LostRange(sequence, sequence + 1, "damaged"))
             ends[topic] += 1
             sequence += 1
             continue
@@ -276,7 +277,7 @@ def test_slices_hold_every_record_once_in_order(steps: list[tuple[int, int, str,
             expected += [
                 (topics[topic].name, first + at, sequence + at, b"%d" % at if keyed else None) for at in range(count)
             ]
-        items.append(Found(topic, first, first + count - 1, sequence, 0, body))
+        items.append(FoundBatch(topic, first, first + count - 1, sequence, 0, body))
         ends[topic] = first + count
         sequence += count
     made = list(slices(items, topics, by_sequence=by_sequence))
@@ -287,12 +288,14 @@ def test_slices_hold_every_record_once_in_order(steps: list[tuple[int, int, str,
             assert [record.sequence for record in one.records] == list(range(one.sequence, one.sequence + len(one)))
     bad = sum(1 for item in steps if item[2] == "bad")
     damaged = sum(1 for item in steps if item[2] == "lost")
-    assert len([one for one in made if isinstance(one, Lost)]) == bad + damaged
+    assert len([one for one in made if isinstance(one, LostRange)]) == bad + damaged
 
 
 def test_a_slice_is_not_longer_than_it_needs_to_be() -> None:
     batch = pack([b"x"] * 1000)
-    items: list[Found | Lost] = [Found(1, at * 1000, at * 1000 + 999, at * 1000, 0, batch) for at in range(10)]
+    items: list[FoundBatch | LostRange] = [
+        FoundBatch(1, at * 1000, at * 1000 + 999, at * 1000, 0, batch) for at in range(10)
+    ]
     made = list(slices(items, {1: make_log()}, by_sequence=False))
     assert [len(one) for one in made if isinstance(one, Slice)] == [5000, 5000]
     assert SLICE == 4096

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from runnel.broker.broker import Broker
-from runnel.broker.chunks import END, Chunks
-from runnel.journal.found import Lost
+from runnel.broker.read.catch_up import END, ChunkReader
+from runnel.journal.read.segment_reader import LostRange
 from tests.broker.durable import Disk, journal_of, log_of, open_on
 from tests.journal.cleaned import clean, journal_with_stages
 
@@ -23,7 +23,7 @@ class Reading:
         ids = [log.stored.id for topic in topics if (log := log_of(broker, topic)).stored is not None]
         self.woken = asyncio.Event()
         store: Any = broker._bus.store
-        self.chunks = Chunks(store, lambda: ids, self.woken.set, sequence=sequence, on_demand=on_demand)
+        self.chunks = ChunkReader(store, lambda: ids, self.woken.set, sequence=sequence, on_demand=on_demand)
 
     async def take(self, place: int = 0) -> list[Any] | None:
         """The items of the next chunk; None at the end."""
@@ -96,7 +96,7 @@ async def test_a_disk_that_fails_costs_the_rest_of_the_segment_and_the_next_one_
         disk.fail_next("read", source.info.name)
         chunks = await all_of(reading)
         (lost,) = chunks[0]
-        assert isinstance(lost, Lost)
+        assert isinstance(lost, LostRange)
         assert lost.end == (source.info.end_sequence if sequence else held.end)
-        assert not [item for items in chunks[1:] for item in items if isinstance(item, Lost)]
+        assert not [item for items in chunks[1:] for item in items if isinstance(item, LostRange)]
         assert chunks[1:]

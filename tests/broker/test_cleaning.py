@@ -16,24 +16,23 @@ import msgspec
 import pytest
 
 from runnel.broker.broker import Broker
-from runnel.broker.cleaning import Cleaner
+from runnel.broker.durable.cleaner import Cleaner
+from runnel.core.batch_format import pack
 from runnel.core.errors import InvalidValue, NotSupported
-from runnel.core.packing import pack
 from runnel.core.record import Meta
 from runnel.core.statistics import CleanerStatistics
-from runnel.journal import cleaning, key_note, key_pass
-from runnel.journal.archive import archive
-from runnel.journal.cleaner import Job
-from runnel.journal.entry import STAGE_TOPIC, Kind, Part
-from runnel.journal.gone import Reason
-from runnel.journal.key_pass import KeyPass
+from runnel.journal.backup.archive import archive
+from runnel.journal.clean import key_compaction, planning
+from runnel.journal.clean.cleaning_job import CleaningJob
+from runnel.journal.clean.key_compaction import KeyPass
+from runnel.journal.format.entry import STAGE_TOPIC, Part, PartKind
+from runnel.journal.format.ledger import StageState, stage_commit_part, stage_part, staged_part, trim_part
+from runnel.journal.format.removed_offsets import RemovalReason
+from runnel.journal.format.segment import START
 from runnel.journal.options import JournalOptions
-from runnel.journal.parts import stage_commit_part, stage_part, staged_part, trim_part
-from runnel.journal.segment import START
-from runnel.journal.stage_state import StageState
 from runnel.journal.storage import File, Storage
-from runnel.place import open as open_broker
-from runnel.testing.power import MemoryStorage
+from runnel.opening import open as open_broker
+from runnel.testing.memory_storage import MemoryStorage
 from tests.broker.durable import Disk, journal_of, open_on, until
 from tests.journal.cleaning_rig import Seen, by_topic
 from tests.journal.rig import Writer, flip
@@ -122,7 +121,7 @@ async def test_a_compacted_topic_keeps_the_newest_of_each_key(tmp_path: Path) ->
         ]
         assert [record.gap for record in seen] == [None, None]
         gone = journal_of(broker).ledger.topics[1].gone
-        assert {one.reason for one in gone} == {Reason.COMPACTED}
+        assert {one.reason for one in gone} == {RemovalReason.COMPACTED}
 
 
 async def test_a_tombstone_is_published_as_none_and_read_as_none_by_its_type(tmp_path: Path) -> None:
@@ -237,7 +236,7 @@ class Rounds:
             body = pack([b"%d" % number], [Meta(b"%d" % (number % keys))])
             base, crc = ledger.topics[self.topic].end, int.from_bytes(body[:4], "little")
             time = self.writer.now + 1
-            self.writer.write([Part(Kind.BATCH, body, crc, self.topic, base, base, ledger.sequence, time)])
+            self.writer.write([Part(PartKind.BATCH, body, crc, self.topic, base, base, ledger.sequence, time)])
             self.writer.publish(self.junk, bytes(2500))
         self.writer.publish(self.junk, bytes(8000))
 
@@ -290,7 +289,7 @@ def test_a_hold_that_begins_while_a_job_works_loses_nothing(monkeypatch: pytest.
     rounds.clear()
     real = rounds.cleaner._work
 
-    def work(job: Job) -> bool:
+    def work(job: CleaningJob) -> bool:
         rounds.before_call.append(lambda: rounds.holds.update({rounds.topic: 0}))
         return real(job)
 
@@ -304,7 +303,7 @@ def test_a_hold_that_begins_while_a_job_works_loses_nothing(monkeypatch: pytest.
 
 
 def test_what_retention_let_go_of_does_not_wait_for_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runnel.broker.cleaning.TURN", 1)
+    monkeypatch.setattr("runnel.broker.durable.cleaner.TURN", 1)
     rounds = Rounds(monkeypatch)
     rounds.fill(40, keys=20)
     rounds.clear()
@@ -317,7 +316,7 @@ def test_what_retention_let_go_of_does_not_wait_for_keys(monkeypatch: pytest.Mon
 
 
 def test_keys_are_looked_through_in_turns_with_what_retention_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runnel.broker.cleaning.TURN", 1)
+    monkeypatch.setattr("runnel.broker.durable.cleaner.TURN", 1)
     rounds = Rounds(monkeypatch)
     rounds.fill(40, keys=20)
     assert rounds.cleaner._round()
@@ -343,8 +342,8 @@ def _never(found: KeyPass) -> None:
 
 @pytest.mark.parametrize("turn", [1, 1 << 20])
 def test_another_life_goes_on_where_the_last_one_noted(turn: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runnel.broker.cleaning.TURN", turn)
-    monkeypatch.setattr("runnel.broker.cleaning.NOTED", 1)
+    monkeypatch.setattr("runnel.broker.durable.cleaner.TURN", turn)
+    monkeypatch.setattr("runnel.broker.durable.cleaner.NOTED", 1)
     rounds = Rounds(monkeypatch)
     rounds.fill(40, keys=20)
     whole = 0
@@ -370,18 +369,18 @@ def test_another_life_goes_on_where_the_last_one_noted(turn: int, monkeypatch: p
 def test_what_is_known_is_noted_before_a_rest_and_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = Rounds(monkeypatch)
     rounds.run()
-    assert key_note.NAME not in rounds.writer.storage.names(), "there is nothing to be noted"
+    assert key_compaction.KEYS_FILE not in rounds.writer.storage.names(), "there is nothing to be noted"
     rounds.fill(6, keys=2)
     rounds.cleaner._round()
-    assert key_note.NAME not in rounds.writer.storage.names()
+    assert key_compaction.KEYS_FILE not in rounds.writer.storage.names()
     rounds.run()
-    assert key_note.NAME in rounds.writer.storage.names()
-    rounds.writer.storage.remove(key_note.NAME)
+    assert key_compaction.KEYS_FILE in rounds.writer.storage.names()
+    rounds.writer.storage.remove(key_compaction.KEYS_FILE)
     rounds.fill(6, keys=2)
     rounds.cleaner._round()
     monkeypatch.setattr(rounds.cleaner._stopping, "wait", lambda timeout=None: True)
     rounds.cleaner._run()
-    assert key_note.NAME in rounds.writer.storage.names()
+    assert key_compaction.KEYS_FILE in rounds.writer.storage.names()
 
 
 def test_a_note_that_cannot_be_written_stops_nothing(
@@ -390,11 +389,11 @@ def test_a_note_that_cannot_be_written_stops_nothing(
     rounds = Rounds(monkeypatch)
     rounds.fill(6, keys=2)
 
-    def save(storage: Storage, note: key_note.KeyNote) -> int:
+    def save(storage: Storage, note: key_compaction.CompactionState) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(key_note, "save", save)
+        patch.setattr(key_compaction, "save_state", save)
         rounds.run()
         rounds.clear()
         rounds.run()
@@ -435,7 +434,7 @@ def test_a_stage_that_cannot_be_read_is_left_and_the_others_are_cleaned(
         flip(rounds.writer.storage, staged.info.name, at + 250)
     rounds.writer.write([trim_part(rounds.junk, 2, 0)])
     rounds.fill(4, keys=1)
-    monkeypatch.setattr(cleaning, "BOUND", 0.01)
+    monkeypatch.setattr(planning, "DEAD_BOUND", 0.01)
     rounds.run()
     assert list(journal.ledger.committed) == [1]
     assert "stage 1" in caplog.text
@@ -469,7 +468,7 @@ def test_a_segment_that_cannot_be_read_stops_neither_cleaning_nor_other_topics(
     assert len(caplog.records) == 2, "by the look at the keys, and by the job; not in every round"
     bad._file = whole
     assert rounds.run() == 0, "it is not tried again at once"
-    rounds.now += cleaning.WAIT
+    rounds.now += planning.RETRY_AFTER
     assert rounds.run() > 0, "and then it is"
     assert bad not in rounds.writer.journal.history.sources
     assert rounds.left() == list(range(20))
@@ -483,7 +482,7 @@ def test_a_topic_that_cannot_be_decoded_here_does_not_stop_cleaning(monkeypatch:
     def unpack(body: bytes, *, verify: bool = True) -> None:
         raise NotSupported("zstd", "it is not installed")
 
-    monkeypatch.setattr(key_pass, "unpack", unpack)
+    monkeypatch.setattr(key_compaction, "unpack", unpack)
     assert rounds.run() > 0
     assert rounds.cleaner.statistics().given_back > 40_000
     assert rounds.left() == list(range(20))

@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 
 from runnel.broker.broker import Broker
-from runnel.broker.commits import UNDER_WAY
-from runnel.broker.gathering import BATCH_BYTES
-from runnel.core.errors import BrokerClosed, Full, TopicDeleted
-from runnel.core.journal_errors import DiskFull, JournalFailed, NotWritten, OutcomeUnknown
-from runnel.journal.draft import WriteFailed
-from runnel.journal.entry import Kind
+from runnel.broker.durable.commit_queue import UNDER_WAY
+from runnel.broker.topic.pending_batch import BATCH_BYTES
+from runnel.core.errors import BrokerClosed, DiskFull, Full, JournalFailed, NotWritten, OutcomeUnknown, TopicDeleted
+from runnel.journal.format.entry import PartKind, WriteFailed
 from tests.broker.durable import ByHand, Disk, commits_of, entries, journal_of, log_of, open_on, turns, until
 from tests.patience import PATIENCE
 
@@ -66,7 +64,7 @@ async def test_one_turns_publishes_to_many_topics_are_one_entry_of_a_batch_each(
     before = len(entries(journal_of(broker)))
     await asyncio.gather(*(broker.publish(name, b"x") for name in "abcabc"))
     (entry,) = entries(journal_of(broker))[before:]
-    assert [part.kind for part in entry.parts] == [Kind.BATCH] * 3
+    assert [part.kind for part in entry.parts] == [PartKind.BATCH] * 3
     assert [part.count for part in entry.parts] == [2, 2, 2]
 
 
@@ -82,7 +80,7 @@ async def test_a_topic_comes_before_its_first_batch_and_its_end_behind_the_last(
     new = publishing(broker, b"x", topic="new")
     await asyncio.gather(*new)
     (entry,) = entries(journal_of(broker))[before:]
-    assert [part.kind for part in entry.parts] == [Kind.TOPIC, Kind.BATCH]
+    assert [part.kind for part in entry.parts] == [PartKind.TOPIC, PartKind.BATCH]
 
 
 # -- durable before visible -----------------------------------------------------------------------------------------
@@ -388,7 +386,7 @@ async def test_it_says_what_is_under_way(broker: Broker, disk: Disk) -> None:
     disk.hold("sync")
     (task,) = publishing(broker, b"x" * 1500)
     await disk.reached()
-    assert repr(commits_of(broker)) == "<Commits, 1 under way, 1,500 bytes pending>"
+    assert repr(commits_of(broker)) == "<CommitQueue, 1 under way, 1,500 bytes pending>"
     disk.go_on()
     await task
     await until(lambda: not commits_of(broker)._under_way)
@@ -410,7 +408,7 @@ async def test_state_behind_a_failed_commit_is_said_again_in_its_order(broker: B
     broker._bus.store.commits.flush_soon()  # type: ignore[union-attr]
     await turns()
     (three,) = hand.put_in[2:]
-    assert [part.kind for part in three.draft.parts] == [Kind.TOPIC, Kind.TOPIC_DELETED]
+    assert [part.kind for part in three.draft.parts] == [PartKind.TOPIC, PartKind.TOPIC_DELETED]
     hand.done(three)
     await deleting
     hand.leave()

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from runnel.broker.committer import Committer, Result
-from runnel.core.journal_errors import DiskFull, JournalFailed
-from runnel.journal.draft import Draft, WriteFailed
-from runnel.journal.ledger import Ledger
+from runnel.broker.durable.commit import PendingCommit
+from runnel.broker.durable.journal_writer import JournalWriter, WriteResult
+from runnel.core.errors import DiskFull, JournalFailed
+from runnel.journal.format.entry import Draft, WriteFailed
+from runnel.journal.format.ledger import Ledger
 from runnel.journal.options import JournalOptions
 from tests.broker.durable import until
 from tests.patience import PATIENCE
@@ -50,12 +51,12 @@ class FakeJournal:
             raise OSError("no")
 
 
-class Put:
+class Put(PendingCommit):
     """A commit, known by its number."""
 
     def __init__(self, number: int, *, records: bool = True, round: int = 0, frees: bool = False) -> None:
-        self.draft = Draft([], number)
-        self.holds_records, self.round, self.frees = records, round, frees
+        super().__init__(Draft([], number), [], 0, round)
+        self.holds_records, self.frees = records, frees
 
     def __repr__(self) -> str:
         return f"<Put {self.draft.time}>"
@@ -65,13 +66,13 @@ class Rig:
     def __init__(self, journal: Any) -> None:
         self.journal: FakeJournal = journal
         self.told = 0
-        self.committer = Committer(journal, asyncio.get_running_loop(), self._landed)
+        self.committer = JournalWriter(journal, asyncio.get_running_loop(), self._landed)
         self.committer.start()
 
     def _landed(self) -> None:
         self.told += 1
 
-    async def results(self, count: int) -> list[Result]:
+    async def results(self, count: int) -> list[WriteResult]:
         await until(lambda: len(self.committer.results) >= count)
         return list(self.committer.results)
 
@@ -91,7 +92,7 @@ async def rig() -> Any:
             one.committer.stop()
 
 
-def numbers(results: list[Result]) -> Iterator[list[int]]:
+def numbers(results: list[WriteResult]) -> Iterator[list[int]]:
     return ([commit.draft.time for commit in result.commits] for result in results)
 
 
@@ -201,7 +202,7 @@ async def test_without_one_it_never_syncs_by_itself(rig: Any) -> None:
 def test_results_are_kept_when_the_loop_is_gone() -> None:
     journal: Any = FakeJournal()
     loop = asyncio.new_event_loop()
-    committer = Committer(journal, loop, lambda: None)
+    committer = JournalWriter(journal, loop, lambda: None)
     committer.start()
     loop.close()
     committer.put(Put(0))

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from runnel.broker import open_stage
 from runnel.broker.broker import Broker
-from runnel.broker.committing import Committing
-from runnel.broker.gate import Entry
-from runnel.broker.staging import Staging
+from runnel.broker.durable import staging
+from runnel.broker.durable.staging import StagingArea
+from runnel.broker.topic.readers import Append
+from runnel.broker.tx.transaction import TransactionStages
+from runnel.core.errors import StageEnded, UnknownStage
 from runnel.core.position import Position
-from runnel.core.publication import Publication
-from runnel.core.stage import StageKey
-from runnel.core.transaction_errors import StageEnded, UnknownStage
-from runnel.journal.stage_state import StageState
+from runnel.core.publishing import Publication
+from runnel.core.stages import StageKey
+from runnel.journal.format.ledger import StageState
 from tests.broker.durable import Disk, log_of, open_on, turns
 
 
@@ -26,7 +26,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
         yield opened
 
 
-def staging_of(broker: Broker) -> Staging:
+def staging_of(broker: Broker) -> StagingArea:
     assert broker._bus.store is not None
     return broker._bus.store.staging
 
@@ -37,8 +37,8 @@ async def staged(broker: Broker, part: int, *values: bytes) -> StageKey:
     return stage.key
 
 
-def noted(broker: Broker, *keys: StageKey) -> tuple[Committing, list[Publication]]:
-    one, publications = Committing(), [Publication("", 0) for _ in keys]
+def noted(broker: Broker, *keys: StageKey) -> tuple[TransactionStages, list[Publication]]:
+    one, publications = TransactionStages(), [Publication("", 0) for _ in keys]
     for key, publication in zip(keys, publications, strict=True):
         one.note(staging_of(broker), key, publication)
     return one, publications
@@ -46,12 +46,12 @@ def noted(broker: Broker, *keys: StageKey) -> tuple[Committing, list[Publication
 
 async def test_what_is_taken_says_what_to_write_and_where_it_is(broker: Broker, monkeypatch: Any) -> None:
     small, empty = await staged(broker, 0, b"a"), await staged(broker, 1)
-    monkeypatch.setattr(open_stage, "INLINE", 150)
+    monkeypatch.setattr(staging, "INLINE_BYTES", 150)
     large = await staged(broker, 2, bytes(1000), b"b")
     one, publications = noted(broker, small, empty, large)
     assert (len(one), one.in_the_way()) == (3, None)
     entries, parts = one.take()
-    assert [type(entry) for _, entry in entries] == [Entry, StageState]
+    assert [type(entry) for _, entry in entries] == [Append, StageState]
     assert [part.topic for part in parts] == [1, 2], "those that leave nothing behind"
     epoch = log_of(broker, "t").epoch
     assert one.placed([5, 6]) == [

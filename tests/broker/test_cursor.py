@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.broker.cursor import DELETED, RETENTION, SLICE, Cursor, LogCursor, Taken
-from runnel.broker.log import Log
-from runnel.broker.timeline import Timeline
-from runnel.core.missed import Missed
-from runnel.core.record import Record
+from runnel.broker.read.cursor import DELETED, RETENTION, SLICE, Cursor, LogCursor, TakenSlices
+from runnel.broker.topic.log import Log
+from runnel.broker.topic.timeline import Timeline
+from runnel.core.record import MissedRange, Record
 from tests.broker.durable import Disk, log_of, open_on
 from tests.broker.rig import make_log, make_timeline, on_all, on_log, put
 from tests.journal.cleaned import Rec, cleaned
@@ -36,7 +35,7 @@ def played(steps: list[Step]) -> tuple[Timeline, list[Log], list[tuple[str, int,
     return timeline, logs, everything
 
 
-def records(taken: Taken | None) -> list[Record[bytes]]:
+def records(taken: TakenSlices | None) -> list[Record[bytes]]:
     return [record for part in taken.slices for record in part.records] if taken else []
 
 
@@ -97,7 +96,7 @@ def test_skipping_and_taking_cover_everything_once(steps: list[Step], moves: lis
         if skip:
             missed = cursor.skip(count, "because")
             gone = min(count, left)
-            assert missed == (Missed(expected, expected + gone, gone, "because") if gone else None)
+            assert missed == (MissedRange(expected, expected + gone, gone, "because") if gone else None)
             expected += gone
         else:
             found = records(cursor.take(count))
@@ -126,7 +125,7 @@ def test_what_retention_took_is_told_before_what_is_left(pattern: bool) -> None:
     put(timeline, log, b"a", b"b", b"c", b"d", b"e")
     taken = cursor.take(10)
     assert taken is not None
-    assert taken.missed == Missed(0, 3, 3, RETENTION)
+    assert taken.missed == MissedRange(0, 3, 3, RETENTION)
     assert [record.value for record in records(taken)] == [b"d", b"e"]
     assert cursor.take(10) is None
 
@@ -140,7 +139,7 @@ def test_a_deleted_log_is_told_without_records(pattern: bool) -> None:
     timeline.cool()
     timeline.forget(log)
     assert (cursor.pending(), cursor.pending_bytes(), cursor.next_bytes(), cursor.excess_bytes(0)) == (2, 0, 0, 0)
-    assert cursor.take(10) == Taken([], Missed(0, 2, 2, DELETED))
+    assert cursor.take(10) == TakenSlices([], MissedRange(0, 2, 2, DELETED))
     assert cursor.take(10) is None
 
 
@@ -155,7 +154,7 @@ def test_a_gap_in_the_middle_ends_what_is_taken_before_it() -> None:
     first, second = cursor.take(10), cursor.take(10)
     assert [record.value for record in records(first)] == [b"1"]
     assert second is not None
-    assert second.missed == Missed(1, 2, 1, DELETED)
+    assert second.missed == MissedRange(1, 2, 1, DELETED)
     assert [record.value for record in records(second)] == [b"3"]
 
 
@@ -164,7 +163,7 @@ def test_passing_what_is_gone_leaves_what_is_there(pattern: bool) -> None:
     timeline, log = make_timeline(), make_log(retention_count=1)
     cursor: Cursor = on_all(timeline, log) if pattern else on_log(timeline, log)
     put(timeline, log, b"a", b"b", b"c")
-    assert cursor.pass_gone() == Missed(0, 2, 2, RETENTION)
+    assert cursor.pass_gone() == MissedRange(0, 2, 2, RETENTION)
     assert cursor.pass_gone() is None
     assert cursor.pending() == 1
 

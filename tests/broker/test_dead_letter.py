@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from runnel.broker import dead_letter
+from runnel.core import dead_letter
 from runnel.core.payload import frozen_headers
 from runnel.core.record import Record
 
@@ -17,7 +17,9 @@ def record(**headers: str) -> Record[bytes]:
 
 
 def test_the_story_tells_why_where_and_what_else_there_is_to_say() -> None:
-    told = dead_letter.story(record(colour="red", traceparent=TRACE), "too big", attempts="3", group="billing")
+    told = dead_letter.dead_letter_headers(
+        record(colour="red", traceparent=TRACE), "too big", attempts="3", group="billing"
+    )
     assert told == {
         "colour": "red",
         "traceparent": TRACE,
@@ -31,7 +33,7 @@ def test_the_story_tells_why_where_and_what_else_there_is_to_say() -> None:
 
 def test_a_record_without_a_trace_gets_the_one_that_all_its_readers_see() -> None:
     original = record()
-    assert dead_letter.story(original, "x")["traceparent"] == original.traceparent
+    assert dead_letter.dead_letter_headers(original, "x")["traceparent"] == original.traceparent
 
 
 @pytest.mark.parametrize(
@@ -47,14 +49,14 @@ def test_a_record_without_a_trace_gets_the_one_that_all_its_readers_see() -> Non
     ],
 )
 def test_any_reason_makes_a_proper_header(reason: Any, told: str) -> None:
-    story = dead_letter.story(record(), reason)
+    story = dead_letter.dead_letter_headers(record(), reason)
     assert story[dead_letter.REASON] == told
     assert frozen_headers("t", story)[dead_letter.REASON] == told
 
 
 def test_the_story_of_a_second_death_replaces_that_of_the_first() -> None:
-    first = dead_letter.story(record(colour="red"), "first", attempts="3", subscriber="s")
-    second = dead_letter.story(record(**first), "second", group="g")
+    first = dead_letter.dead_letter_headers(record(colour="red"), "first", attempts="3", subscriber="s")
+    second = dead_letter.dead_letter_headers(record(**first), "second", group="g")
     assert second[dead_letter.REASON] == "second"
     assert dead_letter.ATTEMPTS not in second
     assert dead_letter.SUBSCRIBER not in second
@@ -63,4 +65,4 @@ def test_the_story_of_a_second_death_replaces_that_of_the_first() -> None:
 
 def test_a_dead_letter_is_known_by_its_reason() -> None:
     assert not dead_letter.is_dead_letter(record(colour="red"))
-    assert dead_letter.is_dead_letter(record(**dead_letter.story(record(), "x")))
+    assert dead_letter.is_dead_letter(record(**dead_letter.dead_letter_headers(record(), "x")))

@@ -8,12 +8,12 @@ from time import time
 
 import pytest
 
-from runnel.broker import disk_watch
 from runnel.broker.broker import Broker
-from runnel.broker.disk_watch import DiskWatch
+from runnel.broker.durable import disk_monitor
+from runnel.broker.durable.disk_monitor import DiskMonitor
 from runnel.core.statistics import ArchiveStatistics
-from runnel.journal.archived import NAME, Holder, hold
-from runnel.place import open as open_broker
+from runnel.journal.write.archive_holds import NAME, ArchiveHolder, hold
+from runnel.opening import open as open_broker
 from tests.broker.durable import Disk, journal_of, log_of, open_on, until
 
 SEGMENT = 1 << 16
@@ -22,7 +22,7 @@ MIN_FREE = 4 * SEGMENT
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_watch, "PAUSE", 0.0)
+    monkeypatch.setattr(disk_monitor, "PAUSE", 0.0)
 
 
 @pytest.fixture
@@ -30,9 +30,9 @@ def disk() -> Disk:
     return Disk(capacity=100 * SEGMENT)
 
 
-def watch_of(broker: Broker) -> DiskWatch:
+def watch_of(broker: Broker) -> DiskMonitor:
     assert broker._bus.store is not None
-    return broker._bus.store.watch
+    return broker._bus.store.disk_monitor
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -45,7 +45,7 @@ def leave(disk: Disk, free: int) -> None:
     inner.capacity = inner.capacity + free - inner.free()  # type: ignore[attr-defined]
 
 
-async def another_look(watch: DiskWatch) -> None:
+async def another_look(watch: DiskMonitor) -> None:
     watch.free = None
     await until(lambda: watch.free is not None)
 
@@ -86,7 +86,7 @@ async def test_while_the_disk_is_low_what_can_be_given_back_is(disk: Disk, tmp_p
 async def test_who_holds_much_that_retention_wants_is_named_once_an_hour(
     disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_watch, "MUCH", 5000)
+    monkeypatch.setattr(disk_monitor, "MUCH", 5000)
     async with open_on(disk, tmp_path, segment_bytes=SEGMENT, min_free=0) as broker:
         topic = broker.topic("t", retention_count=2)
         await topic.publish(bytes(1000))
@@ -115,7 +115,7 @@ async def test_who_holds_much_that_retention_wants_is_named_once_an_hour(
 async def test_who_holds_much_that_nobody_wants_gone_is_not_named(
     disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_watch, "MUCH", 5000)
+    monkeypatch.setattr(disk_monitor, "MUCH", 5000)
     async with open_on(disk, tmp_path, segment_bytes=SEGMENT, min_free=0) as broker:
         topic = broker.topic("t")
         for _ in range(20):
@@ -146,9 +146,9 @@ async def test_an_archive_that_holds_and_does_not_come_by_is_named_once_an_hour(
 ) -> None:
     async with open_broker(tmp_path / "data", segment_bytes=SEGMENT) as broker:
         watch, now = watch_of(broker), int(time() * 1e6)
-        late = Holder("a", "/late", 4, now - 27 * 3600 * 10**6, now - 26 * 3600 * 10**6)
+        late = ArchiveHolder("a", "/late", 4, now - 27 * 3600 * 10**6, now - 26 * 3600 * 10**6)
         hold(tmp_path / "data", late)
-        hold(tmp_path / "data", Holder("b", "/lately", 5, now, now - 23 * 3600 * 10**6))
+        hold(tmp_path / "data", ArchiveHolder("b", "/lately", 5, now, now - 23 * 3600 * 10**6))
         await until(lambda: len(watch.archives) == 2)
         for _ in range(3):
             await another_look(watch)
@@ -158,7 +158,7 @@ async def test_an_archive_that_holds_and_does_not_come_by_is_named_once_an_hour(
         journal = broker.statistics().journal
         assert journal is not None
         assert journal.archives[0] == ArchiveStatistics("/late", 4, late.since / 1e6, late.seen / 1e6)
-        monkeypatch.setattr(disk_watch, "AGAIN", 0.0)
+        monkeypatch.setattr(disk_monitor, "AGAIN", 0.0)
         await until(lambda: len(told(caplog)) > 1)
 
 

@@ -5,24 +5,24 @@ from collections.abc import Iterator
 
 import pytest
 
-from runnel.broker.doorbell import Doorbell
+from runnel.broker.durable.journal_writer import WakeupPipe
 from tests.patience import PATIENCE
 
 
 @pytest.fixture
-def bell() -> Iterator[Doorbell]:
-    bell = Doorbell()
+def bell() -> Iterator[WakeupPipe]:
+    bell = WakeupPipe()
     yield bell
     bell.close()
 
 
-def test_a_ring_before_the_wait_is_heard(bell: Doorbell) -> None:
-    bell.ring()
+def test_a_ring_before_the_wait_is_heard(bell: WakeupPipe) -> None:
+    bell.signal()
     assert bell.wait()
     assert not bell.wait(0), "and only once"
 
 
-def test_whoever_waits_is_woken_by_another_thread(bell: Doorbell) -> None:
+def test_whoever_waits_is_woken_by_another_thread(bell: WakeupPipe) -> None:
     heard = threading.Event()
 
     def waiting() -> None:
@@ -31,21 +31,21 @@ def test_whoever_waits_is_woken_by_another_thread(bell: Doorbell) -> None:
 
     thread = threading.Thread(target=waiting)
     thread.start()
-    bell.ring()
+    bell.signal()
     assert heard.wait(PATIENCE)
     thread.join()
 
 
-def test_a_wait_with_a_limit_ends_and_one_that_rang_says_so(bell: Doorbell) -> None:
+def test_a_wait_with_a_limit_ends_and_one_that_rang_says_so(bell: WakeupPipe) -> None:
     assert not bell.wait(0.001)
     assert not bell.wait(-1), "a limit that has passed is none at all"
-    bell.ring()
+    bell.signal()
     assert bell.wait(PATIENCE)
 
 
-def test_it_can_be_rung_without_end_and_is_heard_once(bell: Doorbell) -> None:
+def test_it_can_be_rung_without_end_and_is_heard_once(bell: WakeupPipe) -> None:
     for _ in range(70_000):  # more than a pipe holds
-        bell.ring()
+        bell.signal()
     heard = 0
     while bell.wait(0):
         heard += 1

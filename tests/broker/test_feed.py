@@ -9,9 +9,9 @@ import pytest
 
 import runnel
 from runnel import Broker, Gap, Position
-from runnel.broker.feed import Feed, open_feed
+from runnel.broker.remote.cursor import RemoteCursor, open_remote_cursor
+from runnel.core.batch_format import JSON, unpack
 from runnel.core.errors import OffsetOutOfRange
-from runnel.core.packing import JSON, unpack
 from runnel.testing.clock import JumpingClock
 
 
@@ -37,13 +37,13 @@ class Ready:
         self.event.set()
 
 
-def opened(broker: Broker, pattern: str = "t", **options: Any) -> Feed:
-    feed = open_feed(broker, pattern, ready=Ready(), **options)
+def opened(broker: Broker, pattern: str = "t", **options: Any) -> RemoteCursor:
+    feed = open_remote_cursor(broker, pattern, ready=Ready(), **options)
     feed.enter()
     return feed
 
 
-async def taken(feed: Feed, count: int) -> tuple[list[Gap], list[bytes]]:
+async def taken(feed: RemoteCursor, count: int) -> tuple[list[Gap], list[bytes]]:
     """The gaps, and the next `count` values."""
     gaps: list[Gap] = []
     values: list[bytes] = []
@@ -169,7 +169,7 @@ async def test_block_waits_for_what_the_reader_says(broker: Broker) -> None:
 
 async def test_what_exceeds_its_bound_is_told_as_a_gap_and_handed_on(broker: Broker) -> None:
     dropped: list[bytes] = []
-    feed = open_feed(
+    feed = open_remote_cursor(
         broker, "t", ready=lambda: None, drops=lambda piece: dropped.extend(unpack(piece.packed).values), buffer=2
     )
     feed.enter()
@@ -264,7 +264,7 @@ async def test_what_has_expired_holds_up_nobody(broker: Broker, clock: JumpingCl
 
 
 async def test_several_topics_are_one_feed_in_the_order_of_sequences(broker: Broker) -> None:
-    feed = open_feed(broker, ("a", "b.*"), ready=Ready())
+    feed = open_remote_cursor(broker, ("a", "b.*"), ready=Ready())
     feed.enter()
     before = feed.attachment.changes
     for topic, value in (("a", b"1"), ("c", b"not ours"), ("b.x", b"2"), ("a", b"3")):
@@ -273,7 +273,7 @@ async def test_several_topics_are_one_feed_in_the_order_of_sequences(broker: Bro
     assert feed.attachment.changes > before
     assert len(feed.epochs) == 2
     assert feed.end_sequence() == 4
-    again = open_feed(broker, ("a", "b.*"), ready=Ready(), resume=2)
+    again = open_remote_cursor(broker, ("a", "b.*"), ready=Ready(), resume=2)
     again.enter()
     assert again.end_sequence() is None
     assert await taken(again, 2) == ([], [b"2", b"3"])

@@ -4,20 +4,20 @@ from typing import Any
 
 import pytest
 
-from runnel.broker.cursor import LogCursor, Taken
-from runnel.broker.flow import FLOWS, Block, Disconnect, DropNewest, Flow
-from runnel.broker.log import CHUNK, SMALL
-from runnel.core.missed import TOO_SLOW, Missed
-from runnel.core.policy import Policy, PolicyKind
+from runnel.broker.read.cursor import LogCursor, TakenSlices
+from runnel.broker.read.overflow import OVERFLOW_POLICIES, BlockPublishers, Disconnect, DropNewest, OverflowPolicy
+from runnel.broker.topic.log import CHUNK, SMALL
+from runnel.core.options import Policy, PolicyKind
+from runnel.core.record import TOO_SLOW, MissedRange
 from tests.broker.rig import Notes, attached, make_flow, make_log, make_timeline, on_all, on_log, put
 
 
 def rig(policy: Policy | str, pattern: bool = False, **bounds: Any) -> tuple[Any, Notes, Any]:
     """A flow on a log, its owner, and a way to publish to it."""
     timeline, log = make_timeline(), make_log()
-    flow, owner = make_flow(on_all(timeline, log) if pattern else on_log(timeline, log), policy, **bounds)
+    overflow, owner = make_flow(on_all(timeline, log) if pattern else on_log(timeline, log), policy, **bounds)
     attached(log, owner, pattern=pattern)
-    return flow, owner, lambda *values: put(timeline, log, *values)
+    return overflow, owner, lambda *values: put(timeline, log, *values)
 
 
 class Behind(LogCursor):
@@ -29,7 +29,7 @@ class Behind(LogCursor):
     def is_behind(self) -> bool:
         return not self.came
 
-    def take(self, limit: int) -> Taken | None:
+    def take(self, limit: int) -> TakenSlices | None:
         return super().take(limit) if self.came else None
 
 
@@ -37,33 +37,33 @@ def rig_behind(policy: Policy | str, **bounds: Any) -> tuple[Any, Notes, Any]:
     """As `rig`, of a subscriber that is behind by two records."""
     timeline, log = make_timeline(), make_log()
     put(timeline, log, b"old", b"old")
-    flow, owner = make_flow(Behind(timeline, log, 0), policy, **bounds)
+    overflow, owner = make_flow(Behind(timeline, log, 0), policy, **bounds)
     attached(log, owner)
-    return flow, owner, lambda *values: put(timeline, log, *values)
+    return overflow, owner, lambda *values: put(timeline, log, *values)
 
 
-def values(taken: Taken | None) -> list[bytes]:
+def values(taken: TakenSlices | None) -> list[bytes]:
     return [value for part in taken.slices for value in part.values] if taken else []
 
 
 def test_every_policy_has_its_flow() -> None:
     assert {
-        PolicyKind.DROP_OLDEST: Flow,
+        PolicyKind.DROP_OLDEST: OverflowPolicy,
         PolicyKind.DROP_NEWEST: DropNewest,
-        PolicyKind.BLOCK: Block,
+        PolicyKind.BLOCK: BlockPublishers,
         PolicyKind.DISCONNECT: Disconnect,
-    } == FLOWS
+    } == OVERFLOW_POLICIES
 
 
 @pytest.mark.parametrize("policy", ["drop_oldest", "drop_newest", "block", "disconnect"])
 def test_within_its_bounds_every_flow_is_a_queue(policy: str) -> None:
-    flow, _, publish = rig(policy, buffer=5)
+    overflow, _, publish = rig(policy, buffer=5)
     publish(b"a", b"b")
-    assert (flow.lag(), flow.drops()) == (2, 0)
-    assert values(flow.take(1)) == [b"a"]
+    assert (overflow.lag(), overflow.drops()) == (2, 0)
+    assert values(overflow.take(1)) == [b"a"]
     publish(b"c")
-    assert values(flow.take(9)) == [b"b", b"c"]
-    assert flow.take(9) is None
+    assert values(overflow.take(9)) == [b"b", b"c"]
+    assert overflow.take(9) is None
 
 
 # -- drop oldest ------------------------------------------------------------------------------------------------
@@ -71,54 +71,54 @@ def test_within_its_bounds_every_flow_is_a_queue(policy: str) -> None:
 
 @pytest.mark.parametrize("pattern", [False, True])
 def test_drop_oldest_finds_out_when_it_reads(pattern: bool) -> None:
-    flow, owner, publish = rig("drop_oldest", pattern, buffer=2)
+    overflow, owner, publish = rig("drop_oldest", pattern, buffer=2)
     publish(b"a", b"b", b"c", b"d", b"e")
-    assert (flow.lag(), flow.drops(), flow.limited) == (2, 3, False)
-    taken = flow.take(9)
-    assert (values(taken), taken.missed) == ([b"d", b"e"], Missed(0, 3, 3, TOO_SLOW))
-    assert flow.drops() == 0
+    assert (overflow.lag(), overflow.drops(), overflow.limited) == (2, 3, False)
+    taken = overflow.take(9)
+    assert (values(taken), taken.missed) == ([b"d", b"e"], MissedRange(0, 3, 3, TOO_SLOW))
+    assert overflow.drops() == 0
     assert owner.handed_on == []
 
 
 def test_what_was_settled_stays_counted_until_it_is_told() -> None:
-    flow, _, publish = rig("drop_oldest", buffer=2)
+    overflow, _, publish = rig("drop_oldest", buffer=2)
     publish(*[b"x"] * 5)
-    flow.settle()
-    assert (flow.lag(), flow.drops()) == (2, 3)
+    overflow.settle()
+    assert (overflow.lag(), overflow.drops()) == (2, 3)
     publish(b"y")
-    assert (flow.lag(), flow.drops()) == (2, 4)
-    assert flow.take(9).missed == Missed(0, 4, 4, TOO_SLOW)
+    assert (overflow.lag(), overflow.drops()) == (2, 4)
+    assert overflow.take(9).missed == MissedRange(0, 4, 4, TOO_SLOW)
 
 
 def test_the_bytes_count_like_the_records() -> None:
-    flow, _, publish = rig("drop_oldest", buffer_bytes=10)
+    overflow, _, publish = rig("drop_oldest", buffer_bytes=10)
     publish(b"12345", b"123", b"12", b"12345")
-    taken = flow.take(9)
-    assert (values(taken), taken.missed) == ([b"123", b"12", b"12345"], Missed(0, 1, 1, TOO_SLOW))
+    taken = overflow.take(9)
+    assert (values(taken), taken.missed) == ([b"123", b"12", b"12345"], MissedRange(0, 1, 1, TOO_SLOW))
 
 
 def test_an_eager_flow_hands_on_what_it_drops_at_once() -> None:
-    flow, owner, publish = rig("drop_oldest", buffer=2, eager=True)
+    overflow, owner, publish = rig("drop_oldest", buffer=2, eager=True)
     publish(b"a", b"b", b"c")
     assert [record.value for record in owner.handed_on] == [b"a"]
     publish(b"d")
     assert [record.value for record in owner.handed_on] == [b"a", b"b"]
-    assert (flow.drops(), flow.lag()) == (2, 2)
-    assert flow.take(9).missed == Missed(0, 2, 2, TOO_SLOW)
+    assert (overflow.drops(), overflow.lag()) == (2, 2)
+    assert overflow.take(9).missed == MissedRange(0, 2, 2, TOO_SLOW)
 
 
 def test_an_eager_flow_drops_no_more_than_it_must_after_a_deletion() -> None:
     timeline, one, two = make_timeline(), make_log("a"), make_log("b")
-    flow, owner = make_flow(on_all(timeline, one, two), "drop_oldest", buffer=1, eager=True)
+    overflow, owner = make_flow(on_all(timeline, one, two), "drop_oldest", buffer=1, eager=True)
     for log in (one, two):
         attached(log, owner, pattern=True)
     put(timeline, one, b"gone")
-    flow.cursor.collect()
+    overflow.cursor.collect()
     timeline.cool()
     timeline.forget(one)
     put(timeline, two, b"kept")
     assert owner.handed_on == []
-    assert values(flow.take(9)) == [b"kept"]
+    assert values(overflow.take(9)) == [b"kept"]
 
 
 # -- drop newest ------------------------------------------------------------------------------------------------
@@ -126,25 +126,25 @@ def test_an_eager_flow_drops_no_more_than_it_must_after_a_deletion() -> None:
 
 @pytest.mark.parametrize("pattern", [False, True])
 def test_drop_newest_keeps_what_it_has_until_one_is_done_with(pattern: bool) -> None:
-    flow, owner, publish = rig("drop_newest", pattern, buffer=2)
+    overflow, owner, publish = rig("drop_newest", pattern, buffer=2)
     publish(b"a", b"b", b"c")
     publish(b"d")
-    assert (flow.lag(), flow.drops()) == (2, 2)
-    assert values(flow.take(1)) == [b"a"]
+    assert (overflow.lag(), overflow.drops()) == (2, 2)
+    assert values(overflow.take(1)) == [b"a"]
     publish(b"e")  # still full: what is in hand counts
-    assert flow.drops() == 3
-    flow.done(1)
-    assert (flow.lag(), flow.drops(), owner.room_made) == (1, 3, 1)
+    assert overflow.drops() == 3
+    overflow.done(1)
+    assert (overflow.lag(), overflow.drops(), owner.room_made) == (1, 3, 1)
     publish(b"f")
-    assert values(flow.take(9)) == [b"b"]
-    taken = flow.take(9)
-    assert (values(taken), taken.missed) == ([b"f"], Missed(2, 5, 3, TOO_SLOW))
+    assert values(overflow.take(9)) == [b"b"]
+    taken = overflow.take(9)
+    assert (values(taken), taken.missed) == ([b"f"], MissedRange(2, 5, 3, TOO_SLOW))
 
 
 def test_a_full_drop_newest_costs_publishers_nothing() -> None:
-    flow, _, publish = rig("drop_newest", buffer=1)
+    overflow, _, publish = rig("drop_newest", buffer=1)
     publish(b"a", b"b")
-    assert flow.room() == CHUNK
+    assert overflow.room() == CHUNK
     eager, owner, publish = rig("drop_newest", buffer=1, eager=True)
     publish(b"a", b"b")
     assert eager.room() == 0
@@ -153,53 +153,53 @@ def test_a_full_drop_newest_costs_publishers_nothing() -> None:
 
 def test_what_drop_newest_put_aside_survives_retention() -> None:
     timeline, log = make_timeline(), make_log(retention_count=2)
-    flow, owner = make_flow(on_log(timeline, log), "drop_newest", buffer=1)
+    overflow, owner = make_flow(on_log(timeline, log), "drop_newest", buffer=1)
     attached(log, owner)
     put(timeline, log, b"a")
     put(timeline, log, b"b")
     put(timeline, log, b"c")
-    assert flow.put_aside().start == 0
-    assert values(flow.take(9)) == [b"a"]
+    assert overflow.put_aside().start == 0
+    assert values(overflow.take(9)) == [b"a"]
 
 
 def test_drop_newest_lets_in_what_fits_by_bytes() -> None:
-    flow, _, publish = rig("drop_newest", buffer_bytes=10)
+    overflow, _, publish = rig("drop_newest", buffer_bytes=10)
     publish(b"1234", b"1234", b"1234", b"1")
-    assert (flow.lag(), flow.drops()) == (2, 2)
-    found = values(flow.take(1)) + values(flow.take(1))
+    assert (overflow.lag(), overflow.drops()) == (2, 2)
+    found = values(overflow.take(1)) + values(overflow.take(1))
     assert found == [b"1234", b"1234"]
 
 
 def test_one_record_is_let_in_however_large() -> None:
-    flow, _, publish = rig("drop_newest", buffer_bytes=10)
+    overflow, _, publish = rig("drop_newest", buffer_bytes=10)
     publish(bytes(100))
     publish(b"x")
-    assert (flow.lag(), flow.drops()) == (1, 1)
+    assert (overflow.lag(), overflow.drops()) == (1, 1)
 
 
 def test_a_gap_put_aside_with_what_follows_is_counted_until_told() -> None:
-    flow, _, publish = rig("drop_newest", buffer=2)
+    overflow, _, publish = rig("drop_newest", buffer=2)
     publish(b"a", b"b", b"c")
-    flow.take(1)
-    flow.done(1)  # c is missed
+    overflow.take(1)
+    overflow.done(1)  # c is missed
     publish(b"d", b"e")  # d is put aside with the gap before it
-    assert flow.drops() == 2
-    assert values(flow.take(9)) == [b"b"]
-    assert flow.take(9).missed == Missed(2, 3, 1, TOO_SLOW)
+    assert overflow.drops() == 2
+    assert values(overflow.take(9)) == [b"b"]
+    assert overflow.take(9).missed == MissedRange(2, 3, 1, TOO_SLOW)
 
 
 def test_taking_part_of_what_was_put_aside_leaves_the_rest() -> None:
-    flow, _, publish = rig("drop_newest", buffer=3)
+    overflow, _, publish = rig("drop_newest", buffer=3)
     publish(b"a", b"b", b"c", b"d")
-    assert [values(flow.take(2)), values(flow.take(2))] == [[b"a", b"b"], [b"c"]]
+    assert [values(overflow.take(2)), values(overflow.take(2))] == [[b"a", b"b"], [b"c"]]
 
 
 def test_settling_a_full_drop_newest_lets_go_of_what_it_will_never_read() -> None:
-    flow, _, publish = rig("drop_newest", True, buffer=1)
+    overflow, _, publish = rig("drop_newest", True, buffer=1)
     for _ in range(10):
         publish(b"x")
-    flow.settle()
-    assert (flow.cursor.pending(), flow.drops()) == (0, 9)
+    overflow.settle()
+    assert (overflow.cursor.pending(), overflow.drops()) == (0, 9)
 
 
 # -- behind -----------------------------------------------------------------------------------------------------
@@ -207,24 +207,24 @@ def test_settling_a_full_drop_newest_lets_go_of_what_it_will_never_read() -> Non
 
 @pytest.mark.parametrize("eager", [False, True])
 def test_drop_newest_is_not_full_before_what_is_on_disk_has_come(eager: bool) -> None:
-    flow, owner, publish = rig_behind("drop_newest", buffer=1, eager=eager)
+    overflow, owner, publish = rig_behind("drop_newest", buffer=1, eager=eager)
     publish(b"a", b"b", b"c")
-    assert (flow.take(9), flow.lag(), flow.drops()) == (None, 5, 0)
-    flow.cursor.came = True
+    assert (overflow.take(9), overflow.lag(), overflow.drops()) == (None, 5, 0)
+    overflow.cursor.came = True
     publish(b"d")
-    assert values(flow.take(9)) == [b"old", b"old", b"a"]
-    assert (flow.lag(), flow.drops(), len(owner.handed_on)) == (3, 3, 3 if eager else 0)
+    assert values(overflow.take(9)) == [b"old", b"old", b"a"]
+    assert (overflow.lag(), overflow.drops(), len(owner.handed_on)) == (3, 3, 3 if eager else 0)
 
 
 @pytest.mark.parametrize("policy", ["drop_oldest", "disconnect"])
 def test_an_eager_flow_hands_on_what_is_on_disk_when_it_has_come(policy: str) -> None:
-    flow, owner, publish = rig_behind(policy, buffer=1, eager=True)
+    overflow, owner, publish = rig_behind(policy, buffer=1, eager=True)
     publish(b"a", b"b")
-    flow.settle()
-    assert (flow.take(9), flow.lag(), flow.drops(), owner.handed_on) == (None, 4, 0, [])
-    flow.cursor.came = True
-    taken = flow.take(9)
-    assert (values(taken), taken.missed) == ([b"b"], Missed(0, 3, 3, TOO_SLOW))
+    overflow.settle()
+    assert (overflow.take(9), overflow.lag(), overflow.drops(), owner.handed_on) == (None, 4, 0, [])
+    overflow.cursor.came = True
+    taken = overflow.take(9)
+    assert (values(taken), taken.missed) == ([b"b"], MissedRange(0, 3, 3, TOO_SLOW))
     assert [record.value for record in owner.handed_on] == [b"old", b"old", b"a"]
 
 
@@ -239,49 +239,49 @@ def test_what_must_go_and_is_on_disk_counts_once_for_disconnect() -> None:
 
 def test_what_is_lost_among_what_must_be_handed_on_is_told() -> None:
     class Damaged(LogCursor):
-        def take(self, limit: int) -> Taken | None:
-            return super().take(limit) if self.position else Taken([], self.skip(1, "damaged"))
+        def take(self, limit: int) -> TakenSlices | None:
+            return super().take(limit) if self.position else TakenSlices([], self.skip(1, "damaged"))
 
     timeline, log = make_timeline(), make_log()
-    flow, owner = make_flow(Damaged(timeline, log, 0), "drop_oldest", buffer=1, eager=True)
+    overflow, owner = make_flow(Damaged(timeline, log, 0), "drop_oldest", buffer=1, eager=True)
     attached(log, owner)
     put(timeline, log, b"a", b"b", b"c")
     assert [record.value for record in owner.handed_on] == [b"b"]
-    assert flow.missed == Missed(0, 2, 2, f"damaged; {TOO_SLOW}")
+    assert overflow.missed == MissedRange(0, 2, 2, f"damaged; {TOO_SLOW}")
 
 
 # -- block ------------------------------------------------------------------------------------------------------
 
 
 def test_block_lets_in_what_fits_beside_what_is_held() -> None:
-    flow, owner, publish = rig("block", buffer=3, buffer_bytes=100)
-    assert flow.fits(3, 100)
-    assert not flow.fits(4, 4)
-    assert flow.fits(1, 1000), "one always fits when nothing waits"
+    overflow, owner, publish = rig("block", buffer=3, buffer_bytes=100)
+    assert overflow.fits(3, 100)
+    assert not overflow.fits(4, 4)
+    assert overflow.fits(1, 1000), "one always fits when nothing waits"
     publish(b"x" * 40, b"x" * 40)
-    assert flow.fits(1, 20)
-    assert not flow.fits(1, 21)
-    assert not flow.fits(2, 2)
-    flow.take(9)
-    assert not flow.fits(2, 2), "in hand is not done with"
-    assert flow.fits(1, 20)
-    assert not flow.fits(1, 21), "nor are its bytes"
-    flow.done(40)
-    assert flow.fits(2, 60)
+    assert overflow.fits(1, 20)
+    assert not overflow.fits(1, 21)
+    assert not overflow.fits(2, 2)
+    overflow.take(9)
+    assert not overflow.fits(2, 2), "in hand is not done with"
+    assert overflow.fits(1, 20)
+    assert not overflow.fits(1, 21), "nor are its bytes"
+    overflow.done(40)
+    assert overflow.fits(2, 60)
     assert owner.room_made == 1
-    assert flow.drops() == 0
+    assert overflow.drops() == 0
 
 
 def test_block_tells_what_was_missed_and_that_it_makes_room() -> None:
     timeline, log = make_timeline(), make_log(retention_count=1)
-    flow, owner = make_flow(on_log(timeline, log), "block", buffer=3)
-    flow.missed = Missed(0, 0, 0, "another life")
+    overflow, owner = make_flow(on_log(timeline, log), "block", buffer=3)
+    overflow.missed = MissedRange(0, 0, 0, "another life")
     put(timeline, log, b"a", b"b", b"c")
-    taken = flow.take(9)
+    taken = overflow.take(9)
     assert taken.missed.count == 2
     assert "another life" in taken.missed.reason
     assert owner.room_made == 1
-    assert flow.lag() == 1
+    assert overflow.lag() == 1
 
 
 # -- disconnect -------------------------------------------------------------------------------------------------
@@ -290,11 +290,11 @@ def test_block_tells_what_was_missed_and_that_it_makes_room() -> None:
 @pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.parametrize("pattern", [False, True])
 def test_disconnect_after_so_many_drops_since_it_last_read(pattern: bool, eager: bool) -> None:
-    flow, owner, publish = rig(Policy.disconnect(after=3), pattern, buffer=2, eager=eager)
+    overflow, owner, publish = rig(Policy.disconnect(after=3), pattern, buffer=2, eager=eager)
     for _ in range(4):
         publish(b"x")
     assert owner.disconnected == []
-    flow.take(1)
+    overflow.take(1)
     for _ in range(3):
         publish(b"x")  # one was read, so the first of these fits
     assert owner.disconnected == []
@@ -303,24 +303,24 @@ def test_disconnect_after_so_many_drops_since_it_last_read(pattern: bool, eager:
 
 
 def test_disconnect_counts_what_was_settled() -> None:
-    flow, owner, publish = rig(Policy.disconnect(after=3), True, buffer=1)
+    overflow, owner, publish = rig(Policy.disconnect(after=3), True, buffer=1)
     for _ in range(3):
         publish(b"x")
-        flow.settle()
+        overflow.settle()
     assert owner.disconnected == []
     publish(b"x")
     assert owner.disconnected == [3]
 
 
 def test_disconnect_is_asked_before_the_drop_that_is_one_too_many() -> None:
-    flow, _, publish = rig(Policy.disconnect(after=5), buffer=10)
+    overflow, _, publish = rig(Policy.disconnect(after=5), buffer=10)
     publish(*[b"x"] * 8)
-    assert flow.room() == 10 - 8 + 4
+    assert overflow.room() == 10 - 8 + 4
     assert rig(Policy.disconnect(after=5), buffer=10, buffer_bytes=SMALL - 1)[0].room() == 0
 
 
 def test_room_is_what_small_records_cannot_exceed() -> None:
-    flow, _, publish = rig("block", buffer=100, buffer_bytes=10 * SMALL)
-    assert flow.room() == 10
+    overflow, _, publish = rig("block", buffer=100, buffer_bytes=10 * SMALL)
+    assert overflow.room() == 10
     publish(*[b""] * 95)
-    assert flow.room() == 5
+    assert overflow.room() == 5

@@ -10,15 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from runnel.broker import folder_place
 from runnel.broker.broker import Broker
-from runnel.broker.folder_place import FolderPlace
-from runnel.broker.store import Store
-from runnel.core.errors import BrokerClosed, NotSupported
-from runnel.core.journal_errors import FolderInUse, FolderUnusable, JournalFailed
-from runnel.journal.journal import Journal
+from runnel.broker.durable import folder
+from runnel.broker.durable.folder import BrokerFolder
+from runnel.broker.durable.store import Store
+from runnel.core.errors import BrokerClosed, FolderInUse, FolderUnusable, JournalFailed, NotSupported
 from runnel.journal.options import JournalOptions
-from runnel.testing.power import MemoryStorage
+from runnel.journal.write.journal import Journal
+from runnel.testing.memory_storage import MemoryStorage
 from tests.broker.durable import Disk, commits_of, journal_of, open_on, turns
 from tests.patience import PATIENCE
 
@@ -133,7 +132,7 @@ async def test_what_recovery_notes_is_said(tmp_path: Path, caplog: pytest.LogCap
     async with open_on(Disk(), tmp_path) as broker:
         journal = journal_of(broker)
         journal.report = msgspec.structs.replace(journal.report, notes=["a checkpoint was damaged"])
-        FolderPlace(tmp_path, JournalOptions())._say(journal)
+        BrokerFolder(tmp_path, JournalOptions())._say(journal)
     assert "a checkpoint was damaged" in caplog.text
 
 
@@ -143,8 +142,8 @@ async def test_a_slow_sync_is_warned_about(tmp_path: Path, caplog: pytest.LogCap
         journal = journal_of(broker)
         caplog.clear()
         journal.sync_seconds = seconds
-        FolderPlace(tmp_path, JournalOptions())._say(journal)
-    assert ("a sync took 21 ms" in caplog.text) is (seconds > folder_place.SLOW_SYNC)
+        BrokerFolder(tmp_path, JournalOptions())._say(journal)
+    assert ("a sync took 21 ms" in caplog.text) is (seconds > folder.SLOW_SYNC)
 
 
 async def test_a_long_opening_is_said(

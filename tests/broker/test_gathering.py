@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.broker.gate import Entry
-from runnel.broker.gathering import BATCH_BYTES, Commit, Gathering, Pending, Stored, refuse_behind
-from runnel.broker.log import Log
+from runnel.broker.durable.commit import PendingCommit
+from runnel.broker.topic.log import Log
+from runnel.broker.topic.pending_batch import BATCH_BYTES, DurableTopic, PendingBatch, PendingBytes, refuse_behind
+from runnel.broker.topic.readers import Append
 from runnel.core.errors import BrokerClosed
 from runnel.core.record import Meta
-from runnel.journal.draft import Draft
+from runnel.journal.format.entry import Draft
 from tests.broker.rig import make_log
 
 ENTRIES = st.lists(st.lists(st.tuples(st.binary(max_size=5), st.none() | st.just(Meta(key=b"k"))), min_size=1))
@@ -24,68 +25,68 @@ class Anywhere:
     def create_future(self) -> Any: ...
 
 
-def pending(limit: int = 10**9) -> Pending:
+def pending(limit: int = 10**9) -> PendingBytes:
     loop: Any = Anywhere()
-    return Pending(limit, loop)
+    return PendingBytes(limit, loop)
 
 
-def gathering(first: int = 0) -> Gathering:
-    return Gathering(make_log(), first, pending())
+def pending_batch(first: int = 0) -> PendingBatch:
+    return PendingBatch(make_log(), first, pending())
 
 
 @given(ENTRIES)
 def test_every_value_keeps_what_it_carries(entries: list[list[tuple[bytes, Meta | None]]]) -> None:
-    one = gathering(7)
+    one = pending_batch(7)
     for records in entries:
         metas = [meta for _, meta in records]
         values = [value for value, _ in records]
         plain = not any(metas)
-        one.add(Entry(values, None if plain else metas, sum(map(len, values))))
+        one.add(Append(values, None if plain else metas, sum(map(len, values))))
     expected = [record for records in entries for record in records]
     assert list(zip(one.values, one.metas or [None] * len(one.values), strict=True)) == expected
     assert one.size == one.pending.bytes == sum(len(value) for value, _ in expected)
     assert one.end == 7 + len(expected)
 
 
-def numbered(producer: int, sequence: int, count: int = 1) -> Entry:
-    entry = Entry([b"x"] * count, None, count)
+def numbered(producer: int, sequence: int, count: int = 1) -> Append:
+    entry = Append([b"x"] * count, None, count)
     entry.producer, entry.producer_sequence = producer, sequence
     return entry
 
 
 def test_it_is_full_when_it_has_so_many_bytes() -> None:
-    one = gathering()
-    one.add(Entry([b"x"], None, BATCH_BYTES - 1))
-    assert one.takes(Entry([b"x"], None, 9))
-    one.add(Entry([b"x"], None, 1))
-    assert not one.takes(Entry([b"x"], None, 9))
+    one = pending_batch()
+    one.add(Append([b"x"], None, BATCH_BYTES - 1))
+    assert one.takes(Append([b"x"], None, 9))
+    one.add(Append([b"x"], None, 1))
+    assert not one.takes(Append([b"x"], None, 9))
 
 
 def test_what_a_producer_numbers_takes_its_next_number_and_nothing_else() -> None:
-    one = gathering()
+    one = pending_batch()
     one.add(numbered(7, 40, 3))
     one.add(numbered(7, 43))
     assert (one.producer, one.producer_sequence, one.count) == (7, 40, 4)
     assert one.takes(numbered(7, 44))
-    for other in (numbered(7, 43), numbered(7, 45), numbered(8, 44), Entry([b"x"], None, 1)):
+    for other in (numbered(7, 43), numbered(7, 45), numbered(8, 44), Append([b"x"], None, 1)):
         assert not one.takes(other)
-    plain = gathering()
-    plain.add(Entry([b"x"], None, 1))
+    plain = pending_batch()
+    plain.add(Append([b"x"], None, 1))
     assert not plain.takes(numbered(7, 0))
 
 
 def test_what_is_numbered_goes_on_while_it_is_the_last_and_counts_as_coming() -> None:
-    stored, log = Stored(1, 5), make_log()
-    one = stored.gathering = Gathering(log, stored.next, pending())
+    stored, log = DurableTopic(1, 5), make_log()
+    one = stored.pending_batch = PendingBatch(log, stored.next, pending())
     one.add(numbered(7, 0, 2))
     stored.number(one)
-    assert stored.gathering is not one
+    assert stored.pending_batch is not one
     assert (stored.numbered, stored.next, log.coming) == (one, 7, 2)
     one.add(numbered(7, 2))
     stored.number(one)
     assert (stored.numbered, stored.next, log.coming, log.coming_bytes) == (one, 8, 3, 3)
-    plain = stored.gathering = Gathering(log, stored.next, pending())
-    plain.add(Entry([b"x"], None, 1))
+    plain = stored.pending_batch = PendingBatch(log, stored.next, pending())
+    plain.add(Append([b"x"], None, 1))
     stored.close(plain)
     assert stored.numbered is None, "a plain record lies behind it"
     one.count_out()
@@ -94,15 +95,15 @@ def test_what_is_numbered_goes_on_while_it_is_the_last_and_counts_as_coming() ->
 
 
 def test_what_is_numbered_takes_nothing_more_once_it_is_written_or_failed() -> None:
-    def closed(stored: Stored, one: Gathering) -> None:
+    def closed(stored: DurableTopic, one: PendingBatch) -> None:
         stored.close(one)
 
-    def taken_back(stored: Stored, one: Gathering) -> None:
+    def taken_back(stored: DurableTopic, one: PendingBatch) -> None:
         stored.take_back(one.first)
 
     for end in (closed, taken_back):
-        stored = Stored(1, 5)
-        one = stored.gathering = Gathering(make_log(), stored.next, pending())
+        stored = DurableTopic(1, 5)
+        one = stored.pending_batch = PendingBatch(make_log(), stored.next, pending())
         one.add(numbered(7, 0, 2))
         stored.number(one)
         assert stored.numbered is one
@@ -112,17 +113,19 @@ def test_what_is_numbered_takes_nothing_more_once_it_is_written_or_failed() -> N
 
 def test_what_a_producer_numbered_behind_a_refused_batch_is_refused_too() -> None:
     logs = [make_log(name) for name in "abcd"]
-    gatherings = [Gathering(log, 0, pending()) for log in logs]
-    for one, entry in zip(gatherings, (numbered(7, 0), numbered(7, 1), numbered(8, 0), numbered(7, 2)), strict=True):
+    pending_batches = [PendingBatch(log, 0, pending()) for log in logs]
+    for one, entry in zip(
+        pending_batches, (numbered(7, 0), numbered(7, 1), numbered(8, 0), numbered(7, 2)), strict=True
+    ):
         one.add(entry)
     why = BrokerClosed("publishing")
     refused: dict[Log, Exception] = {logs[1]: why}
-    refuse_behind(gatherings, refused)
+    refuse_behind(pending_batches, refused)
     assert refused == {logs[1]: why, logs[3]: why}
 
 
 async def test_each_who_waits_is_told_and_one_who_gave_up_harms_nobody() -> None:
-    one, loop = gathering(), asyncio.get_running_loop()
+    one, loop = pending_batch(), asyncio.get_running_loop()
     one.waiters = [loop.create_future() for _ in range(3)]
     one.waiters[1].cancel()
     one.tell()
@@ -132,7 +135,7 @@ async def test_each_who_waits_is_told_and_one_who_gave_up_harms_nobody() -> None
 
 
 async def test_a_failure_is_told_to_all() -> None:
-    one, loop, heard = gathering(), asyncio.get_running_loop(), list[Exception | None]()
+    one, loop, heard = pending_batch(), asyncio.get_running_loop(), list[Exception | None]()
     one.waiters = [loop.create_future() for _ in range(2)]
     one.listeners.append(heard.append)
     why = BrokerClosed("publishing")
@@ -144,27 +147,27 @@ async def test_a_failure_is_told_to_all() -> None:
 
 
 def test_a_commit_holds_records_or_only_state() -> None:
-    assert Commit(Draft([], 0), [gathering()], 0, 0).holds_records
-    assert not Commit(Draft([], 0), [], 0, 0).holds_records
+    assert PendingCommit(Draft([], 0), [pending_batch()], 0, 0).holds_records
+    assert not PendingCommit(Draft([], 0), [], 0, 0).holds_records
 
 
 def test_the_next_offset_grows_with_what_gathers_and_stays_when_it_goes() -> None:
-    stored, log = Stored(1, 5), make_log()
+    stored, log = DurableTopic(1, 5), make_log()
     assert stored.next == 5
-    one = stored.gathering = Gathering(log, stored.next, pending())
-    one.add(Entry([b"a", b"b"], None, 2))
+    one = stored.pending_batch = PendingBatch(log, stored.next, pending())
+    one.add(Append([b"a", b"b"], None, 2))
     assert stored.next == 7
     stored.close(one)
     assert stored.next == 7
-    two = stored.gathering = Gathering(log, stored.next, pending())
+    two = stored.pending_batch = PendingBatch(log, stored.next, pending())
     stored.close(one)  # an old one: the new one goes on
-    assert stored.gathering is two
+    assert stored.pending_batch is two
 
 
 def test_offsets_that_were_never_seen_are_taken_back() -> None:
-    stored = Stored(1, 5)
-    one = stored.gathering = Gathering(make_log(), stored.next, pending())
-    one.add(Entry([b"a", b"b"], None, 2))
+    stored = DurableTopic(1, 5)
+    one = stored.pending_batch = PendingBatch(make_log(), stored.next, pending())
+    one.add(Append([b"a", b"b"], None, 2))
     stored.take_back(5)
     assert stored.next == 5
     stored.take_back(9)

@@ -6,16 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.broker import group_bringing
-from runnel.broker.cursor import RETENTION, Taken
-from runnel.broker.gathering import Stored
-from runnel.broker.group.machine import Group
-from runnel.broker.group_bringing import Stock, bring, bring_again, holes, pass_settled
-from runnel.broker.group_bringing import stock_of as stock_at_places
-from runnel.core.batch import Slice, Stretch
-from runnel.core.missed import Missed
-from runnel.core.record import Meta
-from runnel.journal.group_state import Failure, GroupState
+from runnel.broker.group import records
+from runnel.broker.group.logic.group import GroupLogic
+from runnel.broker.group.records import GroupSlice, bring_records, bring_unsettled, empty_ranges, pass_settled
+from runnel.broker.group.records import group_slice as stock_at_places
+from runnel.broker.read.cursor import RETENTION, TakenSlices
+from runnel.broker.topic.pending_batch import DurableTopic
+from runnel.core.batch import Slice, SliceRun
+from runnel.core.record import Meta, MissedRange
+from runnel.journal.format.ledger import DeliveryFailure, GroupState
 from tests.broker.group.rig import make_group, whereabouts
 from tests.broker.rig import make_log, make_timeline, on_log, put
 
@@ -32,24 +31,24 @@ TRAITS = (
 )
 
 
-def stock_of(metas: list[Meta | None], shift: int = 0) -> Stock:
+def stock_of(metas: list[Meta | None], shift: int = 0) -> GroupSlice:
     """Records from offset 10 on, at places from 10 + shift on. Others, around them, carry something too."""
     carried = {START + at: meta for at, meta in enumerate(metas) if meta is not None}
     carried |= {START - 1: Meta(key=b"before"), START + len(metas): Meta(key=b"behind")}
     values = tuple(b"x" * at for at in range(len(metas)))
-    stretches = [Stretch(START, START + shift, datetime(2026, 1, 1, tzinfo=UTC))]
-    return Stock(START + shift, Slice("t", 1, START, values, stretches, carried))
+    stretches = [SliceRun(START, START + shift, datetime(2026, 1, 1, tzinfo=UTC))]
+    return GroupSlice(START + shift, Slice("t", 1, START, values, stretches, carried))
 
 
-def in_order(group: Group, now: float = NOW) -> list[int]:
+def in_order(group: GroupLogic, now: float = NOW) -> list[int]:
     group.join("m", 1000)
     return sorted(place for lease in group.grant(now) for place in range(lease.first, lease.end))
 
 
 @given(st.lists(st.sampled_from(TRAITS), min_size=1, max_size=12), st.sampled_from((0, 1000)))
 def test_every_record_is_brought_once_with_its_own_traits(metas: list[Meta | None], shift: int) -> None:
-    group, stock = make_group(), stock_of(metas, shift)
-    bring(group, stock, NOW)
+    group, contents = make_group(), stock_of(metas, shift)
+    bring_records(group, contents, NOW)
     where = whereabouts(group)
     assert sorted(where) == [START + shift + at for at in range(len(metas))]
     assert group.unsettled_bytes == sum(range(len(metas)))
@@ -68,11 +67,11 @@ def test_what_was_settled_is_not_brought_again_and_what_failed_waits_for_its_tim
     metas: list[Meta | None], settled: list[tuple[int, int]], failed: dict[int, float], shift: int
 ) -> None:
     start = START + shift
-    known, stock, group = GroupState(1, "g", "t", {}, start), stock_of(metas, shift), make_group()
+    known, contents, group = GroupState(1, "g", "t", {}, start), stock_of(metas, shift), make_group()
     for first, count in settled:
         known.settled.add(start + first, start + first + count)
-    known.failed = {start + place: Failure(3, due, "why") for place, due in failed.items()}
-    bring_again(group, stock, known, NOW)
+    known.failed = {start + place: DeliveryFailure(3, due, "why") for place, due in failed.items()}
+    bring_unsettled(group, contents, known, NOW)
     where = whereabouts(group)
     open_places = [start + at for at in range(len(metas)) if start + at not in known.settled]
     assert sorted(where) == open_places
@@ -86,8 +85,8 @@ def test_what_was_settled_is_not_brought_again_and_what_failed_waits_for_its_tim
 
 def test_what_failed_in_an_earlier_life_goes_on_counting() -> None:
     group, known = make_group(max_deliver=4), GroupState(1, "g", "t", {}, START)
-    known.failed = {START: Failure(3, 0.0, "why")}
-    bring_again(group, stock_of([None]), known, NOW)
+    known.failed = {START: DeliveryFailure(3, 0.0, "why")}
+    bring_unsettled(group, stock_of([None]), known, NOW)
     group.join("m", 10)
     (lease,) = group.grant(NOW)
     assert lease.attempt == 4
@@ -107,7 +106,7 @@ def test_settled_places_are_passed_without_being_read_if_they_are_many(monkeypat
     cursor.go_to(2)
     assert not pass_settled(cursor, known)
     assert cursor.position == 2, "so few are read, and left out"
-    monkeypatch.setattr(group_bringing, "FAR", 2)
+    monkeypatch.setattr(records, "LONG_RANGE", 2)
     assert not pass_settled(cursor, known)
     assert cursor.position == 5
     cursor.go_to(8)
@@ -124,28 +123,28 @@ LOST = "1.seg cannot be read: [Errno 5]"
         (None, [2, 4], 6, []),
         (None, [2, 7, 9], 13, [(4, 7), (11, 13)]),
         (None, [], 9, [(2, 9)]),
-        (Missed(2, 5, 3, RETENTION), [7], 9, [(2, 7)]),
-        (Missed(2, 5, 3, RETENTION), [], 5, [(2, 5)]),
-        (Missed(4, 6, 2, LOST), [], 6, [(2, 4)]),
-        (Missed(2, 6, 4, f"{RETENTION}; {LOST}"), [8], 10, [(6, 8)]),
+        (MissedRange(2, 5, 3, RETENTION), [7], 9, [(2, 7)]),
+        (MissedRange(2, 5, 3, RETENTION), [], 5, [(2, 5)]),
+        (MissedRange(4, 6, 2, LOST), [], 6, [(2, 4)]),
+        (MissedRange(2, 6, 4, f"{RETENTION}; {LOST}"), [8], 10, [(6, 8)]),
     ],
 )
 def test_holes_are_what_is_neither_brought_nor_only_unreadable(
-    missed: Missed | None, firsts: list[int], behind: int, found: list[tuple[int, int]]
+    missed: MissedRange | None, firsts: list[int], behind: int, found: list[tuple[int, int]]
 ) -> None:
-    stocks = [stock_of([None] * 2, shift=first - START) for first in firsts]
-    taken = Taken([stock.slice for stock in stocks], missed)
-    assert list(holes(taken, stocks, 2, behind)) == found
+    group_slices = [stock_of([None] * 2, shift=first - START) for first in firsts]
+    taken = TakenSlices([contents.slice for contents in group_slices], missed)
+    assert list(empty_ranges(taken, group_slices, 2, behind)) == found
 
 
 def test_stock_weighs_and_can_be_made_small() -> None:
-    stock = stock_of([None] * 5, shift=100)
-    assert [stock.size(place) for place in range(110, 115)] == [0, 1, 2, 3, 4]
-    assert stock.weight(111, 114) == 6
-    assert stock.values(113, 115) == (b"xxx", b"xxxx")
-    (record,) = stock.records(113, 114)
+    contents = stock_of([None] * 5, shift=100)
+    assert [contents.size(place) for place in range(110, 115)] == [0, 1, 2, 3, 4]
+    assert contents.weight(111, 114) == 6
+    assert contents.values(113, 115) == (b"xxx", b"xxxx")
+    (record,) = contents.records(113, 114)
     assert (record.offset, record.sequence) == (13, 113)
-    only = stock.only(113)
+    only = contents.only(113)
     assert (len(only.slice), only.size(113), only.records(113, 114)) == (1, 3, (record,))
     assert only.only(113) is only
     assert in_order(make_group()) == []
@@ -153,22 +152,22 @@ def test_stock_weighs_and_can_be_made_small() -> None:
 
 def test_stock_knows_when_each_record_was_published() -> None:
     times = [datetime(2026, 1, 1, 0, minute, tzinfo=UTC) for minute in range(3)]
-    stretches = [Stretch(8, 108, times[0]), Stretch(12, 112, times[1]), Stretch(13, 113, times[2])]
-    stock = Stock(110, Slice("t", 1, 10, (b"x",) * 5, stretches, {}))
-    assert [stock.time(place) for place in range(110, 115)] == [
+    stretches = [SliceRun(8, 108, times[0]), SliceRun(12, 112, times[1]), SliceRun(13, 113, times[2])]
+    contents = GroupSlice(110, Slice("t", 1, 10, (b"x",) * 5, stretches, {}))
+    assert [contents.time(place) for place in range(110, 115)] == [
         time.timestamp() for time in (times[0], times[0], times[1], times[2], times[2])
     ]
     for place in range(110, 115):
-        assert stock.only(place).time(place) == stock.time(place)
+        assert contents.only(place).time(place) == contents.time(place)
 
 
 @pytest.mark.parametrize("by_sequence", [True, False])
 def test_only_what_is_on_disk_need_not_be_held(by_sequence: bool) -> None:
     part, log = stock_of([None] * 2, shift=100).slice, make_log()
     assert not stock_at_places(part, None, by_sequence=by_sequence).is_kept
-    stock = stock_at_places(part, log, by_sequence=by_sequence)
-    assert (stock.first, stock.is_kept) == (110 if by_sequence else 10, False)
-    log.stored = Stored(1, 0)
-    stock = stock_at_places(part, log, by_sequence=by_sequence)
-    assert stock.is_kept
-    assert stock.only(stock.first).is_kept
+    contents = stock_at_places(part, log, by_sequence=by_sequence)
+    assert (contents.first, contents.is_kept) == (110 if by_sequence else 10, False)
+    log.stored = DurableTopic(1, 0)
+    contents = stock_at_places(part, log, by_sequence=by_sequence)
+    assert contents.is_kept
+    assert contents.only(contents.first).is_kept

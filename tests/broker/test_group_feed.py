@@ -9,8 +9,8 @@ import pytest
 
 import runnel
 from runnel import Broker, RunnelError
-from runnel.broker.group_feed import ACK, BEGIN, EXTEND, NACK, REJECT, Grant, GroupFeed, open_member
-from runnel.core.packing import unpack
+from runnel.broker.remote.member import ACK, BEGIN, EXTEND, NACK, REJECT, LeaseGrant, RemoteMember, open_remote_member
+from runnel.core.batch_format import unpack
 from runnel.testing.clock import JumpingClock
 
 
@@ -30,11 +30,11 @@ class Member:
     """Somebody far away, who writes down what comes."""
 
     def __init__(self, broker: Broker, pattern: str = "jobs", **options: Any) -> None:
-        self.grants: list[Grant] = []
+        self.grants: list[LeaseGrant] = []
         self.lapsed: list[tuple[int, int, int]] = []
         self.over: list[RunnelError | None] = []
         self._came = asyncio.Event()
-        self.feed: GroupFeed = open_member(
+        self.feed: RemoteMember = open_remote_member(
             broker,
             pattern,
             "g",
@@ -45,7 +45,7 @@ class Member:
         )
         self.feed.enter()
 
-    def _granted(self, grant: Grant) -> None:
+    def _granted(self, grant: LeaseGrant) -> None:
         self.grants.append(grant)
         self._came.set()
 

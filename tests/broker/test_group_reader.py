@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from runnel import Broker, Delivery, GroupSubscription
-from runnel.broker.group_bringing import Stock
-from runnel.broker.group_reader import GroupReader
-from runnel.broker.group_worry import WATCH
-from runnel.core.batch import Slice, Stretch
+from runnel.broker.group.reader import STALL_SECONDS, GroupReader
+from runnel.broker.group.records import GroupSlice
+from runnel.core.batch import Slice, SliceRun
 from runnel.core.errors import InvalidOption, OffsetOutOfRange
 from runnel.testing.clock import JumpingClock
 from tests.patience import PATIENCE
@@ -48,12 +47,12 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_stock_is_a_slice_at_the_groups_places() -> None:
-    slice_ = Slice("t", 1, 10, (b"a", b"bb", b"ccc"), [Stretch(10, 50, datetime.now(UTC))], {})
-    stock = Stock(50, slice_)
-    assert stock.values(51, 53) == (b"bb", b"ccc")
-    assert [record.offset for record in stock.records(50, 52)] == [10, 11]
-    assert [stock.size(place) for place in (50, 51, 52)] == [1, 2, 3]
-    alone = stock.only(51)
+    slice_ = Slice("t", 1, 10, (b"a", b"bb", b"ccc"), [SliceRun(10, 50, datetime.now(UTC))], {})
+    contents = GroupSlice(50, slice_)
+    assert contents.values(51, 53) == (b"bb", b"ccc")
+    assert [record.offset for record in contents.records(50, 52)] == [10, 11]
+    assert [contents.size(place) for place in (50, 51, 52)] == [1, 2, 3]
+    alone = contents.only(51)
     assert (alone.first, alone.slice.values, alone.records(51, 52)[0].offset) == (51, (b"bb",), 11)
     assert alone.only(51) is alone
 
@@ -84,11 +83,11 @@ async def test_it_looks_no_further_ahead_than_it_may(runnel_broker: Broker) -> N
     async with subscribe(runnel_broker, max_ack_pending=10, prefetch=4) as deliveries:
         await turns()
         reader = group_of(runnel_broker)
-        assert (reader.flow.cursor.position, reader.group.outstanding, reader.flow.lag()) == (10, 4, 100)
+        assert (reader.overflow.cursor.position, reader.group.outstanding, reader.overflow.lag()) == (10, 4, 100)
         for delivery in await take(deliveries, 2):
             await delivery.ack()
         await turns()
-        assert (reader.flow.cursor.position, reader.group.outstanding, reader.flow.lag()) == (12, 4, 98)
+        assert (reader.overflow.cursor.position, reader.group.outstanding, reader.overflow.lag()) == (12, 4, 98)
 
 
 async def test_what_retention_took_is_counted_and_said(runnel_broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
@@ -250,12 +249,12 @@ async def test_a_group_without_a_member_is_warned_about_once(
     async with subscribe(runnel_broker):
         await turns()
     await publish(runnel_broker, 3)
-    await runnel_clock.advance(WATCH - 0.1)
+    await runnel_clock.advance(STALL_SECONDS - 0.1)
     assert warnings(caplog) == []
     await runnel_clock.advance(0.1)
     assert warnings(caplog) == ["group 'g on t' has no member for 30 s while 3 records wait"]
     await publish(runnel_broker, 1)
-    await runnel_clock.advance(10 * WATCH)
+    await runnel_clock.advance(10 * STALL_SECONDS)
     assert len(warnings(caplog)) == 1
 
 
@@ -265,14 +264,14 @@ async def test_a_group_that_settles_nothing_is_warned_about_once_per_episode(
     async with subscribe(runnel_broker, ack_wait=1000.0) as deliveries:
         await publish(runnel_broker, 3)
         first, second, third = await take(deliveries, 3)
-        await runnel_clock.advance(5 * WATCH)
+        await runnel_clock.advance(5 * STALL_SECONDS)
         assert warnings(caplog) == ["group 'g on t' has settled nothing for 30 s while 3 records wait"]
         await first.ack()
-        await runnel_clock.advance(5 * WATCH)
+        await runnel_clock.advance(5 * STALL_SECONDS)
         assert warnings(caplog)[1:] == ["group 'g on t' has settled nothing for 30 s while 2 records wait"]
         await second.ack()
         await third.ack()
-        await runnel_clock.advance(5 * WATCH)
+        await runnel_clock.advance(5 * STALL_SECONDS)
         assert len(warnings(caplog)) == 2
 
 
@@ -296,15 +295,15 @@ async def test_a_member_that_comes_begins_a_new_episode(
     async with subscribe(runnel_broker, ack_wait=1000.0):
         await turns()
     await publish(runnel_broker, 1)
-    await runnel_clock.advance(WATCH)
+    await runnel_clock.advance(STALL_SECONDS)
     async with subscribe(runnel_broker):
-        await runnel_clock.advance(WATCH - 1)
+        await runnel_clock.advance(STALL_SECONDS - 1)
         assert len(warnings(caplog)) == 1
         await runnel_clock.advance(1)
         assert "has settled nothing" in warnings(caplog)[1]
 
 
-@pytest.mark.parametrize("idle", [WATCH, 3600.0])
+@pytest.mark.parametrize("idle", [STALL_SECONDS, 3600.0])
 async def test_the_first_record_after_a_quiet_time_is_no_reason_to_worry(
     runnel_broker: Broker, runnel_clock: JumpingClock, caplog: pytest.LogCaptureFixture, idle: float
 ) -> None:
@@ -337,9 +336,9 @@ async def test_a_pause_is_no_reason_to_worry_and_its_time_does_not_count(
         await turns()
         reader = group_of(runnel_broker)
         reader.pause()
-        await runnel_clock.advance(10 * WATCH)
+        await runnel_clock.advance(10 * STALL_SECONDS)
         reader.resume()
-        await runnel_clock.advance(WATCH - 1)
+        await runnel_clock.advance(STALL_SECONDS - 1)
         assert warnings(caplog) == []
         await runnel_clock.advance(1)
         assert len(warnings(caplog)) == 1
@@ -380,7 +379,7 @@ async def test_a_number_means_nothing_to_a_pattern(runnel_broker: Broker) -> Non
 async def test_it_says_what_it_is(runnel_broker: Broker) -> None:
     async with subscribe(runnel_broker):
         reader = group_of(runnel_broker)
-        assert repr(reader) == "<GroupReader 'g on t', <Group 'g', 1 members, 0 out, 0 to come>>"
+        assert repr(reader) == "<GroupReader 'g on t', <GroupLogic 'g', 1 members, 0 out, 0 to come>>"
         assert (reader.pattern, reader.dead_letter, reader.members) == ("t", "dead-letters.g", 1)
         reader.dropped([])
         reader.disconnect(1)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from runnel import Broker, Delivery, GroupSubscription
-from runnel.broker.group.machine import Group
-from runnel.broker.group_reader import GroupReader
-from runnel.broker.log import CHUNK
+from runnel.broker.group.logic.group import GroupLogic
+from runnel.broker.group.reader import GroupReader
+from runnel.broker.topic.log import CHUNK
 from runnel.testing.clock import JumpingClock
 from tests.broker.durable import Disk, damage, journal_of, open_on, turns, until
 from tests.patience import PATIENCE
@@ -41,7 +41,7 @@ def reader_of(broker: Broker) -> GroupReader:
     return reader
 
 
-def group_of(broker: Broker) -> Group:
+def group_of(broker: Broker) -> GroupLogic:
     return reader_of(broker).group
 
 
@@ -52,7 +52,7 @@ async def publish(broker: Broker, *values: str, topic: str = "t", **options: Any
 
 async def scheduled(broker: Broker, count: int) -> None:
     """Wait until so many wait for their time, and nothing else does."""
-    await until(lambda: (group_of(broker).scheduled, reader_of(broker).flow.lag()) == (count, count))
+    await until(lambda: (group_of(broker).scheduled, reader_of(broker).overflow.lag()) == (count, count))
 
 
 async def take(deliveries: GroupSubscription[bytes], count: int) -> list[Delivery[bytes]]:
@@ -206,12 +206,12 @@ async def test_no_more_is_held_than_the_window_allows(tmp_path: Path, disk: Disk
         assert group_of(broker).unsettled == 0
 
 
-@pytest.mark.parametrize("bounds", [{"group_recall.BATCH": 3, "group_recall.TURN": 5}, {"group.ready.STEP": 7}])
+@pytest.mark.parametrize("bounds", [{"delayed_records.BATCH": 3, "delayed_records.TURN": 5}, {"logic.ready.STEP": 7}])
 async def test_more_than_may_come_in_one_turn_come_in_several(
     tmp_path: Path, disk: Disk, clock: JumpingClock, monkeypatch: pytest.MonkeyPatch, bounds: dict[str, int]
 ) -> None:
     for name, few in bounds.items():
-        monkeypatch.setattr(f"runnel.broker.{name}", few)
+        monkeypatch.setattr(f"runnel.broker.group.{name}", few)
     async with open_on(disk, tmp_path, clock) as broker, subscribe(broker) as deliveries:
         await publish(broker, *[f"{number}" for number in range(50)], delay=HOUR)
         await scheduled(broker, 50)
@@ -235,7 +235,7 @@ async def test_behind_one_that_expired_while_it_waited_the_next_of_its_key_comes
 async def test_a_group_that_looks_far_ahead_lets_others_have_the_loop(
     tmp_path: Path, disk: Disk, clock: JumpingClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runnel.broker.group_reader.LOOK", 4)
+    monkeypatch.setattr("runnel.broker.group.reader.LOOK", 4)
     async with open_on(disk, tmp_path, clock) as broker:
         await publish(broker, *["x"] * 30, delay=HOUR)
         async with subscribe(broker, max_ack_pending=3):

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from runnel import Broker
-from runnel.broker.group.options import BACKOFF
-from runnel.core.errors import BrokerClosed, InvalidName, InvalidOption, OffsetOutOfRange, UnknownGroup
-from runnel.core.journal_errors import GroupInUse
+from runnel.broker.group.logic.group import BACKOFF
+from runnel.core.errors import BrokerClosed, GroupInUse, InvalidName, InvalidOption, OffsetOutOfRange, UnknownGroup
 
 
 def join(broker: Broker, name: str = "g", pattern: str = "t", start: Any = None, **said: Any) -> Any:

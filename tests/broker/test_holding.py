@@ -12,11 +12,11 @@ import pytest
 
 import runnel
 from runnel import Broker
-from runnel.broker.holding import Holding
-from runnel.core.journal_errors import TopicHeld
-from runnel.journal.source import Source
-from runnel.testing import JumpingClock, fates
-from runnel.testing.power import MemoryStorage
+from runnel.broker.durable.holds import RetentionHolds
+from runnel.core.errors import TopicHeld
+from runnel.journal.read.segment_reader import SegmentReader
+from runnel.testing import JumpingClock, power_loss
+from runnel.testing.memory_storage import MemoryStorage
 from tests.broker.durable import Disk, journal_of, log_of, open_on, until
 
 ON_DISK: dict[str, Any] = {"tail_bytes": 1, "segment_bytes": 8192, "scrub_interval": 0}
@@ -38,7 +38,7 @@ async def broker(disk: Disk, tmp_path: Path, clock: JumpingClock) -> AsyncIterat
         yield opened
 
 
-def holding_of(broker: Broker) -> Holding:
+def holding_of(broker: Broker) -> RetentionHolds:
     assert broker._bus.store is not None
     return broker._bus.store.holding
 
@@ -91,7 +91,7 @@ async def test_age_and_bytes_take_nothing_that_is_held(broker: Broker, clock: Ju
     first = log.first
     await fill(broker, "t", 100)
     await clock.advance(1000)
-    broker._bus.store.retaining.sweep()  # type: ignore[union-attr]
+    broker._bus.store.retention.sweep()  # type: ignore[union-attr]
     await broker._bus.flushed()
     assert log.first == first == log.held
     await broker.forget("archive")
@@ -151,7 +151,7 @@ async def test_what_was_read_on_goes_though_nobody_publishes_any_more(broker: Br
             pass
         await fill(broker, topic, 295)
     await clock.advance(200)
-    retaining = broker._bus.store.retaining  # type: ignore[union-attr]
+    retaining = broker._bus.store.retention  # type: ignore[union-attr]
     await until(lambda: not retaining.is_busy)
     ledger = journal_of(broker).ledger
     assert {one.name: one.first for one in ledger.topics.values()} == {"count": 0, "bytes": 0, "age": 0}
@@ -224,7 +224,7 @@ async def test_a_pattern_that_holds_keeps_no_segment_open(broker: Broker) -> Non
     await read(broker, "a.*", 40, hold=True, start="earliest")
     hold = holding_of(broker).holds["archive"]
     await until(lambda: not hold.looking and hold.segment is not None)
-    assert not [one for one in gc.get_referents(hold) if isinstance(one, Source)]
+    assert not [one for one in gc.get_referents(hold) if isinstance(one, SegmentReader)]
     first = journal_of(broker).history.sources[0].info.end_sequence
     assert hold.since <= 40 < hold.until
     assert hold.until >= first
@@ -293,9 +293,9 @@ async def test_a_topic_that_nobody_has_published_to_yet_is_held_too(broker: Brok
 
 
 @pytest.mark.parametrize("pattern", ["t", "*"])
-@pytest.mark.parametrize("fate", [fates.nothing, fates.everything], ids=["nothing", "everything"])
+@pytest.mark.parametrize("fate", [power_loss.keep_nothing, power_loss.keep_everything], ids=["nothing", "everything"])
 async def test_whenever_the_power_goes_whoever_holds_finds_what_it_has_not_read(
-    disk: Disk, tmp_path: Path, clock: JumpingClock, pattern: str, fate: fates.Fate
+    disk: Disk, tmp_path: Path, clock: JumpingClock, pattern: str, fate: power_loss.PowerLossOutcome
 ) -> None:
     left: list[MemoryStorage] = []
     async with open_on(disk, tmp_path, clock, **ON_DISK) as broker:

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 import runnel
 from runnel import Broker, Span
-from runnel.broker.feed import open_feed
-from runnel.broker.intake import Intake
-from runnel.core.codec import Codec, Schema
-from runnel.core.packing import DELTAS, JSON, TIMES, pack
+from runnel.broker.remote.cursor import open_remote_cursor
+from runnel.broker.remote.publisher import RemotePublisher
+from runnel.core.batch_format import DELTAS, JSON, TIMES, pack
 from runnel.core.record import Meta
-from runnel.wire.messages import About
+from runnel.core.schema import Codec, Schema
+from runnel.wire.msgpack_messages import PublishDetails
 from tests.contract.reading import at_rest, read
 
 
@@ -30,9 +30,11 @@ class Door:
     """Publishes through an intake, and waits for what comes of it."""
 
     def __init__(self, broker: Broker) -> None:
-        self.intake = Intake(broker)
+        self.intake = RemotePublisher(broker)
 
-    def send(self, topic: str, data: bytes, about: About | None = None, **options: Any) -> asyncio.Future[Span]:
+    def send(
+        self, topic: str, data: bytes, about: PublishDetails | None = None, **options: Any
+    ) -> asyncio.Future[Span]:
         found: asyncio.Future[Span] = asyncio.get_running_loop().create_future()
 
         def done(result: Span | Exception) -> None:
@@ -67,7 +69,7 @@ async def test_a_batch_is_published_whole(broker: Broker, door: Door) -> None:
 
 
 async def test_it_reaches_readers_afar_in_the_bytes_it_came_in(broker: Broker, door: Door) -> None:
-    feed = open_feed(broker, "t", ready=lambda: None)
+    feed = open_remote_cursor(broker, "t", ready=lambda: None)
     feed.enter()
     data = [pack([b"a", b"b"]), pack([b"c"])]
     for one in data:
@@ -121,34 +123,36 @@ async def test_a_number_that_leaves_others_out_is_refused(door: Door) -> None:
 
 
 async def test_a_message_id_is_stored_once(broker: Broker, door: Door) -> None:
-    about = About(message_id="m")
+    about = PublishDetails(message_id="m")
     assert await door.send("t", pack([b"a"]), about) == await door.send("t", pack([b"a"]), about)
     with pytest.raises(runnel.BadBatch, match="an id is for one"):
         await door.send("t", pack([b"a", b"b"]), about)
 
 
 async def test_an_expected_offset(broker: Broker, door: Door) -> None:
-    assert offsets(await door.send("t", pack([b"a"]), About(expected_offset=0))) == (0, 0)
+    assert offsets(await door.send("t", pack([b"a"]), PublishDetails(expected_offset=0))) == (0, 0)
     with pytest.raises(runnel.OffsetConflict):
-        await door.send("t", pack([b"a"]), About(expected_offset=0))
+        await door.send("t", pack([b"a"]), PublishDetails(expected_offset=0))
 
 
 async def test_options_come_with_the_first_publish_and_conflicts_are_refused(broker: Broker, door: Door) -> None:
-    await door.send("t", pack([b"a"]), About(options={"retention_count": 5}))
+    await door.send("t", pack([b"a"]), PublishDetails(options={"retention_count": 5}))
     with pytest.raises(runnel.TopicConflict):
-        await door.send("t", pack([b"a"]), About(options={"retention_count": 6}))
+        await door.send("t", pack([b"a"]), PublishDetails(options={"retention_count": 6}))
     with pytest.raises(runnel.InvalidOption, match="did you mean"):
-        await door.send("t", pack([b"a"]), About(options={"retention_cuont": 6}))
+        await door.send("t", pack([b"a"]), PublishDetails(options={"retention_cuont": 6}))
 
 
 async def test_a_type_that_only_its_schema_is_known_of(broker: Broker, door: Door) -> None:
-    about = About(schema=Schema(encoding="json", schema=Codec(dict[str, int]).schema))
+    about = PublishDetails(schema=Schema(encoding="json", schema=Codec(dict[str, int]).schema))
     await door.send("t", pack([b'{"a": 1}'], content_type=JSON), about)
     await door.send("t", pack([b'{"a": 1}']))
     with pytest.raises(runnel.ValidationFailed):
         await door.send("t", pack([b"{"]))
     with pytest.raises(runnel.SchemaConflict):
-        await door.send("t", pack([b"1"]), About(schema=Schema(encoding="msgpack", schema={"type": "integer"})))
+        await door.send(
+            "t", pack([b"1"]), PublishDetails(schema=Schema(encoding="msgpack", schema={"type": "integer"}))
+        )
 
 
 async def test_a_type_that_is_known_here_looks_at_every_value(broker: Broker, door: Door) -> None:
@@ -210,7 +214,7 @@ async def test_one_that_waits_can_be_taken_back(broker: Broker, door: Door) -> N
 
 
 async def test_waiting_for_oneself_is_refused(broker: Broker, door: Door) -> None:
-    feed = open_feed(broker, "t", ready=lambda: None, policy="block", buffer=1)
+    feed = open_remote_cursor(broker, "t", ready=lambda: None, policy="block", buffer=1)
     feed.enter()
     await door.send("t", pack([b"a"]))
     with pytest.raises(runnel.WouldDeadlock):
@@ -219,7 +223,7 @@ async def test_waiting_for_oneself_is_refused(broker: Broker, door: Door) -> Non
 
 async def test_it_waits_until_it_was_processed_if_asked(broker: Broker, door: Door) -> None:
     async with broker.subscribe("t") as subscription:
-        sent = door.send("t", pack([b"a"]), About(wait=True))
+        sent = door.send("t", pack([b"a"]), PublishDetails(wait=True))
         await read(subscription, 1)
         assert not sent.done()
         asking = asyncio.ensure_future(anext(subscription))
@@ -230,7 +234,7 @@ async def test_it_waits_until_it_was_processed_if_asked(broker: Broker, door: Do
 async def test_a_transaction_takes_batches_too(broker: Broker, door: Door) -> None:
     async with broker.transaction() as tx:
         one = door.intake.add(tx, "t", pack([b"a", b"b"]), None)
-        two = door.intake.add(tx, "u", pack([b"c"]), About(expected_offset=0))
+        two = door.intake.add(tx, "u", pack([b"c"]), PublishDetails(expected_offset=0))
     assert (offsets(one.span), offsets(two.span)) == ((0, 1), (0, 0))
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from runnel.broker import letters as subject
 from runnel.broker.broker import Broker
-from runnel.broker.folder_place import FolderPlace
-from runnel.core.journal_errors import DiskFull
+from runnel.broker.durable.folder import BrokerFolder
+from runnel.broker.group import dead_letter_publisher as subject
+from runnel.core.errors import DiskFull
 from runnel.journal.options import JournalOptions
 from runnel.testing import MemoryStorage
 from tests.patience import PATIENCE
@@ -18,7 +18,7 @@ OPTIONS = JournalOptions(segment_bytes=64 * 1024, min_free=0)
 
 
 def opened(path: Path, storage: MemoryStorage) -> Broker:
-    return Broker(folder=FolderPlace(path, OPTIONS, storage))
+    return Broker(folder=BrokerFolder(path, OPTIONS, storage))
 
 
 def used(storage: MemoryStorage) -> int:

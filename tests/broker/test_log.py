@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.broker.gathering import Stored
-from runnel.broker.log import CHUNK, KEEP_COUNT, Log
+from runnel.broker.topic.log import CHUNK, KEEP_COUNT, Log
+from runnel.broker.topic.pending_batch import DurableTopic
 from runnel.core.record import Meta
-from runnel.journal.gone import Reason
+from runnel.journal.format.removed_offsets import RemovalReason
 from runnel.testing.clock import START, JumpingClock
 from tests.broker.rig import make_log, make_timeline, put
 
@@ -175,9 +175,9 @@ def test_a_log_and_its_runs_say_what_they_are() -> None:
     log, timeline = make_log("orders"), make_timeline()
     put(timeline, log, b"a")
     assert repr(log) == "<Log 'orders' [0, 1)>"
-    assert repr(log.runs[0]) == "<Run 'orders' [0, open) from 0>"
+    assert repr(log.runs[0]) == "<LogRun 'orders' [0, open) from 0>"
     timeline.cool()
-    assert repr(log.runs[0]) == "<Run 'orders' [0, 1) from 0>"
+    assert repr(log.runs[0]) == "<LogRun 'orders' [0, 1) from 0>"
     assert str(log.position(5)) == "1:5"
 
 
@@ -187,7 +187,7 @@ def test_a_log_and_its_runs_say_what_they_are() -> None:
 def revived(**options: Any) -> Log:
     """The tail of a topic that has the records [3, 10) of 70 bytes on disk."""
     log = make_log(**options)
-    log.stored = Stored(1, 10)
+    log.stored = DurableTopic(1, 10)
     log.revive(3, 10, 70)
     return log
 
@@ -233,26 +233,26 @@ def test_what_is_held_stays_whatever_retention_says_unless_by_force() -> None:
     log = revived(retention_count=2)
     log.held = 7
     put(make_timeline(), log, *[b"x"] * 10)
-    assert (log.first, log.reason) == (7, Reason.COUNT)
-    log.begin_at(9, Reason.AGE)
-    assert (log.first, log.reason) == (7, Reason.COUNT)
-    log.begin_at(9, Reason.ASKED, force=True)
-    assert (log.first, log.reason) == (9, Reason.ASKED)
+    assert (log.first, log.reason) == (7, RemovalReason.COUNT)
+    log.begin_at(9, RemovalReason.AGE)
+    assert (log.first, log.reason) == (7, RemovalReason.COUNT)
+    log.begin_at(9, RemovalReason.ASKED, force=True)
+    assert (log.first, log.reason) == (9, RemovalReason.ASKED)
     log.held = None
-    assert (log.first, log.reason) == (18, Reason.COUNT)
+    assert (log.first, log.reason) == (18, RemovalReason.COUNT)
 
 
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"retention_count": 2}, Reason.COUNT),
-        ({"retention_bytes": 2}, Reason.BYTES),
-        ({"retention_age": 1}, Reason.AGE),
-        ({"retention_bytes": 2, "retention_count": 3}, Reason.BYTES),
-        ({"retention_bytes": 3, "retention_count": 2}, Reason.COUNT),
+        ({"retention_count": 2}, RemovalReason.COUNT),
+        ({"retention_bytes": 2}, RemovalReason.BYTES),
+        ({"retention_age": 1}, RemovalReason.AGE),
+        ({"retention_bytes": 2, "retention_count": 3}, RemovalReason.BYTES),
+        ({"retention_bytes": 3, "retention_count": 2}, RemovalReason.COUNT),
     ],
 )
-def test_it_knows_why_it_begins_where_it_does(options: dict[str, int], why: Reason) -> None:
+def test_it_knows_why_it_begins_where_it_does(options: dict[str, int], why: RemovalReason) -> None:
     log = revived(**options)
     put(make_timeline(), log, *[b"x"] * 10)
     log.trim(BEGIN + timedelta(seconds=60))

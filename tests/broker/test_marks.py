@@ -5,20 +5,19 @@ import asyncio
 import pytest
 
 from runnel.broker.bus import Bus
-from runnel.broker.marks import Marks
-from runnel.core.errors import InvalidOption
-from runnel.core.mark import ANYTHING, Mark
-from runnel.core.transaction_errors import MarkConflict
-from runnel.journal.entry import Kind
-from runnel.surface.clock import SystemClock
+from runnel.broker.tx.markers import Markers
+from runnel.core.errors import InvalidOption, MarkConflict
+from runnel.core.markers import ANYTHING, Marker
+from runnel.journal.format.entry import PartKind
+from runnel.runtime.clock import SystemClock
 
 
-def marks() -> Marks:
+def marks() -> Markers:
     return Bus(auto_create=True, clock=SystemClock()).marks
 
 
-def moved(name: str, value: int | str | None) -> list[Mark]:
-    return [Mark(name, value, ANYTHING)]
+def moved(name: str, value: int | str | None) -> list[Marker]:
+    return [Marker(name, value, ANYTHING)]
 
 
 def test_a_mark_on_its_way_counts_for_those_behind_it_and_is_not_read() -> None:
@@ -27,7 +26,7 @@ def test_a_mark_on_its_way_counts_for_those_behind_it_and_is_not_read() -> None:
     assert known.values == {}
     assert known.are_past(moved("m", 5))
     assert not known.are_past(moved("m", 6))
-    assert not known.are_past([Mark("m", 6, 5)])
+    assert not known.are_past([Marker("m", 6, 5)])
     known.land(flight)
     assert known.values == {"m": 5}
 
@@ -49,7 +48,7 @@ def test_a_mark_that_is_being_forgotten_is_not_there() -> None:
     known.land(known.hand_over(moved("m", 5)))
     flight = known.hand_over(moved("m", None))
     assert known.are_past(moved("m", None))
-    assert not known.are_past([Mark("m", "other", None)])
+    assert not known.are_past([Marker("m", "other", None)])
     known.land(flight)
     assert known.values == {}
 
@@ -72,17 +71,17 @@ def test_an_expectation_is_of_a_type_too() -> None:
     known = marks()
     known.land(known.hand_over(moved("m", "5")))
     with pytest.raises(MarkConflict):
-        known.are_past([Mark("m", "6", b"5")])
+        known.are_past([Marker("m", "6", b"5")])
     with pytest.raises(InvalidOption, match="another type"):
         known.are_past(moved("m", 6))
 
 
 def test_a_mark_is_one_part_of_an_entry() -> None:
-    (part,) = Marks.parts(moved("m", 5))
-    assert part.kind == Kind.MARK
+    (part,) = Markers.parts(moved("m", 5))
+    assert part.kind == PartKind.MARK
 
 
 def test_they_say_what_they_are() -> None:
     known = marks()
     known.hand_over(moved("m", 5))
-    assert repr(known) == "<Marks, 0 known, 1 on their way>"
+    assert repr(known) == "<Markers, 0 known, 1 on their way>"

@@ -11,14 +11,21 @@ from typing import Any
 import pytest
 
 from runnel.broker.broker import Broker
-from runnel.broker.gate import Entry
-from runnel.broker.gathering import Gathering
-from runnel.core.errors import BrokerClosed, InvalidOption, TooLarge, TopicDeleted, WouldDeadlock
-from runnel.core.journal_errors import DiskFull, NotWritten, OutcomeUnknown
+from runnel.broker.topic.pending_batch import PendingBatch
+from runnel.broker.topic.readers import Append
+from runnel.core.errors import (
+    BrokerClosed,
+    DiskFull,
+    InvalidOption,
+    NotWritten,
+    OutcomeUnknown,
+    SequenceGap,
+    TooLarge,
+    TopicDeleted,
+    WouldDeadlock,
+)
 from runnel.core.position import Position
-from runnel.core.transaction_errors import SequenceGap
-from runnel.journal.draft import WriteFailed
-from runnel.journal.entry import Kind
+from runnel.journal.format.entry import PartKind, WriteFailed
 from tests.broker.durable import ByHand, Disk, commits_of, entries, journal_of, log_of, open_on, turns, until
 
 FULL = DiskFull(0, 0)
@@ -37,21 +44,21 @@ async def broker(disk: Disk, tmp_path: Path) -> AsyncIterator[Broker]:
         yield opened
 
 
-def numbered(sequence: int, *values: bytes, producer: int = 7) -> Entry:
+def numbered(sequence: int, *values: bytes, producer: int = 7) -> Append:
     values = values or (b"x",)
-    entry = Entry(values, None, sum(map(len, values)))
+    entry = Append(values, None, sum(map(len, values)))
     entry.producer, entry.producer_sequence = producer, sequence
     return entry
 
 
 def sending(broker: Broker, topic: str, sequence: int, *values: bytes, producer: int = 7) -> asyncio.Task[Position]:
     """An entry with numbers, from wherever: over a network, say."""
-    once, log = broker._bus.publisher.once, broker.topic(topic)._resolve()
-    return asyncio.create_task(once.publish(log, numbered(sequence, *values, producer=producer)))
+    deduplicator, log = broker._bus.publisher.deduplicator, broker.topic(topic)._resolve()
+    return asyncio.create_task(deduplicator.publish(log, numbered(sequence, *values, producer=producer)))
 
 
 def following(broker: Broker) -> int | None:
-    return broker._bus.publisher.once.next(7)
+    return broker._bus.publisher.deduplicator.next(7)
 
 
 def end(broker: Broker, topic: str = "t") -> int:
@@ -61,7 +68,7 @@ def end(broker: Broker, topic: str = "t") -> int:
 def batches(broker: Broker) -> list[tuple[int, int]]:
     """The first offset and the count of each batch in the journal."""
     parts = [part for entry in entries(journal_of(broker)) for part in entry.parts]
-    return [(part.base, part.count) for part in parts if part.kind == Kind.BATCH]
+    return [(part.base, part.count) for part in parts if part.kind == PartKind.BATCH]
 
 
 # -- on its way -------------------------------------------------------------------------------------------------
@@ -199,14 +206,14 @@ async def test_a_producer_whose_first_publish_failed_may_begin_anywhere(broker: 
 async def test_a_batch_that_cannot_be_written_takes_along_what_is_numbered_behind_it(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packed = Gathering.pack
+    packed = PendingBatch.pack
 
-    def pack(one: Gathering) -> bytes:
+    def pack(one: PendingBatch) -> bytes:
         if b"bad" in one.values:
             raise TooLarge("a batch", 1, "max_raw", 0)
         return packed(one)
 
-    monkeypatch.setattr(Gathering, "pack", pack)
+    monkeypatch.setattr(PendingBatch, "pack", pack)
     before = sending(broker, "u", 0)
     await before
     tasks = [sending(broker, "t", 1, b"bad"), sending(broker, "u", 2)]
@@ -238,7 +245,7 @@ async def test_one_that_was_let_in_and_failed_in_the_same_turn_is_told(broker: B
         hand.round = 1
         hand.done(hand.put_in.pop(0), WriteFailed(0, 0, FULL))  # and so the record that was let in just now
         again = asyncio.create_task(broker.publish("u", b"2"))
-        broker._bus.publisher.append(log_of(broker, "t"), Entry((b"another",), None, 7))
+        broker._bus.publisher.append(log_of(broker, "t"), Append((b"another",), None, 7))
         await turns()
         while hand.put_in:
             hand.done(hand.put_in.pop(0))
@@ -308,7 +315,7 @@ async def test_one_that_waits_in_line_is_told_when_its_topic_goes(broker: Broker
         with pytest.raises(TopicDeleted):
             await tasks[1]
     assert following(broker) == 2
-    assert broker._bus.publisher.once._lines == {}
+    assert broker._bus.publisher.deduplicator._lines == {}
 
 
 async def test_nobody_waits_in_line_for_a_reader_that_he_himself_is(broker: Broker) -> None:
@@ -319,7 +326,7 @@ async def test_nobody_waits_in_line_for_a_reader_that_he_himself_is(broker: Brok
         head = sending(broker, "u", 2)
         await turns()
         with pytest.raises(WouldDeadlock) as caught:
-            await broker._bus.publisher.once.publish(log_of(broker, "t"), numbered(3))
+            await broker._bus.publisher.deduplicator.publish(log_of(broker, "t"), numbered(3))
         assert (caught.value.topic, caught.value.subscriber) == ("u", slow.label)
         assert (await anext(slow)).offset == 1
         assert (await anext(slow)).offset == 2
@@ -348,7 +355,7 @@ async def test_an_entry_has_numbers_or_a_message_id_and_not_both(broker: Broker)
     entry = numbered(0)
     entry.message_id = "m"
     with pytest.raises(InvalidOption, match="one or the other"):
-        await broker._bus.publisher.once.publish(log_of(broker, "t"), entry)
+        await broker._bus.publisher.deduplicator.publish(log_of(broker, "t"), entry)
     assert following(broker) is None
 
 
@@ -383,4 +390,4 @@ async def test_what_waits_for_the_journal_keeps_its_order(tmp_path: Path) -> Non
 async def test_it_says_how_much_it_remembers(broker: Broker) -> None:
     await sending(broker, "t", 0)
     await broker.publish("t", b"x", message_id="m")
-    assert repr(broker._bus.publisher.once) == "<Once, 1 producers, 1 message ids>"
+    assert repr(broker._bus.publisher.deduplicator) == "<Deduplicator, 1 producers, 1 message ids>"

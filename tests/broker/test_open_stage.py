@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from runnel.broker.open_stage import INLINE, Flight, OpenStage
-from runnel.core.stage import StageKey, name_of
-from runnel.core.transaction_errors import StageEnded
-from runnel.journal.stage_state import StageState
+from runnel.broker.durable.staging import INLINE_BYTES, OpenStage, PendingStageBatch
+from runnel.core.errors import StageEnded
+from runnel.core.stages import StageKey, stage_name
+from runnel.journal.format.ledger import StageState
 from tests.broker.rig import make_log
 
 
@@ -15,8 +15,8 @@ def stage(counts: list[int] | None = None, size: int = 0) -> OpenStage:
     return OpenStage(StageState(1, "w", 2, 3, 4, 5, 100, counts or [], size), make_log(), announced=True)
 
 
-def flight(one: OpenStage, body: bytes = b"batch", count: int = 2) -> Flight:
-    made = Flight(body, count, asyncio.get_running_loop().create_future())
+def flight(one: OpenStage, body: bytes = b"batch", count: int = 2) -> PendingStageBatch:
+    made = PendingStageBatch(body, count, asyncio.get_running_loop().create_future())
     one.flights.append(made)
     return made
 
@@ -46,8 +46,8 @@ async def test_a_stage_from_an_earlier_life_is_not_in_memory() -> None:
 
 
 def test_it_is_small_below_a_bound() -> None:
-    assert stage([1], INLINE - 1).is_small
-    assert not stage([1], INLINE).is_small
+    assert stage([1], INLINE_BYTES - 1).is_small
+    assert not stage([1], INLINE_BYTES).is_small
 
 
 async def test_settling_waits_for_all_that_is_on_its_way_and_hears_of_failures_too() -> None:
@@ -88,4 +88,4 @@ def test_it_says_why_it_takes_nothing() -> None:
     one.ended = "it was dropped"
     with pytest.raises(StageEnded, match="it was dropped") as over:
         one.check()
-    assert (over.value.stage, over.value.why) == (name_of(StageKey("w", 2, 3, 4)), "it was dropped")
+    assert (over.value.stage, over.value.why) == (stage_name(StageKey("w", 2, 3, 4)), "it was dropped")

@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.broker.broker import Broker
-from runnel.broker.cursor import DELETED, RETENTION, Taken
-from runnel.broker.pattern_cursor import PatternCursor
-from runnel.core.missed import Missed
-from runnel.core.record import Record
+from runnel.broker.read.cursor import DELETED, RETENTION, TakenSlices
+from runnel.broker.read.pattern_cursor import PatternCursor
+from runnel.core.record import MissedRange, Record
 from tests.broker.durable import Disk, damage, log_of, open_on, turns, until
 from tests.journal.cleaned import clean, journal_with_stages
 from tests.patience import PATIENCE
@@ -37,12 +36,12 @@ class Reading:
         self.cursor.wake = self._wake
         self._woken = asyncio.Event()
         self.found: list[Record[bytes]] = []
-        self.missed: list[Missed] = []
+        self.missed: list[MissedRange] = []
 
     def _wake(self) -> None:
         self._woken.set()
 
-    def take(self, limit: int) -> Taken | None:
+    def take(self, limit: int) -> TakenSlices | None:
         self._woken.clear()
         taken = self.cursor.take(limit)
         if taken is not None:
@@ -206,7 +205,7 @@ async def test_what_is_not_stored_and_gone_is_told_between_what_is_on_disk(broke
     for _ in range(5):
         await broker.publish("t", b"x" * 500)
     await reading.to_the_end()
-    assert reading.missed == [Missed(1, 3, 2, RETENTION)]
+    assert reading.missed == [MissedRange(1, 3, 2, RETENTION)]
     assert reading.of("t") == list(range(6))
     assert reading.of("m") == [2]
 
@@ -274,7 +273,7 @@ async def test_a_deleted_topic_in_memory_is_told(broker: Broker) -> None:
     reading = Reading(broker, "t")
     reading.cursor.collect()
     await broker.delete("t")
-    assert reading.take(1) == Taken([], Missed(0, 1, 1, DELETED))
+    assert reading.take(1) == TakenSlices([], MissedRange(0, 1, 1, DELETED))
 
 
 async def test_going_on_elsewhere_forgets_what_was_being_read(broker: Broker) -> None:

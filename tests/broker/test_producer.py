@@ -10,10 +10,9 @@ import pytest
 
 from runnel.broker.broker import Broker
 from runnel.broker.producer import HANDLES
-from runnel.core import producers
-from runnel.core.errors import InvalidName, NotSupported
-from runnel.core.journal_errors import DiskFull, JournalFailed, NotWritten, OutcomeUnknown
-from runnel.testing.power import MemoryStorage
+from runnel.core import deduplication
+from runnel.core.errors import DiskFull, InvalidName, JournalFailed, NotSupported, NotWritten, OutcomeUnknown
+from runnel.testing.memory_storage import MemoryStorage
 from tests.broker.durable import Disk, entries, journal_of, open_on, turns
 
 VALUES = [b"0", b"1", b"2"]
@@ -131,7 +130,7 @@ async def test_the_batch_of_a_producer_says_who_it_is(tmp_path: Path) -> None:
 async def test_a_producer_that_all_others_pushed_out_goes_on_with_its_own_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producers, "MAX_PRODUCERS", 2)
+    monkeypatch.setattr(deduplication, "MAX_PRODUCERS", 2)
     disk = Disk()
     async with open_on(disk, tmp_path) as broker:
         ours = broker.producer("ours")

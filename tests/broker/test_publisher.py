@@ -8,20 +8,20 @@ import pytest
 
 import runnel
 from runnel.broker.broker import Broker
-from runnel.broker.gate import Entry
-from runnel.core.codec import Codec
+from runnel.broker.topic.readers import Append
 from runnel.core.errors import InvalidOption, ValidationFailed, WouldDeadlock
+from runnel.core.schema import Codec
 from runnel.testing.clock import START, JumpingClock
 
 NOTHING: tuple[Any, ...] = (None, None, None, None, 0, None)
 
 
-def one(broker: Broker, value: object, **changed: Any) -> Entry:
+def one(broker: Broker, value: object, **changed: Any) -> Append:
     options = {"key": None, "headers": None, "delay": None, "expires": None, "priority": 0, "message_id": None}
     return broker._bus.publisher.one("t", changed.pop("codec", None), value, *(options | changed).values())
 
 
-def many(broker: Broker, values: list[object], keys: list[object] | None = None, **changed: Any) -> Entry:
+def many(broker: Broker, values: list[object], keys: list[object] | None = None, **changed: Any) -> Append:
     options = {"headers": None, "delay": None, "expires": None, "priority": 0}
     return broker._bus.publisher.many("t", changed.pop("codec", None), values, keys, *(options | changed).values())
 
@@ -123,7 +123,7 @@ async def test_only_ones_own_task_can_deadlock() -> None:
         log, entry = broker._bus.catalog.logs["t"], one(broker, b"x")
         with pytest.raises(WouldDeadlock):
             broker._bus.publisher.queue(log, entry, asyncio.current_task())
-        assert not log.gate or not log.gate.blocked
+        assert not log.topic_readers or not log.topic_readers.blocked
         waiting = broker._bus.publisher.queue(log, entry, None)
         assert not waiting.done()
         waiting.cancel()

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from runnel.broker.broker import Broker
-from runnel.broker.reader import Reader, SubscribeOptions
-from runnel.broker.subscription import Subscription
+from runnel.broker.read.subscription import SubscribeOptions, Subscription, SubscriptionReader
 from runnel.core.errors import InvalidName, InvalidOption, InvalidPattern
 from runnel.core.position import Position
 
@@ -24,18 +23,18 @@ from runnel.core.position import Position
 )
 def test_options_are_checked_before_anything_happens(options: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
-        Reader(Broker()._bus, "t", SubscribeOptions(**options))
+        SubscriptionReader(Broker()._bus, "t", SubscribeOptions(**options))
 
 
 def test_a_wrong_pattern_is_refused() -> None:
     with pytest.raises(InvalidPattern):
-        Reader(Broker()._bus, "t.>.x", SubscribeOptions())
+        SubscriptionReader(Broker()._bus, "t.>.x", SubscribeOptions())
 
 
 def test_a_label_is_the_name_or_a_number_of_its_own() -> None:
     broker = Broker()
-    assert Reader(broker._bus, "t", SubscribeOptions(name="billing")).label == "billing"
-    labels = {Reader(broker._bus, "t", SubscribeOptions()).label for _ in range(3)}
+    assert SubscriptionReader(broker._bus, "t", SubscribeOptions(name="billing")).label == "billing"
+    labels = {SubscriptionReader(broker._bus, "t", SubscribeOptions()).label for _ in range(3)}
     assert len(labels) == 3
     assert all(label.startswith("t#") for label in labels)
 
@@ -74,6 +73,6 @@ async def test_a_name_is_free_again_after_a_start_that_failed() -> None:
 
 async def test_leaving_what_was_never_entered_is_harmless() -> None:
     async with Broker() as broker:
-        reader = Reader(broker._bus, "t", SubscribeOptions(name="n"))
+        reader = SubscriptionReader(broker._bus, "t", SubscribeOptions(name="n"))
         reader.leave(Subscription(reader, None))
         assert broker._bus.positions == {}

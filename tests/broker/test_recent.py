@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 import runnel
-from runnel.broker.recent import Recent
-from runnel.journal.found import Found, Lost, Parsed
+from runnel.broker.durable.store import ChunkCache
+from runnel.journal.read.segment_reader import FoundBatch, LostRange, ParsedChunk
 from tests.contract.reading import read
 
 
-def parsed(size: int, *more: Any) -> Parsed:
-    return Parsed([Found(1, 0, 9, 0, 0, bytes(size)), *more], 100, 10)
+def parsed(size: int, *more: Any) -> ParsedChunk:
+    return ParsedChunk([FoundBatch(1, 0, 9, 0, 0, bytes(size)), *more], 100, 10)
 
 
 def test_what_was_kept_is_found_until_there_is_too_much() -> None:
-    recent = Recent(limit=250)
+    recent = ChunkCache(limit=250)
     for at in range(3):
         recent.keep((7, at, 1, 0), parsed(100))
     assert recent.find((7, 0, 1, 0)) is None
@@ -26,7 +26,7 @@ def test_what_was_kept_is_found_until_there_is_too_much() -> None:
 
 
 def test_what_is_used_stays() -> None:
-    recent = Recent(limit=250)
+    recent = ChunkCache(limit=250)
     recent.keep((7, 0, 1, 0), parsed(100))
     recent.keep((7, 1, 1, 0), parsed(100))
     recent.find((7, 0, 1, 0))
@@ -36,7 +36,7 @@ def test_what_is_used_stays() -> None:
 
 
 def test_one_chunk_is_kept_however_large() -> None:
-    recent = Recent(limit=10)
+    recent = ChunkCache(limit=10)
     recent.keep((7, 0, 1, 0), parsed(100))
     assert recent.find((7, 0, 1, 0)) is not None
     recent.clear()
@@ -44,9 +44,9 @@ def test_one_chunk_is_kept_however_large() -> None:
 
 
 def test_damage_and_nothing_are_looked_at_anew() -> None:
-    recent = Recent()
-    recent.keep((7, 0, 1, 0), parsed(100, Lost(5, 6, "damaged")))
-    recent.keep((7, 1, 1, 0), Parsed([], 100, 10))
+    recent = ChunkCache()
+    recent.keep((7, 0, 1, 0), parsed(100, LostRange(5, 6, "damaged")))
+    recent.keep((7, 1, 1, 0), ParsedChunk([], 100, 10))
     assert len(recent) == 0
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import runnel
-from runnel.broker import retaining
 from runnel.broker.broker import Broker
-from runnel.broker.retaining import Retaining
-from runnel.journal.entry import Kind, Part
-from runnel.journal.gone import Gone, Reason
+from runnel.broker.durable import retention
+from runnel.broker.durable.retention import TopicRetention
+from runnel.journal.format.entry import Part, PartKind
+from runnel.journal.format.removed_offsets import RemovalReason, RemovedRange
 from runnel.testing import JumpingClock
 from tests.broker.durable import Disk, entries, journal_of, log_of, open_on, turns, until
 from tests.patience import PATIENCE
@@ -33,18 +33,18 @@ def clock() -> JumpingClock:
     return JumpingClock()
 
 
-def retaining_of(broker: Broker) -> Retaining:
+def retaining_of(broker: Broker) -> TopicRetention:
     assert broker._bus.store is not None
-    return broker._bus.store.retaining
+    return broker._bus.store.retention
 
 
 def trims(broker: Broker) -> list[Part]:
-    return [part for one in entries(journal_of(broker)) for part in one.parts if part.kind == Kind.TRIM]
+    return [part for one in entries(journal_of(broker)) for part in one.parts if part.kind == PartKind.TRIM]
 
 
-def gone(broker: Broker, topic: str) -> list[tuple[int, int, Reason]]:
+def gone(broker: Broker, topic: str) -> list[tuple[int, int, RemovalReason]]:
     (found,) = (one for one in journal_of(broker).ledger.topics.values() if one.name == topic)
-    return [(one.first, one.end, Reason(one.reason)) for one in found.gone]
+    return [(one.first, one.end, RemovalReason(one.reason)) for one in found.gone]
 
 
 async def published(broker: Broker, topic: str, values: Iterable[bytes]) -> None:
@@ -80,7 +80,7 @@ async def test_a_topic_on_disk_that_nobody_publishes_to_grows_old_to_the_batch(
         await clock.advance(10)
         await known(broker, "t", 20)
         assert log.first == 20
-        assert gone(broker, "t") == [(0, 20, Reason.AGE)]
+        assert gone(broker, "t") == [(0, 20, RemovalReason.AGE)]
 
 
 async def test_what_grew_old_while_nobody_had_the_folder_open_goes_when_it_is_opened(
@@ -159,7 +159,7 @@ async def test_a_disk_that_cannot_be_read_is_asked_again_later(
         await clock.advance(2)
         await until(lambda: "could not be looked up" in caplog.text)
         assert log_of(broker, "t").first == 0
-        await clock.advance(retaining.TELL)
+        await clock.advance(retention.TELL)
         await known(broker, "t", 5)
 
 
@@ -181,7 +181,7 @@ async def test_a_topic_on_disk_never_holds_much_more_than_its_limit_nor_less(dis
                 assert held >= 190_000
         assert largest <= 200_000 + slack + 3000
         await known(broker, "t", log.first)
-        assert {reason for _, _, reason in gone(broker, "t")} == {Reason.BYTES}
+        assert {reason for _, _, reason in gone(broker, "t")} == {RemovalReason.BYTES}
 
 
 async def test_bytes_of_an_earlier_life_count(disk: Disk, tmp_path: Path) -> None:
@@ -214,12 +214,12 @@ async def test_a_count_holds_at_once_and_is_written_within_a_minute(
         await broker.topic("t", retention_count=3).declare()
         await published(broker, "t", [b"x"] * 10)
         assert (log_of(broker, "t").first, trims(broker)) == (7, [])
-        await clock.advance(retaining.TELL)
+        await clock.advance(retention.TELL)
         await known(broker, "t", 7)
-        assert gone(broker, "t") == [(0, 7, Reason.COUNT)]
+        assert gone(broker, "t") == [(0, 7, RemovalReason.COUNT)]
         told = journal_of(broker).ledger.topics[1].gone
-        assert told == [Gone(0, 7, Reason.COUNT, int(clock.time() * 1e6))]
-        await clock.advance(10 * retaining.TELL)
+        assert told == [RemovedRange(0, 7, RemovalReason.COUNT, int(clock.time() * 1e6))]
+        await clock.advance(10 * retention.TELL)
         await broker._bus.flushed()
         assert len(trims(broker)) == 1, "nothing is news"
 
@@ -229,13 +229,13 @@ async def test_what_is_not_written_yet_is_when_the_broker_closes(disk: Disk, tmp
         await broker.topic("t", retention_count=3).declare()
         await published(broker, "t", [b"x"] * 10)
     async with open_on(disk, tmp_path) as broker:
-        assert gone(broker, "t") == [(0, 7, Reason.COUNT)]
+        assert gone(broker, "t") == [(0, 7, RemovalReason.COUNT)]
 
 
 async def test_a_sealed_segment_has_all_that_moved_written_a_few_topics_a_turn(
     disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retaining, "PER_TURN", 4)
+    monkeypatch.setattr(retention, "PER_TURN", 4)
     async with open_on(disk, tmp_path) as broker:
         for number in range(20):
             await broker.topic(f"t.{number}", retention_count=1).declare()
@@ -287,7 +287,7 @@ async def test_closing_while_a_look_is_under_way_hangs_nobody(disk: Disk, tmp_pa
         await disk.reached()
         asyncio.get_running_loop().call_later(0.01, disk.go_on)  # the loop is blocked while the broker closes
         disk.go_on()
-    assert broker._bus.home.closed
+    assert broker._bus.loop_owner.closed
 
 
 async def test_a_topic_without_retention_keeps_everything(disk: Disk, tmp_path: Path, clock: JumpingClock) -> None:

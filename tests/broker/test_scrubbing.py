@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from runnel.broker import scrubbing
 from runnel.broker.broker import Broker
-from runnel.broker.scrubbing import Scrubber
-from runnel.journal.scrub import Scrub
-from runnel.testing.power import MemoryStorage
+from runnel.broker.durable import scrubber
+from runnel.broker.durable.scrubber import Scrubber
+from runnel.journal.check.scrub import Scrub
+from runnel.testing.memory_storage import MemoryStorage
 from tests.broker.durable import Disk, journal_of, open_on, until
 
 
@@ -23,8 +23,8 @@ def disk() -> Disk:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrubbing, "BYTES_PER_SECOND", 1 << 40)
-    monkeypatch.setattr(scrubbing, "REST", 0.0)
+    monkeypatch.setattr(scrubber, "BYTES_PER_SECOND", 1 << 40)
+    monkeypatch.setattr(scrubber, "REST", 0.0)
 
 
 def scrubber_of(broker: Broker) -> Scrubber:
@@ -65,10 +65,10 @@ async def test_it_rests_long_enough_that_the_disk_and_the_processor_are_free(dis
     await life(disk, tmp_path)
     async with open_on(disk, tmp_path, scrub_interval=0) as broker:
         journal = journal_of(broker)
-        scrubber = Scrubber(journal, "here")
-        scrubber.scrub._due = dict.fromkeys(scrubber.scrub._due, 0.0)
-        assert scrubber._step() >= 64 / scrubbing.BYTES_PER_SECOND
-        assert scrubber.scrub.bytes > 0
+        one = Scrubber(journal, "here")
+        one.scrub._due = dict.fromkeys(one.scrub._due, 0.0)
+        assert one._step() >= 64 / scrubber.BYTES_PER_SECOND
+        assert one.scrub.bytes > 0
 
 
 async def test_without_an_interval_nothing_is_read(disk: Disk, tmp_path: Path, quick: None) -> None:
@@ -82,8 +82,8 @@ async def test_without_an_interval_nothing_is_read(disk: Disk, tmp_path: Path, q
 
 async def test_nothing_due_is_looked_for_again_within_the_hour(disk: Disk, tmp_path: Path) -> None:
     async with open_on(disk, tmp_path) as broker:
-        scrubber = Scrubber(journal_of(broker), "here")
-        assert scrubber._step() == scrubbing.LONGEST
+        one = Scrubber(journal_of(broker), "here")
+        assert one._step() == scrubber.LONGEST
 
 
 async def test_closing_ends_the_thread_at_once(disk: Disk, tmp_path: Path) -> None:

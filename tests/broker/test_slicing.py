@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runnel.broker import slicing
-from runnel.broker.log import Log
-from runnel.broker.slicing import SLICE, slices
+from runnel.broker.read import catch_up
+from runnel.broker.read.catch_up import SLICE, slices
+from runnel.broker.topic.log import Log
 from runnel.core.batch import PackedSlice, Slice
-from runnel.core.packing import pack, unpack
+from runnel.core.batch_format import pack, unpack
 from runnel.core.record import Meta
-from runnel.journal.found import Found, Lost, Staged
-from runnel.journal.history import History
-from runnel.journal.merged import Run
+from runnel.journal.format.merged_batch import RecordRun
+from runnel.journal.read.journal_reader import JournalReader
+from runnel.journal.read.segment_reader import FoundBatch, LostRange, StageCommit
 from tests.broker.rig import make_log
 from tests.journal.cleaned import Block, Rec, block_lists, cleaned
 
@@ -29,9 +29,11 @@ def logs() -> dict[int, Log]:
     return {topic: make_log(name) for name, topic in NAMES.items()}
 
 
-def found_in(blocks: list[Block], topics: tuple[int, ...], *, by_sequence: bool) -> list[Found | Staged | Lost]:
+def found_in(
+    blocks: list[Block], topics: tuple[int, ...], *, by_sequence: bool
+) -> list[FoundBatch | StageCommit | LostRange]:
     """What a cleaned segment of these blocks holds."""
-    history, items, position = History([cleaned(blocks)]), list[Found | Staged | Lost](), 0
+    history, items, position = JournalReader([cleaned(blocks)]), list[FoundBatch | StageCommit | LostRange](), 0
     plan = history.plan_sequence(0) if by_sequence else history.plan(topics[0], 0)
     while plan is not None:
         parsed = history.parse(plan, history.fetch(plan), topics, by_sequence=by_sequence)
@@ -68,7 +70,7 @@ def test_a_batch_is_decoded_once_and_when_its_first_record_is_asked_for() -> Non
     blocks = [[Rec(1 + at % 2, at // 2, at, 1, b"x") for at in range(20)]]
     items = found_in(blocks, TOPICS, by_sequence=True)
     assert len(items) == 20
-    with mock.patch.object(slicing, "unpack", wraps=unpack) as decoding:
+    with mock.patch.object(catch_up, "unpack", wraps=unpack) as decoding:
         made = slices(items, logs(), by_sequence=True)
         assert decoding.call_count == 0
         next(made)
@@ -79,7 +81,7 @@ def test_a_batch_is_decoded_once_and_when_its_first_record_is_asked_for() -> Non
 
 def test_a_long_run_comes_in_slices_that_are_not_too_long() -> None:
     count = 3 * SLICE + 5
-    item = Found(1, 0, count - 1, 0, 0, pack([b"x"] * count), [Run(0, 0, 0, count)])
+    item = FoundBatch(1, 0, count - 1, 0, 0, pack([b"x"] * count), [RecordRun(0, 0, 0, count)])
     made = [one for one in slices([item], logs(), by_sequence=False) if isinstance(one, Slice)]
     assert [len(one) for one in made] == [SLICE, SLICE, SLICE, 5]
     assert [one.start for one in made] == [0, SLICE, 2 * SLICE, 3 * SLICE]
@@ -88,25 +90,25 @@ def test_a_long_run_comes_in_slices_that_are_not_too_long() -> None:
 @pytest.mark.parametrize("by_sequence", [True, False])
 def test_a_merged_batch_that_cannot_be_decoded_is_lost_run_by_run(by_sequence: bool) -> None:
     bad = pack([b"x"] * 3)[:48] + b"\xff" * 8
-    runs = [Run(5, 50, 0, 2), Run(9, 60, 0, 1)]
-    good = Found(1, 10, 10, 61, 0, pack([b"y"]))
-    made = list(slices([Found(1, 5, 9, 50, 0, bad, runs), good], logs(), by_sequence=by_sequence))
-    lost = [(one.first, one.end) for one in made if isinstance(one, Lost)]
+    runs = [RecordRun(5, 50, 0, 2), RecordRun(9, 60, 0, 1)]
+    good = FoundBatch(1, 10, 10, 61, 0, pack([b"y"]))
+    made = list(slices([FoundBatch(1, 5, 9, 50, 0, bad, runs), good], logs(), by_sequence=by_sequence))
+    lost = [(one.first, one.end) for one in made if isinstance(one, LostRange)]
     assert lost == ([(50, 52), (60, 61)] if by_sequence else [(5, 7), (9, 10)])
     assert isinstance(made[-1], Slice)
 
 
 def test_what_was_staged_is_handed_on_between_slices() -> None:
-    staged = Staged(1, 1, 3, 1, 0, 7, (3,))
-    one, two = Found(1, 0, 0, 0, 0, pack([b"a"])), Found(1, 4, 4, 4, 0, pack([b"b"]))
+    staged = StageCommit(1, 1, 3, 1, 0, 7, (3,))
+    one, two = FoundBatch(1, 0, 0, 0, 0, pack([b"a"])), FoundBatch(1, 4, 4, 4, 0, pack([b"b"]))
     made = list(slices([one, staged, two], logs(), by_sequence=False))
-    assert [type(item) for item in made] == [Slice, Staged, Slice]
+    assert [type(item) for item in made] == [Slice, StageCommit, Slice]
 
 
 def test_plain_and_merged_batches_that_go_on_become_one_slice() -> None:
-    one = Found(1, 0, 1, 0, 0, pack([b"a", b"b"]))
-    two = Found(1, 2, 4, 2, 0, pack([b"c", b"d", b"e"]), [Run(2, 2, 0, 2), Run(4, 9, 1, 1)])
-    three = Found(1, 5, 5, 10, 1, pack([b"f"]))
+    one = FoundBatch(1, 0, 1, 0, 0, pack([b"a", b"b"]))
+    two = FoundBatch(1, 2, 4, 2, 0, pack([b"c", b"d", b"e"]), [RecordRun(2, 2, 0, 2), RecordRun(4, 9, 1, 1)])
+    three = FoundBatch(1, 5, 5, 10, 1, pack([b"f"]))
     (whole,) = slices([one, two, three], logs(), by_sequence=False)
     assert isinstance(whole, Slice)
     assert whole.values == (b"a", b"b", b"c", b"d", b"e", b"f")
@@ -119,7 +121,7 @@ def test_plain_and_merged_batches_that_go_on_become_one_slice() -> None:
 
 @pytest.mark.parametrize("by_sequence", [True, False])
 def test_a_batch_with_holes_becomes_slices_without(by_sequence: bool) -> None:
-    item = Found(1, 10, 15, 50, 0, pack([b"a", b"b", b"c", b"d"], deltas=[0, 1, 4, 5]))
+    item = FoundBatch(1, 10, 15, 50, 0, pack([b"a", b"b", b"c", b"d"], deltas=[0, 1, 4, 5]))
     made = [one for one in slices([item], logs(), by_sequence=by_sequence) if isinstance(one, Slice)]
     assert [(one.start, one.sequence, one.values) for one in made] == [(10, 50, (b"a", b"b")), (14, 54, (b"c", b"d"))]
 
@@ -127,12 +129,12 @@ def test_a_batch_with_holes_becomes_slices_without(by_sequence: bool) -> None:
 def test_batches_of_values_alone_stay_packed_for_those_who_send_them_on_and_are_not_cut() -> None:
     count, key = SLICE // 2 - 10, Meta(b"k")
     bodies = [pack([b"v"] * count), pack([b"w"] * count), pack([b"x"] * count), pack([b"y"], [key]), pack([b"z"])]
-    items, at = list[Found | Staged | Lost](), 0
+    items, at = list[FoundBatch | StageCommit | LostRange](), 0
     for body in bodies:
         size = len(unpack(body))
-        items.append(Found(1, at, at + size - 1, 100 + at, 5, body))
+        items.append(FoundBatch(1, at, at + size - 1, 100 + at, 5, body))
         at += size
-    with mock.patch.object(slicing, "unpack", wraps=unpack) as decoding:
+    with mock.patch.object(catch_up, "unpack", wraps=unpack) as decoding:
         made = [one for one in slices(items, logs(), by_sequence=False, packed=True) if isinstance(one, Slice)]
     assert decoding.call_count == 1  # of the one with a key
     assert [type(one) for one in made] == [PackedSlice, PackedSlice, Slice, PackedSlice]
@@ -143,12 +145,12 @@ def test_batches_of_values_alone_stay_packed_for_those_who_send_them_on_and_are_
 
 
 def test_a_batch_that_does_not_have_as_many_records_as_its_entry_says_is_looked_into() -> None:
-    items = [Found(1, 0, 5, 100, 5, pack([b"v"] * 3))]
+    items = [FoundBatch(1, 0, 5, 100, 5, pack([b"v"] * 3))]
     (one,) = slices(items, logs(), by_sequence=False, packed=True)
     assert type(one) is Slice
 
 
 def test_a_packed_batch_whose_header_makes_no_sense_is_lost() -> None:
-    items = [Found(1, 0, 2, 100, 5, b"x" * 60)]
+    items = [FoundBatch(1, 0, 2, 100, 5, b"x" * 60)]
     (one,) = slices(items, logs(), by_sequence=False, packed=True)
-    assert isinstance(one, Lost)
+    assert isinstance(one, LostRange)

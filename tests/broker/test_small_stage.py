@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.broker.open_stage import OpenStage
-from runnel.broker.small_stage import entry_of, read_back
-from runnel.core.packing import pack, unpack
+from runnel.broker.durable.staging import OpenStage, append_of_stage, read_stage
+from runnel.core.batch_format import pack, unpack
+from runnel.core.errors import StageEnded
 from runnel.core.record import Meta
-from runnel.core.transaction_errors import StageEnded
-from runnel.journal.stage_state import StageState
+from runnel.journal.format.ledger import StageState
 from tests.broker.durable import Disk, journal_of, open_on
 from tests.broker.rig import make_log
 
@@ -29,7 +28,7 @@ def stage(*bodies: bytes, counts: list[int]) -> OpenStage:
 @given(BATCHES)
 def test_all_records_come_in_order_with_what_they_carry(batches: list[list[tuple[bytes, Meta | None]]]) -> None:
     bodies = [pack([value for value, _ in batch], [meta for _, meta in batch]) for batch in batches]
-    entry = entry_of(stage(*bodies, counts=[len(batch) for batch in batches]))
+    entry = append_of_stage(stage(*bodies, counts=[len(batch) for batch in batches]))
     assert entry is not None
     expected = [record for batch in batches for record in batch]
     assert list(zip(entry.values, entry.metas or [None] * len(entry.values), strict=True)) == expected
@@ -39,19 +38,19 @@ def test_all_records_come_in_order_with_what_they_carry(batches: list[list[tuple
 
 
 def test_what_is_not_in_memory_or_only_half_of_it_is_no_entry() -> None:
-    assert entry_of(stage(counts=[])) is None
-    assert entry_of(stage(pack([b"x"]), counts=[1, 1])) is None
+    assert append_of_stage(stage(counts=[])) is None
+    assert append_of_stage(stage(pack([b"x"]), counts=[1, 1])) is None
     gone = stage(counts=[1])
     gone.kept = None
-    assert entry_of(gone) is None
+    assert append_of_stage(gone) is None
     large = pack([b"x" * 100], compression="zstd")
-    assert entry_of(stage(large, counts=[1]), len(large)) is None  # in memory it is not that small
-    assert entry_of(stage(large, counts=[1]), 200) is not None
+    assert append_of_stage(stage(large, counts=[1]), len(large)) is None  # in memory it is not that small
+    assert append_of_stage(stage(large, counts=[1]), 200) is not None
 
 
 def test_a_batch_that_does_not_decode_is_told() -> None:
     with pytest.raises(StageEnded, match="cannot be read any more"):
-        entry_of(stage(pack([b"x"])[:-1], counts=[1]))
+        append_of_stage(stage(pack([b"x"])[:-1], counts=[1]))
 
 
 async def test_batches_are_read_again_from_wherever_they_lie(tmp_path: Path) -> None:
@@ -64,9 +63,9 @@ async def test_batches_are_read_again_from_wherever_they_lie(tmp_path: Path) -> 
         journal = journal_of(broker)
         assert len(journal.manifest.segments) > 3
         state = journal.ledger.stages[1]
-        assert [unpack(body).values for body in read_back(journal, state)] == [
+        assert [unpack(body).values for body in read_stage(journal, state)] == [
             (b"%d" % number * 400,) for number in range(30)
         ]
         missing = StageState(1, "w", 1, 0, 0, 1, 0, [1] * 31)
         with pytest.raises(OSError, match="batch 30 of 31 is missing or damaged"):
-            read_back(journal, missing)
+            read_stage(journal, missing)

@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.broker.stage_arrival import Arrival
-from runnel.core.packing import JSON, Unpacked, pack, unpack
+from runnel.broker.tx.stage import PackedStageWrite
+from runnel.core.batch_format import JSON, UnpackedBatch, pack, unpack
 from runnel.core.record import Meta
 
 METAS = st.builds(
@@ -20,21 +20,21 @@ METAS = st.builds(
 RECORDS = st.lists(st.tuples(st.binary(max_size=60), METAS), min_size=1, max_size=40)
 
 
-def pieces(data: bytes, at: int = 0, piece: int = 1 << 20) -> list[Unpacked]:
-    arrival = Arrival(data, unpack(data))
+def pieces(data: bytes, at: int = 0, piece: int = 1 << 20) -> list[UnpackedBatch]:
+    arrival = PackedStageWrite(data, unpack(data))
     arrival.at, arrival.piece = at, piece
     found = [(unpack(one.pack()), one.count) for one in arrival]
     assert [len(batch) for batch, _ in found] == [count for _, count in found]
     return [batch for batch, _ in found]
 
 
-def said(batch: Unpacked) -> list[Any]:
+def said(batch: UnpackedBatch) -> list[Any]:
     return [(value, batch.metas.get(at)) for at, value in enumerate(batch.values)]
 
 
 def test_one_that_fits_goes_on_in_the_very_bytes_that_it_came_in() -> None:
     data = pack([b"a", b"b"])
-    (found,) = Arrival(data, unpack(data))
+    (found,) = PackedStageWrite(data, unpack(data))
     assert found.pack() is data
     assert found.count == 2
 
@@ -67,7 +67,7 @@ def test_pieces_are_about_as_large_as_they_may_be() -> None:
 
 def test_how_large_a_piece_may_be_can_change_on_the_way() -> None:
     data = pack([bytes(100)] * 100)
-    arrival = Arrival(data, unpack(data))
+    arrival = PackedStageWrite(data, unpack(data))
     arrival.piece = 2000
     found = iter(arrival)
     first = next(found)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from runnel.broker.broker import Broker
-from runnel.broker.stage_cutting import PIECE, SMALL_PIECE, Cut
-from runnel.core.codec import Codec
+from runnel.broker.tx.stage import SMALL_STAGE_BATCH_BYTES, STAGE_BATCH_BYTES, StageWrite
 from runnel.core.errors import InvalidOption, InvalidValue, TooLarge, ValidationFailed
 from runnel.core.publishing import MAX_RECORD_BYTES
+from runnel.core.schema import Codec
 from tests.broker.durable import Disk, log_of, open_on
 
 
@@ -21,9 +21,9 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
         yield opened
 
 
-def cut(broker: Broker, values: Any, keys: Any = None, **options: Any) -> Cut:
+def cut(broker: Broker, values: Any, keys: Any = None, **options: Any) -> StageWrite:
     chosen = {"headers": None, "delay": None, "expires": None, "priority": 0} | options
-    return Cut(broker._bus, log_of(broker, "t"), None, values, keys, **chosen)
+    return StageWrite(broker._bus, log_of(broker, "t"), None, values, keys, **chosen)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def cut(broker: Broker, values: Any, keys: Any = None, **options: Any) -> Cut:
     [
         [10] * 300_000,
         [5_000] * 1_000,
-        [PIECE - 1, 2, 1, PIECE + 1, 10, PIECE],
+        [STAGE_BATCH_BYTES - 1, 2, 1, STAGE_BATCH_BYTES + 1, 10, STAGE_BATCH_BYTES],
         [10] * 5_000 + [400_000] * 8 + [10] * 5_000,
         [],
         [0, 0],
@@ -41,8 +41,8 @@ async def test_every_value_comes_once_and_no_piece_is_too_large(broker: Broker, 
     values = [bytes(size) for size in sizes]
     pieces = list(cut(broker, values))
     assert [value for piece in pieces for value in piece.values] == values
-    assert all(piece.weight <= PIECE or piece.count == 1 for piece in pieces)
-    assert len(pieces) <= 2 + 3 * sum(sizes) // PIECE + sum(size > PIECE // 2 for size in sizes)
+    assert all(piece.weight <= STAGE_BATCH_BYTES or piece.count == 1 for piece in pieces)
+    assert len(pieces) <= 2 + 3 * sum(sizes) // STAGE_BATCH_BYTES + sum(size > STAGE_BATCH_BYTES // 2 for size in sizes)
 
 
 async def test_it_begins_where_it_is_told_and_pieces_may_become_smaller(broker: Broker) -> None:
@@ -52,8 +52,8 @@ async def test_it_begins_where_it_is_told_and_pieces_may_become_smaller(broker: 
     found: list[bytes] = []
     for number, piece in enumerate(one):
         found += piece.values
-        one.piece = SMALL_PIECE
-        assert number == 0 or piece.weight <= SMALL_PIECE
+        one.piece = SMALL_STAGE_BATCH_BYTES
+        assert number == 0 or piece.weight <= SMALL_STAGE_BATCH_BYTES
     assert found == values[50_000:]
 
 
@@ -63,7 +63,7 @@ async def test_keys_and_all_else_that_a_record_carries_count_too(broker: Broker)
     metas = [meta for piece in pieces for meta in piece.metas or ()]
     assert [meta.key for meta in metas if meta is not None] == keys
     assert {(meta.priority, meta.headers["h"]) for meta in metas if meta is not None} == {(3, "1")}
-    assert all(piece.weight <= PIECE for piece in pieces)
+    assert all(piece.weight <= STAGE_BATCH_BYTES for piece in pieces)
     assert len(pieces) >= 4
 
 

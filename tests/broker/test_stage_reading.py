@@ -7,19 +7,17 @@ from pathlib import Path
 import pytest
 
 from runnel.broker.broker import Broker
-from runnel.broker.catch_up import END
-from runnel.broker.stage_reading import StageReading
+from runnel.broker.read.catch_up import END, StagedReader
 from runnel.core.batch import Slice
-from runnel.core.packing import pack
+from runnel.core.batch_format import pack
 from runnel.core.record import Record
-from runnel.journal.entry import STAGE_TOPIC
-from runnel.journal.extract import Extract
-from runnel.journal.found import Lost, Staged
-from runnel.journal.history import History
-from runnel.journal.parts import stage_commit_part, stage_part, staged_part
-from runnel.journal.stage_state import StageState
-from runnel.journal.swap import read_whole
-from runnel.testing.power import MemoryStorage
+from runnel.journal.format.atomic_file import read_whole
+from runnel.journal.format.entry import STAGE_TOPIC
+from runnel.journal.format.ledger import StageState, stage_commit_part, stage_part, staged_part
+from runnel.journal.read.inspection import RecordExtract
+from runnel.journal.read.journal_reader import JournalReader
+from runnel.journal.read.segment_reader import LostRange, StageCommit
+from runnel.testing.memory_storage import MemoryStorage
 from tests.broker.durable import Disk, journal_of, log_of, open_on
 from tests.broker.test_catch_up import Reading
 from tests.journal.cleaned import clean, journal_with_stages
@@ -43,15 +41,17 @@ def storages() -> list[MemoryStorage]:
 def every(broker: Broker) -> list[Place]:
     """All records, in order, as other parts of the journal read them."""
     journal = journal_of(broker)
-    extract = Extract(journal.history, list(journal.ledger.topics.values()), ">", by_sequence=True)
+    extract = RecordExtract(journal.history, list(journal.ledger.topics.values()), ">", by_sequence=True)
     return [(o.topic, o.offset, o.sequence, o.value) for o in extract.read() if isinstance(o, Record)]
 
 
-async def read(broker: Broker, *topics: str, place: int = 0, limit: int = 10**6, sequence: bool) -> list[Place | Lost]:
-    reading, found = Reading(broker, *topics, sequence=sequence), list[Place | Lost]()
+async def read(
+    broker: Broker, *topics: str, place: int = 0, limit: int = 10**6, sequence: bool
+) -> list[Place | LostRange]:
+    reading, found = Reading(broker, *topics, sequence=sequence), list[Place | LostRange]()
     while (part := await reading.take(place, limit)) is not END:
-        assert isinstance(part, (Slice, Lost))
-        if isinstance(part, Lost):
+        assert isinstance(part, (Slice, LostRange))
+        if isinstance(part, LostRange):
             found.append(part)
             place = part.end
         else:
@@ -78,7 +78,7 @@ async def test_from_every_start_all_records_come_once_in_order(tmp_path: Path, c
 @pytest.mark.parametrize("cleaned", [False, True])
 async def test_what_was_staged_is_nobody_s_before_it_is_committed(tmp_path: Path, cleaned: bool) -> None:
     async with open_on(Disk(inner=storages()[cleaned]), tmp_path, tail_bytes=1) as broker:
-        values = [one[3] for one in await read(broker, *TOPICS, sequence=True) if not isinstance(one, Lost)]
+        values = [one[3] for one in await read(broker, *TOPICS, sequence=True) if not isinstance(one, LostRange)]
         assert b"never" not in values
         assert values.index(b"later 0") > values.index(b"s2")  # staged early, and committed last
 
@@ -92,10 +92,10 @@ async def test_a_staged_batch_that_is_damaged_is_lost_alone(tmp_path: Path, clea
     async with open_on(Disk(inner=storage), tmp_path, tail_bytes=1) as broker:
         found = await read(broker, "c", sequence=sequence)
         first = 6 if sequence else 0
-        assert [one if isinstance(one, Lost) else one[1] for one in found] == [
+        assert [one if isinstance(one, LostRange) else one[1] for one in found] == [
             0,
             1,
-            Lost(first + 2, first + 4, next(one.reason for one in found if isinstance(one, Lost))),
+            LostRange(first + 2, first + 4, next(one.reason for one in found if isinstance(one, LostRange))),
             4,
             5,
         ]
@@ -104,7 +104,7 @@ async def test_a_staged_batch_that_is_damaged_is_lost_alone(tmp_path: Path, clea
 def without_stage(broker: Broker, stage: int) -> None:
     """Have the journal forget the segments in which something was staged, as if they were gone."""
     journal = journal_of(broker)
-    journal.history = History(
+    journal.history = JournalReader(
         [one for one in journal.history.sources if one.index.range_of(STAGE_TOPIC | stage) is None]
     )
 
@@ -116,8 +116,8 @@ async def test_staged_batches_that_are_gone_are_told(tmp_path: Path, sequence: b
         start = committed[2] if sequence else committed[1]
         without_stage(broker, 3)
         found = await read(broker, "a", place=start, sequence=sequence)
-        assert found[0] == Lost(start, start + 2, "a staged batch of it is not there any more")
-        assert not isinstance(found[1], Lost)
+        assert found[0] == LostRange(start, start + 2, "a staged batch of it is not there any more")
+        assert not isinstance(found[1], LostRange)
 
 
 async def test_what_retention_took_meanwhile_is_not_told_twice(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ async def test_what_retention_took_meanwhile_is_not_told_twice(tmp_path: Path) -
         without_stage(broker, 3)
         log_of(broker, "a").begin_at(17)
         found = await read(broker, "a", place=15, sequence=False)
-        assert [one if isinstance(one, Lost) else one[1] for one in found] == [17, 18, 19]
+        assert [one if isinstance(one, LostRange) else one[1] for one in found] == [17, 18, 19]
 
 
 async def test_a_disk_that_fails_in_a_stage_is_told(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ async def test_a_disk_that_fails_in_a_stage_is_told(tmp_path: Path) -> None:
         await reading.woken.wait()
         disk.fail_next("read")
         found = await reading.take(0)
-        assert isinstance(found, Lost)
+        assert isinstance(found, LostRange)
         assert (found.first, found.end) == (0, 6)
         assert "cannot be read" in found.reason
 
@@ -146,8 +146,8 @@ async def test_a_commit_whose_records_nobody_wants_any_more_is_passed_without_a_
         without_stage(broker, 1)
         log_of(broker, "c").begin_at(6)
         found = await read(broker, *TOPICS, sequence=True)
-        assert not [one for one in found if isinstance(one, Lost)]
-        assert {one[0] for one in found if not isinstance(one, Lost)} == {"a", "b"}
+        assert not [one for one in found if isinstance(one, LostRange)]
+        assert {one[0] for one in found if not isinstance(one, LostRange)} == {"a", "b"}
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -163,7 +163,7 @@ async def test_what_the_cleaner_left_is_read_once_and_in_order(tmp_path: Path, s
     async with open_on(Disk(inner=storage), tmp_path, tail_bytes=1) as broker:
         found = await read(broker, *names.values(), sequence=True)
         firsts = {name: log_of(broker, name).first for name in names.values()}
-        assert [one for one in found if isinstance(one, Lost) or one[1] >= firsts[one[0]]] == held
+        assert [one for one in found if isinstance(one, LostRange) or one[1] >= firsts[one[0]]] == held
         for name in names.values():
             mine = [one for one in held if one[0] == name]
             assert await read(broker, name, place=firsts[name], sequence=False) == mine
@@ -173,8 +173,8 @@ async def test_what_retention_takes_while_a_stage_is_read_is_not_told_as_lost(tm
     async with open_on(Disk(inner=storages()[0]), tmp_path, tail_bytes=1) as broker:
         store, log = broker._bus.store, log_of(broker, "c")
         assert store is not None
-        gone = Staged(3, 0, 5, 6, 1, 99, (2, 2, 2))
-        reading = StageReading(store, gone, log, 0, lambda: None, sequence=False, on_demand=False)
+        gone = StageCommit(3, 0, 5, 6, 1, 99, (2, 2, 2))
+        reading = StagedReader(store, gone, log, 0, lambda: None, sequence=False, on_demand=False)
         log.begin_at(6)
         assert reading.take() is END
 

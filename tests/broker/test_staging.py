@@ -9,17 +9,23 @@ from typing import Any
 
 import pytest
 
-from runnel.broker import open_stage, staging
 from runnel.broker.broker import Broker
-from runnel.broker.commits import STAGED
-from runnel.broker.stage import Stage
-from runnel.broker.stage_cutting import PIECE, SMALL_PIECE
-from runnel.broker.staging import Staging
-from runnel.core.errors import RunnelError, TooLarge
-from runnel.core.journal_errors import DiskFull, JournalFailed, NotWritten, OutcomeUnknown
-from runnel.core.stage import StageKey, name_of
-from runnel.core.transaction_errors import StageEnded, StagingFull
-from runnel.journal.entry import Kind, Part
+from runnel.broker.durable import staging
+from runnel.broker.durable.commit_queue import STAGED
+from runnel.broker.durable.staging import StagingArea
+from runnel.broker.tx.stage import SMALL_STAGE_BATCH_BYTES, STAGE_BATCH_BYTES, Stage
+from runnel.core.errors import (
+    DiskFull,
+    JournalFailed,
+    NotWritten,
+    OutcomeUnknown,
+    RunnelError,
+    StageEnded,
+    StagingFull,
+    TooLarge,
+)
+from runnel.core.stages import StageKey, stage_name
+from runnel.journal.format.entry import Part, PartKind
 from runnel.testing.clock import JumpingClock
 from tests.broker.durable import Disk, commits_of, entries, journal_of, kinds, log_of, open_on, turns, until
 
@@ -39,7 +45,7 @@ async def broker(disk: Disk, tmp_path: Path) -> AsyncIterator[Broker]:
         yield opened
 
 
-def staging_of(broker: Broker) -> Staging:
+def staging_of(broker: Broker) -> StagingArea:
     assert broker._bus.store is not None
     return broker._bus.store.staging
 
@@ -54,7 +60,7 @@ async def commit(broker: Broker, *stages: Any) -> None:
 
 
 def staged_parts(broker: Broker) -> list[Part]:
-    return [part for one in entries(journal_of(broker)) for part in one.parts if part.kind == Kind.STAGED]
+    return [part for one in entries(journal_of(broker)) for part in one.parts if part.kind == PartKind.STAGED]
 
 
 # -- what is written --------------------------------------------------------------------------------------------
@@ -64,8 +70,8 @@ async def test_a_stage_is_opened_with_its_first_batch_and_each_write_adds_one(br
     stage = stage_of(broker)
     await stage.write(VALUES[:2])
     await stage.write(VALUES[2:])
-    written = [one for one in kinds(entries(journal_of(broker))) if Kind.STAGED in one]
-    assert written == [[Kind.STAGE, Kind.STAGED], [Kind.STAGED]]
+    written = [one for one in kinds(entries(journal_of(broker))) if PartKind.STAGED in one]
+    assert written == [[PartKind.STAGE, PartKind.STAGED], [PartKind.STAGED]]
     assert [(part.topic, part.base, part.last) for part in staged_parts(broker)] == [(1, 0, 0), (1, 1, 1)]
     state = journal_of(broker).ledger.stages[1]
     assert (state.key, state.counts, state.records) == (StageKey("w", 1, 0, 0), [2, 6], 8)
@@ -77,7 +83,7 @@ async def test_a_small_stage_becomes_a_plain_batch_and_leaves_nothing(broker: Br
     await stage.write(VALUES)
     await commit(broker, stage)
     ledger = journal_of(broker).ledger
-    assert kinds(entries(journal_of(broker)))[-1] == [Kind.BATCH, Kind.STAGE_DROPPED]
+    assert kinds(entries(journal_of(broker)))[-1] == [PartKind.BATCH, PartKind.STAGE_DROPPED]
     assert (ledger.stages, ledger.committed, staging_of(broker).bytes) == ({}, {}, 0)
     assert log_of(broker, "t").values == VALUES, "live readers find it in memory"
 
@@ -88,7 +94,7 @@ async def test_a_large_stage_is_named(broker: Broker) -> None:
     await broker.publish("t", b"before")
     await commit(broker, stage)
     last = entries(journal_of(broker))[-1]
-    assert [part.kind for part in last.parts] == [Kind.STAGE_COMMIT]
+    assert [part.kind for part in last.parts] == [PartKind.STAGE_COMMIT]
     assert (last.parts[0].base, last.parts[0].last, last.end - last.position < 200) == (1, 15, True)
     ledger = journal_of(broker).ledger
     assert (ledger.stages, [(one.base, one.end) for one in ledger.committed.values()]) == ({}, [(1, 16)])
@@ -102,7 +108,7 @@ async def test_only_so_much_is_written_again_in_one_commit(broker: Broker) -> No
         await stage.write([bytes(900_000)])
     await commit(broker, *stages)
     last = [part.kind for part in entries(journal_of(broker))[-1].parts]
-    assert last == [Kind.BATCH, Kind.STAGE_COMMIT, Kind.STAGE_COMMIT, *[Kind.STAGE_DROPPED] * 4]
+    assert last == [PartKind.BATCH, PartKind.STAGE_COMMIT, PartKind.STAGE_COMMIT, *[PartKind.STAGE_DROPPED] * 4]
 
 
 async def test_what_compression_made_small_is_named_all_the_same(broker: Broker) -> None:
@@ -111,13 +117,13 @@ async def test_what_compression_made_small_is_named_all_the_same(broker: Broker)
     await stage.write([bytes(100_000)] * 50)
     assert stage.bytes < 100_000
     await commit(broker, stage)
-    assert [part.kind for part in entries(journal_of(broker))[-1].parts] == [Kind.STAGE_COMMIT]
+    assert [part.kind for part in entries(journal_of(broker))[-1].parts] == [PartKind.STAGE_COMMIT]
 
 
 async def test_small_stages_are_read_again_where_memory_has_no_room(
     broker: Broker, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "KEPT", 1000)
+    monkeypatch.setattr(staging, "KEPT_BYTES", 1000)
     stages = [stage_of(broker, part=number) for number in range(3)]
     for number, stage in enumerate(stages):
         for at in range(4):
@@ -138,7 +144,7 @@ async def test_a_long_write_goes_out_in_pieces_through_a_small_window(broker: Br
     writing = asyncio.ensure_future(stage.write([bytes(1000)] * 8000))
     await disk.reached()
     await turns()
-    assert STAGED <= window.bytes < STAGED + 2 * PIECE, "it waits for room"
+    assert STAGED <= window.bytes < STAGED + 2 * STAGE_BATCH_BYTES, "it waits for room"
     assert commits_of(broker).pending.bytes == 0, "and takes none from those who publish"
     beside = asyncio.ensure_future(broker.publish("u", b"beside"))
     disk.go_on()
@@ -146,8 +152,8 @@ async def test_a_long_write_goes_out_in_pieces_through_a_small_window(broker: Br
     assert not writing.done(), "nobody waits for all of it"
     assert await writing == 8000
     assert (window.bytes, stage.records) == (0, 8000)
-    assert all(len(part.body) < PIECE + 10_000 for part in staged_parts(broker))
-    assert len(staged_parts(broker)) >= 8_000_000 // PIECE
+    assert all(len(part.body) < STAGE_BATCH_BYTES + 10_000 for part in staged_parts(broker))
+    assert len(staged_parts(broker)) >= 8_000_000 // STAGE_BATCH_BYTES
 
 
 async def test_while_others_write_one_small_piece_is_on_its_way_at_a_time(broker: Broker, disk: Disk) -> None:
@@ -161,7 +167,7 @@ async def test_while_others_write_one_small_piece_is_on_its_way_at_a_time(broker
     disk.go_on()
     await writing
     assert window.limit == 1
-    assert max(len(part.body) for part in staged_parts(broker)) < SMALL_PIECE + 10_000
+    assert max(len(part.body) for part in staged_parts(broker)) < SMALL_STAGE_BATCH_BYTES + 10_000
 
 
 async def test_who_stages_and_commits_is_no_company_for_himself(broker: Broker) -> None:
@@ -243,7 +249,7 @@ async def test_whichever_call_of_the_disk_fails_everything_is_there_once(
     tmp_path: Path, small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not small:
-        monkeypatch.setattr(open_stage, "INLINE", 0)
+        monkeypatch.setattr(staging, "INLINE_BYTES", 0)
     whole = Disk()
     await stage_all(whole, tmp_path, [])
     assert whole.calls > 50
@@ -533,7 +539,7 @@ async def test_statistics_tell_how_much_is_staged(broker: Broker) -> None:
 
 
 async def test_only_so_many_ends_are_remembered(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging, "REMEMBERED", 2)
+    monkeypatch.setattr(staging, "REMEMBERED_ENDS", 2)
     for batch in range(4):
         await stage_of(broker, batch).write(VALUES)
         await stage_of(broker, batch).drop()
@@ -558,9 +564,9 @@ async def test_a_timer_of_a_closed_broker_does_nothing(tmp_path: Path, disk: Dis
 
 async def test_it_shows_what_it_holds(broker: Broker) -> None:
     await stage_of(broker).write(VALUES)
-    assert repr(staging_of(broker)).startswith("<Staging, 1 open, ")
+    assert repr(staging_of(broker)).startswith("<StagingArea, 1 open, ")
     (stage,) = staging_of(broker)
     assert repr(stage) == "<Stage 'w' batch 1 part 0 attempt 0 of 't', 8 records>"
     assert repr(stage_of(broker)) == "<Stage 'w' batch 1 part 0 attempt 0 of 't'>"
-    assert name_of(stage.key) == "'w' batch 1 part 0 attempt 0"
+    assert stage_name(stage.key) == "'w' batch 1 part 0 attempt 0"
     await until(lambda: not stage.flights)

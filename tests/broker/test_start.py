@@ -4,14 +4,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from runnel.broker.cursor import LogCursor
-from runnel.broker.log import Log
-from runnel.broker.pattern_cursor import PatternCursor
-from runnel.broker.start import open_cursor
-from runnel.broker.timeline import Timeline
+from runnel.broker.read.cursor import LogCursor
+from runnel.broker.read.pattern_cursor import PatternCursor
+from runnel.broker.read.subscription import open_cursor
+from runnel.broker.topic.log import Log
+from runnel.broker.topic.timeline import Timeline
 from runnel.core.errors import OffsetOutOfRange
-from runnel.core.position import Position
-from runnel.core.start import Start
+from runnel.core.position import Position, Start
 from runnel.testing.clock import START, JumpingClock
 from tests.broker.rig import make_log, make_timeline, put
 

@@ -11,11 +11,11 @@ import pytest
 
 from runnel import Delivery
 from runnel.broker.broker import Broker
-from runnel.broker.state_keeper import StateKeeper
-from runnel.core.journal_errors import DiskFull
+from runnel.broker.durable.pending_state import PendingState
+from runnel.core.errors import DiskFull
 from runnel.core.position import Position
-from runnel.journal.entry import Kind, Part
-from runnel.journal.ledger import CursorState
+from runnel.journal.format.entry import Part, PartKind
+from runnel.journal.format.ledger import CursorState
 from tests.broker.durable import Disk, commits_of, entries, journal_of, open_on, turns, until
 
 
@@ -32,17 +32,17 @@ async def broker(disk: Disk, tmp_path: Path) -> AsyncIterator[Broker]:
         yield opened
 
 
-def keeper_of(broker: Broker) -> StateKeeper:
+def pending_state_of(broker: Broker) -> PendingState:
     assert broker._bus.store is not None
-    return broker._bus.store.keeper
+    return broker._bus.store.pending_state
 
 
-def said(broker: Broker, kind: Kind) -> list[Part]:
+def said(broker: Broker, kind: PartKind) -> list[Part]:
     return [part for entry in entries(journal_of(broker)) for part in entry.parts if part.kind == kind]
 
 
 def places(broker: Broker) -> list[CursorState]:
-    return [msgspec.msgpack.decode(part.body, type=CursorState) for part in said(broker, Kind.CURSOR)]
+    return [msgspec.msgpack.decode(part.body, type=CursorState) for part in said(broker, PartKind.CURSOR)]
 
 
 async def test_a_named_reader_is_written_where_it_stands_and_not_at_every_step(broker: Broker) -> None:
@@ -135,7 +135,7 @@ async def test_acks_go_out_as_ranges(broker: Broker) -> None:
             if delivery.offset != 2:
                 await delivery.ack()
         await broker._bus.flushed()
-    first = said(broker, Kind.PROGRESS)[0]
+    first = said(broker, PartKind.PROGRESS)[0]
     assert msgspec.msgpack.decode(first.body)[0] == [0, 2, 3, 6]
 
 
@@ -177,8 +177,10 @@ async def test_a_dead_letter_and_the_end_of_its_record_are_one_entry(broker: Bro
         before = len(entries(journal_of(broker)))
         await delivery.reject("never")
         await broker._bus.flushed()
-    entry = next(one for one in entries(journal_of(broker))[before:] if any(p.kind == Kind.BATCH for p in one.parts))
-    assert [part.kind for part in entry.parts] == [Kind.BATCH, Kind.PROGRESS]
+    entry = next(
+        one for one in entries(journal_of(broker))[before:] if any(p.kind == PartKind.BATCH for p in one.parts)
+    )
+    assert [part.kind for part in entry.parts] == [PartKind.BATCH, PartKind.PROGRESS]
     assert msgspec.msgpack.decode(entry.parts[1].body)[0] == [0, 1]
 
 
@@ -199,7 +201,7 @@ async def test_a_group_ends_with_its_topic(broker: Broker, disk: Disk, tmp_path:
         await taken(deliveries, 1)
         await broker.delete("t")
     assert journal_of(broker).ledger.groups == {}
-    assert not keeper_of(broker)._groups
+    assert not pending_state_of(broker)._groups
     broker.close()
     async with open_on(disk, tmp_path) as again:
         assert again.statistics().groups == ()
@@ -221,16 +223,16 @@ async def test_a_group_on_a_topic_made_again_is_not_the_old_one_and_stays(
 
 
 async def test_nothing_is_urgent_but_a_failed_attempt(broker: Broker, disk: Disk) -> None:
-    keeper = keeper_of(broker)
+    pending_state = pending_state_of(broker)
     async with broker.subscribe("t", group="g") as deliveries:
         one, two = await taken(deliveries, 2)
         await broker._bus.flushed()
         await one.ack()
-        assert not keeper.is_urgent
+        assert not pending_state.is_urgent
         await two.nack()
-        assert keeper.is_urgent
+        assert pending_state.is_urgent
         await commits_of(broker).flushed()
-        assert not keeper.is_urgent
+        assert not pending_state.is_urgent
 
 
 async def test_that_a_name_holds_is_written_beside_its_place_and_so_is_that_it_does_not(broker: Broker) -> None:
@@ -247,9 +249,9 @@ async def test_what_was_forgotten_is_not_written_again_when_its_commit_failed(
         await anext(records)
         await anext(records)
     await broker._bus.flushed()
-    keeper = keeper_of(broker)
-    keeper._unwrite({"n": ("t", Position(1, 0), False), "other": ("t", Position(1, 0), False)})
-    assert (keeper._positions, "other" in keeper._written) == ({"n"}, False)
+    pending_state = pending_state_of(broker)
+    pending_state._unwrite({"n": ("t", Position(1, 0), False), "other": ("t", Position(1, 0), False)})
+    assert (pending_state._positions, "other" in pending_state._written) == ({"n"}, False)
     await broker.forget("n")
-    assert (keeper._positions, keeper._written) == (set(), {})
-    assert len(said(broker, Kind.CURSOR_FORGOTTEN)) == 1
+    assert (pending_state._positions, pending_state._written) == (set(), {})
+    assert len(said(broker, PartKind.CURSOR_FORGOTTEN)) == 1

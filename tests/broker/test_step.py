@@ -9,18 +9,16 @@ import pytest
 
 import runnel
 from runnel import Broker
-from runnel.broker.feed import Feed, open_feed
-from runnel.broker.step import Step, Steps
+from runnel.broker.remote.cursor import RemoteCursor, SharedStep, SharedSteps, open_remote_cursor
 from runnel.core.batch import Slice
-from runnel.core.missed import Missed
-from runnel.core.record import Gap
+from runnel.core.record import Gap, MissedRange
 from runnel.testing.clock import JumpingClock
 
 PATTERNS: tuple[Any, ...] = ("t", "u", ("t", "x"), "*", ("t", "u", "late"))
 
 
-def opened(broker: Broker, pattern: Any, **options: Any) -> Feed:
-    feed = open_feed(broker, pattern, ready=lambda: None, **options)
+def opened(broker: Broker, pattern: Any, **options: Any) -> RemoteCursor:
+    feed = open_remote_cursor(broker, pattern, ready=lambda: None, **options)
     feed.enter()
     return feed
 
@@ -29,7 +27,7 @@ def seen(gap: Gap | None, slices: list[Slice]) -> tuple[Gap | None, list[tuple[s
     return gap, [(part.topic, part.epoch, part.start, part.values) for part in slices]
 
 
-async def everything(feed: Feed) -> tuple[int, list[bytes]]:
+async def everything(feed: RemoteCursor) -> tuple[int, list[bytes]]:
     """How many it is told that it missed, and the values of all that comes."""
     missed, values = 0, list[bytes]()
     while True:
@@ -37,13 +35,13 @@ async def everything(feed: Feed) -> tuple[int, list[bytes]]:
         if step is not None:
             missed += 0 if step.gap is None else step.gap.count or 0
             values += [value for part in step.slices for value in part.values]
-        elif not feed.flow.cursor.is_behind:
+        elif not feed.overflow.cursor.is_behind:
             return missed, values
         else:
             await asyncio.sleep(0.001)
 
 
-def facts(feed: Feed) -> tuple[object, ...]:
+def facts(feed: RemoteCursor) -> tuple[object, ...]:
     return feed.position, feed.sent, feed.delivered, feed.lag, feed.expired, feed.dropped_count, feed.ended
 
 
@@ -51,12 +49,12 @@ async def test_the_second_of_two_takes_over_what_the_first_found() -> None:
     async with Broker() as broker:
         one, two = opened(broker, "t"), opened(broker, "t")
         await broker.topic("t").publish_many([b"a", b"b"])
-        steps: Steps = {}
+        steps: SharedSteps = {}
         first, second = one.take_step(steps), two.take_step(steps)
         assert second is first
-        assert isinstance(first, Step)
+        assert isinstance(first, SharedStep)
         assert (first.count, first.sent, first.sequence, first.is_last, first.gap) == (2, 2, 2, True, None)
-        assert repr(first) == "<Step of 2 records up to 2>"
+        assert repr(first) == "<SharedStep of 2 records up to 2>"
         one.pass_all()
         two.pass_all()
         assert facts(one) == facts(two) == (2, 2, 2, 0, 0, 0, False)
@@ -69,7 +67,7 @@ async def test_who_stands_elsewhere_or_reads_something_else_looks_itself() -> No
         feeds = [opened(broker, pattern, start="earliest") for pattern in ("t", ("t",), "*")]
         feeds.append(opened(broker, "t", start="latest"))
         await broker.publish("t", b"b")
-        steps: Steps = {}
+        steps: SharedSteps = {}
         found = [feed.take_step(steps) for feed in feeds]
         assert len({id(step) for step in found}) == 4
         assert [step.count for step in found if step is not None] == [2, 2, 2, 1]
@@ -81,7 +79,7 @@ async def test_offsets_and_sequences_that_are_the_same_number_are_not_the_same_p
         by_offset, by_sequence = opened(broker, "t"), opened(broker, ("t",))
         await broker.publish("x", b"in between")
         await broker.publish("t", b"a")
-        steps: Steps = {}
+        steps: SharedSteps = {}
         one, two = by_offset.take_step(steps), by_sequence.take_step(steps)
         assert one is not None
         assert two is not None
@@ -92,8 +90,8 @@ async def test_who_has_a_gap_to_tell_tells_it() -> None:
     async with Broker() as broker:
         clear, late = opened(broker, "t"), opened(broker, "t")
         await broker.topic("t").publish_many([b"2", b"3"])
-        late.flow.missed = Missed(0, 2, 2, "it was too slow before")
-        steps: Steps = {}
+        late.overflow.missed = MissedRange(0, 2, 2, "it was too slow before")
+        steps: SharedSteps = {}
         first, second = clear.take_step(steps), late.take_step(steps)
         assert first is not None
         assert second is not None
@@ -105,7 +103,7 @@ async def test_who_has_a_gap_to_tell_tells_it() -> None:
 async def test_who_took_the_last_step_and_parked_is_woken() -> None:
     async with Broker() as broker:
         woken: list[int] = []
-        feeds = [open_feed(broker, "t", ready=lambda n=n: woken.append(n)) for n in range(2)]  # type: ignore[misc]
+        feeds = [open_remote_cursor(broker, "t", ready=lambda n=n: woken.append(n)) for n in range(2)]  # type: ignore[misc]
         for feed in feeds:
             feed.enter()
             assert feed.take_step({}) is None
@@ -113,7 +111,7 @@ async def test_who_took_the_last_step_and_parked_is_woken() -> None:
             woken.clear()
             await broker.publish("t", b"%d" % turn)
             assert sorted(woken) == [0, 1]
-            steps: Steps = {}
+            steps: SharedSteps = {}
             for feed in feeds:
                 step = feed.take_step(steps)
                 assert step is not None
@@ -126,7 +124,7 @@ async def test_a_step_that_is_not_the_last_leaves_the_rest() -> None:
         for pattern in ("t", "*"):
             one, two = opened(broker, pattern), opened(broker, pattern)
             await broker.topic("t").publish_many([b"%d" % number for number in range(10)])
-            steps: Steps = {}
+            steps: SharedSteps = {}
             assert one.take_step(steps, 4) is two.take_step(steps, 4)
             assert [found is not None and not found.is_last for found in steps.values()] == [True]
             rest = two.take_step({}, 100)
@@ -143,7 +141,7 @@ async def test_in_step_each_takes_what_it_would_have_taken_alone(tmp_path: Path,
     options: dict[str, Any] = {} if folder is None else {"fsync": "os", "tail_bytes": 4096}
     async with runnel.open(folder, clock=clock, **options) as broker:
         await broker.topic("u", retention_count=7).declare()
-        pairs: list[tuple[Feed, Feed]] = []
+        pairs: list[tuple[RemoteCursor, RemoteCursor]] = []
         for _ in range(150):
             match chance.randrange(12):
                 case 0 | 1:
@@ -161,9 +159,9 @@ async def test_in_step_each_takes_what_it_would_have_taken_alone(tmp_path: Path,
                     if (name := chance.choice(["x", "late"])) in await broker.topics():
                         await broker.delete(name)
                 case _:
-                    limit, steps = chance.choice([3, 512]), Steps()
+                    limit, steps = chance.choice([3, 512]), SharedSteps()
                     for feed, twin in chance.sample(pairs, chance.randrange(len(pairs) + 1)):
-                        if feed.flow.cursor.is_behind or twin.flow.cursor.is_behind:
+                        if feed.overflow.cursor.is_behind or twin.overflow.cursor.is_behind:
                             assert await everything(feed) == await everything(twin)  # from disk, cut anyhow
                             steps = {}
                         else:
@@ -171,7 +169,7 @@ async def test_in_step_each_takes_what_it_would_have_taken_alone(tmp_path: Path,
                             assert (step is None) == (alone is None)
                             if step is not None and alone is not None:
                                 assert seen(step.gap, step.slices) == seen(*alone)
-                                assert step.is_last == (twin.flow.cursor.pending() == 0 and not twin.ended)
+                                assert step.is_last == (twin.overflow.cursor.pending() == 0 and not twin.ended)
                         feed.pass_all()
                         twin.confirm(twin.sent)
                         twin.count(twin._given, 0, 0)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from runnel.broker.broker import Broker
-from runnel.broker.store import READERS
+from runnel.broker.durable.store import READER_THREADS
 from runnel.core.errors import Forked, TopicConflict
-from runnel.journal.entry import Kind
-from runnel.journal.folder import FolderLock
-from runnel.journal.history import Plan
+from runnel.journal.folder_lock import FolderLock
+from runnel.journal.format.entry import PartKind
+from runnel.journal.read.journal_reader import ReadPlan
 from runnel.testing.clock import START, JumpingClock
 from tests.broker.durable import Disk, entries, journal_of, kinds, log_of, open_on, until
 from tests.patience import PATIENCE
@@ -69,7 +69,7 @@ async def test_a_topic_that_gets_a_type_is_described_again(broker: Broker) -> No
     await broker.topic("t").declare()
     await broker.topic("t", int).declare()
     await broker.topic("t", int).declare()
-    assert sum(part == Kind.TOPIC for entry in kinds(entries(journal_of(broker))) for part in entry) == 2
+    assert sum(part == PartKind.TOPIC for entry in kinds(entries(journal_of(broker))) for part in entry) == 2
 
 
 async def test_topics_that_are_not_durable_leave_no_trace(broker: Broker) -> None:
@@ -168,7 +168,7 @@ async def test_the_last_state_that_cannot_be_written_is_said(
         disk.fail_next("write")
         store.close()
         assert "the last positions and acks were not stored" in caplog.text
-        broker._bus.home.close()
+        broker._bus.loop_owner.close()
 
 
 async def test_the_copy_in_a_fork_lets_go_and_writes_nothing(disk: Disk, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ async def test_a_publish_in_the_child_of_a_fork_joins_no_batch(disk: Disk, tmp_p
         topic = broker.topic("t")
         await topic.publish(b"0")
         topic.publish_nowait(b"1")
-        broker._bus.home.fork()  # as the child's copy is told
+        broker._bus.loop_owner.fork()  # as the child's copy is told
         with pytest.raises(Forked):
             topic.publish_nowait(b"2")
         with pytest.raises(Forked):
@@ -216,7 +216,7 @@ async def test_a_read_that_fails_in_whatever_way_is_answered(
     await broker.publish("t", b"x")
     assert isinstance(await _answer(broker), bytes)
 
-    def broken(plan: Plan) -> bytes:
+    def broken(plan: ReadPlan) -> bytes:
         raise ValueError("a bug")
 
     monkeypatch.setattr(journal_of(broker).history, "fetch", broken)
@@ -228,7 +228,7 @@ async def test_reads_that_a_close_drops_or_finds_are_answered(disk: Disk, tmp_pa
     async with open_on(disk, tmp_path) as broker:
         await broker.publish("t", b"x")
         disk.hold("read")
-        reads = [asyncio.ensure_future(_answer(broker)) for _ in range(READERS + 2)]
+        reads = [asyncio.ensure_future(_answer(broker)) for _ in range(READER_THREADS + 2)]
         await disk.reached()
         asyncio.get_running_loop().run_in_executor(None, disk.go_on)
         broker.close()

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 import runnel
-from runnel.broker.group_subscription import GroupSubscription
-from runnel.broker.subscription import Subscription
+from runnel.broker.group.subscription import GroupSubscription
+from runnel.broker.read.subscription import Subscription
 
 
 @pytest.mark.parametrize("options", [{"policy": "block"}, {"on_gap": print}, {"on_drop": print}, {"strict": True}])

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from runnel.broker.broker import Broker
-from runnel.broker.cursor import SLICE
-from runnel.broker.subscription import Subscription
+from runnel.broker.read.cursor import SLICE
+from runnel.broker.read.subscription import Subscription
 from runnel.core.errors import Disconnected, RunnelError
 from runnel.testing.clock import JumpingClock
 
@@ -16,10 +16,10 @@ async def test_a_sleeping_reader_is_woken_once_per_run() -> None:
         reading = asyncio.ensure_future(anext(subscription))
         await asyncio.sleep(0)
         log = broker._bus.catalog.logs["t"]
-        assert log.gate is not None
-        assert list(log.gate.parked) == [subscription]
+        assert log.topic_readers is not None
+        assert list(log.topic_readers.parked) == [subscription]
         broker.topic("t").publish_nowait(b"x")
-        assert log.gate.parked == {}
+        assert log.topic_readers.parked == {}
         assert (await reading).value == b"x"
 
 

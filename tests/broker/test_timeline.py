@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.broker.gathering import Stored
-from runnel.broker.log import CHUNK, Log
-from runnel.broker.pattern_cursor import PatternCursor
-from runnel.broker.timeline import CACHED_SLICES, RECORD_COST, Timeline
-from runnel.core.codec import Codec
+from runnel.broker.read.pattern_cursor import PatternCursor
+from runnel.broker.topic.log import CHUNK, Log
+from runnel.broker.topic.pending_batch import DurableTopic
+from runnel.broker.topic.timeline import CACHED_SLICES, RECORD_COST, Timeline
+from runnel.core.schema import Codec
 from runnel.testing.clock import START, JumpingClock
 from tests.broker.rig import Notes, attached, make_flow, make_log, make_timeline, on_log, put
 
@@ -78,11 +78,11 @@ def test_a_typed_log_is_never_appended_to_the_short_way() -> None:
 
 def test_the_trip_heeds_the_readers() -> None:
     timeline, log = make_timeline(), make_log()
-    flow, owner = make_flow(on_log(timeline, log), "block", buffer=5)
+    overflow, owner = make_flow(on_log(timeline, log), "block", buffer=5)
     attached(log, owner)
     put(timeline, log, b"x")
     assert log.trip == len(log.values) + 2  # after half a buffer the readers get their turn
-    assert flow.lag() == 1
+    assert overflow.lag() == 1
 
 
 async def test_the_time_is_the_turns_and_never_goes_back() -> None:
@@ -130,12 +130,12 @@ def test_how_much_was_published_in_this_turn() -> None:
 
 def test_beginning_a_run_wakes_the_readers_once() -> None:
     timeline, log, reader = make_timeline(), make_log(), Notes()
-    reader.flow = make_flow(on_log(timeline, log), "drop_oldest")[0]
-    gate = attached(log, reader)
-    gate.parked[reader] = None
+    reader.overflow = make_flow(on_log(timeline, log), "drop_oldest")[0]
+    topic_readers = attached(log, reader)
+    topic_readers.parked[reader] = None
     put(timeline, log, b"x")
     put(timeline, log, b"x")
-    assert (reader.woken, gate.parked) == (1, {})
+    assert (reader.woken, topic_readers.parked) == (1, {})
 
 
 def test_readers_of_the_same_range_share_a_slice_and_few_are_kept() -> None:
@@ -219,7 +219,7 @@ async def test_a_time_finds_its_sequence() -> None:
 
 def stored_log(name: str = "s") -> Log:
     log = make_log(name)
-    log.stored = Stored(1, 0)
+    log.stored = DurableTopic(1, 0)
     return log
 
 
@@ -272,9 +272,9 @@ def test_of_several_that_are_held_the_first_counts() -> None:
 def test_landing_wakes_the_readers() -> None:
     timeline, log, reader = make_timeline(), stored_log(), Notes()
     timeline.tail_bytes = 10**6
-    reader.flow = make_flow(on_log(timeline, log), "drop_oldest")[0]
-    gate = attached(log, reader)
-    gate.parked[reader] = None
+    reader.overflow = make_flow(on_log(timeline, log), "drop_oldest")[0]
+    topic_readers = attached(log, reader)
+    topic_readers.parked[reader] = None
     landed(timeline, log, b"x")
     assert (reader.woken, log.end, log.values) == (1, 1, [b"x"])
 

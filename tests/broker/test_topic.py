@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 import runnel
-from runnel.broker.log import SMALL, Log
-from runnel.broker.topic import Topic
+from runnel.broker.topic.log import SMALL, Log
+from runnel.broker.topic_handle import Topic
 
 
 class Order(msgspec.Struct):
@@ -76,7 +76,7 @@ async def test_a_thread_never_takes_the_short_way() -> None:
         thread.start()
         thread.join()
         assert len(topic._log.values) == 1
-        broker._bus.home.take_posted()
+        broker._bus.loop_owner.take_posted()
         assert len(topic._log.values) == 2
 
 

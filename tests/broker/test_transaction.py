@@ -9,14 +9,23 @@ from typing import Any
 import pytest
 
 from runnel.broker.broker import Broker
-from runnel.broker.delivery import Delivery
-from runnel.broker.gathering import Gathering
-from runnel.broker.transaction import Transaction
-from runnel.core.errors import AlreadySettled, BadBatch, BrokerClosed, RunnelError, TopicDeleted
-from runnel.core.journal_errors import DiskFull, JournalFailed, NotWritten, OutcomeUnknown
-from runnel.core.transaction_errors import MarkConflict, OffsetConflict
-from runnel.journal.draft import WriteFailed
-from runnel.journal.entry import Kind, Part
+from runnel.broker.group.subscription import Delivery
+from runnel.broker.topic.pending_batch import PendingBatch
+from runnel.broker.tx.transaction import Transaction
+from runnel.core.errors import (
+    AlreadySettled,
+    BadBatch,
+    BrokerClosed,
+    DiskFull,
+    JournalFailed,
+    MarkConflict,
+    NotWritten,
+    OffsetConflict,
+    OutcomeUnknown,
+    RunnelError,
+    TopicDeleted,
+)
+from runnel.journal.format.entry import Part, PartKind, WriteFailed
 from runnel.testing.clock import JumpingClock
 from tests.broker.durable import ByHand, Disk, commits_of, entries, journal_of, kinds, log_of, open_on, turns, until
 from tests.patience import PATIENCE
@@ -92,7 +101,7 @@ async def test_all_of_it_is_one_entry_and_needs_no_other(broker: Broker, clock: 
             tx.mark("m", 1)
         await clock.advance(1)
         await broker._bus.flushed()
-        parts = [Kind.BATCH, Kind.BATCH, Kind.MESSAGE_IDS, Kind.MARK, Kind.PROGRESS]
+        parts = [PartKind.BATCH, PartKind.BATCH, PartKind.MESSAGE_IDS, PartKind.MARK, PartKind.PROGRESS]
         assert kinds(entries(journal_of(broker))[before:]) == [parts]
 
 
@@ -263,7 +272,7 @@ async def test_a_group_that_is_reset_meanwhile_wants_nothing_of_it(broker: Broke
         broker.group("g", "jobs").reset("earliest")
         await turns()
         (commit,) = hand.put_in
-        assert Kind.PROGRESS not in [part.kind for part in commit.draft.parts]
+        assert PartKind.PROGRESS not in [part.kind for part in commit.draft.parts]
         hand.round += failed is not None
         hand.done(commit, failed)
         await asyncio.wait([task])
@@ -337,15 +346,15 @@ async def test_a_batch_that_cannot_be_written_fails_the_transactions_behind_it(
     before, broken = transacting(broker, "jobs"), transacting(broker, "a", "b", mark=(1,))
     builds_on_it = transacting(broker, mark=(2, 1))
     await asyncio.sleep(0)
-    gathering, *_ = commits_of(broker)._gathered
-    parts = Gathering.parts
+    pending_batch, *_ = commits_of(broker)._gathered
+    parts = PendingBatch.parts
 
-    def refusing(one: Gathering, topic: int, at: int) -> Iterator[Part]:
-        if one is gathering:
+    def refusing(one: PendingBatch, topic: int, at: int) -> Iterator[Part]:
+        if one is pending_batch:
             raise BadBatch("stands for whatever is wrong with it")
         return parts(one, topic, at)
 
-    monkeypatch.setattr(Gathering, "parts", refusing)
+    monkeypatch.setattr(PendingBatch, "parts", refusing)
     await asyncio.wait([bad, before, broken, builds_on_it])
     assert [type(task.exception()) for task in (bad, before, broken, builds_on_it)] == [
         BadBatch,

@@ -10,7 +10,7 @@ import pytest
 
 import runnel
 from runnel import Broker
-from runnel.journal.gone import Reason
+from runnel.journal.format.removed_offsets import RemovalReason
 from runnel.testing import JumpingClock
 from tests.broker.durable import Disk, journal_of, open_on
 
@@ -118,9 +118,9 @@ async def test_it_is_durable_when_it_returns_with_why_and_when(disk: Disk, tmp_p
             await broker.publish("t", b"x")
         await broker.topic("t").trim(3)
         (gone,) = journal_of(broker).ledger.topics[1].gone
-        assert (gone.first, gone.end, gone.reason) == (0, 3, Reason.ASKED)
+        assert (gone.first, gone.end, gone.reason) == (0, 3, RemovalReason.ASKED)
         assert gone.time == int(clock.time() * 1e6)
-        broker._bus.home.closed = True  # as if it was killed
+        broker._bus.loop_owner.closed = True  # as if it was killed
         broker._bus.store.give_up()  # type: ignore[union-attr]
         broker._bus.store._lock.release()  # type: ignore[union-attr]
     async with open_on(disk, tmp_path, clock) as broker:

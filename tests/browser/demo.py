@@ -1,7 +1,7 @@
 """A lively server to look at: several topics, groups whose workers fail, slow subscribers, and what is hostile.
 
     async with demo(tmp_path) as server:          # on disk; demo(None) in memory
-        ...  # server.doors[0].url is the console
+        ...  # server.listeners[0].url is the console
 
 For browser tests and for the pictures in the docs; `python -m tests.browser.demo [folder]` serves it until Ctrl+C.
 """
@@ -168,7 +168,7 @@ class Traffic:
 async def main(folder: Path | None) -> None:
     """Serve it until it is interrupted."""
     async with demo(folder, http_port=7780) as server:
-        print(server.doors[0].url, flush=True)  # noqa: T201 - for whoever started it
+        print(server.listeners[0].url, flush=True)  # noqa: T201 - for whoever started it
         await asyncio.Event().wait()
 
 

@@ -77,7 +77,7 @@ async def test_every_view_shows_what_goes_on_and_can_be_read_by_everybody(
     await complaints.hear(context)
     page = await context.new_page()
     for view, words in VIEWS.items():
-        await look(page, lively.doors[0].url, view)
+        await look(page, lively.listeners[0].url, view)
         await expect(page.locator("#view").get_by_text(words).first).to_be_visible()
         assert await faults(page) == [], view
     await context.close()
@@ -85,7 +85,7 @@ async def test_every_view_shows_what_goes_on_and_can_be_read_by_everybody(
 
 
 async def test_a_topic_is_found_among_thousands_and_sorted_by_the_server(page: Page, lively: Server) -> None:
-    await look(page, lively.doors[0].url)
+    await look(page, lively.listeners[0].url)
     rows = page.locator("tbody tr")
     await expect(page.get_by_text(re.compile(r"1–50 of 1,2\d\d topics"))).to_be_visible()
     await expect(rows).to_have_count(50)
@@ -101,18 +101,18 @@ async def test_a_topic_is_found_among_thousands_and_sorted_by_the_server(page: P
 
 
 async def test_what_records_hold_is_text_whatever_it_looks_like(page: Page, lively: Server) -> None:
-    await look(page, lively.doors[0].url, "topics/" + HOSTILE_TOPIC.replace("/", "%2F").replace("<", "%3C"))
+    await look(page, lively.listeners[0].url, "topics/" + HOSTILE_TOPIC.replace("/", "%2F").replace("<", "%3C"))
     await expect(tail(page).first).to_contain_text(HOSTILE)
     await tail(page).first.locator("summary").click()
     await expect(page.locator(".inside").first).to_contain_text("x-note")
-    await look(page, lively.doors[0].url, "dead-letters/dead-letters.hostile")
+    await look(page, lively.listeners[0].url, "dead-letters/dead-letters.hostile")
     await expect(page.locator("ol.letters")).to_contain_text(HOSTILE)
     assert await page.evaluate("document.querySelectorAll('#view img, #view script').length") == 0
     assert "owned" not in await page.title()
 
 
 async def test_bytes_that_are_no_text_are_shown_as_hex_and_cut(page: Page, lively: Server) -> None:
-    await look(page, lively.doors[0].url, "topics/binary.blobs")
+    await look(page, lively.listeners[0].url, "topics/binary.blobs")
     await tail(page).first.locator("summary").click()
     inside = page.locator(".inside").first
     await expect(inside).to_contain_text("not UTF-8: in hex")

@@ -20,9 +20,15 @@ from typing import Any
 
 import runnel
 from runnel import Broker, Delivery
-from runnel.core.errors import AlreadySettled, BrokerClosed, InvalidOption, LeaseEnded, NameInUse
-from runnel.core.journal_errors import OutcomeUnknown
-from runnel.core.network_errors import ConnectionLost
+from runnel.core.errors import (
+    AlreadySettled,
+    BrokerClosed,
+    ConnectionLost,
+    InvalidOption,
+    LeaseEnded,
+    NameInUse,
+    OutcomeUnknown,
+)
 from tests.chaos.words import (
     BILLING,
     BOOK,

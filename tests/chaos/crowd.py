@@ -19,17 +19,17 @@ import sys
 import time
 from typing import Any
 
-from runnel.core.packing import unpack
-from runnel.wire.frame import FROM_SERVER, PREFACE, FrameDecoder, Kind, frame
-from runnel.wire.layouts import credit_frame, read_deliver
-from runnel.wire.messages import Hello, Subscribe, encode
-from runnel.wire.trouble import read_error
+from runnel.core.batch_format import unpack
+from runnel.wire.binary_messages import credit_frame, read_deliver
+from runnel.wire.errors import read_error
+from runnel.wire.frames import FROM_SERVER, PREFACE, FrameDecoder, FrameKind, frame
+from runnel.wire.msgpack_messages import Hello, Subscribe, encode_message
 
 TOPIC = "beat"
 ID = 1  # of the one subscription that a connection has
 CREDIT = 64 << 10
 _STAMP = struct.Struct("<d")
-_HELLO = PREFACE + frame(Kind.HELLO, 0, encode(Hello(version=1, client="one of many")))
+_HELLO = PREFACE + frame(FrameKind.HELLO, 0, encode_message(Hello(version=1, client="one of many")))
 
 
 def stamp(size: int = 0) -> bytes:
@@ -67,7 +67,7 @@ class One(asyncio.Protocol):
         self.transport = transport
         hello = _HELLO
         if self.crowd.credit:
-            hello += frame(Kind.SUBSCRIBE, ID, encode(self.crowd.asks))
+            hello += frame(FrameKind.SUBSCRIBE, ID, encode_message(self.crowd.asks))
         transport.write(hello)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -76,13 +76,13 @@ class One(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._decoder.feed(data)
         for kind, _, extra, id, payload in self._decoder.frames():
-            if kind == Kind.DELIVER:
+            if kind == FrameKind.DELIVER:
                 self._deliver(extra, payload)
-            elif kind == Kind.PING:
-                self.transport.write(frame(Kind.PONG, id, payload))
-            elif kind == (Kind.SUBSCRIBED if self.crowd.credit else Kind.WELCOME):
+            elif kind == FrameKind.PING:
+                self.transport.write(frame(FrameKind.PONG, id, payload))
+            elif kind == (FrameKind.SUBSCRIBED if self.crowd.credit else FrameKind.WELCOME):
                 self.crowd.one_in()
-            elif kind == Kind.ERROR:
+            elif kind == FrameKind.ERROR:
                 raise read_error(payload)
 
     def _deliver(self, extra: int, payload: bytes) -> None:

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import runnel
-from runnel.core.packing import pack
+from runnel.core.batch_format import pack
 from runnel.server.options import ServerOptions
-from runnel.wire.frame import SMALL_BUFFER
+from runnel.wire.frames import SMALL_BUFFER
 from tests.chaos.crowd import TOPIC, percentiles, stamp
 from tests.chaos.serving import Many, Serving, crowds, serving, share
 from tests.patience import PATIENCE

@@ -29,7 +29,7 @@ from pathlib import Path
 import msgspec
 
 import runnel
-from runnel.broker.dead_letter import POSITION, TOPIC
+from runnel.core.dead_letter import POSITION, TOPIC
 from runnel.core.position import Position
 from runnel.testing import history_events as events
 from runnel.testing.history_events import Event

@@ -58,8 +58,8 @@ class Served:
         line = self.process.stdout.readline()
         assert line, self.errors.read_text()
         self.ready: dict[str, Any] = json.loads(line)
-        self.doors: dict[str, dict[str, Any]] = {door["name"]: door for door in self.ready["doors"]}
-        self.url: str = self.doors["native"]["url"]
+        self.listeners: dict[str, dict[str, Any]] = {door["name"]: door for door in self.ready["doors"]}
+        self.url: str = self.listeners["native"]["url"]
 
     def told(self) -> str:
         """What it wrote to the error stream."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from runnel.cli.address import add_server, where_of
-from runnel.cli.problem import Refused
+from runnel.cli.errors import CommandError
+from runnel.cli.server_address import add_server, location_of
 
 
 def chosen(*arguments: str) -> argparse.Namespace:
@@ -20,12 +20,12 @@ def chosen(*arguments: str) -> argparse.Namespace:
 def test_the_nearest_word_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RUNNEL_SERVER", raising=False)
-    assert where_of(chosen()) == "runnel://127.0.0.1:7788"
+    assert location_of(chosen()) == "runnel://127.0.0.1:7788"
     (tmp_path / "runnel.toml").write_text('server = "runnel://file:1"')
-    assert where_of(chosen()) == "runnel://file:1"
+    assert location_of(chosen()) == "runnel://file:1"
     monkeypatch.setenv("RUNNEL_SERVER", "runnel://env:1")
-    assert where_of(chosen()) == "runnel://env:1"
-    assert where_of(chosen("--server", "runnel://flag:1")) == "runnel://flag:1"
-    assert where_of(chosen("--data", "folder")) == "folder"
-    with pytest.raises(Refused, match="a server and a folder"):
-        where_of(chosen("--server", "runnel://flag:1", "--data", "folder"))
+    assert location_of(chosen()) == "runnel://env:1"
+    assert location_of(chosen("--server", "runnel://flag:1")) == "runnel://flag:1"
+    assert location_of(chosen("--data", "folder")) == "folder"
+    with pytest.raises(CommandError, match="a server and a folder"):
+        location_of(chosen("--server", "runnel://flag:1", "--data", "folder"))

@@ -7,8 +7,8 @@ import io
 
 import pytest
 
-from runnel.cli.ask import agreed, check_answerable
-from runnel.cli.problem import Refused
+from runnel.cli.confirm import check_can_confirm, confirm
+from runnel.cli.errors import CommandError
 
 
 class Terminal(io.StringIO):
@@ -19,17 +19,17 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize("stdin", [None, io.StringIO("y\n")])
 def test_without_a_terminal_yes_has_to_be_said(monkeypatch: pytest.MonkeyPatch, stdin: io.StringIO | None) -> None:
     monkeypatch.setattr("sys.stdin", stdin)
-    with pytest.raises(Refused, match="--yes") as refused:
-        check_answerable(argparse.Namespace(yes=False, json=False))
+    with pytest.raises(CommandError, match="--yes") as refused:
+        check_can_confirm(argparse.Namespace(yes=False, json=False))
     assert refused.value.status == 2
-    check_answerable(argparse.Namespace(yes=True, json=False))
+    check_can_confirm(argparse.Namespace(yes=True, json=False))
 
 
 def test_with_json_yes_has_to_be_said_on_a_terminal_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", Terminal())
-    check_answerable(argparse.Namespace(yes=False, json=False))
-    with pytest.raises(Refused, match="--json"):
-        check_answerable(argparse.Namespace(yes=False, json=True))
+    check_can_confirm(argparse.Namespace(yes=False, json=False))
+    with pytest.raises(CommandError, match="--json"):
+        check_can_confirm(argparse.Namespace(yes=False, json=True))
 
 
 @pytest.mark.parametrize(
@@ -37,4 +37,4 @@ def test_with_json_yes_has_to_be_said_on_a_terminal_too(monkeypatch: pytest.Monk
 )
 def test_only_yes_is_yes(monkeypatch: pytest.MonkeyPatch, said: str, meant: bool) -> None:
     monkeypatch.setattr("sys.stdin", Terminal(said))
-    assert agreed("Do this?") is meant
+    assert confirm("Do this?") is meant

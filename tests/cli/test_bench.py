@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from runnel.cli.bench import report, shown
-from runnel.cli.bench_load import Load, Outcome
+from runnel.cli.bench import BenchLoad, BenchOutcome, report, shown
 from tests.cli.conftest import Command
 
-LOAD = Load("runnel://h:1", "t", 100, 10, 4, 500, None, None)
+LOAD = BenchLoad("runnel://h:1", "t", 100, 10, 4, 500, None, None)
 
 
-def outcomes(delivered: int = 1000, missed: int = 0) -> list[Outcome]:
+def outcomes(delivered: int = 1000, missed: int = 0) -> list[BenchOutcome]:
     return [
-        Outcome("publisher", 500, 10.0, 11.0, [0.001]),
-        Outcome("publisher", 500, 10.5, 12.0, [0.003]),
-        Outcome("subscriber", delivered, 10.1, 14.0, [0.002, 0.004], missed),
+        BenchOutcome("publisher", 500, 10.0, 11.0, [0.001]),
+        BenchOutcome("publisher", 500, 10.5, 12.0, [0.003]),
+        BenchOutcome("subscriber", delivered, 10.1, 14.0, [0.002, 0.004], missed),
     ]
 
 

@@ -7,14 +7,14 @@ import asyncio
 import pytest
 
 import runnel
-from runnel.cli import bench_load
-from runnel.cli.bench_load import STAMP, Load, publish, receive
+from runnel.cli import bench
+from runnel.cli.bench import STAMP, BenchLoad, publish, receive
 from tests.patience import PATIENCE
 
 
-def load(**more: object) -> Load:
+def load(**more: object) -> BenchLoad:
     given = {"size": 100, "batch": 10, "in_flight": 1, "messages": 95, "seconds": None, "rate": None} | more
-    return Load("", "t", **given)  # type: ignore[arg-type]
+    return BenchLoad("", "t", **given)  # type: ignore[arg-type]
 
 
 async def test_as_many_as_were_asked_for_in_batches_that_say_when_they_were_due() -> None:
@@ -76,7 +76,7 @@ async def test_a_reader_is_there_before_and_stops_when_it_has_all(monkeypatch: p
 
 
 async def test_what_was_dropped_is_missed_and_what_never_comes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_load, "PATIENCE", 0.1)
+    monkeypatch.setattr(bench, "QUIET_SECONDS", 0.1)
     async with runnel.open() as broker:
         ready, total = asyncio.Event(), asyncio.get_running_loop().create_future()
 

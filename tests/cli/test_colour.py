@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from runnel.cli.colour import BOLD, PLAIN, is_colourful, painted
+from runnel.cli.output import BOLD, PLAIN, is_colourful, painted
 
 
 class Terminal(io.StringIO):

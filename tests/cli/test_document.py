@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from runnel.cli.document import iso, of_gap, of_record, print_document, print_line
+from runnel.cli.output import iso, of_gap, of_record, print_document, print_line
 from runnel.core.record import Gap, Record
 
 TIME = datetime(2026, 5, 1, 12, tzinfo=UTC)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runnel.journal.entry import Kind, state
+from runnel.journal.format.entry import PartKind, state_part
 from tests.cli.conftest import Command
 from tests.journal.folders import Owner, fill, flip, other_owner, publish_numbered, segments_of
 
@@ -64,7 +64,7 @@ def test_a_topic_that_was_made_again_is_not_gone_on_with(runnel: Command, tmp_pa
     with Owner(tmp_path / "data") as owner:
         publish_numbered(owner, 0, 2, ["orders"])
         assert runnel(*export).status == 0
-        owner.write(state(Kind.TOPIC_DELETED, topic=owner.topic("orders").id))
+        owner.write(state_part(PartKind.TOPIC_DELETED, topic=owner.topic("orders").id))
         publish_numbered(owner, 0, 4, ["orders"])
         done = runnel(*export)
     assert done.status == 2
@@ -123,7 +123,7 @@ def test_an_export_that_fails_halfway_leaves_the_file_as_it_was(
     def fail(fd: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("runnel.cli.export.os.fsync", fail)
+    monkeypatch.setattr("runnel.cli.log_records.os.fsync", fail)
     assert runnel("log", "export", "--output", file).status == 1
     assert file.read_text() == "precious\n"
     assert not (tmp_path / "out.jsonl.tmp").exists()
@@ -200,7 +200,9 @@ def test_the_bar_counts_the_records_of_the_chosen_topics(
         owner.publish("a", [b"x"] * 1500)
         owner.publish("b", [b"x"] * 500)
     told: list[tuple[int, int]] = []
-    monkeypatch.setattr("runnel.cli.export.Bar.__call__", lambda bar, done, total: told.append((done, total)))
+    monkeypatch.setattr(
+        "runnel.cli.log_records.ProgressBar.__call__", lambda bar, done, total: told.append((done, total))
+    )
     runnel("log", "export", "--topic", "a")
     runnel("log", "export", "--count", "1200")
     assert told == [(1000, 1500), (1000, 1200)]

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from runnel.cli.folder import add_data, folder_of, owning, write
-from runnel.cli.problem import Refused
-from runnel.core.journal_errors import JournalFailed
-from runnel.journal.draft import Draft, WriteFailed
-from runnel.journal.inspection import Inspection, NoJournal
-from runnel.journal.journal import Journal
-from runnel.journal.ledger import TopicState
-from runnel.journal.parts import topic_part
-from runnel.place import open as open_broker
+from runnel.cli.errors import CommandError
+from runnel.cli.folder import add_data, folder_of, open_journal, write_parts
+from runnel.core.errors import JournalFailed
+from runnel.journal.format.entry import Draft, WriteFailed
+from runnel.journal.format.ledger import TopicState, topic_part
+from runnel.journal.read.inspection import Inspection, NoJournal
+from runnel.journal.write.journal import Journal
+from runnel.opening import open as open_broker
 from tests.cli.conftest import Command
 from tests.journal.folders import Owner, fill, other_owner
 
@@ -34,14 +33,14 @@ def test_the_folder_is_named_bare_or_by_option_or_by_the_environment(monkeypatch
     assert folder_of(chosen("--data", "here")) == Path("here")
     assert folder_of(chosen("there/")) == Path("there")
     assert folder_of(chosen("there/", "--data", "there")) == Path("there")
-    with pytest.raises(Refused, match="two folders"):
+    with pytest.raises(CommandError, match="two folders"):
         folder_of(chosen("there", "--data", "here"))
 
 
 def test_a_change_is_durable_and_the_fsync_mode_stays(tmp_path: Path) -> None:
     fill(tmp_path, fsync="os")
-    with owning(tmp_path) as journal:
-        write(journal, topic_part(TopicState(journal.ledger.next_topic, "new", 99, {})))
+    with open_journal(tmp_path) as journal:
+        write_parts(journal, topic_part(TopicState(journal.ledger.next_topic, "new", 99, {})))
     with Inspection(tmp_path) as seen:
         assert seen.topic("new") is not None
         assert seen.manifest.fsync == "os"
@@ -50,10 +49,10 @@ def test_a_change_is_durable_and_the_fsync_mode_stays(tmp_path: Path) -> None:
 
 
 def test_only_a_folder_with_a_journal_is_changed_unless_one_shall_be_made(tmp_path: Path) -> None:
-    with pytest.raises(NoJournal), owning(tmp_path / "new"):
+    with pytest.raises(NoJournal), open_journal(tmp_path / "new"):
         pass
     assert not (tmp_path / "new").exists()
-    with owning(tmp_path / "new", create=True):
+    with open_journal(tmp_path / "new", create=True):
         pass
     with Inspection(tmp_path / "new") as seen:
         assert seen.topics == []
@@ -61,7 +60,7 @@ def test_only_a_folder_with_a_journal_is_changed_unless_one_shall_be_made(tmp_pa
 
 def test_a_folder_in_use_is_refused_with_the_pid(tmp_path: Path) -> None:
     with other_owner(tmp_path) as owner:
-        with pytest.raises(Refused, match=f"in use by process {owner.pid}") as refused, owning(tmp_path):
+        with pytest.raises(CommandError, match=f"in use by process {owner.pid}") as refused, open_journal(tmp_path):
             pass
     assert refused.value.code == "folder_in_use"
 
@@ -73,7 +72,7 @@ def test_a_failed_write_is_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with Owner(tmp_path) as owner:
         monkeypatch.setattr(Journal, "write", fail)
         with pytest.raises(JournalFailed, match="the disk is gone"):
-            write(owner.journal)
+            write_parts(owner.journal)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from runnel.cli.folder import owning
-from runnel.cli.folder_target import FolderTarget, OwnedFolder, durable
-from runnel.cli.problem import Refused
+from runnel.cli.errors import CommandError
+from runnel.cli.folder import open_journal
+from runnel.cli.target import FolderTarget, OwnedFolder, durable
 from runnel.core.errors import InvalidOption
-from runnel.journal.inspection import Inspection
+from runnel.journal.read.inspection import Inspection
 from tests.journal.folders import Owner, publish_numbered
 
 
@@ -29,18 +29,18 @@ def test_a_topic_is_told_with_those_who_read_it(folder: Path) -> None:
         target = FolderTarget(seen)
         found = target.topic("orders")
         assert (found["end"], found["groups"], found["cursors"]) == (12, ["billing"], ["ada"])
-        with pytest.raises(Refused, match="no topic 'none'"):
+        with pytest.raises(CommandError, match="no topic 'none'"):
             target.topic("none")
 
 
 def test_what_is_not_there_is_refused_and_nothing_is_written(folder: Path) -> None:
-    with owning(folder) as journal:
+    with open_journal(folder) as journal:
         target, sequence = OwnedFolder(folder, journal), journal.ledger.sequence
-        with pytest.raises(Refused, match="there is no topic"):
+        with pytest.raises(CommandError, match="there is no topic"):
             target.delete("none")
-        with pytest.raises(Refused, match="there is no topic"):
+        with pytest.raises(CommandError, match="there is no topic"):
             target.configure("none", {})
-        with pytest.raises(Refused, match="there is no group"):
+        with pytest.raises(CommandError, match="there is no group"):
             target.forget_group("billing", "jobs")
         assert journal.ledger.sequence == sequence
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runnel.journal.inspection import Inspection
-from runnel.journal.parts import progress_part
+from runnel.journal.format.ledger import progress_part
+from runnel.journal.read.inspection import Inspection
 from tests.cli.conftest import Command
 from tests.journal.folders import Owner, publish_numbered
 

@@ -11,7 +11,7 @@ import termios
 
 import pytest
 
-from runnel.cli.keyboard import awaiting
+from runnel.cli.top import key_pressed
 from tests.patience import PATIENCE
 
 
@@ -20,7 +20,7 @@ async def test_a_key_is_noticed_and_the_terminal_is_as_it_was_afterwards(monkeyp
     with os.fdopen(theirs) as terminal:
         monkeypatch.setattr(sys, "stdin", terminal)
         before = termios.tcgetattr(theirs)
-        with awaiting("q") as came:
+        with key_pressed("q") as came:
             os.write(ours, b"x")
             os.write(ours, b"q")
             async with asyncio.timeout(PATIENCE):
@@ -32,6 +32,6 @@ async def test_a_key_is_noticed_and_the_terminal_is_as_it_was_afterwards(monkeyp
 async def test_without_a_terminal_it_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     for stdin in (io.StringIO("q"), None):
         monkeypatch.setattr(sys, "stdin", stdin)
-        with awaiting("q") as came:
+        with key_pressed("q") as came:
             await asyncio.sleep(0)
             assert not came.is_set()

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.cli import lines as module
-from runnel.cli.lines import lines_of, split
+from runnel.cli import pub as module
+from runnel.cli.pub import read_lines, split_lines
 
 
 @given(st.binary(), st.lists(st.integers(1, 9)))
 def test_however_the_bytes_come_the_lines_are_the_same(data: bytes, cuts: list[int]) -> None:
     found, carry, at = [], b"", 0
     for cut in [*cuts, len(data)]:
-        some, carry = split(carry, data[at : at + cut])
+        some, carry = split_lines(carry, data[at : at + cut])
         found += some
         at += cut
-    some, carry = split(carry, data[at:])
+    some, carry = split_lines(carry, data[at:])
     found += some
     whole = data.split(b"\n")
     assert carry == whole[-1]
@@ -30,7 +30,7 @@ def test_however_the_bytes_come_the_lines_are_the_same(data: bytes, cuts: list[i
 async def test_a_line_is_there_as_soon_as_it_was_typed_and_the_last_needs_no_end() -> None:
     reading, writing = os.pipe()
     try:
-        lines = lines_of(reading)
+        lines = read_lines(reading)
         os.write(writing, b"one\n")
         assert await anext(lines) == ([b"one"], 4)
         os.write(writing, b"two\r\nthr")
@@ -44,13 +44,13 @@ async def test_a_line_is_there_as_soon_as_it_was_typed_and_the_last_needs_no_end
 
 
 async def test_a_big_input_is_never_in_memory_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "READ", 64)
+    monkeypatch.setattr(module, "READ_BYTES", 64)
     reading, writing = os.pipe()
     try:
         os.set_blocking(writing, False)
         for _ in range(500):
             os.write(writing, b"x" * 63 + b"\n")
-        lines = lines_of(reading)
+        lines = read_lines(reading)
         first = await anext(lines)
         assert first == ([b"x" * 63], 64)
         count = 1
@@ -69,4 +69,4 @@ async def test_what_cannot_be_read_is_told(tmp_path: object) -> None:
     os.close(writing)
     os.close(reading)
     with pytest.raises(OSError, match="descriptor"):
-        await anext(lines_of(reading))
+        await anext(read_lines(reading))

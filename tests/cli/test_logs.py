@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runnel.cli.logs import tell
+from runnel.cli.server_process import set_up_logging
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def root() -> Iterator[None]:
 
 def test_text_for_people() -> None:
     stream = io.StringIO()
-    tell("info", "text", stream)
+    set_up_logging("info", "text", stream)
     logging.getLogger("runnel.serve").info("ready in %d s", 3)
     logging.getLogger("runnel").debug("not told")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO runnel.serve: ready in 3 s\n", stream.getvalue())
@@ -32,7 +32,7 @@ def test_text_for_people() -> None:
 
 def test_json_for_programs_one_line_each_with_the_error() -> None:
     stream = io.StringIO()
-    tell("warning", "json", stream)
+    set_up_logging("warning", "json", stream)
     logging.getLogger("runnel").info("not told")
     try:
         raise ValueError("two\nlines")

@@ -12,7 +12,6 @@ import pytest
 
 import runnel
 from runnel.cli import info
-from runnel.cli import tour as tour_module
 from runnel.cli.main import GROUPS, main
 from tests.journal.folders import Owner, fill
 
@@ -23,9 +22,8 @@ def test_help_lists_commands_with_examples(arguments: list[str], capsys: pytest.
         main(arguments)
     assert stopped.value.code == 0
     printed = capsys.readouterr().out
-    assert "a short tour of the event bus" in printed
     assert "examples:" in printed
-    assert "runnel tour --quick" in printed
+    assert "runnel pub greetings.world hello" in printed
     for command in (name for names in GROUPS.values() for name in names):
         assert f"\n  {command} " in printed
 
@@ -41,7 +39,7 @@ def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"), [(["dance"], "'dance'"), (["--loud"], "--loud"), (["tour", "--fast"], "--fast")]
+    ("arguments", "named"), [(["dance"], "'dance'"), (["--loud"], "--loud"), (["top", "--fast"], "--fast")]
 )
 def test_what_it_does_not_know_is_named_and_exits_with_2(
     arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
@@ -52,22 +50,6 @@ def test_what_it_does_not_know_is_named_and_exits_with_2(
     printed = capsys.readouterr()
     assert printed.out == ""
     assert named in printed.err
-
-
-@pytest.mark.parametrize(("arguments", "pauses"), [(["tour"], True), (["tour", "--quick"], False)])
-def test_the_tour_pauses_unless_it_shall_be_quick(
-    arguments: list[str], pauses: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: dict[str, float | bool] = {}
-
-    def fake(pause: float, colour: bool) -> int:
-        asked.update(pause=pause, colour=colour)
-        return 7
-
-    monkeypatch.setattr(tour_module, "tour", fake)
-    assert main(arguments) == 7
-    assert (asked["pause"] > 0) is pauses
-    assert asked["colour"] is False  # the output of a test is no terminal
 
 
 def test_python_dash_m_runnel_is_the_command() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runnel.place import open as open_broker
+from runnel.opening import open as open_broker
 from tests.cli.conftest import Command
 from tests.journal.folders import Owner, fill, publish_numbered
 

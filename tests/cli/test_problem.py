@@ -2,16 +2,15 @@
 
 import pytest
 
-from runnel.cli.problem import Refused, complain, unknown_topic
-from runnel.core.errors import InvalidOption, RunnelError
-from runnel.core.journal_errors import FolderInUse, JournalDamaged
+from runnel.cli.errors import CommandError, print_error, unknown_topic
+from runnel.core.errors import FolderInUse, InvalidOption, JournalDamaged, RunnelError
 
 
 @pytest.mark.parametrize(
     ("error", "status", "line"),
     [
         (InvalidOption("count", -1, "expected 0 or more"), 2, "runnel: count=-1: expected 0 or more (invalid_option)"),
-        (Refused("usage_error", "two\nlines", 2), 2, "runnel: two lines (usage_error)"),
+        (CommandError("usage_error", "two\nlines", 2), 2, "runnel: two lines (usage_error)"),
         (
             unknown_topic("t", "'data'"),
             1,
@@ -28,12 +27,12 @@ from runnel.core.journal_errors import FolderInUse, JournalDamaged
     ],
 )
 def test_an_error_is_one_line(
-    error: RunnelError | Refused | OSError, status: int, line: str, capsys: pytest.CaptureFixture[str]
+    error: RunnelError | CommandError | OSError, status: int, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert complain(error) == status
+    assert print_error(error) == status
     assert capsys.readouterr() == ("", f"{line}\n")
 
 
 def test_damage_is_a_problem_found(capsys: pytest.CaptureFixture[str]) -> None:
-    assert complain(JournalDamaged("f.seg", 3, "torn")) == 1
+    assert print_error(JournalDamaged("f.seg", 3, "torn")) == 1
     assert capsys.readouterr().err.endswith("(journal_damaged)\n")

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from runnel.cli.progress import Bar, Ticker
+from runnel.cli.output import ProgressBar, StatusLine
 
 
 class Terminal(io.StringIO):
@@ -14,7 +14,7 @@ class Terminal(io.StringIO):
 
 def test_a_bar_grows_and_is_gone_when_the_work_ends() -> None:
     terminal = Terminal()
-    with Bar("reading", terminal) as bar:
+    with ProgressBar("reading", terminal) as bar:
         bar(0, 2048)
         bar(1024, 2048)
         bar(1024, 2048)  # nothing new: nothing written
@@ -26,30 +26,30 @@ def test_a_bar_grows_and_is_gone_when_the_work_ends() -> None:
 
 def test_what_is_not_bytes_is_named() -> None:
     terminal = Terminal()
-    with Bar("exporting", terminal, unit="record") as bar:
+    with ProgressBar("exporting", terminal, unit="record") as bar:
         bar(1000, 2000)
     assert "50% of 2,000 records" in terminal.getvalue()
 
 
 def test_nothing_to_do_is_done() -> None:
     terminal = Terminal()
-    with Bar("reading", terminal) as bar:
+    with ProgressBar("reading", terminal) as bar:
         bar(0, 0)
     assert "100%" in terminal.getvalue()
 
 
 def test_a_pipe_gets_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with Bar("reading") as bar:
+    with ProgressBar("reading") as bar:
         bar(1, 2)
     assert capsys.readouterr() == ("", "")
 
 
 def test_a_line_is_shown_in_place_and_whoever_calls_learns_whether_anybody_sees_it() -> None:
     terminal, file = Terminal(), io.StringIO()
-    with Ticker(terminal) as ticker:
+    with StatusLine(terminal) as ticker:
         assert ticker("10 records")
         assert ticker("9")
     assert terminal.getvalue() == "\r10 records\r9         \r \r"
-    with Ticker(file) as ticker:
+    with StatusLine(file) as ticker:
         assert not ticker("10 records")
     assert file.getvalue() == ""

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from runnel.cli.readable import line_of, readable
+from runnel.cli.output import line_of, readable
 from runnel.core.record import Record
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runnel.journal.archive import archive
+from runnel.journal.backup.archive import archive
 from tests.cli.conftest import Command
 from tests.journal.archives import time_of
 from tests.journal.folders import BEGAN, Owner, fill, flip, publish_numbered

@@ -8,8 +8,8 @@ import shutil
 
 import pytest
 
-from runnel.cli.colour import BOLD, PLAIN
-from runnel.cli.screen import Screen, cut
+from runnel.cli.output import BOLD, PLAIN
+from runnel.cli.top import Screen, cut
 
 
 class Counting(io.StringIO):

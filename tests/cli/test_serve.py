@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runnel.cli.problem import Refused
+from runnel.cli.errors import CommandError
 from runnel.cli.serve import add_keys, settings_of
 from runnel.config.keys import keys
 from tests.cli.conftest import Command, Served
@@ -51,12 +51,12 @@ def test_a_switch_can_be_switched_off_again(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("RUNNEL_SERVE_MEMORY", "true")
     assert settings_of(chosen()).serving.memory is True
     assert settings_of(chosen("--memory", "false", "--data", "x")).serving.memory is False
-    with pytest.raises(Refused, match="RUNNEL_SERVE_MEMORY says to keep nothing: say --memory false"):
+    with pytest.raises(CommandError, match="RUNNEL_SERVE_MEMORY says to keep nothing: say --memory false"):
         settings_of(chosen("--data", "x"))
 
 
 def test_a_folder_and_none_is_one_too_many() -> None:
-    with pytest.raises(Refused, match="say one of them"):
+    with pytest.raises(CommandError, match="say one of them"):
         settings_of(chosen("--memory", "--data", "x"))
 
 
@@ -71,12 +71,12 @@ def test_a_folder_and_none_is_one_too_many() -> None:
 )
 def test_a_gateway_keeps_nothing_and_is_not_told_how(arguments: tuple[str, ...], told: str) -> None:
     assert settings_of(chosen("--engine", "runnel://there")).serving.engine == "runnel://there"
-    with pytest.raises(Refused, match=f"--engine makes this a gateway, .*{told}: say one of them"):
+    with pytest.raises(CommandError, match=f"--engine makes this a gateway, .*{told}: say one of them"):
         settings_of(chosen("--engine", "runnel://there", *arguments))
 
 
 def test_a_gateway_has_no_http_door() -> None:
-    with pytest.raises(Refused, match="a gateway has no HTTP door"):
+    with pytest.raises(CommandError, match="a gateway has no HTTP listener"):
         settings_of(chosen("--engine", "runnel://there", "--http-port", "7780"))
     assert settings_of(chosen("--engine", "runnel://there", "--http-port", "off")).server.http_port is None
 
@@ -85,7 +85,7 @@ def test_a_folder_in_the_environment_is_for_other_commands(monkeypatch: pytest.M
     monkeypatch.setenv("RUNNEL_DATA", "x")
     assert settings_of(chosen("--engine", "runnel://there")).serving.engine == "runnel://there"
     monkeypatch.setenv("RUNNEL_SERVE_MEMORY", "true")
-    with pytest.raises(Refused, match="RUNNEL_SERVE_MEMORY says how to keep it"):
+    with pytest.raises(CommandError, match="RUNNEL_SERVE_MEMORY says how to keep it"):
         settings_of(chosen("--engine", "runnel://there"))
 
 
@@ -141,8 +141,8 @@ def test_a_file_configures_it_whole(here: Path, runnel: Command) -> None:
     served = Served(here)
     try:
         assert (served.ready["data"], served.ready["fsync"]) == ("store", "os")
-        assert set(served.doors) == {"native", "json", "unix"}
-        assert runnel("pub", "t", "hello", "--server", served.doors["unix"]["url"]).status == 0
+        assert set(served.listeners) == {"native", "json", "unix"}
+        assert runnel("pub", "t", "hello", "--server", served.listeners["unix"]["url"]).status == 0
     finally:
         assert served.stop() == 0
     assert (here / "store").is_dir()

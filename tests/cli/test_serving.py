@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 import runnel as package
-from runnel.cli import serving
+from runnel.cli import server_process
 from runnel.config.settings import load
 from runnel.core.errors import NotSupported
 from runnel.server import http
@@ -43,7 +43,7 @@ def test_a_second_signal_goes_at_once_and_loses_nothing_that_was_acknowledged(tm
     with package.blocking.open(served.url) as broker:
         broker.publish("orders", b"paid")
         # A peer that sends half a frame and stays keeps the server from being done.
-        with socket.create_connection((served.doors["native"]["host"], served.doors["native"]["port"])) as peer:
+        with socket.create_connection((served.listeners["native"]["host"], served.listeners["native"]["port"])) as peer:
             peer.sendall(b"RNL\x01\xff\x00\x00\x00")
             served.process.send_signal(signal.SIGTERM)
             served.process.send_signal(signal.SIGTERM)
@@ -55,18 +55,18 @@ def test_a_second_signal_goes_at_once_and_loses_nothing_that_was_acknowledged(tm
 def test_the_second_signal_is_what_ends_a_server_that_cannot_stop(tmp_path: Path) -> None:
     code = """
 import asyncio, logging, os, signal
-from runnel.cli import serving
+from runnel.cli import server_process
 from runnel.config.settings import load
 class Stuck:
-    def __init__(self, *_): self.doors = []
+    def __init__(self, *_): self.listeners = []
     async def __aenter__(self): return self
     async def __aexit__(self, *_): pass
     async def close(self, deadline):
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(3600)
-serving.Server = Stuck
-serving.announcement = lambda *_: "ready"
-life = serving.Life(load({"serve.memory": "true"}))
+server_process.Server = Stuck
+server_process.announcement = lambda *_: "ready"
+life = server_process.ServerProcess(load({"serve.memory": "true"}))
 async def go():
     asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), signal.SIGTERM)
     return await life._live()
@@ -79,16 +79,16 @@ asyncio.run(go())
 def test_the_deadline_ends_a_server_whatever_hangs(tmp_path: Path) -> None:
     code = """
 import asyncio, os, signal, time
-from runnel.cli import serving
+from runnel.cli import server_process
 from runnel.config.settings import load
 class Stuck:
-    def __init__(self, *_): self.doors = []
+    def __init__(self, *_): self.listeners = []
     async def __aenter__(self): return self
     async def __aexit__(self, *_): pass
     async def close(self, deadline): time.sleep(3600)  # as a disk that does not answer
-serving.Server = Stuck
-serving.announcement = lambda *_: "ready"
-life = serving.Life(load({"serve.memory": "true", "serve.deadline": "200ms"}))
+server_process.Server = Stuck
+server_process.announcement = lambda *_: "ready"
+life = server_process.ServerProcess(load({"serve.memory": "true", "serve.deadline": "200ms"}))
 async def go():
     asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), signal.SIGTERM)
     return await life._live()
@@ -125,7 +125,7 @@ def test_people_are_told_its_doors_and_the_commands_work_as_they_stand(tmp_path:
 def test_json_lines_are_what_anybody_tries_first(tmp_path: Path) -> None:
     served = Served(tmp_path, "--memory")
     try:
-        door = served.doors["json"]
+        door = served.listeners["json"]
         with (
             socket.create_connection((door["host"], door["port"]), timeout=PATIENCE) as peer,
             peer.makefile("rw") as lines,
@@ -175,12 +175,12 @@ async def test_an_opening_that_takes_long_is_told_of(
             return True
 
     (tmp_path / "segment").write_bytes(bytes(3 * 1024 * 1024))
-    monkeypatch.setattr(serving, "PATIENCE", 0.0)
-    monkeypatch.setattr(serving, "TELL_EVERY", 0.0)
+    monkeypatch.setattr(server_process, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(server_process, "TELL_EVERY", 0.0)
     caplog.set_level(logging.INFO)
     for stream in (io.StringIO(), Terminal()):
         monkeypatch.setattr("sys.stderr", stream)
-        telling = asyncio.ensure_future(serving._tell_of_opening(tmp_path))
+        telling = asyncio.ensure_future(server_process._tell_of_opening(tmp_path))
         while not caplog.messages or (stream.isatty() and "opening" not in stream.getvalue()):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         telling.cancel()
@@ -192,11 +192,11 @@ async def test_an_opening_that_takes_long_is_told_of(
 
 
 async def test_uvloop_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    factory = serving._fast_loop()
+    factory = server_process._fast_loop()
     assert factory is not None
     assert factory.__module__.startswith("uvloop")
     monkeypatch.setitem(sys.modules, "uvloop", None)
-    assert serving._fast_loop() is None
+    assert server_process._fast_loop() is None
 
 
 async def test_who_opens_the_folder_comes_in_at_the_server_and_counts_among_its_clients(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ async def test_who_opens_the_folder_comes_in_at_the_server_and_counts_among_its_
 
 def test_it_speaks_http_and_says_where(tmp_path: Path) -> None:
     served = Served(tmp_path, "--memory", "--http-port", "0")
-    door = served.doors["http"]
+    door = served.listeners["http"]
     assert door["url"] == f"http://127.0.0.1:{door['port']}"
     answer = httpx.post(f"{door['url']}/topics/t", content=b"hello")
     assert (answer.status_code, answer.json()["offset"]) == (201, 0)
@@ -225,13 +225,13 @@ def test_it_speaks_http_and_says_where(tmp_path: Path) -> None:
 
 
 def test_without_the_packages_http_is_left_out_unless_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert serving.wanted(load({})) == (load({}).server, None)
+    assert server_process.server_options(load({})) == (load({}).server, None)
     assert load({}).server.http_port == 7780
     monkeypatch.setattr(http, "find_spec", lambda name: None if name == "uvicorn" else object())
-    options, note = serving.wanted(load({}))
+    options, note = server_process.server_options(load({}))
     assert options.http_port is None
     assert note is not None
     assert "uvicorn is not installed: pip install 'runnel[server]'" in note
-    assert serving.wanted(load({"serve.http_port": "off"}))[1] is None
+    assert server_process.server_options(load({"serve.http_port": "off"}))[1] is None
     with pytest.raises(NotSupported, match=r"pip install 'runnel\[server\]'"):
-        serving.wanted(load({"serve.http_port": "7780"}))
+        server_process.server_options(load({"serve.http_port": "7780"}))

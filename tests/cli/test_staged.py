@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runnel.place import open as open_broker
+from runnel.opening import open as open_broker
 from tests.cli.conftest import Command
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from runnel.cli.start import Start, parse_start, place_of
+from runnel.cli.start import Start, parse_start, resolve_start
 from runnel.core.errors import InvalidOption
-from runnel.journal.inspection import Inspection
+from runnel.journal.read.inspection import Inspection
 from tests.journal.folders import BEGAN, fill
 
 
@@ -54,10 +54,10 @@ def test_a_start_is_an_offset_of_a_topic_or_a_sequence_of_a_pattern(
 ) -> None:
     fill(tmp_path, batches=60)
     with Inspection(tmp_path) as seen:
-        assert place_of(parse_start("to", said), pattern, seen, "to") == place
+        assert resolve_start(parse_start("to", said), pattern, seen, "to") == place
 
 
 def test_a_pattern_has_no_offsets(tmp_path: Path) -> None:
     fill(tmp_path)
     with Inspection(tmp_path) as seen, pytest.raises(InvalidOption, match="give a time"):
-        place_of(Start(offset=1), ">", seen, "to")
+        resolve_start(Start(offset=1), ">", seen, "to")

@@ -126,7 +126,7 @@ def test_what_was_missed_is_told(runnel: Command, server: str, topic: str) -> No
 
 def test_it_outlives_its_server(tmp_path: Path, runnel: Command) -> None:
     served = Served(tmp_path, "--data", "data", "--unix", "door.sock")
-    unix = served.doors["unix"]["url"]
+    unix = served.listeners["unix"]["url"]
     with following("t", "--from", "earliest", "--json", "--server", unix) as (child, out):
         runnel("pub", "t", "one", "--server", unix)
         assert json.loads(out.readline())["value"] == "one"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runnel.cli.table import Size, hidden, human_age, human_size, human_time, many, pairs, table
+from runnel.cli.output import Size, human_age, human_size, human_time, many, not_synced, pairs, table
 
 
 def test_columns_line_up_and_numbers_stand_to_the_right() -> None:
@@ -50,5 +50,5 @@ def test_times_and_counts() -> None:
 
 
 def test_what_a_look_leaves_out_is_said() -> None:
-    assert hidden(1, 2048) == "1 record (2.0 KiB) written and not yet synced are not shown"
-    assert hidden(2, 5, "are not in it") == "2 records (5 B) written and not yet synced are not in it"
+    assert not_synced(1, 2048) == "1 record (2.0 KiB) written and not yet synced are not shown"
+    assert not_synced(2, 5, "are not in it") == "2 records (5 B) written and not yet synced are not in it"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from runnel.cli.problem import Refused
-from runnel.cli.target import add_target, changing, find_group, looking_at, server_of
+from runnel.cli.errors import CommandError
+from runnel.cli.target import add_target, find_group, open_to_change, open_to_inspect, server_of
 from tests.cli.conftest import Command, Served
 from tests.journal.folders import Owner, fill
 from tests.patience import PATIENCE
@@ -39,7 +39,7 @@ def test_what_is_said_on_the_command_line_counts_most(monkeypatch: pytest.Monkey
     assert server_of(chosen("--server", "runnel://other:2")) == "runnel://other:2"
     assert server_of(chosen()) == URL
     for arguments in (("--server", URL, "--data", "x"), ("--server", URL, "x")):
-        with pytest.raises(Refused, match="a server and a folder were named"):
+        with pytest.raises(CommandError, match="a server and a folder were named"):
             server_of(chosen(*arguments))
 
 
@@ -57,25 +57,25 @@ def test_a_group_is_found_by_its_name_alone_where_that_is_clear(here: Path) -> N
     with Owner(here / "data") as owner:
         for name, pattern in (("a", "orders"), ("b", "orders"), ("b", "jobs")):
             owner.group(name, pattern)
-    with changing(chosen("data")) as target:
+    with open_to_change(chosen("data")) as target:
         assert find_group(target, "a", None) == "orders"
         assert find_group(target, "b", "jobs") == "jobs"
-        with pytest.raises(Refused, match="say which with --topic"):
+        with pytest.raises(CommandError, match="say which with --topic"):
             find_group(target, "b", None)
-        with pytest.raises(Refused, match="no group 'c' on 'jobs' in 'data'"):
+        with pytest.raises(CommandError, match="no group 'c' on 'jobs' in 'data'"):
             find_group(target, "c", "jobs")
 
 
 def test_a_folder_and_a_server_tell_the_same_of_a_topic(here: Path, server: str, runnel: Command) -> None:
     fill(here / "data", batches=4)
-    with looking_at(chosen("data")) as folder:
+    with open_to_inspect(chosen("data")) as folder:
         ours = folder.topic("orders")
     assert runnel("pub", "told.alike", "x", "--server", server).status == 0
-    with looking_at(chosen("--server", server)) as remote:
+    with open_to_inspect(chosen("--server", server)) as remote:
         theirs = remote.topic("told.alike")
         for target, name in ((folder.name, "'data'"), (remote.name, server)):
             assert target == name
-        with pytest.raises(Refused, match=f"no topic 'none' in {server}"):
+        with pytest.raises(CommandError, match=f"no topic 'none' in {server}"):
             remote.topic("none")
     assert {"topic", "epoch", "first", "end", "bytes", "groups", "cursors"} <= ours.keys() & theirs.keys()
 

@@ -13,16 +13,15 @@ import time
 import pytest
 
 import runnel as package
-from runnel.cli.colour import RED
-from runnel.cli.rates import GroupRow, ReaderRow, TopicRow, View
-from runnel.cli.top import drawn, heading
+from runnel.cli.output import RED
+from runnel.cli.top import BrokerRates, GroupRow, ReaderRow, TopicRow, draw, heading
 from tests.cli.conftest import Command
 from tests.patience import PATIENCE
 
 TOPICS = tuple(TopicRow(f"t{number}", 10.0 - number, 1000.0, 5, 100, 1) for number in range(30))
 GROUP = GroupRow("g", "t", 5.0, 7, 2, 0.0, 1, 3.0, 2, True)
 READER = ReaderRow("anonymous", "t", 100.0, 4.0, 44, 9)
-VIEW = View(1.0, 1234.0, 2048.0, 9999.0, 4.0, 44, 3, TOPICS, (GROUP,), (READER,))
+VIEW = BrokerRates(1.0, 1234.0, 2048.0, 9999.0, 4.0, 44, 3, TOPICS, (GROUP,), (READER,))
 
 
 def test_one_look_tells_topics_groups_and_subscribers(runnel: Command, server: str, topic: str) -> None:
@@ -69,25 +68,25 @@ def test_on_a_terminal_it_draws_in_place_until_q(server: str) -> None:
 
 
 def test_the_page_fits_and_short_tables_leave_room_for_long_ones() -> None:
-    lines = drawn(VIEW, "title", 24, colourful=False)
+    lines = draw(VIEW, "title", 24, colourful=False)
     assert len(lines) <= 24
     heads = [line.split()[0] for line in lines if line.isupper() or line.startswith(("TOPIC", "GROUP", "SUBSCRIBER"))]
     assert heads == ["TOPIC", "GROUP", "SUBSCRIBER"]
     assert sum(line.startswith("t") and "100 B" in line for line in lines) == 14
-    assert len(drawn(VIEW, "title", 1000, colourful=False)) == 2 + 3 * 2 + 32
+    assert len(draw(VIEW, "title", 1000, colourful=False)) == 2 + 3 * 2 + 32
 
 
 def test_what_is_wrong_catches_the_eye() -> None:
-    lines = drawn(VIEW, "title", 24, colourful=True)
+    lines = draw(VIEW, "title", 24, colourful=True)
     assert f"{RED}dropped 4/s (44 ever)" in lines[1]
     assert "3 publishers wait" in lines[1]
     assert any("paused" in line for line in lines)
-    assert RED not in "".join(drawn(VIEW, "title", 24, colourful=False))
+    assert RED not in "".join(draw(VIEW, "title", 24, colourful=False))
 
 
 def test_an_empty_server_says_so() -> None:
-    empty = View(1.0, 0.0, 0.0, 0.0, 0.0, 0, 0, (), (), ())
-    assert drawn(empty, "title", 24, colourful=False)[-1] == "there are no topics yet"
+    empty = BrokerRates(1.0, 0.0, 0.0, 0.0, 0.0, 0, 0, (), (), ())
+    assert draw(empty, "title", 24, colourful=False)[-1] == "there are no topics yet"
     assert heading("data", {}).startswith("runnel top · data · ")
 
 

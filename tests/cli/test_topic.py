@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from runnel.cli.topic import parsed, shown
+from runnel.cli.topic import parse_options, shown
 from runnel.core.errors import InvalidOption
-from runnel.journal.inspection import Inspection
+from runnel.journal.read.inspection import Inspection
 from tests.cli.conftest import Command
 from tests.journal.folders import Owner, fill, publish_numbered
 
@@ -162,7 +162,7 @@ def test_what_makes_no_sense_is_one_line_and_changes_nothing(
     ],
 )
 def test_values_of_options(said: str, meant: object) -> None:
-    assert list(parsed([said]).values()) == [meant]
+    assert list(parse_options([said]).values()) == [meant]
 
 
 def test_the_space_of_a_deleted_topic_comes_back_at_once_where_no_other_shares_it(
@@ -193,7 +193,7 @@ def test_records_are_counted_not_reckoned_from_offsets(runnel: Command, tmp_path
 
 def test_an_option_without_a_value_is_refused() -> None:
     with pytest.raises(InvalidOption, match="NAME=VALUE"):
-        parsed(["a"])
+        parse_options(["a"])
 
 
 def test_values_are_shown_as_they_would_be_said() -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from runnel.journal.inspection import Inspection
-from runnel.journal.ledger import CursorState
-from runnel.journal.parts import cursor_part
+from runnel.journal.format.ledger import CursorState, cursor_part
+from runnel.journal.read.inspection import Inspection
 from tests.cli.conftest import Command
 from tests.journal.folders import Owner, publish_numbered
 

@@ -12,17 +12,16 @@ from typing import Any
 import runnel
 from runnel import Broker
 from runnel.client.options import ClientOptions
-from runnel.client.subscribing import open_subscription
-from runnel.core.errors import RunnelError
-from runnel.core.network_errors import ConnectionLost
-from runnel.server.connection import Connection
-from runnel.server.native import native_door
+from runnel.client.subscription import open_subscription
+from runnel.core.errors import ConnectionLost, RunnelError
+from runnel.runtime.clock import SystemClock
+from runnel.server.native.connection import NativeConnection
+from runnel.server.native.session import native_listener
 from runnel.server.options import ServerOptions
-from runnel.server.serving import Serving
-from runnel.surface.clock import SystemClock
-from runnel.wire.frame import FROM_CLIENT, FROM_SERVER, PREFACE, FrameDecoder, Kind, frame
-from runnel.wire.messages import Hello, Welcome, call_payload, decode, encode, read_reply
-from runnel.wire.trouble import read_error
+from runnel.server.served_broker import ServedBroker
+from runnel.wire.errors import read_error
+from runnel.wire.frames import FROM_CLIENT, FROM_SERVER, PREFACE, FrameDecoder, FrameKind, frame
+from runnel.wire.msgpack_messages import Hello, Welcome, call_payload, decode_message, encode_message, read_reply
 
 
 class Transport(asyncio.Transport):
@@ -71,21 +70,21 @@ class JoinedLink:
     verify = True
     address = "runnel://joined"
 
-    def __init__(self, serving: Serving, *, flow: bool = True, clock: Any = None, **options: Any) -> None:
+    def __init__(self, serving: ServedBroker, *, flow: bool = True, clock: Any = None, **options: Any) -> None:
         self.options = ClientOptions(**options)
         self.clock = clock or SystemClock()
         self.welcome = Welcome()
         self.blockers: set[Any] = set()
         self.flow = flow
-        self.sent: list[tuple[Kind, int, int, bytes]] = []
+        self.sent: list[tuple[FrameKind, int, int, bytes]] = []
         self.state = "new"
         self.ahead = 0.0  # seconds that the client takes the server's clock to be ahead
         self.answers: dict[str, Any] = {}  # to what is asked synchronously
-        self._door = native_door(serving)
+        self._door = native_listener(serving)
         self._attached: dict[Any, None] = {}
         self._owners: dict[int, Any] = {}
         self._replies: dict[int, asyncio.Future[Any]] = {}
-        self._server: Connection | None = None
+        self._server: NativeConnection | None = None
         self._transport = Transport(self._soon)
         self._last = 0
 
@@ -108,7 +107,7 @@ class JoinedLink:
         if self._server is not None:
             decoder = FrameDecoder(kinds=FROM_CLIENT)
             decoder.feed(data)
-            self.sent += [(Kind(kind), flags, id, payload) for kind, flags, _, id, payload in decoder.frames()]
+            self.sent += [(FrameKind(kind), flags, id, payload) for kind, flags, _, id, payload in decoder.frames()]
             self._feed(data)
 
     def attach(self, owner: Any) -> int:
@@ -129,15 +128,15 @@ class JoinedLink:
     async def call(self, method: str, args: dict[str, Any], *, again: bool = True, timeout: float | None = -1) -> Any:
         id = self.new_id()
         self._replies[id] = asyncio.get_running_loop().create_future()
-        self.send(frame(Kind.CALL, id, call_payload(method, args)))
+        self.send(frame(FrameKind.CALL, id, call_payload(method, args)))
         return read_reply(await self._replies[id])
 
     # -- as a test ----------------------------------------------------------------------------------------------
 
     @property
-    def kinds(self) -> list[Kind]:
+    def kinds(self) -> list[FrameKind]:
         """The frames that the client sent, but for credit."""
-        return [kind for kind, *_ in self.sent if kind is not Kind.CREDIT]
+        return [kind for kind, *_ in self.sent if kind is not FrameKind.CREDIT]
 
     def connect(self) -> None:
         """A new connection, and everybody is told."""
@@ -145,7 +144,7 @@ class JoinedLink:
         self._decoder = FrameDecoder(kinds=FROM_SERVER)
         self._last = 0
         self._server.connection_made(self._transport)
-        self._feed(PREFACE + frame(Kind.HELLO, 0, encode(Hello(version=1))))
+        self._feed(PREFACE + frame(FrameKind.HELLO, 0, encode_message(Hello(version=1))))
         self.state = "connected"
         for owner in list(self._attached):
             self._introduce(owner)
@@ -180,12 +179,12 @@ class JoinedLink:
         return len(data)
 
     def receive(self, kind: int, flags: int, extra: int, id: int, payload: bytes) -> None:
-        if kind == Kind.WELCOME:
-            self.welcome = decode(Welcome, payload)
+        if kind == FrameKind.WELCOME:
+            self.welcome = decode_message(Welcome, payload)
         elif (owner := self._owners.get(id)) is not None:
             owner.frame(kind, flags, extra, payload)
         elif (reply := self._replies.pop(id, None)) is not None:
-            if kind == Kind.REPLY:
+            if kind == FrameKind.REPLY:
                 reply.set_result(payload)
             else:
                 reply.set_exception(read_error(payload))
@@ -227,7 +226,7 @@ async def joined(
 ) -> AsyncIterator[tuple[Broker, JoinedLink]]:
     """A broker, and a link that is connected to it."""
     async with runnel.open(clock=clock) if where is None else runnel.open(where, clock=clock) as broker:
-        link = JoinedLink(Serving(broker, ServerOptions()), flow=flow, clock=clock, **options)
+        link = JoinedLink(ServedBroker(broker, ServerOptions()), flow=flow, clock=clock, **options)
         link.connect()
         link.pass_on()
         try:

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from runnel.core.batch_format import unpack
 from runnel.core.errors import RunnelError
-from runnel.core.packing import unpack
-from runnel.wire.frame import FROM_CLIENT, PREFACE, FrameDecoder, Kind, frame
-from runnel.wire.layouts import Publish, published_frame, read_publish
-from runnel.wire.messages import Hello, Welcome, decode, encode, read_call
-from runnel.wire.trouble import error_frame
+from runnel.wire.binary_messages import PublishPayload, published_frame, read_publish
+from runnel.wire.errors import error_frame
+from runnel.wire.frames import FROM_CLIENT, PREFACE, FrameDecoder, FrameKind, frame
+from runnel.wire.msgpack_messages import Hello, Welcome, decode_message, encode_message, read_call
 from tests.patience import PATIENCE
 
 Joined = Callable[..., Any]  # of the fixture: opens a broker and the other end of its connection
@@ -28,8 +28,8 @@ class Frame(NamedTuple):
     payload: bytes
 
     @property
-    def publish(self) -> Publish:
-        assert self.kind == Kind.PUBLISH
+    def publish(self) -> PublishPayload:
+        assert self.kind == FrameKind.PUBLISH
         return read_publish(self.flags, self.extra, self.payload)
 
     @property
@@ -38,7 +38,7 @@ class Frame(NamedTuple):
 
     @property
     def call(self) -> tuple[str, dict[str, Any]]:
-        assert self.kind == Kind.CALL
+        assert self.kind == FrameKind.CALL
         return read_call(self.payload)
 
 
@@ -63,9 +63,11 @@ class Caller:
 
     async def greet(self, **welcome: Any) -> None:
         hello = await self.next()
-        assert hello.kind == Kind.HELLO
-        self.hello = decode(Hello, hello.payload)
-        self.send(frame(Kind.WELCOME, 0, encode(Welcome(**{"server": "a peer", "durable": True, **welcome}))))
+        assert hello.kind == FrameKind.HELLO
+        self.hello = decode_message(Hello, hello.payload)
+        self.send(
+            frame(FrameKind.WELCOME, 0, encode_message(Welcome(**{"server": "a peer", "durable": True, **welcome})))
+        )
 
     def send(self, data: bytes) -> None:
         self._writer.write(data)
@@ -78,7 +80,7 @@ class Caller:
         self.send(error_frame(asked.id, error))
 
     def reply(self, asked: Frame, result: Any) -> None:
-        self.send(frame(Kind.REPLY, asked.id, encode(result)))
+        self.send(frame(FrameKind.REPLY, asked.id, encode_message(result)))
 
     async def next_call(self, method: str) -> Frame:
         asked = await self.next()

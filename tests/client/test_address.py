@@ -4,30 +4,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.client.address import Address, is_url, parse
-from runnel.core.network_errors import BadAddress
+from runnel.client.address import ServerAddress, is_url, parse_url
+from runnel.core.errors import BadAddress
 
 
 @pytest.mark.parametrize(
     ("url", "addresses"),
     [
-        ("runnel://localhost", [Address("localhost", 7788)]),
-        ("runnel://127.0.0.1:1", [Address("127.0.0.1", 1)]),
-        ("runnel://127.0.0.1:65535/", [Address("127.0.0.1", 65535)]),
-        ("runnels://example.org:99", [Address("example.org", 99, tls=True)]),
-        ("runnel://a:1,b:2,c", [Address("a", 1), Address("b", 2), Address("c", 7788)]),
-        ("runnel://[::1]:5", [Address("::1", 5)]),
-        ("runnel://[::1]", [Address("::1", 7788)]),
-        ("runnel+unix:///tmp/a%20b", [Address("", 0, "/tmp/a b")]),
+        ("runnel://localhost", [ServerAddress("localhost", 7788)]),
+        ("runnel://127.0.0.1:1", [ServerAddress("127.0.0.1", 1)]),
+        ("runnel://127.0.0.1:65535/", [ServerAddress("127.0.0.1", 65535)]),
+        ("runnels://example.org:99", [ServerAddress("example.org", 99, tls=True)]),
+        ("runnel://a:1,b:2,c", [ServerAddress("a", 1), ServerAddress("b", 2), ServerAddress("c", 7788)]),
+        ("runnel://[::1]:5", [ServerAddress("::1", 5)]),
+        ("runnel://[::1]", [ServerAddress("::1", 7788)]),
+        ("runnel+unix:///tmp/a%20b", [ServerAddress("", 0, "/tmp/a b")]),
     ],
 )
-def test_a_url_names_its_servers_in_order(url: str, addresses: list[Address]) -> None:
-    assert parse(url) == (tuple(addresses), {})
+def test_a_url_names_its_servers_in_order(url: str, addresses: list[ServerAddress]) -> None:
+    assert parse_url(url) == (tuple(addresses), {})
 
 
 def test_options_stand_behind_a_question_mark() -> None:
-    assert parse("runnel://a?timeout=3&name=x%20y").options == {"timeout": "3", "name": "x y"}
-    assert parse("runnel+unix:///s?linger=0").options == {"linger": "0"}
+    assert parse_url("runnel://a?timeout=3&name=x%20y").options == {"timeout": "3", "name": "x y"}
+    assert parse_url("runnel+unix:///s?linger=0").options == {"linger": "0"}
 
 
 @pytest.mark.parametrize(
@@ -55,25 +55,25 @@ def test_options_stand_behind_a_question_mark() -> None:
 )
 def test_what_is_no_address_is_refused_with_the_reason(url: str, why: str) -> None:
     with pytest.raises(BadAddress, match=why):
-        parse(url)
+        parse_url(url)
 
 
 @given(
     st.builds(
-        Address,
+        ServerAddress,
         st.sampled_from(["a", "localhost", "10.0.0.1", "::1", "fe80::1"]),
         st.integers(1, 65535),
         st.just(""),
         st.booleans(),
     )
 )
-def test_an_address_is_written_as_it_is_read(address: Address) -> None:
-    assert parse(str(address)).addresses == (address,)
+def test_an_address_is_written_as_it_is_read(address: ServerAddress) -> None:
+    assert parse_url(str(address)).addresses == (address,)
 
 
 def test_a_socket_is_written_as_it_is_read() -> None:
-    socket = Address("", 0, "/run/a b?.sock")
-    assert parse(str(socket)).addresses == (socket,)
+    socket = ServerAddress("", 0, "/run/a b?.sock")
+    assert parse_url(str(socket)).addresses == (socket,)
 
 
 def test_a_folder_is_no_url() -> None:

@@ -9,13 +9,12 @@ import msgspec
 import pytest
 
 from runnel.broker.broker import Broker
-from runnel.broker.topic import Topic
+from runnel.broker.topic_handle import Topic
 from runnel.client.broker import RemoteBroker
 from runnel.client.topic import RemoteTopic
-from runnel.core.errors import InvalidName, InvalidOption, NotSupported
-from runnel.core.network_errors import BadAddress
-from runnel.core.stage import StageInfo
-from runnel.core.statistics import Flowed, Statistics
+from runnel.core.errors import BadAddress, InvalidName, InvalidOption, NotSupported
+from runnel.core.stages import StageInfo
+from runnel.core.statistics import Statistics, SubscriberTotals
 from tests.client.peer import Joined, Peer
 
 
@@ -93,7 +92,7 @@ async def test_handles_of_many_topics_are_not_kept_for_ever(joined: Joined, monk
 
 
 async def test_its_statistics_are_the_servers_but_for_the_handlers(joined: Joined, peer: Peer) -> None:
-    told = Statistics({}, (), (), (), {("a", "x"): Flowed(1, 2, 3, 4)}, 5, 6, 7, 8, 9)
+    told = Statistics({}, (), (), (), {("a", "x"): SubscriberTotals(1, 2, 3, 4)}, 5, 6, 7, 8, 9)
     async with joined() as (broker, _):
 
         async def work(value: bytes) -> None: ...
@@ -102,7 +101,7 @@ async def test_its_statistics_are_the_servers_but_for_the_handlers(joined: Joine
         task = asyncio.create_task(asyncio.to_thread(broker.statistics))
         caller = await peer.accept()
         sent = msgspec.structs.asdict(told)
-        sent["flowed"] = [["a", "x", msgspec.to_builtins(Flowed(1, 2, 3, 4))]]
+        sent["flowed"] = [["a", "x", msgspec.to_builtins(SubscriberTotals(1, 2, 3, 4))]]
         caller.reply(await caller.next_call("statistics"), sent)
         found = await task
         assert [handler.pattern for handler in found.handlers] == ["a"]

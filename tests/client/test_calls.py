@@ -4,12 +4,11 @@ import asyncio
 
 import pytest
 
-from runnel.client.calls import Calls
-from runnel.core.errors import RequestTimeout, UnknownTopic
-from runnel.core.network_errors import ConnectionLost, NoAnswer
-from runnel.wire.frame import FROM_CLIENT, FrameDecoder, Kind
-from runnel.wire.messages import encode
-from runnel.wire.trouble import trouble_of
+from runnel.client.calls import ClientCalls
+from runnel.core.errors import ConnectionLost, NoAnswer, RequestTimeout, UnknownTopic
+from runnel.wire.errors import wire_error
+from runnel.wire.frames import FROM_CLIENT, FrameDecoder, FrameKind
+from runnel.wire.msgpack_messages import encode_message
 
 
 class Line:
@@ -18,7 +17,7 @@ class Line:
     def __init__(self) -> None:
         self.state, self.sent, self._last = "connected", bytearray(), 0
         self.connection = type("State", (), {"error": None})
-        self.calls = Calls(self)  # type: ignore[arg-type]
+        self.calls = ClientCalls(self)  # type: ignore[arg-type]
 
     def new_id(self) -> int:
         self._last += 1
@@ -34,17 +33,17 @@ class Line:
         return [(kind, id, payload) for kind, _, _, id, payload in decoder.frames()]
 
     def ask(self, payload: bytes, *, again: bool = True, timeout: float | None = None) -> "asyncio.Task[bytes]":
-        return asyncio.create_task(self.calls.request("it", Kind.CALL, payload, again=again, timeout=timeout))
+        return asyncio.create_task(self.calls.request("it", FrameKind.CALL, payload, again=again, timeout=timeout))
 
 
 async def test_answers_find_those_who_asked_in_any_order() -> None:
     line = Line()
     one, two = line.ask(b"1"), line.ask(b"2")
     await asyncio.sleep(0)
-    assert line.frames() == [(Kind.CALL, 1, b"1"), (Kind.CALL, 2, b"2")]
-    assert line.calls.answered(Kind.REPLY, 2, b"two")
-    assert line.calls.answered(Kind.ERROR, 1, encode(trouble_of(UnknownTopic("a"))))
-    assert not line.calls.answered(Kind.REPLY, 2, b"again")
+    assert line.frames() == [(FrameKind.CALL, 1, b"1"), (FrameKind.CALL, 2, b"2")]
+    assert line.calls.answered(FrameKind.REPLY, 2, b"two")
+    assert line.calls.answered(FrameKind.ERROR, 1, encode_message(wire_error(UnknownTopic("a"))))
+    assert not line.calls.answered(FrameKind.REPLY, 2, b"again")
     assert await two == b"two"
     with pytest.raises(UnknownTopic):
         await one
@@ -58,7 +57,7 @@ async def test_what_nobody_waits_for_is_cancelled() -> None:
     await asyncio.sleep(0)
     asking.cancel()
     await asyncio.wait([asking])
-    assert [kind for kind, *_ in line.frames()] == [Kind.CALL, Kind.CANCEL]
+    assert [kind for kind, *_ in line.frames()] == [FrameKind.CALL, FrameKind.CANCEL]
     with pytest.raises(NoAnswer, match="it within"):
         await line.ask(b"2", timeout=0.001)
     assert not line.calls
@@ -68,7 +67,7 @@ async def test_a_timeout_of_the_server_is_the_servers() -> None:
     line = Line()
     asking = line.ask(b"1", timeout=5)
     await asyncio.sleep(0)
-    line.calls.answered(Kind.ERROR, 1, encode(trouble_of(RequestTimeout("a", 3.0))))
+    line.calls.answered(FrameKind.ERROR, 1, encode_message(wire_error(RequestTimeout("a", 3.0))))
     with pytest.raises(RequestTimeout):
         await asking
 
@@ -83,8 +82,8 @@ async def test_without_a_connection_they_wait_for_one() -> None:
     assert line.frames() == []
     line.state = "connected"
     line.calls.connected()
-    assert line.frames() == [(Kind.CALL, 1, b"1")]
-    line.calls.answered(Kind.REPLY, 1, b"")
+    assert line.frames() == [(FrameKind.CALL, 1, b"1")]
+    line.calls.answered(FrameKind.REPLY, 1, b"")
     assert await asking == b""
 
 
@@ -97,7 +96,7 @@ async def test_a_lost_connection_fails_only_what_may_not_be_sent_again() -> None
     with pytest.raises(ConnectionLost):
         await unsafe
     line.calls.connected()
-    assert line.frames() == [(Kind.CALL, 3, b"1")]
+    assert line.frames() == [(FrameKind.CALL, 3, b"1")]
     line.calls.end(lambda: ConnectionLost("there", "over"))
     with pytest.raises(ConnectionLost, match="over"):
         await safe

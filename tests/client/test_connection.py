@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from runnel.client.address import parse
-from runnel.client.connection import dial
+from runnel.client.address import parse_url
+from runnel.client.connection import connect
 from runnel.client.options import ClientOptions
-from runnel.core.network_errors import ConnectionLost, ProtocolError, Unreachable
-from runnel.wire.frame import Kind, frame
-from runnel.wire.messages import Welcome, encode
+from runnel.core.errors import ConnectionLost, ProtocolError, Unreachable
+from runnel.wire.frames import FrameKind, frame
+from runnel.wire.msgpack_messages import Welcome, encode_message
 from tests.client.peer import Peer, a_peer
 from tests.server.certificates import Authority
 
@@ -22,22 +22,24 @@ def nothing(*_: Any) -> None:
 
 
 def dialing(peer: Peer, **options: Any) -> "asyncio.Task[Any]":
-    return asyncio.create_task(dial(parse(peer.url).addresses[0], ClientOptions.of(options), nothing))
+    return asyncio.create_task(connect(parse_url(peer.url).addresses[0], ClientOptions.of(options), nothing))
 
 
 async def test_frames_come_whole_and_in_order(peer: Peer) -> None:
     seen: list[tuple[int, int, bytes]] = []
-    address = parse(peer.url).addresses[0]
+    address = parse_url(peer.url).addresses[0]
     task = asyncio.create_task(
-        dial(address, ClientOptions(), lambda kind, flags, extra, id, payload: seen.append((kind, id, payload)))
+        connect(address, ClientOptions(), lambda kind, flags, extra, id, payload: seen.append((kind, id, payload)))
     )
     caller = await peer.accept(max_frame=1 << 21)
     connection = await task
     large = bytes(1 << 20)
-    caller.send(frame(Kind.REPLY, 1, b"a") + frame(Kind.REPLY, 2, large) + frame(Kind.GOODBYE, 0, b"\x80"))
+    caller.send(
+        frame(FrameKind.REPLY, 1, b"a") + frame(FrameKind.REPLY, 2, large) + frame(FrameKind.GOODBYE, 0, b"\x80")
+    )
     caller.close()
     error = await connection.over
-    assert seen == [(Kind.REPLY, 1, b"a"), (Kind.REPLY, 2, large), (Kind.GOODBYE, 0, b"\x80")]
+    assert seen == [(FrameKind.REPLY, 1, b"a"), (FrameKind.REPLY, 2, large), (FrameKind.GOODBYE, 0, b"\x80")]
     assert isinstance(error, ConnectionLost)
     assert connection.why == "the server closed it"
 
@@ -46,7 +48,7 @@ async def test_a_server_of_another_version_is_refused(peer: Peer) -> None:
     task = dialing(peer)
     caller = await peer.meet()
     await caller.next()
-    caller.send(frame(Kind.WELCOME, 0, encode(Welcome(version=2))))
+    caller.send(frame(FrameKind.WELCOME, 0, encode_message(Welcome(version=2))))
     with pytest.raises(ProtocolError, match="version 2"):
         await task
 
@@ -62,7 +64,7 @@ async def test_something_else_on_that_port_is_refused(peer: Peer) -> None:
 async def test_a_server_that_does_not_greet_first_is_refused(peer: Peer) -> None:
     task = dialing(peer)
     caller = await peer.meet()
-    caller.send(frame(Kind.PING, 0))
+    caller.send(frame(FrameKind.PING, 0))
     with pytest.raises(ProtocolError, match="PING instead of WELCOME"):
         await task
 
@@ -77,7 +79,7 @@ async def test_a_server_that_hangs_up_is_unreachable(peer: Peer) -> None:
 
 async def test_a_host_that_there_is_not_is_unreachable() -> None:
     with pytest.raises(Unreachable, match=r"runnel://nowhere\.invalid:7788"):
-        await dial(parse("runnel://nowhere.invalid").addresses[0], ClientOptions(), nothing)
+        await connect(parse_url("runnel://nowhere.invalid").addresses[0], ClientOptions(), nothing)
 
 
 async def test_a_unix_socket_is_as_good(tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ import pytest
 
 import runnel
 from runnel import Broker
-from runnel.core.codec import Codec
-from runnel.core.packing import pack
+from runnel.core.batch_format import pack
+from runnel.core.schema import Codec
 from runnel.core.statistics import GroupStatistics
 from runnel.testing.clock import JumpingClock
-from runnel.wire.frame import HEADER_SIZE, MORE, Kind
-from runnel.wire.layouts import grant_head
-from runnel.wire.messages import Verb, lapsed_payload, read_settle
+from runnel.wire.binary_messages import grant_head
+from runnel.wire.frames import FRAME_HEADER_SIZE, MORE, FrameKind
+from runnel.wire.msgpack_messages import SettleVerb, lapsed_payload, read_settle
 from tests.client.joined import JoinedLink, joined, subscribe
 from tests.patience import PATIENCE
 
@@ -36,8 +36,8 @@ def look(broker: Broker) -> GroupStatistics:
     return broker.group("g", "t").statistics()
 
 
-def said(link: JoinedLink) -> list[tuple[Verb, int, int]]:
-    found = [read_settle(payload) for kind, _, _, payload in link.sent if kind is Kind.SETTLE]
+def said(link: JoinedLink) -> list[tuple[SettleVerb, int, int]]:
+    found = [read_settle(payload) for kind, _, _, payload in link.sent if kind is FrameKind.SETTLE]
     return [(one.verb, one.first, one.end) for frame in found for one in frame]
 
 
@@ -49,9 +49,9 @@ async def test_what_is_acked_in_one_turn_is_one_range_in_one_frame() -> None:
             await delivery.ack()
         await link.settle()
         assert look(broker).acked == 5
-        settles = [payload for kind, _, _, payload in link.sent if kind is Kind.SETTLE]
+        settles = [payload for kind, _, _, payload in link.sent if kind is FrameKind.SETTLE]
         assert len(settles) < 5
-        assert (Verb.ACK, 4, 5) in said(link) or (Verb.ACK, 0, 5) in said(link)
+        assert (SettleVerb.ACK, 4, 5) in said(link) or (SettleVerb.ACK, 0, 5) in said(link)
 
 
 async def test_the_server_knows_what_was_seen_and_what_was_not() -> None:
@@ -115,7 +115,10 @@ async def test_a_batch_is_settled_with_one_range_less_what_was_settled() -> None
             await batch.ack()
             await link.settle()
             assert (look(broker).acked, look(broker).scheduled) == (4, 1)
-            assert [one for one in said(link) if one[0] is Verb.ACK] == [(Verb.ACK, 0, 2), (Verb.ACK, 3, 5)]
+            assert [one for one in said(link) if one[0] is SettleVerb.ACK] == [
+                (SettleVerb.ACK, 0, 2),
+                (SettleVerb.ACK, 3, 5),
+            ]
 
 
 async def test_a_batch_may_wait_for_more() -> None:
@@ -155,7 +158,7 @@ async def test_what_expired_while_it_waited_here_is_not_handed_out_and_counts() 
         link.ahead = 60.0  # of the server's clock
         assert (await anext(deliveries)).value == b"long"
         await link.settle()
-        assert (Verb.BEGIN, 0, 1) in said(link), "the server looks for itself"
+        assert (SettleVerb.BEGIN, 0, 1) in said(link), "the server looks for itself"
 
 
 async def test_the_end_of_the_broker_ends_the_reading() -> None:
@@ -185,8 +188,8 @@ async def test_what_came_of_a_lease_that_lapsed_before_its_end_is_forgotten() ->
         for number, value, flags in ((7, b"some of it", MORE), (8, b"another", 0)):
             batch = pack([value])
             head = grant_head(deliveries.id, b"t", 1, number, number, 0, number, number, 1, len(batch))
-            deliveries.arrived(Kind.GRANT, flags, 1, head[HEADER_SIZE:] + batch)
+            deliveries.arrived(FrameKind.GRANT, flags, 1, head[FRAME_HEADER_SIZE:] + batch)
             if flags & MORE:
-                deliveries.arrived(Kind.LAPSED, 0, 0, lapsed_payload([(number, number, number + 1)]))
+                deliveries.arrived(FrameKind.LAPSED, 0, 0, lapsed_payload([(number, number, number + 1)]))
         assert (await anext(deliveries)).value == b"another"
         assert not deliveries._coming

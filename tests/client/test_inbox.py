@@ -4,26 +4,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.client.inbox import Inbox, Taken
-from runnel.core.missed import Missed
-from runnel.core.packing import JSON, pack
-from runnel.core.record import Gap
-from runnel.wire.frame import HEADER_SIZE
-from runnel.wire.layouts import deliver_head
+from runnel.client.receive_buffer import ReceiveBuffer, ReceivedRecords
+from runnel.core.batch_format import JSON, pack
+from runnel.core.record import Gap, MissedRange
+from runnel.wire.binary_messages import deliver_head
+from runnel.wire.frames import FRAME_HEADER_SIZE
 
 
 def payload(first: int, count: int, **about: int) -> bytes:
     batch = pack([b"%d" % number for number in range(first, first + count)], **about)  # type: ignore[arg-type]
-    return (deliver_head(1, b"t", 7, first, first + 1000, 0, len(batch)) + batch)[HEADER_SIZE:]
+    return (deliver_head(1, b"t", 7, first, first + 1000, 0, len(batch)) + batch)[FRAME_HEADER_SIZE:]
 
 
-def inbox(*, is_pattern: bool = False, place: int = 0, **options: bool) -> Inbox:
-    made = Inbox(1000, verify=True, **options)
+def inbox(*, is_pattern: bool = False, place: int = 0, **options: bool) -> ReceiveBuffer:
+    made = ReceiveBuffer(1000, verify=True, **options)
     made.begin(place, is_pattern=is_pattern)
     return made
 
 
-def offsets(taken: Taken | None) -> list[int]:
+def offsets(taken: ReceivedRecords | None) -> list[int]:
     assert taken is not None
     return [record.offset for part in taken.slices for record in part.records]
 
@@ -50,11 +49,11 @@ def test_credit_comes_back_with_the_last_record_of_its_frame() -> None:
     box = inbox()
     data = payload(0, 3)
     box.deliver(1, data)
-    assert (box.bytes, box.returned) == (HEADER_SIZE + len(data), 0)
+    assert (box.bytes, box.returned) == (FRAME_HEADER_SIZE + len(data), 0)
     box.take(2)
     assert box.returned == 0
     box.take(1)
-    assert (box.bytes, box.returned) == (0, HEADER_SIZE + len(data))
+    assert (box.bytes, box.returned) == (0, FRAME_HEADER_SIZE + len(data))
 
 
 def test_it_is_full_when_all_credit_is_out() -> None:
@@ -76,13 +75,13 @@ def test_a_gap_comes_with_what_follows_it() -> None:
     assert first is not None
     assert (offsets(first), first.missed) == ([0, 1], None)
     assert second is not None
-    assert (offsets(second), second.missed) == ([6], Missed(2, 6, 3, "gone"))
+    assert (offsets(second), second.missed) == ([6], MissedRange(2, 6, 3, "gone"))
 
 
 def test_a_gap_with_nothing_behind_it_is_taken_by_itself() -> None:
     box = inbox()
     box.miss(Gap("t", 0, 5, 5, "gone"))
-    assert box.take(10) == Taken([], Missed(0, 5, 5, "gone"), None, 5)
+    assert box.take(10) == ReceivedRecords([], MissedRange(0, 5, 5, "gone"), None, 5)
     assert box.next == 5
 
 
@@ -158,7 +157,7 @@ def test_a_gap_that_is_partly_here_is_told_for_the_rest() -> None:
     assert offsets(box.take(10)) == [0, 1, 2, 3]
     taken = box.take(10)
     assert taken is not None
-    assert taken.missed == Missed(4, 7, 3, "new")
+    assert taken.missed == MissedRange(4, 7, 3, "new")
 
 
 @given(

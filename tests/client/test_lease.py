@@ -6,9 +6,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.client.lease import RemoteLease
-from runnel.core.packing import pack
-from runnel.wire.layouts import Grant
+from runnel.client.delivery import RemoteLease
+from runnel.core.batch_format import pack
+from runnel.wire.binary_messages import GrantPayload
 
 MEMBER: Any = object()
 
@@ -17,7 +17,7 @@ def lease(*counts: int, first: int = 100) -> RemoteLease:
     grants, place = [], first
     for count in counts:
         batch = pack([b"%d" % number for number in range(place, place + count)])
-        grants.append(Grant(7, place - first, place, 0, 5, place, 2, "t", batch))
+        grants.append(GrantPayload(7, place - first, place, 0, 5, place, 2, "t", batch))
         place += count
     made = RemoteLease(MEMBER, grants, place)
     made.open(verify=True)

@@ -7,13 +7,24 @@ from typing import Any
 import pytest
 
 import runnel
-from runnel.client import link as module
+from runnel.client import server_link as module
 from runnel.client.broker import RemoteBroker
-from runnel.core.errors import BrokerClosed, Forked, NotSupported, RunnelError, TopicConflict, UnknownTopic
-from runnel.core.network_errors import ConnectionLost, LimitExceeded, NoAnswer, ProtocolError, Unreachable
-from runnel.wire.frame import Kind, frame
-from runnel.wire.messages import Goodbye, encode
-from runnel.wire.trouble import error_frame
+from runnel.core.errors import (
+    BrokerClosed,
+    ConnectionLost,
+    Forked,
+    LimitExceeded,
+    NoAnswer,
+    NotSupported,
+    ProtocolError,
+    RunnelError,
+    TopicConflict,
+    UnknownTopic,
+    Unreachable,
+)
+from runnel.wire.errors import error_frame
+from runnel.wire.frames import FrameKind, frame
+from runnel.wire.msgpack_messages import Goodbye, encode_message
 from tests.client.peer import Joined, Peer, a_peer
 from tests.held_time import held_time
 from tests.patience import PATIENCE
@@ -31,7 +42,7 @@ class Reader:
         self.notes.append(("connected", self.id))
 
     def frame(self, kind: int, flags: int, extra: int, payload: bytes) -> None:
-        self.notes.append((Kind(kind).name, payload))
+        self.notes.append((FrameKind(kind).name, payload))
 
     def flush(self) -> None:
         self.notes.append("flush")
@@ -148,7 +159,7 @@ async def test_what_is_called_while_there_is_no_connection_waits_for_one(joined:
         publishing = asyncio.create_task(broker.publish("a", b"x"))
         caller = await peer.accept()
         frames = [await caller.next(), await caller.next()]
-        assert [one.kind for one in frames] == [Kind.PUBLISH, Kind.CALL]
+        assert [one.kind for one in frames] == [FrameKind.PUBLISH, FrameKind.CALL]
         caller.publish(frames[0], 0)
         caller.reply(frames[1], [])
         await asyncio.gather(listing, publishing)
@@ -198,7 +209,7 @@ async def test_it_gives_up_after_as_many_rounds_as_it_was_told() -> None:
 
 async def test_a_server_that_goes_for_good_is_not_looked_for(joined: Joined) -> None:
     async with joined() as (broker, caller):
-        caller.send(frame(Kind.GOODBYE, 0, encode(Goodbye(reason="moved"))))
+        caller.send(frame(FrameKind.GOODBYE, 0, encode_message(Goodbye(reason="moved"))))
         caller.close()
         with pytest.raises(ConnectionLost):
             await broker.connection.wait("new", timeout=PATIENCE)
@@ -207,7 +218,7 @@ async def test_a_server_that_goes_for_good_is_not_looked_for(joined: Joined) -> 
 
 async def test_a_server_that_comes_back_is_waited_for(joined: Joined, peer: Peer) -> None:
     async with joined(backoff_min=100, backoff_max=100) as (broker, caller):
-        caller.send(frame(Kind.GOODBYE, 0, encode(Goodbye(reason="restart", retry=0.01))))
+        caller.send(frame(FrameKind.GOODBYE, 0, encode_message(Goodbye(reason="restart", retry=0.01))))
         caller.close()
         await peer.accept()
         await broker.connection.wait("connected", timeout=PATIENCE)
@@ -215,7 +226,7 @@ async def test_a_server_that_comes_back_is_waited_for(joined: Joined, peer: Peer
 
 async def test_a_silent_server_is_asked_and_then_given_up(joined: Joined, peer: Peer) -> None:
     async with joined(ping=0.02) as (broker, caller):
-        assert (await caller.next()).kind == Kind.PING
+        assert (await caller.next()).kind == FrameKind.PING
         await peer.accept()
         await broker.connection.wait("connected", timeout=PATIENCE)
         assert broker.connection.connections == 2
@@ -225,16 +236,16 @@ async def test_a_server_that_answers_is_not_given_up(joined: Joined) -> None:
     async with joined(ping=0.02) as (broker, caller):
         for _ in range(3):
             ping = await caller.next()
-            assert ping.kind == Kind.PING
-            caller.send(frame(Kind.PONG, 0, ping.payload))
+            assert ping.kind == FrameKind.PING
+            caller.send(frame(FrameKind.PONG, 0, ping.payload))
         assert broker.connection.connections == 1
 
 
 async def test_a_ping_is_answered(joined: Joined) -> None:
     async with joined() as (_, caller):
-        caller.send(frame(Kind.PING, 0, b"hi"))
+        caller.send(frame(FrameKind.PING, 0, b"hi"))
         pong = await caller.next()
-        assert (pong.kind, pong.payload) == (Kind.PONG, b"hi")
+        assert (pong.kind, pong.payload) == (FrameKind.PONG, b"hi")
 
 
 async def test_an_error_about_the_connection_ends_it_and_another_is_made(joined: Joined, peer: Peer) -> None:
@@ -260,8 +271,8 @@ async def test_an_owner_gets_the_frames_with_its_id(joined: Joined, peer: Peer) 
         reader = Reader()
         id = broker._link.attach(reader)
         assert reader.notes == [("connected", id)]
-        caller.send(frame(Kind.END, id + 1) + frame(Kind.END, id) + frame(Kind.PING, 0))
-        assert (await caller.next()).kind == Kind.PONG
+        caller.send(frame(FrameKind.END, id + 1) + frame(FrameKind.END, id) + frame(FrameKind.PING, 0))
+        assert (await caller.next()).kind == FrameKind.PONG
         caller.cut()
         caller = await peer.accept()
         await broker.connection.wait("reconnecting", timeout=PATIENCE)
@@ -303,7 +314,7 @@ async def test_closing_sends_what_was_published_and_then_says_goodbye(joined: Jo
             topic.publish_nowait(b"2")  # though what it would be gathered into was not sent yet
         asked = await caller.next()
         assert asked.values == (b"1",)
-        assert (await caller.next()).kind == Kind.GOODBYE
+        assert (await caller.next()).kind == FrameKind.GOODBYE
         caller.publish(asked, 0)
         with pytest.raises(EOFError):
             await caller.next()
@@ -331,7 +342,7 @@ async def test_a_commit_waits_no_longer_than_anything_else(joined: Joined) -> No
             async with broker.transaction() as tx:
                 tx.mark("m", 1)
         await caller.next_call("transact")
-        assert (await caller.next()).kind == Kind.CANCEL
+        assert (await caller.next()).kind == FrameKind.CANCEL
 
 
 async def test_a_reader_that_has_not_got_all_when_the_time_is_up_is_told_so(joined: Joined) -> None:
@@ -346,7 +357,7 @@ async def test_a_reader_that_has_not_got_all_when_the_time_is_up_is_told_so(join
 async def test_what_owners_gathered_is_said_before_the_goodbye(joined: Joined) -> None:
     async with joined(close_timeout=5.0) as (broker, caller):
         link = broker._link
-        gathered = [frame(Kind.SETTLE, 0, encode([]))]
+        gathered = [frame(FrameKind.SETTLE, 0, encode_message([]))]
 
         class Acking(Reader):
             def flush(self) -> None:
@@ -355,7 +366,7 @@ async def test_what_owners_gathered_is_said_before_the_goodbye(joined: Joined) -
 
         link.attach(Acking())
         broker.close()
-        assert [(await caller.next()).kind for _ in range(2)] == [Kind.SETTLE, Kind.GOODBYE]
+        assert [(await caller.next()).kind for _ in range(2)] == [FrameKind.SETTLE, FrameKind.GOODBYE]
         caller.close()
 
 
@@ -368,7 +379,7 @@ async def test_goodbye_is_said_only_when_all_was_sent(joined: Joined) -> None:
         caller.publish(first, 0)
         second = await caller.next()
         assert second.values == (b"2",)
-        assert (await caller.next()).kind == Kind.GOODBYE
+        assert (await caller.next()).kind == FrameKind.GOODBYE
         caller.publish(second, 1)
         await asyncio.gather(*tasks)
 
@@ -378,12 +389,12 @@ async def test_what_was_not_answered_before_the_goodbye_is_sent_again(joined: Jo
         publishing = asyncio.create_task(broker.publish("a", b"1"))
         before = await caller.next()
         broker.close()
-        assert (await caller.next()).kind == Kind.GOODBYE
+        assert (await caller.next()).kind == FrameKind.GOODBYE
         caller.cut()
         caller = await peer.accept()
         again = await caller.next()
         assert again.publish == before.publish
-        assert (await caller.next()).kind == Kind.GOODBYE
+        assert (await caller.next()).kind == FrameKind.GOODBYE
         caller.publish(again, 3)
         assert (await publishing).offset == 3
         with pytest.raises(EOFError):
@@ -405,8 +416,8 @@ async def test_closing_lets_a_reader_read_to_the_end(joined: Joined) -> None:
         reader = Reader()
         id = broker._link.attach(reader)
         broker.close()
-        assert (await caller.next()).kind == Kind.GOODBYE
-        caller.send(frame(Kind.END, id))
+        assert (await caller.next()).kind == FrameKind.GOODBYE
+        caller.send(frame(FrameKind.END, id))
         caller.close()
         await broker.connection.wait("closed", timeout=PATIENCE)
         assert reader.notes == [("connected", id), "flush", ("END", b""), ("closed", None)]
@@ -417,7 +428,7 @@ async def test_the_connection_is_over_when_the_last_reader_has_left(joined: Join
         reader = Reader()
         broker._link.attach(reader)
         broker.close()
-        assert (await caller.next()).kind == Kind.GOODBYE
+        assert (await caller.next()).kind == FrameKind.GOODBYE
         broker._link.detach(reader)
         with pytest.raises(EOFError):
             await caller.next()
@@ -467,8 +478,8 @@ async def test_a_connection_ends_with_the_process_that_made_it_whoever_it_forked
             publishing = asyncio.create_task(broker.topic("a").publish(b"the child has not ended it"))
             caller.publish(await caller.next(), 0)
             await publishing
-            assert broker._link._line is not None
-            broker._link._line.close()  # as the death of this process would
+            assert broker._link._current is not None
+            broker._link._current.close()  # as the death of this process would
             with pytest.raises(EOFError):
                 await caller.next()
         finally:
@@ -482,7 +493,7 @@ async def test_an_answer_that_does_not_come_is_not_waited_for(joined: Joined) ->
         with pytest.raises(NoAnswer, match=r"topics\(\) within 0\.02 s"):
             await broker.topics()
         asked, cancel = await caller.next(), await caller.next()
-        assert (cancel.kind, cancel.id) == (Kind.CANCEL, asked.id)
+        assert (cancel.kind, cancel.id) == (FrameKind.CANCEL, asked.id)
         caller.refuse(asked, TopicConflict("a", "x", 1, 2))  # too late: for nobody
         with pytest.raises(NoAnswer):
             await broker.topics()

@@ -10,16 +10,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from runnel.client import outbox as module
-from runnel.client.outbox import MAX_TRIES, WINDOW, Outbox
-from runnel.client.parcel import OVERHEAD, Parcel, Route, weight
-from runnel.core.errors import RunnelError, TooLarge, TopicConflict, ValidationFailed
-from runnel.core.packing import unpack
+from runnel.client.outbox import MAX_TRIES, OVERHEAD, WINDOW, Outbox, OutgoingBatch, Route, batch_cost
+from runnel.core.batch_format import unpack
+from runnel.core.deduplication import ProducerTable
+from runnel.core.errors import RunnelError, SequenceForgotten, SequenceGap, TooLarge, TopicConflict, ValidationFailed
 from runnel.core.position import Position
-from runnel.core.producers import Producers
-from runnel.core.transaction_errors import SequenceForgotten, SequenceGap
-from runnel.wire.frame import FROM_CLIENT, FrameDecoder, Kind
-from runnel.wire.layouts import read_publish
-from runnel.wire.messages import About, encode
+from runnel.wire.binary_messages import read_publish
+from runnel.wire.frames import FROM_CLIENT, FrameDecoder, FrameKind
+from runnel.wire.msgpack_messages import PublishDetails, encode_message
 
 TOPICS = ("a", "b", "c", "d")  # the first and the last share a lane
 ROUTES = {topic: Route(topic, topic.encode(), TOPICS.index(topic) % 3) for topic in TOPICS}
@@ -43,23 +41,23 @@ class Post:
         self.outbox = Outbox(limit, lambda: next(self.producers))
         self.ids = count(1)
 
-    def gather(self, topic: str, value: bytes, waiter: Any = None) -> Parcel:
-        parcel, _ = self.outbox.gathering(ROUTES[topic])
-        index = parcel.add(value, None, len(value) + OVERHEAD)
+    def gather(self, topic: str, value: bytes, waiter: Any = None) -> OutgoingBatch:
+        outgoing, _ = self.outbox.gathering(ROUTES[topic])
+        index = outgoing.add(value, None, len(value) + OVERHEAD)
         self.outbox.bytes += len(value) + OVERHEAD
         if waiter is not None:
-            parcel.waiters.append([index, waiter])
-        return parcel
+            outgoing.waiters.append([index, waiter])
+        return outgoing
 
-    def add(self, topic: str, values: list[bytes], waiter: Any = None, message_id: str | None = None) -> Parcel:
-        said = None if message_id is None else encode(About(message_id=message_id))
+    def add(self, topic: str, values: list[bytes], waiter: Any = None, message_id: str | None = None) -> OutgoingBatch:
+        said = None if message_id is None else encode_message(PublishDetails(message_id=message_id))
         numbered = message_id is None
-        size = weight(values, None)
-        parcel = Parcel(ROUTES[topic], list(values), size=size, whole=True, numbered=numbered, said=said)
+        size = batch_cost(values, None)
+        outgoing = OutgoingBatch(ROUTES[topic], list(values), size=size, whole=True, numbered=numbered, said=said)
         if waiter is not None:
-            parcel.waiters.append([0, waiter])
-        self.outbox.add(parcel)
-        return parcel
+            outgoing.waiters.append([0, waiter])
+        self.outbox.add(outgoing)
+        return outgoing
 
     def take(self) -> list[tuple[int, int, bytes, bytes]]:
         """Kind, id, topic and batch of the frames that may be sent now."""
@@ -68,7 +66,7 @@ class Post:
         for piece in self.outbox.take(lambda: next(self.ids)):
             decoder.feed(piece)
             for kind, flags, extra, id, payload in decoder.frames():
-                if kind == Kind.PUBLISH:
+                if kind == FrameKind.PUBLISH:
                     topic, _, batch = read_publish(flags, extra, payload)
                     frames.append((kind, id, topic, batch))
                 else:
@@ -289,8 +287,8 @@ def test_of_many_gathered_records_only_the_wrong_one_is_refused() -> None:
     while frames := post.take():
         for (_, id, _, _), values in zip(frames, values_of(frames), strict=True):
             if b"3" not in values:
-                parcel = post.outbox.published(id, 1, 1 + len(stored))
-                assert parcel is not None
+                outgoing = post.outbox.published(id, 1, 1 + len(stored))
+                assert outgoing is not None
                 stored += values
             elif (gone := post.outbox.refused(id, ValidationFailed("a", "T", "f", "no"))) is not None:
                 refused += [waiter for _, waiter in gone.waiters]
@@ -310,10 +308,10 @@ def test_a_batch_that_is_refused_is_refused_as_a_whole() -> None:
 
 def test_what_nobody_waits_for_any_more_is_not_sent_at_all() -> None:
     post, waiters = introduced(), [Waiter() for _ in range(3)]
-    parcel, *_ = [post.gather("a", b"%d" % number, waiter) for number, waiter in enumerate(waiters)]
+    outgoing, *_ = [post.gather("a", b"%d" % number, waiter) for number, waiter in enumerate(waiters)]
     waiters[1].is_done = True
-    assert post.outbox.give_up(parcel, waiters[1]) == 0
-    assert parcel.waiters == [[0, waiters[0]], [1, waiters[2]]]
+    assert post.outbox.give_up(outgoing, waiters[1]) == 0
+    assert outgoing.waiters == [[0, waiters[0]], [1, waiters[2]]]
     assert post.outbox.bytes == 2 * (1 + OVERHEAD)
     whole = post.add("a", [b"x", b"y"], gone := Waiter())
     gone.is_done = True
@@ -323,24 +321,24 @@ def test_what_nobody_waits_for_any_more_is_not_sent_at_all() -> None:
 
 def test_what_is_under_way_can_be_cancelled_if_nobody_else_is_in_its_frame() -> None:
     post, waiters = introduced(), [Waiter(), Waiter()]
-    parcel, *_ = [post.gather("a", b"%d" % number, waiter) for number, waiter in enumerate(waiters)]
+    outgoing, *_ = [post.gather("a", b"%d" % number, waiter) for number, waiter in enumerate(waiters)]
     ((_, id, _, _),) = post.take()
     waiters[0].is_done = True
-    assert post.outbox.give_up(parcel, waiters[0]) == 0
+    assert post.outbox.give_up(outgoing, waiters[0]) == 0
     waiters[1].is_done = True
-    assert post.outbox.give_up(parcel, waiters[1]) == id
+    assert post.outbox.give_up(outgoing, waiters[1]) == id
     post.outbox.lost()
     # Nobody knows whether its number is taken: it is sent again, and cancelled again.
-    assert [kind for kind, *_ in post.take()] == [Kind.PUBLISH, Kind.CANCEL]
+    assert [kind for kind, *_ in post.take()] == [FrameKind.PUBLISH, FrameKind.CANCEL]
 
 
 def test_what_somebody_published_without_waiting_is_never_cancelled() -> None:
     post = introduced()
-    parcel = post.gather("a", b"nowait")
+    outgoing = post.gather("a", b"nowait")
     post.gather("a", b"wait", waiter := Waiter())
     post.take()
     waiter.is_done = True
-    assert post.outbox.give_up(parcel, waiter) == 0
+    assert post.outbox.give_up(outgoing, waiter) == 0
 
 
 def test_a_frame_that_the_server_would_not_take_is_refused_here() -> None:
@@ -349,8 +347,8 @@ def test_a_frame_that_the_server_would_not_take_is_refused_here() -> None:
     post.add("a", [bytes(300)])
     post.add("a", [b"small"])
     assert values_of(post.take()) == [(b"small",)]
-    ((parcel, error),) = post.outbox.refusals
-    assert (error.code, parcel.count) == ("limit_exceeded", 1)
+    ((outgoing, error),) = post.outbox.refusals
+    assert (error.code, outgoing.count) == ("limit_exceeded", 1)
 
 
 def test_a_full_parcel_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,7 +366,7 @@ def test_abandoned_it_holds_nothing() -> None:
     post.take()
     gathering = post.gather("b", b"2")
     left = post.outbox.abandon()
-    assert [parcel.route.topic for parcel in left] == ["a", "b"]
+    assert [outgoing.route.topic for outgoing in left] == ["a", "b"]
     assert (post.outbox.bytes, post.outbox.is_empty, gathering.cap) == (0, True, 0)
     assert post.take() == []
 
@@ -381,7 +379,7 @@ class Server:
 
     def __init__(self) -> None:
         self.logs: dict[str, list[bytes]] = {topic: [] for topic in TOPICS}
-        self.producers = Producers()
+        self.producers = ProducerTable()
         self.ids: dict[str, int] = {}
 
     def take(self, topic: str, message_id: str | None, batch: bytes) -> int | RunnelError:
@@ -424,7 +422,7 @@ class OutboxMachine(RuleBasedStateMachine):
         self.answers: deque[tuple[int, int | RunnelError]] = deque()
         self.published: dict[str, list[bytes]] = {topic: [] for topic in TOPICS}
         self.fate: dict[bytes, str] = {}  # "waiting", "stored", "refused", "given up"
-        self.waiters: dict[bytes, tuple[Parcel, Waiter, list[bytes]]] = {}
+        self.waiters: dict[bytes, tuple[OutgoingBatch, Waiter, list[bytes]]] = {}
         self.batched: set[bytes] = set()  # published by calls for more than one
         self.named: set[bytes] = set()  # published with a message id
         self.numbers = count()
@@ -456,8 +454,8 @@ class OutboxMachine(RuleBasedStateMachine):
         self.batched.update(values)
         if is_named:
             self.named.update(values)
-        parcel = self.post.add(topic, values, waiter, f"id {values[0]!r}" if is_named else None)
-        self.waiters[values[0]] = (parcel, waiter, values)
+        outgoing = self.post.add(topic, values, waiter, f"id {values[0]!r}" if is_named else None)
+        self.waiters[values[0]] = (outgoing, waiter, values)
 
     @rule()
     def send(self) -> None:
@@ -465,7 +463,7 @@ class OutboxMachine(RuleBasedStateMachine):
         for piece in self.post.outbox.take(lambda: next(self.post.ids)):
             decoder.feed(piece)
         for kind, flags, extra, id, payload in decoder.frames():
-            if kind == Kind.PUBLISH:
+            if kind == FrameKind.PUBLISH:
                 topic, about, batch = read_publish(flags, extra, payload)
                 message_id = None if about is None else about.message_id
                 lane = self.frames.setdefault(ROUTES[topic].lane, deque())
@@ -499,8 +497,8 @@ class OutboxMachine(RuleBasedStateMachine):
                 self._resolved(self.post.outbox.published(id, 1, result), result)
             how_many -= 1
 
-    def _resolved(self, parcel: Parcel | None, first: int | None) -> None:
-        for index, waiter in [] if parcel is None else parcel.waiters:
+    def _resolved(self, outgoing: OutgoingBatch | None, first: int | None) -> None:
+        for index, waiter in [] if outgoing is None else outgoing.waiters:
             (value, values) = next((value, values) for value, (_, one, values) in self.waiters.items() if one is waiter)
             del self.waiters[value]
             was_given_up, waiter.is_done = waiter.is_done, True
@@ -509,7 +507,7 @@ class OutboxMachine(RuleBasedStateMachine):
             for place, each in enumerate(values):
                 self.fate[each] = "refused" if first is None else "stored"
                 if first is not None:
-                    topic = parcel.route.topic  # type: ignore[union-attr]
+                    topic = outgoing.route.topic  # type: ignore[union-attr]
                     assert self.server.logs[topic][first + index + place] == each
 
     @rule(keeps=st.booleans())
@@ -533,16 +531,16 @@ class OutboxMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.waiters)
     @rule(data=st.data())
     def give_up(self, data: st.DataObject) -> None:
-        parcel, waiter, values = self.waiters[data.draw(st.sampled_from(sorted(self.waiters)))]
+        outgoing, waiter, values = self.waiters[data.draw(st.sampled_from(sorted(self.waiters)))]
         if not waiter.is_done:
             waiter.is_done = True
-            self.post.outbox.give_up(self._where(parcel, waiter), waiter)
+            self.post.outbox.give_up(self._where(outgoing, waiter), waiter)
             self.fate.update(dict.fromkeys(values, "given up"))
 
-    def _where(self, parcel: Parcel, waiter: Waiter) -> Parcel:
-        """The parcel that the waiter is in now: it may have been cut in halves."""
-        every = self.post.outbox.parcels()
-        return next((one for one in every if any(other is waiter for _, other in one.waiters)), parcel)
+    def _where(self, outgoing: OutgoingBatch, waiter: Waiter) -> OutgoingBatch:
+        """The batch that the waiter is in now: it may have been cut in halves."""
+        every = self.post.outbox.unanswered()
+        return next((one for one in every if any(other is waiter for _, other in one.waiters)), outgoing)
 
     @invariant()
     def nothing_is_stored_twice_or_out_of_order(self) -> None:

@@ -3,9 +3,9 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from runnel.client.places import Places
-from runnel.core.bounds import TopicBounds
-from runnel.core.codec import Schema
+from runnel.client.positions import RemotePositions
+from runnel.core.schema import Schema
+from runnel.core.topic_bounds import TopicBounds
 
 
 class Link:
@@ -16,7 +16,7 @@ class Link:
         return [{"topic": "t", "epoch": 1, "first": 2, "end": 5, "bytes": 9, "schema": ["json", {}], "later": True}]
 
 
-class Asking(Places):
+class Asking(RemotePositions):
     """Somebody with a link."""
 
     def __init__(self) -> None:

@@ -5,10 +5,9 @@ import asyncio
 import pytest
 
 from runnel.client.broker import RemoteBroker
-from runnel.core.errors import BrokerClosed, Full, TopicConflict, ValidationFailed
-from runnel.core.network_errors import LimitExceeded, NoAnswer
+from runnel.core.errors import BrokerClosed, Full, LimitExceeded, NoAnswer, TopicConflict, ValidationFailed
 from runnel.core.position import Position
-from runnel.wire.frame import Kind
+from runnel.wire.frames import FrameKind
 from tests.client.peer import Joined, Peer
 from tests.patience import PATIENCE
 
@@ -115,7 +114,7 @@ async def test_a_cancelled_publish_is_cancelled_on_the_server(joined: Joined) ->
         asked = await caller.next()
         publishing.cancel()
         cancel = await caller.next()
-        assert (cancel.kind, cancel.id) == (Kind.CANCEL, asked.id)
+        assert (cancel.kind, cancel.id) == (FrameKind.CANCEL, asked.id)
 
 
 async def test_a_publish_that_is_cancelled_before_it_is_sent_is_not_sent(joined: Joined, peer: Peer) -> None:
@@ -137,7 +136,7 @@ async def test_an_answer_that_does_not_come_is_not_waited_for(joined: Joined) ->
         with pytest.raises(NoAnswer, match=r"a publish to 'a' within 0\.02 s \(connected\)"):
             await broker.publish("a", b"1")
         asked, cancel = await caller.next(), await caller.next()
-        assert (cancel.kind, cancel.id) == (Kind.CANCEL, asked.id)
+        assert (cancel.kind, cancel.id) == (FrameKind.CANCEL, asked.id)
 
 
 async def test_what_was_not_sent_in_time_is_not_sent_later(joined: Joined, peer: Peer) -> None:
@@ -212,7 +211,7 @@ async def test_whoever_publishes_late_into_a_lost_connection_waits_as_long_as_th
         await broker.connection.wait("reconnecting", timeout=PATIENCE)
         topic, loop = broker.topic("a"), asyncio.get_running_loop()
         topic.publish_nowait(b"nobody waits")
-        (gathering,) = broker._publishing.outbox.parcels()
+        (gathering,) = broker._publishing.outbox.unanswered()
         gathering.born -= 100  # since long ago
         waits = []
 

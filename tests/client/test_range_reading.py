@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 
 import runnel
 from runnel import Broker
-from runnel.client.range_reading import RangeReading
-from runnel.core.errors import BadBatch, BrokerClosed, OffsetOutOfRange, TopicDeleted
-from runnel.core.missed import Missed
-from runnel.core.network_errors import NoAnswer
-from runnel.core.packing import unpack
-from runnel.wire.frame import Kind
-from runnel.wire.layouts import Deliver, read_credit
+from runnel.client.range_reader import RemoteRangeReader
+from runnel.core.batch_format import unpack
+from runnel.core.errors import BadBatch, BrokerClosed, NoAnswer, OffsetOutOfRange, TopicDeleted
+from runnel.core.record import MissedRange
+from runnel.wire.binary_messages import DeliverPayload, read_credit
+from runnel.wire.frames import FrameKind
 from tests.client.joined import JoinedLink, joined
 
 CREDIT = 1 << 20
@@ -32,20 +31,20 @@ async def fill(broker: Broker, count: int, batch: int = 10) -> int:
     return bounds.epoch
 
 
-def values(items: list[Deliver | Missed]) -> list[bytes]:
-    return [value for one in items if isinstance(one, Deliver) for value in unpack(one.batch).values]
+def values(items: list[DeliverPayload | MissedRange]) -> list[bytes]:
+    return [value for one in items if isinstance(one, DeliverPayload) for value in unpack(one.batch).values]
 
 
 @asynccontextmanager
 async def reading(
     link: JoinedLink, epoch: int, first: int, end: int, credit: int = CREDIT
-) -> AsyncIterator[RangeReading]:
-    async with RangeReading(link, "t", epoch, first, end, credit) as made:  # type: ignore[arg-type]
+) -> AsyncIterator[RemoteRangeReader]:
+    async with RemoteRangeReader(link, "t", epoch, first, end, credit) as made:  # type: ignore[arg-type]
         yield made
 
 
-async def whole(made: RangeReading, at_a_time: int = CREDIT) -> list[Deliver | Missed]:
-    found: list[Deliver | Missed] = []
+async def whole(made: RemoteRangeReader, at_a_time: int = CREDIT) -> list[DeliverPayload | MissedRange]:
+    found: list[DeliverPayload | MissedRange] = []
     while taken := await made.take(at_a_time):
         found += taken
     return found
@@ -57,7 +56,7 @@ async def test_exactly_the_range_comes(tmp_path: Path) -> None:
         async with reading(link, epoch, 17, 63) as made:
             assert values(await whole(made)) == [b"%d" % at for at in range(17, 63)]
             assert await made.take(1) == []
-            assert repr(made) == "<RangeReading of 't', 63 of 63>"
+            assert repr(made) == "<RemoteRangeReader of 't', 63 of 63>"
 
 
 async def test_little_is_taken_at_a_time_and_credit_goes_back(tmp_path: Path) -> None:
@@ -67,7 +66,7 @@ async def test_little_is_taken_at_a_time_and_credit_goes_back(tmp_path: Path) ->
             first = await made.take(1)
             assert len(first) == 1
             assert values(first + await whole(made, 100)) == [b"%d" % at for at in range(1000)]
-        given = [read_credit(flags, payload)[0] for kind, flags, _, payload in link.sent if kind is Kind.CREDIT]
+        given = [read_credit(flags, payload)[0] for kind, flags, _, payload in link.sent if kind is FrameKind.CREDIT]
         assert len(given) > 5
         assert max(given) < 2000
 
@@ -79,13 +78,13 @@ def test_a_cut_connection_leaves_nothing_out_and_brings_nothing_twice(cuts: list
         async with joined() as (broker, link):
             epoch = await fill(broker, 200, 7)
             link.flow = False
-            made = RangeReading(link, "t", epoch, 3, 180, 600)  # type: ignore[arg-type]
+            made = RemoteRangeReader(link, "t", epoch, 3, 180, 600)  # type: ignore[arg-type]
             entered = asyncio.ensure_future(made.__aenter__())
             await asyncio.sleep(0)
             link.flow = True
             await link.settle()
             await entered
-            found: list[Deliver | Missed] = []
+            found: list[DeliverPayload | MissedRange] = []
             for cut in cuts:
                 link.flow = False
                 link.pass_on(cut)
@@ -106,7 +105,7 @@ async def test_what_is_gone_is_told() -> None:
         await broker.topic("t").trim(30)
         async with reading(link, epoch, 10, 50) as made:
             missed, *rest = await whole(made)
-            assert isinstance(missed, Missed)
+            assert isinstance(missed, MissedRange)
             assert (missed.first, missed.end, missed.count) == (10, 30, 20)
             assert values(rest) == [b"%d" % at for at in range(30, 50)]
 
@@ -115,7 +114,7 @@ async def test_a_range_beyond_the_end_is_refused() -> None:
     async with joined() as (broker, link):
         epoch = await fill(broker, 10)
         with pytest.raises(OffsetOutOfRange):
-            await RangeReading(link, "t", epoch, 0, 11, CREDIT).__aenter__()  # type: ignore[arg-type]
+            await RemoteRangeReader(link, "t", epoch, 0, 11, CREDIT).__aenter__()  # type: ignore[arg-type]
 
 
 async def test_another_life_of_the_topic_is_another_topic() -> None:
@@ -123,7 +122,7 @@ async def test_another_life_of_the_topic_is_another_topic() -> None:
         epoch = await fill(broker, 10)
         await broker.delete("t")
         await fill(broker, 10)
-        made = RangeReading(link, "t", epoch, 5, 10, CREDIT)  # type: ignore[arg-type]
+        made = RemoteRangeReader(link, "t", epoch, 5, 10, CREDIT)  # type: ignore[arg-type]
         await made.__aenter__()
         with pytest.raises(TopicDeleted):
             await made.take(1)
@@ -165,7 +164,7 @@ async def test_a_broker_that_closes_gives_what_is_there(tmp_path: Path) -> None:
 async def test_an_end_of_the_link_is_no_end_of_the_range() -> None:
     async with joined() as (broker, link):
         epoch = await fill(broker, 10)
-        made = RangeReading(link, "t", epoch, 0, 10, CREDIT)  # type: ignore[arg-type]
+        made = RemoteRangeReader(link, "t", epoch, 0, 10, CREDIT)  # type: ignore[arg-type]
         await made.__aenter__()
         made._items.clear()
         made._is_over = False
@@ -182,7 +181,7 @@ async def test_a_batch_without_records_is_damage() -> None:
         async with reading(link, epoch, 0, 10) as made:
             await whole(made)
             made._is_over = False
-            made.arrived(Kind.DELIVER, 0, 1, bytes(32) + b"t")
+            made.arrived(FrameKind.DELIVER, 0, 1, bytes(32) + b"t")
             with pytest.raises(BadBatch):
                 await made.take(1)
 

@@ -5,11 +5,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from runnel.core.errors import InvalidOption, NoResponders
-from runnel.core.network_errors import ConnectionLost
-from runnel.core.packing import pack, unpack
+from runnel.core.batch_format import pack, unpack
+from runnel.core.errors import ConnectionLost, InvalidOption, NoResponders
 from runnel.core.record import NO_HEADERS, REPLY_TO, Meta, Record
-from runnel.wire.frame import Kind
+from runnel.wire.frames import FrameKind
 from tests.client.peer import Joined
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -56,7 +55,7 @@ async def test_one_who_stops_asking_tells_the_server(joined: Joined) -> None:
         asked = await caller.next_call("request")
         asking.cancel()
         cancel = await caller.next()
-        assert (cancel.kind, cancel.id) == (Kind.CANCEL, asked.id)
+        assert (cancel.kind, cancel.id) == (FrameKind.CANCEL, asked.id)
 
 
 @pytest.mark.parametrize("heard", [True, False])

@@ -10,16 +10,15 @@ import msgspec
 import pytest
 
 from runnel.client.broker import RemoteBroker
-from runnel.core.errors import UnknownGroup
-from runnel.core.network_errors import NoAnswer, Unreachable
-from runnel.wire.frame import Kind
+from runnel.core.errors import NoAnswer, UnknownGroup, Unreachable
+from runnel.wire.frames import FrameKind
 from tests.client.peer import Joined, Peer, a_peer
 from tests.server.certificates import Authority
 
 
 def asking(peer: Peer, method: str = "info", **options: Any) -> "asyncio.Task[Any]":
     """A question asked by another thread: this one plays the server."""
-    side = RemoteBroker(peer.url, **options)._link.side
+    side = RemoteBroker(peer.url, **options)._link.blocking_calls
     return asyncio.create_task(asyncio.to_thread(side.call, method, {"a": 1}))
 
 
@@ -31,7 +30,7 @@ async def test_it_is_a_connection_of_its_own_for_each_question(peer: Peer) -> No
         assert asked.call == ("info", {"a": 1})
         caller.reply(asked, answer)
         assert await task == answer
-        assert (await caller.next()).kind == Kind.GOODBYE
+        assert (await caller.next()).kind == FrameKind.GOODBYE
         with pytest.raises(EOFError):
             await caller.next()
 
@@ -71,12 +70,12 @@ async def test_a_server_that_hangs_up_is_unreachable(peer: Peer) -> None:
 
 async def test_where_nobody_listens_it_says_so() -> None:
     with pytest.raises(Unreachable, match="refused"):
-        RemoteBroker("runnel://127.0.0.1:1")._link.side.call("info", {})
+        RemoteBroker("runnel://127.0.0.1:1")._link.blocking_calls.call("info", {})
 
 
 async def test_where_no_socket_is_it_says_so_and_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(Unreachable, match="no such file"):
-        RemoteBroker(f"runnel+unix://{tmp_path}/s")._link.side.call("info", {})
+        RemoteBroker(f"runnel+unix://{tmp_path}/s")._link.blocking_calls.call("info", {})
     gc.collect()  # a socket that was left open is a warning, and warnings are errors
 
 
@@ -94,7 +93,7 @@ async def test_tls_is_asked_for_there_too(tmp_path: Path) -> None:
 
 
 async def test_servers_are_tried_in_turn(peer: Peer) -> None:
-    side = RemoteBroker(peer.url.replace("runnel://", "runnel://127.0.0.1:1,"))._link.side
+    side = RemoteBroker(peer.url.replace("runnel://", "runnel://127.0.0.1:1,"))._link.blocking_calls
     task = asyncio.create_task(asyncio.to_thread(side.call, "info", {}))
     caller = await peer.accept()
     caller.reply(await caller.next(), 5)

@@ -7,7 +7,7 @@ import pytest
 
 import runnel
 from runnel.client import stage as stage_module
-from runnel.wire.frame import Kind
+from runnel.wire.frames import FrameKind
 from tests.client.peer import Joined
 from tests.held_time import held_time
 from tests.patience import PATIENCE
@@ -93,7 +93,7 @@ async def test_a_piece_that_is_not_answered_is_not_waited_for_and_the_write_can_
             await later(1.1)
         with pytest.raises(runnel.NoAnswer, match=r"stage_write\(\)"):
             await asyncio.wait_for(writing, PATIENCE)
-        assert (await caller.next()).kind == Kind.CANCEL
+        assert (await caller.next()).kind == FrameKind.CANCEL
         with held_time():
             writing = asyncio.create_task(staged(broker).write([b"0"], ordinal=0))
             caller.reply(await caller.next_call("stage_state"), {"records": 0, "bytes": 0})

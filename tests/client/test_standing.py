@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 import runnel
-from runnel.client import standing
+from runnel.client import subscription_session
 from runnel.client.options import ClientOptions
-from runnel.client.standing import Standing
+from runnel.client.subscription_session import RemoteSession
 from runnel.core.errors import RunnelError
-from runnel.wire.frame import FROM_CLIENT, FrameDecoder, Kind
-from runnel.wire.messages import Subscribe, Subscribed, Welcome, encode
-from runnel.wire.trouble import trouble_of
+from runnel.wire.errors import wire_error
+from runnel.wire.frames import FROM_CLIENT, FrameDecoder, FrameKind
+from runnel.wire.msgpack_messages import Subscribe, SubscribeReply, Welcome, encode_message
 from tests.patience import PATIENCE
 
 
@@ -23,7 +23,7 @@ class PlayedLink:
 
     def __init__(self) -> None:
         self.options, self.welcome = ClientOptions(), Welcome()
-        self.sent: list[Kind] = []
+        self.sent: list[FrameKind] = []
         self.owners: list[Any] = []
         self.ids = 0
         self.asked_again = asyncio.Event()
@@ -47,7 +47,7 @@ class PlayedLink:
     def send(self, data: bytes, *, ahead: bool = False) -> None:
         decoder = FrameDecoder(kinds=FROM_CLIENT)
         decoder.feed(data)
-        self.sent += [Kind(kind) for kind, *_ in decoder.frames()]
+        self.sent += [FrameKind(kind) for kind, *_ in decoder.frames()]
         if len(self.sent) == 3:
             self.asked_again.set()
 
@@ -61,11 +61,11 @@ class PlayedReader:
     def asks(self) -> Subscribe:
         return Subscribe(pattern="t")
 
-    def stands(self, said: Subscribed) -> None:
+    def stands(self, said: SubscribeReply) -> None:
         self.told.append("stands")
 
     def arrived(self, kind: int, flags: int, extra: int, payload: bytes) -> None:
-        self.told.append(Kind(kind).name)
+        self.told.append(FrameKind(kind).name)
 
     def flush(self) -> None:
         self.told.append("flush")
@@ -77,30 +77,30 @@ class PlayedReader:
         self.told.append(f"over {error.code}" if error else "over")
 
 
-STANDS = encode(Subscribed(label="t#1", eager=True, position=0))
+STANDS = encode_message(SubscribeReply(label="t#1", eager=True, position=0))
 
 
 def refusal(error: RunnelError) -> tuple[int, int, int, bytes]:
-    return Kind.ERROR, 0, 0, encode(trouble_of(error))
+    return FrameKind.ERROR, 0, 0, encode_message(wire_error(error))
 
 
-async def entered() -> tuple[PlayedLink, PlayedReader, Standing]:
+async def entered() -> tuple[PlayedLink, PlayedReader, RemoteSession]:
     link, reader = PlayedLink(), PlayedReader()
-    made = Standing(link, reader)  # type: ignore[arg-type]
+    made = RemoteSession(link, reader)  # type: ignore[arg-type]
     entering = asyncio.ensure_future(made.enter())
     await asyncio.sleep(0)
-    assert link.sent == [Kind.SUBSCRIBE]
-    made.frame(Kind.SUBSCRIBED, 0, 0, STANDS)
+    assert link.sent == [FrameKind.SUBSCRIBE]
+    made.frame(FrameKind.SUBSCRIBED, 0, 0, STANDS)
     await entering
     return link, reader, made
 
 
 async def test_it_stands_when_the_server_says_so_and_hands_frames_on() -> None:
     _, reader, made = await entered()
-    made.frame(Kind.GAP, 0, 0, b"")
+    made.frame(FrameKind.GAP, 0, 0, b"")
     made.flush()
     assert (made.is_up, reader.told) == (True, ["stands", "GAP", "flush"])
-    assert repr(made) == "<Standing 1 up>"
+    assert repr(made) == "<RemoteSession 1 up>"
 
 
 async def test_after_a_lost_connection_it_is_asked_for_again_and_told_twice() -> None:
@@ -109,9 +109,9 @@ async def test_after_a_lost_connection_it_is_asked_for_again_and_told_twice() ->
     assert not made.is_up
     made.id = 7
     made.connected()
-    made.frame(Kind.SUBSCRIBED, 0, 0, STANDS)
+    made.frame(FrameKind.SUBSCRIBED, 0, 0, STANDS)
     assert (made.is_up, reader.told) == (True, ["stands", "broken", "stands"])
-    assert link.sent == [Kind.SUBSCRIBE, Kind.SUBSCRIBE]
+    assert link.sent == [FrameKind.SUBSCRIBE, FrameKind.SUBSCRIBE]
 
 
 async def test_leaving_is_over_when_the_server_says_so_and_what_was_under_way_is_dropped() -> None:
@@ -119,12 +119,12 @@ async def test_leaving_is_over_when_the_server_says_so_and_what_was_under_way_is
     made.leave(5)
     made.leave(6)
     left = asyncio.ensure_future(made.left())
-    made.frame(Kind.DELIVER, 0, 0, b"")
+    made.frame(FrameKind.DELIVER, 0, 0, b"")
     await asyncio.sleep(0)
     assert not left.done()
-    made.frame(Kind.END, 0, 0, b"")
+    made.frame(FrameKind.END, 0, 0, b"")
     await left
-    assert (link.sent, reader.told, link.owners) == ([Kind.SUBSCRIBE, Kind.UNSUBSCRIBE], ["stands"], [])
+    assert (link.sent, reader.told, link.owners) == ([FrameKind.SUBSCRIBE, FrameKind.UNSUBSCRIBE], ["stands"], [])
 
 
 async def test_whoever_leaves_while_the_connection_is_lost_has_left() -> None:
@@ -141,7 +141,7 @@ async def test_whoever_leaves_while_the_connection_is_lost_has_left() -> None:
 
 async def test_the_end_and_an_error_are_told_once() -> None:
     _, reader, made = await entered()
-    made.frame(Kind.END, 0, 0, b"")
+    made.frame(FrameKind.END, 0, 0, b"")
     made.frame(*refusal(runnel.TopicDeleted("t", 1)))
     made.closed(None)
     assert reader.told == ["stands", "over"]
@@ -151,9 +151,9 @@ async def test_the_end_and_an_error_are_told_once() -> None:
 
 
 async def test_a_name_that_is_taken_is_an_error_at_first_and_waited_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standing, "PAUSE", 0.001)
+    monkeypatch.setattr(subscription_session, "PAUSE", 0.001)
     link, reader = PlayedLink(), PlayedReader()
-    made = Standing(link, reader)  # type: ignore[arg-type]
+    made = RemoteSession(link, reader)  # type: ignore[arg-type]
     entering = asyncio.ensure_future(made.enter())
     await asyncio.sleep(0)
     made.frame(*refusal(runnel.NameInUse("n")))
@@ -164,12 +164,12 @@ async def test_a_name_that_is_taken_is_an_error_at_first_and_waited_for_later(mo
     made.connected()
     made.frame(*refusal(runnel.NameInUse("n")))
     await asyncio.wait_for(link.asked_again.wait(), PATIENCE)
-    made.frame(Kind.SUBSCRIBED, 0, 0, STANDS)
+    made.frame(FrameKind.SUBSCRIBED, 0, 0, STANDS)
     assert (made.is_up, reader.told) == (True, ["stands", "broken", "stands"])
 
 
 async def test_a_name_that_stays_taken_is_an_error_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standing, "PATIENCE", 0)
+    monkeypatch.setattr(subscription_session, "PATIENCE", 0)
     _, reader, made = await entered()
     made.lost()
     made.connected()

@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
-from runnel.client.state import ConnectionState
-from runnel.core.errors import BrokerClosed, InvalidOption
-from runnel.core.network_errors import NoAnswer, Unreachable
+from runnel.client.connection import ConnectionState
+from runnel.core.errors import BrokerClosed, InvalidOption, NoAnswer, Unreachable
 from tests.patience import PATIENCE
 
 

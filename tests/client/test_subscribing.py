@@ -7,9 +7,9 @@ import pytest
 
 import runnel
 from runnel import Policy, Position
-from runnel.client.group_subscription import RemoteGroupSubscription
+from runnel.client.group import RemoteGroupSubscription
 from runnel.client.subscription import RemoteSubscription
-from runnel.wire.messages import Subscribe
+from runnel.wire.msgpack_messages import Subscribe
 from tests.client.joined import joined, subscribe
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import runnel
 from runnel import Broker, Gap, Record
-from runnel.core.codec import Codec
-from runnel.wire.frame import Kind
-from runnel.wire.layouts import read_credit, read_unsubscribe
+from runnel.core.schema import Codec
+from runnel.wire.binary_messages import read_credit, read_unsubscribe
+from runnel.wire.frames import FrameKind
 from tests.client.joined import JoinedLink, joined, pumped, subscribe
 from tests.patience import PATIENCE
 
@@ -197,7 +197,7 @@ async def test_a_callback_that_raises_harms_nobody(caplog: pytest.LogCaptureFixt
 
 
 def credits(link: JoinedLink) -> list[tuple[int, int | None, bool]]:
-    return [read_credit(flags, payload) for kind, flags, _, payload in link.sent if kind is Kind.CREDIT]
+    return [read_credit(flags, payload) for kind, flags, _, payload in link.sent if kind is FrameKind.CREDIT]
 
 
 async def test_whoever_does_not_read_is_sent_no_more_than_its_credit() -> None:
@@ -205,7 +205,7 @@ async def test_whoever_does_not_read_is_sent_no_more_than_its_credit() -> None:
         for _ in range(50):
             await broker.publish("t", bytes(1000))
             await link.settle(3)
-        assert 4 <= subscription._inbox.records <= 5
+        assert 4 <= subscription._received.records <= 5
         assert await values(subscription, 50) == [bytes(1000)] * 50
 
 
@@ -214,7 +214,7 @@ async def test_credit_is_given_back_as_it_is_used_up_and_not_for_every_frame() -
         for _ in range(30):
             await broker.publish("t", bytes(1000))
             await link.settle(3)
-        cost = subscription._inbox.bytes
+        cost = subscription._received.bytes
         await read(subscription, 30)
         await link.settle()
         given = [given for given, *_ in credits(link)]
@@ -225,7 +225,7 @@ async def test_with_bounds_it_asks_only_when_its_user_waits() -> None:
     async with joined() as (broker, link), subscribe(link, buffer=100) as subscription:
         await fill(broker, 3)
         await link.settle()
-        assert (subscription._inbox.records, credits(link)) == (0, [])
+        assert (subscription._received.records, credits(link)) == (0, [])
         assert await values(subscription, 2) == numbers(0, 2)
         assert [ask for *_, ask in credits(link)] == [True]
         await anext(subscription)
@@ -242,8 +242,8 @@ async def test_each_record_that_is_done_with_makes_room(policy: str) -> None:
         await read(subscription, 1)
         await link.settle()
         assert broker.statistics().subscriptions[0].lag == 1
-        assert subscription._standing.task is asyncio.current_task()
-        assert (subscription._standing in link.blockers) == (policy == "block")
+        assert subscription._session.task is asyncio.current_task()
+        assert (subscription._session in link.blockers) == (policy == "block")
     assert not link.blockers
 
 
@@ -276,12 +276,12 @@ async def test_lag_counts_what_is_at_the_server_on_its_way_and_here() -> None:
         )
         await fill(broker, 3)
         await link.settle()
-        assert subscription._inbox.records == 3
+        assert subscription._received.records == 3
         link.flow = False
         await fill(broker, 4)
         for _ in range(10):
             await asyncio.sleep(0)
-        assert subscription._inbox.records == 3
+        assert subscription._received.records == 3
         assert subscription.lag == 7
         link.flow = True
         link.pass_on()
@@ -318,7 +318,9 @@ async def test_leaving_says_what_was_asked_beyond_and_waits_until_the_server_kno
         async with subscribe(link, name="n") as subscription:
             await read(subscription, 3)
         assert broker.statistics().subscriptions == ()
-        ((flags, payload),) = [(flags, payload) for kind, flags, _, payload in link.sent if kind is Kind.UNSUBSCRIBE]
+        ((flags, payload),) = [
+            (flags, payload) for kind, flags, _, payload in link.sent if kind is FrameKind.UNSUBSCRIBE
+        ]
         assert read_unsubscribe(flags, payload) == 2
         async with subscribe(link, name="n") as subscription:
             assert await values(subscription, 3) == numbers(2, 5)
@@ -438,7 +440,7 @@ async def test_a_pattern_does_not_take_the_sequences_of_another_journal_for_its_
         link.cut()
         link.welcome = msgspec.structs.replace(link.welcome, journal="another")
         link.connect()
-        assert link.kinds == [Kind.SUBSCRIBE], "a place that means nothing there must not be kept there"
+        assert link.kinds == [FrameKind.SUBSCRIBE], "a place that means nothing there must not be kept there"
         with pytest.raises(runnel.TopicDeleted):
             await read(subscription, 2)
 

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from runnel.client.topic import RemoteTopic
-from runnel.core.codec import Schema
+from runnel.core.batch_format import JSON, MSGPACK, unpack
 from runnel.core.errors import InvalidOption, InvalidValue, NotSupported, Stalled, ValidationFailed
-from runnel.core.packing import JSON, MSGPACK, unpack
 from runnel.core.position import Position, Span
+from runnel.core.schema import Schema
 from tests.client.peer import Caller, Frame, Joined
 
 

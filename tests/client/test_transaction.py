@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 import runnel
-from runnel.client.link import HEARING
+from runnel.client.server_link import HEARING
 from runnel.client.transaction import RemoteTransaction
 from tests.client.joined import JoinedLink, joined
 from tests.client.test_group_subscription import fill, look, member, take
@@ -30,7 +30,7 @@ class PlayedBroker:
 
     def __init__(self, link: JoinedLink) -> None:
         self._link: Any = link
-        link.home = self.Home()  # type: ignore[attr-defined]
+        link.loop_owner = self.Home()  # type: ignore[attr-defined]
 
 
 def transaction(link: JoinedLink) -> RemoteTransaction:

@@ -1,20 +1,20 @@
 """The tables of docs/reference/config.md, made of the keys themselves. `python -m tests.config.page` writes them."""
 
-from runnel.config.keys import STRUCTS, Key, keys
+from runnel.config.keys import STRUCTS, ConfigKey, keys
 from tests.house.project import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "config.md"
 HEADS = "| key | environment | option of `runnel serve` | default | meaning |\n|---|---|---|---|---|\n"
 
 
-def row(key: Key) -> str:
+def row(key: ConfigKey) -> str:
     """One key on the page."""
     flag = f"`{key.flag}`" if key.name != "server" else "`--server` of the other commands"
     default = "" if key.default is None else f"`{key.shown(key.default)}`"
     return f"| `{key.dotted}` | `{key.environment}` | {flag} | {default} | {_meaning(key)} |\n"
 
 
-def _meaning(key: Key) -> str:
+def _meaning(key: ConfigKey) -> str:
     choices = f" ({', '.join(f'`{one}`' for one in key.choices)})" if key.choices and '"' not in key.doc else ""
     return key.doc[0].upper() + key.doc[1:].replace("|", "\\|") + choices
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from runnel.config.keys import SERVE_DEFAULTS, STRUCTS, General, Key, Serving, keys
+from runnel.config.keys import SERVE_DEFAULTS, STRUCTS, ConfigKey, GeneralSettings, ServeSettings, keys
 from runnel.journal.options import JournalOptions
 from runnel.server.options import ServerOptions, TlsOptions
 from tests.config.page import PAGE, written
@@ -17,7 +17,7 @@ from tests.config.page import PAGE, written
 
 def test_every_field_of_every_struct_is_a_key() -> None:
     found = {(key.struct, key.name.removeprefix("tls_") if key.within else key.name) for key in keys().values()}
-    for struct in (General, Serving, ServerOptions, JournalOptions, TlsOptions):
+    for struct in (GeneralSettings, ServeSettings, ServerOptions, JournalOptions, TlsOptions):
         for field in struct.__struct_fields__:
             assert (struct, field) in found or (struct, field) == (ServerOptions, "ssl")
 
@@ -45,7 +45,7 @@ def test_every_key_says_what_it_means_and_has_the_default_of_its_struct() -> Non
 
 
 @pytest.mark.parametrize("key", keys().values(), ids=lambda key: key.dotted)
-def test_a_default_is_shown_as_it_can_be_said(key: Key) -> None:
+def test_a_default_is_shown_as_it_can_be_said(key: ConfigKey) -> None:
     if key.default is not None:
         assert key.parsed(key.shown(key.default)) == key.default
 

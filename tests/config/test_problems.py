@@ -1,10 +1,10 @@
 """What is wrong with a configuration is told all at once, with places, and the nearest right name."""
 
-from runnel.config.problems import InvalidConfig, Problem, nearest
+from runnel.config.errors import ConfigProblem, InvalidConfig, nearest
 
 
 def test_every_problem_is_in_the_message_with_its_place() -> None:
-    error = InvalidConfig([Problem("runnel.toml:3", "no"), Problem("--port", "never")])
+    error = InvalidConfig([ConfigProblem("runnel.toml:3", "no"), ConfigProblem("--port", "never")])
     assert str(error) == "runnel.toml:3: no; --port: never"
     assert [one.where for one in error.problems] == ["runnel.toml:3", "--port"]
     assert error.code == "invalid_config"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from runnel.config.errors import InvalidConfig
 from runnel.config.keys import keys
-from runnel.config.problems import InvalidConfig
 from runnel.config.settings import load
 
 

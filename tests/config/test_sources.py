@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runnel.config.sources import Given, of_environment, of_file
+from runnel.config.settings import GivenValue, from_environment, from_file
 
 FILE = Path("runnel.toml")
 
@@ -26,15 +26,15 @@ fsync = "interval"
 
 
 def test_a_file_says_values_and_their_lines() -> None:
-    found, problems = of_file(FILE, WHOLE)
+    found, problems = from_file(FILE, WHOLE)
     assert problems == []
     assert found == {
-        "data": Given("store", "runnel.toml:2"),
-        "server": Given("runnel://host:1", "runnel.toml:3"),
-        "serve.port": Given(9000, "runnel.toml:6"),
-        "serve.ping": Given(3.0, "runnel.toml:7"),
-        "serve.json_port": Given(None, "runnel.toml:8"),
-        "journal.fsync": Given("interval", "runnel.toml:11"),
+        "data": GivenValue("store", "runnel.toml:2"),
+        "server": GivenValue("runnel://host:1", "runnel.toml:3"),
+        "serve.port": GivenValue(9000, "runnel.toml:6"),
+        "serve.ping": GivenValue(3.0, "runnel.toml:7"),
+        "serve.json_port": GivenValue(None, "runnel.toml:8"),
+        "journal.fsync": GivenValue("interval", "runnel.toml:11"),
     }
 
 
@@ -42,9 +42,9 @@ def test_a_file_says_values_and_their_lines() -> None:
     "text", ["serve.port = 1", '"serve" . "port" = 1', "serve = { port = 1 }", '["serve"]\nport = 1']
 )
 def test_toml_has_several_ways_to_say_it_and_the_line_is_found(text: str) -> None:
-    found, problems = of_file(FILE, f"\n{text}\n")
+    found, problems = from_file(FILE, f"\n{text}\n")
     assert problems == []
-    assert found["serve.port"] == Given(1, f"runnel.toml:{3 if '[' in text else 2}")
+    assert found["serve.port"] == GivenValue(1, f"runnel.toml:{3 if '[' in text else 2}")
 
 
 @pytest.mark.parametrize(
@@ -68,19 +68,19 @@ def test_toml_has_several_ways_to_say_it_and_the_line_is_found(text: str) -> Non
     ],
 )
 def test_what_is_wrong_is_told_with_its_line_and_the_right_name(text: str, where: str, said: str) -> None:
-    _, (problem,) = of_file(FILE, text)
+    _, (problem,) = from_file(FILE, text)
     assert problem.where == where
     assert problem.message.startswith(said)
 
 
 def test_all_problems_of_a_file_are_told_at_once() -> None:
-    found, problems = of_file(FILE, "[serve]\nprot = 1\nport = 2\nhots = 3\n")
+    found, problems = from_file(FILE, "[serve]\nprot = 1\nport = 2\nhots = 3\n")
     assert [one.where for one in problems] == ["runnel.toml:2", "runnel.toml:4"]
-    assert found == {"serve.port": Given(2, "runnel.toml:3")}
+    assert found == {"serve.port": GivenValue(2, "runnel.toml:3")}
 
 
 def test_the_environment_says_values_and_an_empty_one_says_nothing() -> None:
-    found, problems = of_environment(
+    found, problems = from_environment(
         {
             "RUNNEL_SERVE_PORT": "9000",
             "RUNNEL_DATA": "store",
@@ -90,13 +90,13 @@ def test_the_environment_says_values_and_an_empty_one_says_nothing() -> None:
         }
     )
     assert problems == []
-    assert found == {"data": Given("store", "RUNNEL_DATA"), "serve.port": Given(9000, "RUNNEL_SERVE_PORT")}
+    assert found == {"data": GivenValue("store", "RUNNEL_DATA"), "serve.port": GivenValue(9000, "RUNNEL_SERVE_PORT")}
 
 
 def test_a_variable_that_means_nothing_is_told_with_the_right_one() -> None:
-    _, (problem,) = of_environment({"RUNNEL_SERVE_PROT": "1"})
+    _, (problem,) = from_environment({"RUNNEL_SERVE_PROT": "1"})
     assert str(problem) == "RUNNEL_SERVE_PROT: there is no such setting; did you mean 'RUNNEL_SERVE_PORT'?"
-    _, (problem,) = of_environment({"RUNNEL_SERVE_MAX_CALLS": "many"})
+    _, (problem,) = from_environment({"RUNNEL_SERVE_MAX_CALLS": "many"})
     assert str(problem) == "RUNNEL_SERVE_MAX_CALLS: 'many': expected a whole number"
 
 
@@ -114,4 +114,4 @@ def test_a_variable_that_means_nothing_is_told_with_the_right_one() -> None:
     ],
 )
 def test_what_kubernetes_puts_there_for_a_service_of_that_name_is_nobody_s_setting(name: str, text: str) -> None:
-    assert of_environment({name: text}) == ({}, [])
+    assert from_environment({name: text}) == ({}, [])

@@ -5,7 +5,7 @@ from importlib.resources import files
 import pytest
 
 from runnel.console import asset
-from runnel.console.files import TYPES
+from runnel.console.assets import TYPES
 
 SERVED = sorted(
     file.name

@@ -67,7 +67,7 @@ class Served:
             options = ServerOptions(port=0, json_port=None, unix=Path(short) / "socket" if self._unix else None)
             async with runnel.open(self._folder, clock=clock, **self._options) as self.broker:
                 async with Server(self.broker, options) as server:
-                    self._up.set_result(server.doors[-1].url)
+                    self._up.set_result(server.listeners[-1].url)
                     await self._down.wait()
 
     async def __aenter__(self) -> Broker:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from runnel import Broker, Record, Subscription
-from runnel.core.journal_errors import JournalFailed
+from runnel.core.errors import JournalFailed
 from tests.contract import afar
 from tests.patience import PATIENCE
 
@@ -52,11 +52,11 @@ async def _landed(brokers: list[Broker]) -> bool:
     moved = await _turns()
     for broker in brokers:
         bus = broker._bus
-        if bus.store is not None and bus.home.loop is asyncio.get_running_loop():
+        if bus.store is not None and bus.loop_owner.loop is asyncio.get_running_loop():
             for _ in range(ROUNDS):
-                if bus.home.closed:
+                if bus.loop_owner.closed:
                     break
-                while bus.store.retaining.is_busy:  # noqa: ASYNC110  # a thread looks what is too old
+                while bus.store.retention.is_busy:  # noqa: ASYNC110  # a thread looks what is too old
                     await asyncio.sleep(0)
                 with suppress(JournalFailed):  # then nothing more is on its way
                     await bus.flushed()

@@ -12,7 +12,7 @@ import pytest
 
 import runnel
 from runnel import Broker, Position
-from runnel.core.journal_errors import FolderInUse, FolderUnusable
+from runnel.core.errors import FolderInUse, FolderUnusable
 from runnel.testing.clock import JumpingClock
 from tests.contract.lives import Folder
 from tests.contract.reading import read, rest, running, values, visible

@@ -7,7 +7,7 @@ import pytest
 
 import runnel
 from runnel import Broker, NotSupported
-from runnel.journal.group_state import GroupState
+from runnel.journal.format.ledger import GroupState
 from runnel.testing.clock import JumpingClock
 from tests.broker.durable import journal_of
 from tests.contract.lives import ON_DISK, Folder
@@ -42,7 +42,7 @@ async def test_a_group_goes_on_where_it_was(folder: Folder, pattern: str) -> Non
 async def test_however_many_wait_for_their_time_what_lies_behind_them_comes(
     folder: Folder, clock: JumpingClock, monkeypatch: pytest.MonkeyPatch, pattern: str
 ) -> None:
-    monkeypatch.setattr("runnel.broker.group.machine.MAX_BYTES", 1000)  # as if they were very many
+    monkeypatch.setattr("runnel.broker.group.logic.group.MAX_BYTES", 1000)  # as if they were very many
     for _ in range(2):  # in this life, and in the next
         async with folder.life(**ON_DISK) as broker:
             if broker.statistics().published == 0:

@@ -13,13 +13,13 @@ import pytest
 
 import runnel
 from runnel import Broker
-from runnel.broker.folder_place import FolderPlace
-from runnel.core.journal_errors import DiskFull, JournalFailed, NotWritten, OutcomeUnknown
+from runnel.broker.durable.folder import BrokerFolder
+from runnel.core.errors import DiskFull, JournalFailed, NotWritten, OutcomeUnknown
 from runnel.journal.options import JournalOptions
-from runnel.journal.os_storage import OsStorage
+from runnel.journal.storage import OsStorage
 from runnel.testing.clock import JumpingClock
-from runnel.testing.faults import CHANGING, FaultyStorage
-from runnel.testing.power import MemoryStorage
+from runnel.testing.faulty_storage import CHANGING, FaultyStorage
+from runnel.testing.memory_storage import MemoryStorage
 from tests.contract.lives import Folder
 from tests.contract.reading import at_rest, opened, read, rest, running, soon, values
 from tests.contract.working import fill, look, take, work
@@ -39,7 +39,7 @@ class Disk:
 
     def open(self, **options: Any) -> Broker:
         chosen = JournalOptions(**({"segment_bytes": 64 * 1024, "min_free": 0} | options))
-        broker = Broker(clock=self.clock, folder=FolderPlace(self.path, chosen, self.storage))
+        broker = Broker(clock=self.clock, folder=BrokerFolder(self.path, chosen, self.storage))
         opened.add(broker)
         return broker
 

@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import runnel
-from runnel.broker.feed import Feed, open_feed
-from runnel.broker.group_feed import ACK, Grant, open_member
-from runnel.broker.intake import Intake
-from runnel.broker.piece import Piece
-from runnel.core.packing import pack, unpack
+from runnel.broker.remote.cursor import RemoteCursor, WireBatch, open_remote_cursor
+from runnel.broker.remote.member import ACK, LeaseGrant, open_remote_member
+from runnel.broker.remote.publisher import RemotePublisher
+from runnel.core.batch_format import pack, unpack
 from runnel.core.record import Meta
 
 Told = tuple[str, int, bytes, bytes | None, dict[str, str]]
@@ -30,7 +29,7 @@ BATCHES = st.lists(
 )
 
 
-def told(piece: Piece) -> list[Told]:
+def told(piece: WireBatch) -> list[Told]:
     batch = unpack(piece.packed)
     return [
         (
@@ -46,7 +45,7 @@ def told(piece: Piece) -> list[Told]:
 
 async def fill(broker: runnel.Broker, batches: list[Any]) -> list[Told]:
     """Publish all of it, each batch in its own way; what everybody should see."""
-    intake, ends = Intake(broker), {"s": 0, "t": 0}
+    intake, ends = RemotePublisher(broker), {"s": 0, "t": 0}
     expected: list[Told] = []
     for topic, records, how in batches:
         if how == "here":
@@ -67,7 +66,7 @@ async def fill(broker: runnel.Broker, batches: list[Any]) -> list[Told]:
     return expected
 
 
-async def drained(feed: Feed, count: int, limit: int) -> list[Told]:
+async def drained(feed: RemoteCursor, count: int, limit: int) -> list[Told]:
     found: list[Told] = []
     while len(found) < count:
         taking = feed.take(limit)
@@ -88,16 +87,16 @@ def test_every_reader_gets_every_record_with_its_own_key_and_headers(
         async with runnel.open(Path(folder), tail_bytes=tail_bytes, segment_bytes=1 << 20, share=False) as broker:
             expected = await fill(broker, batches)
             of_topic = [one for one in expected if one[0] == "t"]
-            everything = open_feed(broker, "*", ready=lambda: None, start="earliest")
+            everything = open_remote_cursor(broker, "*", ready=lambda: None, start="earliest")
             everything.enter()
             assert await drained(everything, len(expected), limit) == expected
             if not of_topic:
                 return
-            feed = open_feed(broker, "t", ready=lambda: None, start="earliest")
+            feed = open_remote_cursor(broker, "t", ready=lambda: None, start="earliest")
             feed.enter()
             assert await drained(feed, len(of_topic), limit) == of_topic
-            grants: list[Grant] = []
-            member = open_member(
+            grants: list[LeaseGrant] = []
+            member = open_remote_member(
                 broker,
                 "t",
                 "g",

@@ -9,10 +9,18 @@ import msgspec
 import pytest
 
 from runnel import Broker
-from runnel.broker import open_stage, staging
-from runnel.broker.stage import Stage
-from runnel.core.errors import BrokerClosed, InvalidOption, InvalidValue, NotSupported, ValidationFailed
-from runnel.core.transaction_errors import StageEnded, StagingFull, UnknownStage
+from runnel.broker.durable import staging
+from runnel.broker.tx.stage import Stage
+from runnel.core.errors import (
+    BrokerClosed,
+    InvalidOption,
+    InvalidValue,
+    NotSupported,
+    StageEnded,
+    StagingFull,
+    UnknownStage,
+    ValidationFailed,
+)
 from runnel.testing.clock import JumpingClock
 from tests.contract.conftest import Place
 from tests.contract.lives import ON_DISK, Folder
@@ -26,7 +34,7 @@ NUMBERS = [b"%d" % number for number in range(10)]
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How a stage is committed: as if all were small, or as if none was."""
     if request.param == "named":
-        monkeypatch.setattr(open_stage, "INLINE", 0)
+        monkeypatch.setattr(staging, "INLINE_BYTES", 0)
     return str(request.param)
 
 

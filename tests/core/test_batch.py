@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.core.batch import Batch, PackedSlice, Slice, Stretch
-from runnel.core.packing import pack
+from runnel.core.batch import Batch, PackedSlice, Slice, SliceRun
+from runnel.core.batch_format import pack
 from runnel.core.record import NO_HEADERS, Gap, Meta, Record
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -27,7 +27,7 @@ def slices(draw: st.DrawFn) -> tuple[Slice, list[Record[bytes]]]:
     }  # fmt: skip
     for turn, size in enumerate(sizes):
         time = AT + timedelta(seconds=turn)
-        stretches.append(Stretch(offset, sequence, time))
+        stretches.append(SliceRun(offset, sequence, time))
         for at in range(size):
             meta = metas.get(offset + at, Meta())
             records.append(
@@ -67,7 +67,7 @@ def test_a_cut_of_a_cut_is_a_cut(made: tuple[Slice, list[Record[bytes]]], data: 
 
 
 def test_records_are_built_once_and_shared() -> None:
-    part = Slice("t", 3, 0, (b"a",), [Stretch(0, 0, AT)], {})
+    part = Slice("t", 3, 0, (b"a",), [SliceRun(0, 0, AT)], {})
     assert part.records is part.records
     assert Batch([part])[0] is Batch([part])[0]
     assert part.records[0].headers is NO_HEADERS
@@ -86,7 +86,7 @@ def test_a_batch_is_its_slices_side_by_side(made: list[tuple[Slice, list[Record[
 
 
 def test_a_batch_of_records_knows_their_values() -> None:
-    part = Slice("t", 3, 0, (b"a", b"b"), [Stretch(0, 0, AT)], {})
+    part = Slice("t", 3, 0, (b"a", b"b"), [SliceRun(0, 0, AT)], {})
     batch = Batch(records=part.records, gap=GAP)
     assert (len(batch), batch.values, batch.gap) == (2, (b"a", b"b"), GAP)
     assert batch.values is batch.values
@@ -98,7 +98,7 @@ def test_an_empty_batch_is_empty() -> None:
 
 
 def test_a_batch_cannot_be_written_into() -> None:
-    batch: Batch[bytes] = Batch([Slice("t", 3, 0, (b"a",), [Stretch(0, 0, AT)], {})])
+    batch: Batch[bytes] = Batch([Slice("t", 3, 0, (b"a",), [SliceRun(0, 0, AT)], {})])
     with pytest.raises(TypeError):
         batch[0] = None  # type: ignore[index]
     with pytest.raises(TypeError):
@@ -108,7 +108,7 @@ def test_a_batch_cannot_be_written_into() -> None:
 
 
 def test_a_batch_says_how_many_it_holds_and_what_was_missed() -> None:
-    part = Slice("t", 3, 3, (b"a",), [Stretch(3, 0, AT)], {})
+    part = Slice("t", 3, 3, (b"a",), [SliceRun(3, 0, AT)], {})
     assert repr(Batch([part])) == "<Batch of 1 records>"
     assert "missed 3 records" in repr(Batch([part], gap=GAP))
 
@@ -117,7 +117,7 @@ def test_a_batch_says_how_many_it_holds_and_what_was_missed() -> None:
 def test_a_slice_that_stays_packed_is_and_is_cut_like_one_that_does_not(sizes: list[int], data: st.DataObject) -> None:
     values = [[b"%d.%d" % (turn, at) for at in range(size)] for turn, size in enumerate(sizes)]
     starts = [7 + sum(sizes[:turn]) for turn in range(len(sizes))]
-    stretches = [Stretch(start, 2 * start, AT) for start in starts]
+    stretches = [SliceRun(start, 2 * start, AT) for start in starts]
     packs: list[bytes | None] = [pack(some) for some in values]
     every = tuple(value for some in values for value in some)
     plain = Slice("t", 3, 7, every, stretches, {}, packs)

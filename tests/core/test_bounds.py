@@ -1,6 +1,6 @@
 """Where a topic begins and ends, and what a record of it weighs."""
 
-from runnel.core.bounds import TopicBounds, weight
+from runnel.core.topic_bounds import TopicBounds, estimated_bytes
 
 
 def test_a_record_weighs_the_average_of_all() -> None:
@@ -10,5 +10,5 @@ def test_a_record_weighs_the_average_of_all() -> None:
 
 
 def test_what_is_kept_weighs_its_share() -> None:
-    assert weight(1000, 10, 4) == 400
-    assert weight(0, 0, 0) == 0
+    assert estimated_bytes(1000, 10, 4) == 400
+    assert estimated_bytes(0, 0, 0) == 0

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from runnel.core.clock import Clock, Timer
-from runnel.surface.clock import SystemClock
+from runnel.runtime.clock import SystemClock
 from runnel.testing.clock import JumpingClock
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.core.codec import Codec
 from runnel.core.errors import InvalidOption, SchemaConflict, ValidationFailed
 from runnel.core.record import Record
+from runnel.core.schema import Codec
 
 
 class Item(msgspec.Struct):

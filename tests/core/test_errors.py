@@ -42,6 +42,9 @@ from runnel.core.errors import (
     WouldDeadlock,
 )
 from runnel.core.record import Gap
+from tests.core.test_journal_errors import CASES as JOURNAL_CASES
+from tests.core.test_network_errors import CASES as NETWORK_CASES
+from tests.core.test_transaction_errors import CASES as TRANSACTION_CASES
 
 GAP = Gap("orders", 3, 8, 5, "the subscriber was too slow")
 
@@ -174,10 +177,11 @@ def test_an_error_carries_its_facts_and_a_way_out(
     assert [text for text in [*named, way_out] if text not in str(error)] == []
 
 
-def test_every_error_has_its_case_here() -> None:
+def test_every_error_has_its_case() -> None:
     branches = {RunnelError, UsageError, NotNow, Ended, Damaged}
     defined = {one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, RunnelError)}
-    assert defined - branches == {type(case[0]) for case in CASES}
+    cases = [*CASES, *JOURNAL_CASES, *NETWORK_CASES, *TRANSACTION_CASES]
+    assert defined - branches == {type(case[0]) for case in cases}
 
 
 def test_where_the_journal_is_in_the_way_its_own_bound_is_named() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.core.fitting import misfit, title_of
+from runnel.core.schema import schema_mismatch, schema_title
 
 
 class Item(msgspec.Struct, tag=True):
@@ -58,7 +58,7 @@ SCHEMA = msgspec.json.schema(Order)
     ],
 )
 def test_what_does_not_fit_is_named(value: Any, field: str) -> None:
-    found = misfit(SCHEMA, value)
+    found = schema_mismatch(SCHEMA, value)
     assert found is not None
     assert found[0] == field
     with pytest.raises(msgspec.ValidationError):
@@ -77,23 +77,23 @@ def test_what_does_not_fit_is_named(value: Any, field: str) -> None:
     ],
 )
 def test_what_fits_passes(value: Any) -> None:
-    assert misfit(SCHEMA, value) is None
+    assert schema_mismatch(SCHEMA, value) is None
 
 
 def test_arrays_that_stand_for_objects_are_looked_at_too() -> None:
     schema = msgspec.json.schema(list[Pair])
-    assert misfit(schema, [[1], [2, "b"]]) is None
-    assert misfit(schema, [[1], []]) == ("[1]", "expected 1 items or more, got 0")
-    assert misfit(schema, [["a"]]) == ("[0][0]", "expected integer, got string")
+    assert schema_mismatch(schema, [[1], [2, "b"]]) is None
+    assert schema_mismatch(schema, [[1], []]) == ("[1]", "expected 1 items or more, got 0")
+    assert schema_mismatch(schema, [["a"]]) == ("[0][0]", "expected integer, got string")
 
 
 def test_a_type_is_called_by_its_name() -> None:
-    assert title_of(SCHEMA) == "Order"
-    assert title_of(msgspec.json.schema(int)) == "its type"
+    assert schema_title(SCHEMA) == "Order"
+    assert schema_title(msgspec.json.schema(int)) == "its type"
 
 
 def test_a_schema_that_goes_round_in_circles_comes_to_an_end() -> None:
-    assert misfit({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, 1) is None
+    assert schema_mismatch({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, 1) is None
 
 
 def test_what_is_not_understood_is_let_pass() -> None:
@@ -105,7 +105,7 @@ def test_what_is_not_understood_is_let_pass() -> None:
         {"type": ["integer", "null"]},
     ]
     for schema in schemas:
-        assert misfit(schema, 1) is None
+        assert schema_mismatch(schema, 1) is None
 
 
 ANYTHING = st.recursive(
@@ -120,6 +120,6 @@ TYPES = [int, float, str, bool, None, list[int], dict[str, int], tuple[int, str]
 
 @given(ANYTHING, st.sampled_from(TYPES))
 def test_nothing_is_refused_that_the_type_takes(value: Any, type_: Any) -> None:
-    if misfit(msgspec.json.schema(type_), value) is not None:
+    if schema_mismatch(msgspec.json.schema(type_), value) is not None:
         with pytest.raises(msgspec.DecodeError):
             msgspec.json.decode(msgspec.json.encode(value), type=type_)

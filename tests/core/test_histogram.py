@@ -2,7 +2,7 @@
 
 import pytest
 
-from runnel.core.histogram import BOUNDS, SYNC_BOUNDS, Histogram
+from runnel.core.statistics import DURATION_BOUNDS, SYNC_BOUNDS, Histogram
 
 
 def filled(*seconds: float) -> Histogram:
@@ -18,9 +18,9 @@ def test_a_new_one_has_counted_nothing() -> None:
     assert len(snapshot.counts) == len(snapshot.bounds) + 1
 
 
-@pytest.mark.parametrize("at", range(len(BOUNDS)))
+@pytest.mark.parametrize("at", range(len(DURATION_BOUNDS)))
 def test_a_duration_on_a_bound_belongs_below_it_and_one_beyond_does_not(at: int) -> None:
-    snapshot = filled(BOUNDS[at], BOUNDS[at] * 1.01).snapshot()
+    snapshot = filled(DURATION_BOUNDS[at], DURATION_BOUNDS[at] * 1.01).snapshot()
     assert (snapshot.counts[at], snapshot.counts[at + 1], snapshot.count) == (1, 1, 2)
 
 

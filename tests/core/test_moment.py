@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.core.moment import from_micros, micros
+from runnel.core.clock import from_micros, micros
 
 
 @given(st.datetimes(timezones=st.just(UTC)))

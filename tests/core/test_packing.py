@@ -14,10 +14,8 @@ import zstandard
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from runnel.core import compression, packing
-from runnel.core.checksum import crc_of
-from runnel.core.errors import BadBatch, NotSupported, TooLarge
-from runnel.core.packing import (
+from runnel.core import batch_format, compression
+from runnel.core.batch_format import (
     DELTAS,
     DUE,
     EXPIRES,
@@ -25,24 +23,26 @@ from runnel.core.packing import (
     HEADERS,
     JSON,
     KEYS,
-    MAX_ADMITTED,
+    MAX_BATCH_RECORDS,
     MAX_DELTA,
     MAX_RAW,
     MSGPACK,
     PRIORITIES,
     TIMES,
     VALUES,
-    Packed,
-    admit,
-    body_of,
-    check,
-    last_delta,
+    BatchHeader,
+    batch_body,
+    check_batch,
+    last_offset_delta,
     pack,
     pack_body,
     pack_columns,
-    read_header,
+    read_batch_header,
     unpack,
+    unpack_untrusted,
 )
+from runnel.core.checksum import crc_of
+from runnel.core.errors import BadBatch, NotSupported, TooLarge
 from runnel.core.record import NO_HEADERS, Meta
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -104,15 +104,15 @@ def test_values_come_back(values: list[bytes], kind: str | None) -> None:
     unpacked = unpack(batch)
     assert unpacked.values == tuple(values)
     assert (unpacked.metas, unpacked.times, unpacked.deltas) == ({}, None, None)
-    assert len(unpacked) == check(batch).count == len(values)
-    assert unpacked.last_delta == last_delta(batch) == len(values) - 1
+    assert len(unpacked) == check_batch(batch).count == len(values)
+    assert unpacked.last_delta == last_offset_delta(batch) == len(values) - 1
 
 
 @given(records=st.lists(st.tuples(st.binary(max_size=50), st.none() | metas), min_size=1, max_size=20), kind=kinds)
 def test_what_records_carry_comes_back(records: list[tuple[bytes, Meta | None]], kind: str | None) -> None:
     values, carried = [one for one, _ in records], [meta for _, meta in records]
     batch = pack(values, carried, compression=kind)
-    assert check(batch).count == len(values)
+    assert check_batch(batch).count == len(values)
     unpacked = unpack(batch)
     assert unpacked.values == tuple(values)
     assert unpacked.metas == {at: meta for at, meta in enumerate(carried) if meta is not None and meta != Meta()}
@@ -127,7 +127,7 @@ def test_times_and_holes_come_back(deltas: list[int], data: st.DataObject, kind:
     unpacked = unpack(batch)
     assert unpacked.deltas == tuple(deltas)
     assert unpacked.times == (None if times == [None] * len(times) else tuple(times))
-    assert unpacked.last_delta == last_delta(batch) == deltas[-1]
+    assert unpacked.last_delta == last_offset_delta(batch) == deltas[-1]
     assert unpacked.metas == {}
 
 
@@ -140,9 +140,9 @@ def test_the_header_says_what_was_given() -> None:
         schema=2**32 - 1,
         deltas=[0, 1, MAX_DELTA],
     )
-    header = read_header(batch)
-    assert header == unpack(batch).header == check(batch)
-    assert header == Packed(
+    header = read_batch_header(batch)
+    assert header == unpack(batch).header == check_batch(batch)
+    assert header == BatchHeader(
         crc=crc_of(batch[4:]),
         version=1,
         flags=0,
@@ -161,7 +161,7 @@ def test_the_header_says_what_was_given() -> None:
 @pytest.mark.parametrize("kind", ["zstd", "lz4"])
 def test_a_compressed_batch_says_how_and_how_large_it_was(kind: str) -> None:
     values = [b"order" * 100] * 10
-    small, large = read_header(pack(values, compression=kind)), read_header(pack(values))
+    small, large = read_batch_header(pack(values, compression=kind)), read_batch_header(pack(values))
     assert small.compression == kind
     assert small.body_length < large.body_length == large.raw_length == small.raw_length
 
@@ -175,12 +175,12 @@ def test_only_columns_with_something_in_them_are_stored() -> None:
     plain = pack([b"a", b"b"])
     assert pack([b"a", b"b"], [None, None]) == plain
     assert pack([b"a", b"b"], [Meta(), None], times=[None, None]) == plain
-    assert read_header(pack([b"a", b"b"], [None, Meta(b"")])).columns == VALUES | KEYS
-    assert read_header(pack([b"a"], [Meta(headers={"n": "v"})])).columns == VALUES | HEADERS
-    assert read_header(pack([b"a"], [Meta(due=0.0)])).columns == VALUES | DUE
-    assert read_header(pack([b"a"], [Meta(expires=math.inf)])).columns == VALUES | EXPIRES
-    assert read_header(pack([b"a"], [Meta(priority=1)])).columns == VALUES | PRIORITIES
-    assert read_header(pack([b"a"], times=[0])).columns == VALUES | TIMES
+    assert read_batch_header(pack([b"a", b"b"], [None, Meta(b"")])).columns == VALUES | KEYS
+    assert read_batch_header(pack([b"a"], [Meta(headers={"n": "v"})])).columns == VALUES | HEADERS
+    assert read_batch_header(pack([b"a"], [Meta(due=0.0)])).columns == VALUES | DUE
+    assert read_batch_header(pack([b"a"], [Meta(expires=math.inf)])).columns == VALUES | EXPIRES
+    assert read_batch_header(pack([b"a"], [Meta(priority=1)])).columns == VALUES | PRIORITIES
+    assert read_batch_header(pack([b"a"], times=[0])).columns == VALUES | TIMES
 
 
 def test_headers_come_back_read_only() -> None:
@@ -201,10 +201,10 @@ def test_a_batch_shows_itself_in_a_word() -> None:
 @every_batch
 def test_a_view_reads_like_the_bytes_under_it(batch: bytes) -> None:
     for view in (memoryview(batch), memoryview(bytearray(b"##" + batch))[2:]):
-        assert read_header(view) == read_header(batch)
-        assert check(view) == check(batch)
+        assert read_batch_header(view) == read_batch_header(batch)
+        assert check_batch(view) == check_batch(batch)
         assert unpack(view).values == unpack(batch).values
-        assert last_delta(view) == last_delta(batch)
+        assert last_offset_delta(view) == last_offset_delta(batch)
 
 
 def test_any_sequence_can_be_packed() -> None:
@@ -232,7 +232,7 @@ def test_a_column_of_another_length_is_not_packed(column: str, length: int) -> N
 
 
 def test_what_could_not_be_read_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "MAX_RAW", 1000)
+    monkeypatch.setattr(batch_format, "MAX_RAW", 1000)
     assert unpack(pack([b"x" * 990])).values == (b"x" * 990,)
     with pytest.raises(TooLarge):
         pack([b"x" * 1000])
@@ -299,7 +299,7 @@ def test_a_compressed_batch_of_old_is_still_read(batch: str) -> None:
 
 def test_the_numbers_of_columns_and_content_types_are_settled() -> None:
     assert [VALUES, KEYS, HEADERS, TIMES, DUE, EXPIRES, PRIORITIES, DELTAS] == [1, 2, 4, 8, 16, 32, 64, 128]
-    assert [packing.BYTES, JSON, MSGPACK] == [0, 1, 2]
+    assert [batch_format.BYTES, JSON, MSGPACK] == [0, 1, 2]
 
 
 # -- damage -----------------------------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ def test_every_flipped_bit_is_detected(batch: bytes) -> None:
 @every_batch
 def test_every_truncation_is_detected(batch: bytes) -> None:
     for kept in range(len(batch)):
-        for read in (read_header, unpack, check, last_delta):
+        for read in (read_batch_header, unpack, check_batch, last_offset_delta):
             with pytest.raises(BadBatch):
                 read(batch[:kept])
 
@@ -326,7 +326,7 @@ def test_every_truncation_is_detected(batch: bytes) -> None:
 def test_bytes_behind_the_end_are_detected(batch: bytes) -> None:
     for more in (b"\0", batch):
         with pytest.raises(BadBatch, match="as its header says"):
-            read_header(batch + more)
+            read_batch_header(batch + more)
 
 
 def test_the_crc_is_skipped_on_request_and_nothing_else() -> None:
@@ -372,7 +372,7 @@ def test_the_crc_is_skipped_on_request_and_nothing_else() -> None:
 )
 def test_a_lie_in_the_header_is_refused(batch: bytes, at: int, form: str, lie: int, why: str) -> None:
     with pytest.raises(BadBatch, match=why):
-        check(forged(batch, at, form, lie))
+        check_batch(forged(batch, at, form, lie))
 
 
 @every_batch
@@ -444,7 +444,7 @@ TWO = (b"a", b"b")
     ],
 )
 def test_a_column_that_is_not_what_it_should_be_is_refused(batch: bytes) -> None:
-    for read in (unpack, check):
+    for read in (unpack, check_batch):
         with pytest.raises(BadBatch):
             read(batch)
 
@@ -500,13 +500,13 @@ def test_a_map_that_lies_about_its_size_is_refused() -> None:
 def test_a_header_that_could_not_be_published_does_not_pass_a_door(headers: dict[str, str]) -> None:
     batch = with_columns(VALUES | HEADERS, TWO, [{"fine": "v", "traceparent": TRACE}, headers])
     with pytest.raises(BadBatch):
-        check(batch)
+        check_batch(batch)
     assert unpack(batch).metas[1].headers == headers
 
 
 def test_a_header_that_can_be_published_passes() -> None:
     batch = with_columns(VALUES | HEADERS, TWO, [{"x-y": "ü\t", "traceparent": TRACE}, {}])
-    assert check(batch).count == 2
+    assert check_batch(batch).count == 2
     assert unpack(batch).metas.keys() == {0}
 
 
@@ -552,7 +552,7 @@ def test_bytes_of_somebody_who_can_count_are_read_or_refused(batch: bytes, at: i
 @given(st.binary(max_size=200))
 @example(bytes(HEADER_SIZE))
 def test_arbitrary_bytes_are_refused(data: bytes) -> None:
-    for read in (read_header, unpack, check, last_delta):
+    for read in (read_batch_header, unpack, check_batch, last_offset_delta):
         with pytest.raises(BadBatch):
             read(data)
 
@@ -572,7 +572,7 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_batch_that_only_lacks_a_library_is_not_called_damaged(kind: str) -> None:
     with pytest.raises(NotSupported, match=r"runnel\[compression\]"):
         unpack(BATCHES[kind])
-    assert read_header(BATCHES[kind]).compression == kind
+    assert read_batch_header(BATCHES[kind]).compression == kind
 
 
 # -- batches made of batches ------------------------------------------------------------------------------------
@@ -581,8 +581,8 @@ def test_a_batch_that_only_lacks_a_library_is_not_called_damaged(kind: str) -> N
 @pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
 def test_a_body_that_is_encoded_already_is_packed_as_it_is(compression: str | None) -> None:
     batch = pack([b"x" * 200, b"y"], compression=compression, content_type=JSON, schema=7)
-    header = read_header(batch)
-    body = bytes(body_of(header, batch))
+    header = read_batch_header(batch)
+    body = bytes(batch_body(header, batch))
     assert len(body) == header.raw_length
     about = {"compression": compression, "content_type": JSON, "schema": 7}
     assert pack_body(header.columns, 2, body, **about) == batch  # type: ignore[arg-type]
@@ -598,7 +598,7 @@ def test_columns_that_were_unpacked_can_be_packed_again() -> None:
 
 
 def test_a_body_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "MAX_RAW", 10)
+    monkeypatch.setattr(batch_format, "MAX_RAW", 10)
     with pytest.raises(TooLarge, match="MAX_RAW"):
         pack_body(1, 1, bytes(11))
 
@@ -606,7 +606,7 @@ def test_a_body_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 def test_other_numbers_change_nothing_else() -> None:
     for how in (None, "zstd"):
         before = pack([b"x" * 100, b"y"], [None, Meta(key=b"k")], compression=how, producer=7, schema=3)
-        after = packing.renumbered(before, 2**64 - 1, 2**63)
+        after = batch_format.with_producer_sequence(before, 2**64 - 1, 2**63)
         assert after == pack(
             [b"x" * 100, b"y"],
             [None, Meta(key=b"k")],
@@ -620,16 +620,16 @@ def test_other_numbers_change_nothing_else() -> None:
 
 def test_more_records_than_may_be_published_are_refused_before_the_body_is_looked_at() -> None:
     """A few bytes of zstd may become gigabytes of lists."""
-    many = MAX_ADMITTED + 1
+    many = MAX_BATCH_RECORDS + 1
     data = pack_body(VALUES, many, bytes(2 * many), compression="zstd")  # zeros: no columns at all
     with pytest.raises(TooLarge) as refused:
-        admit(data)
+        unpack_untrusted(data)
     assert (refused.value.limit_name, refused.value.size) == ("max_entry_records", many)
     with pytest.raises(BadBatch):
-        admit(pack_body(VALUES, MAX_ADMITTED, bytes(2 * many), compression="zstd"))
+        unpack_untrusted(pack_body(VALUES, MAX_BATCH_RECORDS, bytes(2 * many), compression="zstd"))
 
 
 def test_a_door_lets_in_no_record_with_too_many_headers() -> None:
     many = pack([b"a"], [Meta(None, {f"h{n}": "x" for n in range(257)})])
     with pytest.raises(BadBatch, match="257 headers"):
-        check(many)
+        check_batch(many)

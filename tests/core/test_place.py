@@ -5,14 +5,13 @@ from typing import Any
 import pytest
 
 from runnel.core.errors import InvalidName, InvalidOption
-from runnel.core.place import checked_places
-from runnel.core.position import Position
+from runnel.core.position import Position, checked_positions
 
 
 def test_places_come_back_as_they_were() -> None:
     places = {"a": ("t", Position(1, 5)), "b/t": ("t.u", Position(0, 0))}
-    assert checked_places(places, None) == places
-    assert checked_places({}, True) == {}
+    assert checked_positions(places, None) == places
+    assert checked_positions({}, True) == {}
 
 
 @pytest.mark.parametrize(
@@ -31,4 +30,4 @@ def test_places_come_back_as_they_were() -> None:
 )
 def test_what_is_no_place_is_named(places: Any, hold: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
-        checked_places(places, hold)
+        checked_positions(places, hold)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from runnel.core.errors import InvalidOption
-from runnel.core.policy import Policy, PolicyKind
+from runnel.core.options import Policy, PolicyKind
 
 
 def test_the_default_drops_the_oldest() -> None:

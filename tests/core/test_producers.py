@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from runnel.core import producers as module
+from runnel.core import deduplication as module
+from runnel.core.deduplication import MAX_POSITIONS, MAX_PRODUCER_SECONDS, MAX_PRODUCERS, ProducerTable, producer_id
+from runnel.core.errors import SequenceForgotten, SequenceGap, SequenceOverlap
 from runnel.core.position import Position
-from runnel.core.producers import MAX_POSITIONS, MAX_PRODUCERS, MAX_SECONDS, Producers, id_of
-from runnel.core.transaction_errors import SequenceForgotten, SequenceGap, SequenceOverlap
 
 PRODUCER = st.integers(1, 4)
 COUNT = st.integers(1, 5)
@@ -33,15 +33,15 @@ class AgainstEverything(RuleBasedStateMachine):
         self.was = (module.MAX_PRODUCERS, module.MAX_POSITIONS)
         module.MAX_PRODUCERS, module.MAX_POSITIONS = limit, positions
         self.limit, self.positions = limit, positions
-        self.ours, self.lives, self.ends, self.now = Producers(), dict[int, Life](), [0, 0], 1000.0
+        self.ours, self.lives, self.ends, self.now = ProducerTable(), dict[int, Life](), [0, 0], 1000.0
 
     def teardown(self) -> None:
         module.MAX_PRODUCERS, module.MAX_POSITIONS = self.was
 
-    @rule(passed=st.sampled_from([0.0, 1.0, MAX_SECONDS / 2, MAX_SECONDS]))
+    @rule(passed=st.sampled_from([0.0, 1.0, MAX_PRODUCER_SECONDS / 2, MAX_PRODUCER_SECONDS]))
     def time_passes(self, passed: float) -> None:
         self.now += passed
-        self.lives = {name: one for name, one in self.lives.items() if one.time > self.now - MAX_SECONDS}
+        self.lives = {name: one for name, one in self.lives.items() if one.time > self.now - MAX_PRODUCER_SECONDS}
 
     @rule(producer=PRODUCER, count=COUNT, topic=st.integers(0, 1), begun=st.integers(0, 3), other=st.integers(0, 3))
     def publishes(self, producer: int, count: int, topic: int, begun: int, other: int) -> None:
@@ -118,7 +118,7 @@ class AgainstEverything(RuleBasedStateMachine):
         if way == "copy":
             self.ours = before.copy()
         else:
-            self.ours = Producers()
+            self.ours = ProducerTable()
             for producer in sorted(before):
                 self.ours.restore(before.encode(producer))
         for life in self.lives.values():
@@ -135,16 +135,16 @@ AgainstEverything.TestCase.settings = settings(max_examples=100, stateful_step_c
 TestAgainstEverything = AgainstEverything.TestCase
 
 
-def published(*publishes: tuple[int, int, int, int]) -> Producers:
-    ours = Producers()
+def published(*publishes: tuple[int, int, int, int]) -> ProducerTable:
+    ours = ProducerTable()
     for sequence, count, epoch, offset in publishes:
         ours.remember(9, sequence, count, Position(epoch, offset), 1.0)
     return ours
 
 
 def test_a_producer_that_nobody_knows_may_begin_anywhere() -> None:
-    assert Producers().find(9, 1_000, 5, 1.0) is None
-    assert Producers().next(9, 1.0) is None
+    assert ProducerTable().find(9, 1_000, 5, 1.0) is None
+    assert ProducerTable().next(9, 1.0) is None
 
 
 def test_any_part_of_what_lies_side_by_side_is_found() -> None:
@@ -232,28 +232,28 @@ def test_a_producer_that_begins_anew_elsewhere_is_believed() -> None:
 
 
 def test_a_producer_is_forgotten_a_day_after_its_last_publish() -> None:
-    ours = Producers()
+    ours = ProducerTable()
     ours.remember(9, 0, 1, Position(1, 0), 100.0)
     ours.remember(9, 1, 1, Position(1, 1), 200.0)
-    assert ours.next(9, 199.0 + MAX_SECONDS) == 2
-    assert ours.find(9, 0, 1, 199.0 + MAX_SECONDS) == Position(1, 0)
-    assert ours.next(9, 200.0 + MAX_SECONDS) is None
-    assert ours.find(9, 0, 1, 200.0 + MAX_SECONDS) is None
-    ours.expire(200.0 + MAX_SECONDS)
+    assert ours.next(9, 199.0 + MAX_PRODUCER_SECONDS) == 2
+    assert ours.find(9, 0, 1, 199.0 + MAX_PRODUCER_SECONDS) == Position(1, 0)
+    assert ours.next(9, 200.0 + MAX_PRODUCER_SECONDS) is None
+    assert ours.find(9, 0, 1, 200.0 + MAX_PRODUCER_SECONDS) is None
+    ours.expire(200.0 + MAX_PRODUCER_SECONDS)
     assert len(ours) == 0
 
 
 def test_one_that_comes_back_after_that_begins_anew() -> None:
-    ours = Producers()
+    ours = ProducerTable()
     ours.remember(9, 0, 5, Position(1, 0), 100.0)
-    ours.remember(9, 3, 1, Position(1, 9), 100.0 + MAX_SECONDS)
-    assert ours.next(9, 100.0 + MAX_SECONDS) == 4
+    ours.remember(9, 3, 1, Position(1, 9), 100.0 + MAX_PRODUCER_SECONDS)
+    assert ours.next(9, 100.0 + MAX_PRODUCER_SECONDS) == 4
     with pytest.raises(SequenceForgotten):
-        ours.find(9, 0, 1, 100.0 + MAX_SECONDS)
+        ours.find(9, 0, 1, 100.0 + MAX_PRODUCER_SECONDS)
 
 
 def test_of_too_many_producers_those_go_that_published_longest_ago_also_after_a_checkpoint() -> None:
-    before, ours = Producers(), Producers()
+    before, ours = ProducerTable(), ProducerTable()
     for producer in range(1, MAX_PRODUCERS + 1):
         before.remember(producer, 0, 1, Position(1, producer), float(-producer))  # the highest id is the oldest
     for producer in sorted(before):
@@ -274,11 +274,11 @@ def test_a_checkpoint_says_who_was_forgotten() -> None:
 
 @given(st.lists(st.tuples(COUNT, st.integers(1, 3), st.integers(0, 2**40)), max_size=70))
 def test_a_checkpoint_holds_all_of_a_producer(publishes: list[tuple[int, int, int]]) -> None:
-    ours, sequence = Producers(), 2**50
+    ours, sequence = ProducerTable(), 2**50
     for count, epoch, offset in publishes:
         ours.remember(9, sequence, count, Position(epoch, offset), 3.0)
         sequence += count
-    again = Producers()
+    again = ProducerTable()
     for producer in ours:
         again.restore(ours.encode(producer))
     assert [again.encode(one) for one in again] == [ours.encode(one) for one in ours]
@@ -294,9 +294,9 @@ def test_a_copy_goes_its_own_way() -> None:
 
 
 def test_the_id_of_a_name_is_the_same_on_every_machine() -> None:
-    assert id_of("import") == 0xFE64929A300712D0
-    assert id_of("import") != id_of("export")
+    assert producer_id("import") == 0xFE64929A300712D0
+    assert producer_id("import") != producer_id("export")
 
 
 def test_no_producer_has_the_id_that_means_nobody() -> None:
-    assert 0 not in {id_of(str(number)) for number in range(1000)}
+    assert 0 not in {producer_id(str(number)) for number in range(1000)}

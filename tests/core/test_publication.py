@@ -4,7 +4,7 @@ import pytest
 
 from runnel.core.errors import NotSupported
 from runnel.core.position import Position
-from runnel.core.publication import Publication
+from runnel.core.publishing import Publication
 
 
 def test_a_publication_knows_its_place_once_it_has_one() -> None:

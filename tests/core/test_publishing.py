@@ -7,19 +7,21 @@ from typing import Any
 import pytest
 
 from runnel.core import publishing as module
-from runnel.core.codec import Codec
 from runnel.core.errors import InvalidOption, InvalidValue, TooLarge, ValidationFailed
-from runnel.core.publishing import Weighed, check_expected, many, one
+from runnel.core.publishing import CheckedRecords, check_expected_offset, checked_record, checked_records
+from runnel.core.schema import Codec
 
 NOW = 1_700_000_000.0
 
 
 def test_a_plain_record_carries_nothing_besides_its_value() -> None:
-    assert one("t", None, "é") == (("é".encode(),), None, 2, 0)
+    assert checked_record("t", None, "é") == (("é".encode(),), None, 2, 0)
 
 
 def test_what_a_record_carries_is_weighed_beside_its_value() -> None:
-    values, metas, size, extra = one("t", None, b"value", "key", {"h": "x"}, 5, timedelta(minutes=1), 3, None, NOW)
+    values, metas, size, extra = checked_record(
+        "t", None, b"value", "key", {"h": "x"}, 5, timedelta(minutes=1), 3, None, NOW
+    )
     assert metas is not None
     (meta,) = metas
     assert meta is not None
@@ -35,13 +37,13 @@ def test_what_a_record_carries_is_weighed_beside_its_value() -> None:
 
 
 def test_many_share_one_meta_unless_they_have_keys() -> None:
-    assert many("t", None, [b"a", "b", bytearray(b"cc")]) == ([b"a", b"b", b"cc"], None, 4, 0)
-    _, shared, _, weight = many("t", None, [b"a", b"b"], None, {"h": "x"})
+    assert checked_records("t", None, [b"a", "b", bytearray(b"cc")]) == ([b"a", b"b", b"cc"], None, 4, 0)
+    _, shared, _, weight = checked_records("t", None, [b"a", b"b"], None, {"h": "x"})
     assert shared is not None
     assert shared[0] is shared[1]
     assert shared[0] is not None
     assert weight == 2 * shared[0].weight
-    _, keyed, _, weight = many("t", None, [b"a", b"b", b"c"], ["k", None, "kk"])
+    _, keyed, _, weight = checked_records("t", None, [b"a", b"b", b"c"], ["k", None, "kk"])
     assert keyed is not None
     assert [meta and meta.key for meta in keyed] == [b"k", None, b"kk"]
     assert weight == sum(meta.weight for meta in keyed if meta)
@@ -49,18 +51,18 @@ def test_many_share_one_meta_unless_they_have_keys() -> None:
 
 def test_there_is_a_key_or_none_for_each_value() -> None:
     with pytest.raises(InvalidOption, match="there are 2 values"):
-        many("t", None, [b"a", b"b"], ["k"])
+        checked_records("t", None, [b"a", b"b"], ["k"])
 
 
 @pytest.mark.parametrize("values", [b"bytes", "text", bytearray(b"x"), memoryview(b"x"), 7, {b"set"}], ids=type)
 def test_what_is_one_value_or_in_no_order_is_not_many(values: Any) -> None:
     with pytest.raises(InvalidValue, match="takes a sequence"):
-        many("t", None, values)
+        checked_records("t", None, values)
 
 
 def test_nothing_is_not_published() -> None:
     with pytest.raises(InvalidOption, match="at least one"):
-        many("t", None, [])
+        checked_records("t", None, [])
 
 
 @pytest.fixture
@@ -73,16 +75,16 @@ def low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("call", "limit"),
     [
-        (lambda: one("t", None, bytes(21)), "max_record_bytes"),
-        (lambda: one("t", None, b"", bytes(21)), "max_record_bytes"),
-        (lambda: many("t", None, [b"", bytes(21)]), "max_record_bytes"),
-        (lambda: many("t", None, [bytes(17)] * 3), "max_entry_bytes"),
-        (lambda: many("t", None, [bytes(16)] * 3, [bytes(3)] * 3), "max_entry_bytes"),
-        (lambda: many("t", None, [bytes(16)] * 3, None, {"hh": "x"}), "max_entry_bytes"),
-        (lambda: many("t", None, [b""] * 4), "max_entry_records"),
+        (lambda: checked_record("t", None, bytes(21)), "max_record_bytes"),
+        (lambda: checked_record("t", None, b"", bytes(21)), "max_record_bytes"),
+        (lambda: checked_records("t", None, [b"", bytes(21)]), "max_record_bytes"),
+        (lambda: checked_records("t", None, [bytes(17)] * 3), "max_entry_bytes"),
+        (lambda: checked_records("t", None, [bytes(16)] * 3, [bytes(3)] * 3), "max_entry_bytes"),
+        (lambda: checked_records("t", None, [bytes(16)] * 3, None, {"hh": "x"}), "max_entry_bytes"),
+        (lambda: checked_records("t", None, [b""] * 4), "max_entry_records"),
     ],
 )
-def test_the_limit_that_was_broken_is_named(call: Callable[[], Weighed], limit: str) -> None:
+def test_the_limit_that_was_broken_is_named(call: Callable[[], CheckedRecords], limit: str) -> None:
     with pytest.raises(TooLarge) as caught:
         call()
     assert caught.value.limit_name == limit
@@ -90,52 +92,52 @@ def test_the_limit_that_was_broken_is_named(call: Callable[[], Weighed], limit: 
 
 @pytest.mark.usefixtures("low_limits")
 def test_what_just_fits_is_taken() -> None:
-    assert one("t", None, bytes(20))[2] == 20
-    assert many("t", None, [bytes(20), bytes(20), bytes(10)])[2] == 50
+    assert checked_record("t", None, bytes(20))[2] == 20
+    assert checked_records("t", None, [bytes(20), bytes(20), bytes(10)])[2] == 50
 
 
 def test_values_of_a_type_are_encoded_and_checked() -> None:
     codec: Codec[int] = Codec(int)
-    assert one("t", codec, 5)[0] == (b"5",)
-    assert list(many("t", codec, [5, 6])[0]) == [b"5", b"6"]
+    assert checked_record("t", codec, 5)[0] == (b"5",)
+    assert list(checked_records("t", codec, [5, 6])[0]) == [b"5", b"6"]
     with pytest.raises(ValidationFailed):
-        many("t", codec, [5, "x"])
+        checked_records("t", codec, [5, "x"])
 
 
 def test_no_value_is_a_tombstone_where_there_is_a_key_and_the_topic_has_such() -> None:
-    values, metas, size, _ = one("t", None, None, "k", tombstones=True)
+    values, metas, size, _ = checked_record("t", None, None, "k", tombstones=True)
     assert (values, size, metas is not None) == ((b"",), 0, True)
     for key, tombstones in ((None, True), ("k", False)):
         with pytest.raises(InvalidValue):
-            one("t", None, None, key, tombstones=tombstones)
+            checked_record("t", None, None, key, tombstones=tombstones)
 
 
 @pytest.mark.parametrize("priority", [-1, 10, True, 1.0, "1"], ids=repr)
 def test_a_priority_is_a_digit(priority: Any) -> None:
     with pytest.raises(InvalidOption, match="from 0"):
-        one("t", None, b"", priority=priority)
+        checked_record("t", None, b"", priority=priority)
 
 
 @pytest.mark.parametrize("seconds", [-1, True, "5", float("nan"), float("inf"), timedelta(seconds=-1)], ids=repr)
 @pytest.mark.parametrize("option", ["delay", "expires"])
 def test_times_are_seconds(option: str, seconds: Any) -> None:
     with pytest.raises(InvalidOption, match="expected seconds") as caught:
-        one("t", None, b"", **{option: seconds})
+        checked_record("t", None, b"", **{option: seconds})
     assert caught.value.option == option
 
 
 @pytest.mark.parametrize("message_id", ["", "x" * 257, 7, b"m"], ids=repr)
 def test_a_message_id_is_short_text(message_id: Any) -> None:
     with pytest.raises(InvalidOption, match="1 to 256 characters"):
-        one("t", None, b"", message_id=message_id)
+        checked_record("t", None, b"", message_id=message_id)
 
 
 @pytest.mark.parametrize("offset", [-1, True, 1.0, "1"], ids=repr)
 def test_an_expected_offset_is_one(offset: Any) -> None:
     with pytest.raises(InvalidOption, match="expected_offset"):
-        check_expected(offset)
+        check_expected_offset(offset)
 
 
 @pytest.mark.parametrize("offset", [None, 0, 7])
 def test_an_offset_that_can_be_expected_is_taken_as_it_is(offset: int | None) -> None:
-    assert check_expected(offset) == offset
+    assert check_expected_offset(offset) == offset

@@ -7,7 +7,7 @@ import pytest
 
 from runnel.core.position import Position
 from runnel.core.record import NO_HEADERS, REPLY_TO, Gap, Meta, Record
-from runnel.core.trace import derived
+from runnel.core.trace_context import derived_traceparent
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -44,7 +44,7 @@ def test_a_record_knows_its_position() -> None:
 
 def test_the_trace_is_the_publishers_or_derived_from_the_place() -> None:
     assert record(headers={"traceparent": TRACE}).traceparent == TRACE
-    assert record().traceparent == derived(7, 5)
+    assert record().traceparent == derived_traceparent(7, 5)
     assert record(offset=6).traceparent != record().traceparent != record(epoch=8).traceparent
 
 

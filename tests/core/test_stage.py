@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from runnel.core.errors import InvalidOption
-from runnel.core.stage import StageInfo, StageKey, checked_key, name_of
+from runnel.core.stages import StageInfo, StageKey, checked_stage_key, stage_name
 
 
 @pytest.mark.parametrize(
@@ -13,14 +13,14 @@ from runnel.core.stage import StageInfo, StageKey, checked_key, name_of
 )
 def test_a_key_is_checked_when_it_is_said(key: tuple[str, int, int, int]) -> None:
     with pytest.raises(InvalidOption):
-        checked_key(key)
+        checked_stage_key(key)
 
 
 def test_a_key_has_four_parts() -> None:
-    assert checked_key(("w", 1, 2, 3)) == StageKey("w", 1, 2, 3)
+    assert checked_stage_key(("w", 1, 2, 3)) == StageKey("w", 1, 2, 3)
     for wrong in (("w", 1), ["w", 1, 2, 3], "wxyz"):
         with pytest.raises(InvalidOption, match=r"expected a stage, or \(writer, batch, part, attempt\)"):
-            checked_key(wrong)  # type: ignore[arg-type]
+            checked_stage_key(wrong)  # type: ignore[arg-type]
 
 
 def test_what_is_told_of_a_stage_knows_its_key() -> None:
@@ -34,4 +34,4 @@ def test_what_is_told_of_a_stage_survives_the_wire() -> None:
 
 
 def test_errors_call_a_stage_by_all_of_its_key() -> None:
-    assert name_of(StageKey("w", 2, 3, 4)) == "'w' batch 2 part 3 attempt 4"
+    assert stage_name(StageKey("w", 2, 3, 4)) == "'w' batch 2 part 3 attempt 4"

@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from runnel.core.errors import InvalidOption
-from runnel.core.position import Position
-from runnel.core.start import Start, check_start
+from runnel.core.position import Position, Start, check_start
 
 
 @pytest.mark.parametrize("start", [None, "latest", "earliest", datetime(2026, 1, 1, tzinfo=UTC)], ids=repr)

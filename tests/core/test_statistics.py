@@ -3,17 +3,17 @@
 import msgspec
 import pytest
 
-from runnel.core.histogram import Histogram
 from runnel.core.statistics import (
     ArchiveStatistics,
     CleanerStatistics,
-    Flowed,
     GroupStatistics,
     HandlerStatistics,
+    Histogram,
     HolderStatistics,
     JournalStatistics,
     MemberStatistics,
     Statistics,
+    SubscriberTotals,
     SubscriptionStatistics,
     TopicStatistics,
 )
@@ -26,7 +26,7 @@ FULL = Statistics(
     (SubscriptionStatistics("t#1", "t", None, "block", 5, 1, 9, 0, 0),),
     (GroupStatistics("g", "t", 3, 2, 1, 0.5, 4, 1, 1, 0, 0, False, (MemberStatistics("g#1", 2, 64, 6, 4),)),),
     (HandlerStatistics("work", "t", "g", 1, 0, 1, durations.snapshot()),),
-    {("t", "anonymous"): Flowed(9, 0, 0, 1), ("t.*", "me"): Flowed(1, 2, 3, 4)},
+    {("t", "anonymous"): SubscriberTotals(9, 0, 0, 1), ("t.*", "me"): SubscriberTotals(1, 2, 3, 4)},
     10,
     100,
     10,

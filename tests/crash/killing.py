@@ -32,10 +32,10 @@ import msgspec
 
 import runnel
 from runnel import Broker
-from runnel.broker.dead_letter import POSITION, TOPIC
+from runnel.core.dead_letter import POSITION, TOPIC
 from runnel.core.position import Position
 from runnel.core.record import Gap
-from runnel.journal.inspection import Inspection
+from runnel.journal.read.inspection import Inspection
 from runnel.testing import history_events as events
 from runnel.testing.history_events import Event
 from tests.crash.kill_judge import Found, Told, judge

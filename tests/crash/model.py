@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from runnel.core.packing import Unpacked, read_header, unpack
-from runnel.journal.draft import Draft
-from runnel.journal.entry import Kind, Part
+from runnel.core.batch_format import UnpackedBatch, read_batch_header, unpack
+from runnel.journal.format.entry import Draft, Part, PartKind
 
 decode = msgspec.msgpack.decode
 
@@ -100,59 +99,59 @@ class State(NamedTuple):
         marks, stages, producers, ids = dict(self.marks), dict(self.stages), dict(self.producers), dict(self.ids)
         for part in draft.parts:
             match part.kind:
-                case Kind.BATCH:
+                case PartKind.BATCH:
                     topics[part.topic] = appended(topics[part.topic], part, records_in(part.body), len(part.body))
-                    header = read_header(part.body)
+                    header = read_batch_header(part.body)
                     if header.producer:
                         producers[header.producer] = header.producer_sequence + header.count
-                case Kind.TOPIC:
+                case PartKind.TOPIC:
                     number, name, epoch, options = decode(part.body)[:4]
                     made = TopicView(name, epoch, repr(options).encode(), 0, 0, 0, 0, ())
                     known = topics.get(number)
                     topics[number] = made if known is None else known._replace(options=made.options)
-                case Kind.TOPIC_DELETED:
+                case PartKind.TOPIC_DELETED:
                     gone = topics.pop(part.topic)
                     groups = {number: group for number, group in groups.items() if group.pattern != gone.name}
                     stages = {number: stage for number, stage in stages.items() if stage.topic != part.topic}
                     ids.pop(part.topic, None)
-                case Kind.TRIM:
+                case PartKind.TRIM:
                     known = topics[part.topic]
                     kept = tuple(record for record in known.records if record.offset >= part.base)
                     topics[part.topic] = known._replace(
                         first=max(known.first, part.base), end=max(known.end, part.last), records=kept
                     )
-                case Kind.CURSOR:
+                case PartKind.CURSOR:
                     name, *rest = decode(part.body)
                     cursors[name] = tuple(rest)
-                case Kind.CURSOR_FORGOTTEN:
+                case PartKind.CURSOR_FORGOTTEN:
                     cursors.pop(decode(part.body), None)
-                case Kind.GROUP:
+                case PartKind.GROUP:
                     number, name, pattern, _, floor, _, _ = decode(part.body)
                     groups[number] = GroupView(name, pattern, floor, frozenset(), ())
-                case Kind.PROGRESS:
+                case PartKind.PROGRESS:
                     groups[part.topic] = progressed(groups[part.topic], *decode(part.body))
-                case Kind.GROUP_DELETED:
+                case PartKind.GROUP_DELETED:
                     del groups[part.topic]
-                case Kind.MARK:
+                case PartKind.MARK:
                     name, value = decode(part.body)
                     marks[name] = value
                     if value is None:
                         del marks[name]
-                case Kind.MESSAGE_IDS:
+                case PartKind.MESSAGE_IDS:
                     names, offsets = decode(part.body)
                     more = {(name, offset, part.time) for name, offset in zip(names, offsets, strict=True)}
                     ids[part.topic] = ids.get(part.topic, frozenset()) | more
-                case Kind.STAGE:
+                case PartKind.STAGE:
                     number, writer, batch, piece, attempt, topic = decode(part.body)[:6]
                     stages[number] = StageView((writer, batch, piece, attempt), topic)
-                case Kind.STAGED:
+                case PartKind.STAGED:
                     stage = stages[part.topic]
                     stages[part.topic] = stage._replace(batches=(*stage.batches, records_in(part.body)))
-                case Kind.STAGE_COMMIT:
+                case PartKind.STAGE_COMMIT:
                     number, _, size = decode(part.body)
                     values = tuple(one for batch in stages.pop(number).batches for one in batch)
                     topics[part.topic] = appended(topics[part.topic], part, values, size)
-                case Kind.STAGE_DROPPED:
+                case PartKind.STAGE_DROPPED:
                     del stages[part.topic]
         time = max(self.time, draft.time)
         return State(topics, cursors, groups, marks, stages, producers, ids, time)
@@ -211,7 +210,7 @@ def appended(topic: TopicView, part: Part, records: tuple[tuple[bytes, bytes | N
 @lru_cache(4096)
 def records_in(body: bytes) -> tuple[tuple[bytes, bytes | None], ...]:
     """The values and keys of a packed batch; the same ones are read over and over here."""
-    batch: Unpacked = unpack(body)
+    batch: UnpackedBatch = unpack(body)
     return tuple(zip(batch.values, batch.keys or [None] * len(batch), strict=True))
 
 

@@ -1,4 +1,4 @@
-"""What an open journal does hold, read in every way: through the ledger and `History`, by topic and by sequence.
+"""What an open journal does hold, read in every way: through the ledger and `JournalReader`, by topic and by sequence.
 
 Raises `Violation` when two ways disagree, or something is told to be lost.
 """
@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from runnel.journal.entry import STAGE_TOPIC
-from runnel.journal.found import Found, Lost, Staged
-from runnel.journal.history import History, Plan
-from runnel.journal.journal import Journal
-from runnel.journal.merged import Run
+from runnel.journal.format.entry import STAGE_TOPIC
+from runnel.journal.format.merged_batch import RecordRun
+from runnel.journal.read.journal_reader import JournalReader, ReadPlan
+from runnel.journal.read.segment_reader import FoundBatch, LostRange, StageCommit
+from runnel.journal.write.journal import Journal
 from tests.crash.model import GroupView, StageView, State, Stored, TopicView, Violation, brief, records_in
 
-Item = Found | Staged | Lost
+Item = FoundBatch | StageCommit | LostRange
 
 
-def topic_items(history: History, topic: int, offset: int) -> Iterator[Item]:
+def topic_items(history: JournalReader, topic: int, offset: int) -> Iterator[Item]:
     """All that is found of a topic from `offset` on."""
     plan, position = history.plan(topic, offset), 0
     while plan is not None:
@@ -28,7 +28,7 @@ def topic_items(history: History, topic: int, offset: int) -> Iterator[Item]:
         offset = max(offset, parsed.place)
 
 
-def sequence_items(history: History, topics: Iterable[int], sequence: int) -> Iterator[Item]:
+def sequence_items(history: JournalReader, topics: Iterable[int], sequence: int) -> Iterator[Item]:
     """All that is found of `topics` from `sequence` on, in order."""
     wanted = set(topics)
     plan = history.plan_sequence(sequence)
@@ -39,40 +39,42 @@ def sequence_items(history: History, topics: Iterable[int], sequence: int) -> It
         sequence = max(sequence, parsed.place)
 
 
-def read_topic(history: History, topic: int, offset: int) -> Iterator[Stored]:
+def read_topic(history: JournalReader, topic: int, offset: int) -> Iterator[Stored]:
     """The records of a topic from `offset` on."""
     for item in topic_items(history, topic, offset):
         yield from (record for _, record in records_of(history, item))
 
 
-def read_sequence(history: History, topics: Mapping[int, TopicView], sequence: int) -> Iterator[tuple[int, Stored]]:
+def read_sequence(
+    history: JournalReader, topics: Mapping[int, TopicView], sequence: int
+) -> Iterator[tuple[int, Stored]]:
     """The records of `topics` from `sequence` on, in order, with their topics.
 
     A stage may be gone before the entry that made it visible, once its topic begins behind it.
     """
     for item in sequence_items(history, topics, sequence):
-        if not (isinstance(item, Staged) and item.last < topics[item.topic].first):
+        if not (isinstance(item, StageCommit) and item.last < topics[item.topic].first):
             yield from records_of(history, item)
 
 
-def _further(plan: Plan, before: int, position: int) -> int:
+def _further(plan: ReadPlan, before: int, position: int) -> int:
     if position <= plan.position:
         raise Violation(f"reading {plan} does not get on from {before}")
     return position
 
 
-def records_of(history: History, item: Item) -> Iterator[tuple[int, Stored]]:
+def records_of(history: JournalReader, item: Item) -> Iterator[tuple[int, Stored]]:
     """The records in what was read, with their topics."""
-    if isinstance(item, Lost):
+    if isinstance(item, LostRange):
         raise Violation(f"{item} though nothing was damaged")
-    if isinstance(item, Staged):
-        runs = [Run(item.base, item.sequence, item.time, item.last - item.base + 1)]
+    if isinstance(item, StageCommit):
+        runs = [RecordRun(item.base, item.sequence, item.time, item.last - item.base + 1)]
         records = [record for batch in staged(history, item.stage) for record in batch]
     elif item.runs is not None:
         runs = list(item.runs)
         records = list(records_in(item.body)[item.at : item.at + sum(run.count for run in runs)])
     else:
-        runs = [Run(item.base, item.sequence, item.time, item.last - item.base + 1)]
+        runs = [RecordRun(item.base, item.sequence, item.time, item.last - item.base + 1)]
         records = list(records_in(item.body))
     places = [(run, at) for run in runs for at in range(run.count)]
     if len(places) != len(records):
@@ -81,7 +83,7 @@ def records_of(history: History, item: Item) -> Iterator[tuple[int, Stored]]:
         yield item.topic, Stored(run.offset + at, run.sequence + at, run.time, value, key)
 
 
-def staged(history: History, stage: int) -> list[tuple[tuple[bytes, bytes | None], ...]]:
+def staged(history: JournalReader, stage: int) -> list[tuple[tuple[bytes, bytes | None], ...]]:
     """The batches of a stage, in order."""
     topic, ordinal = STAGE_TOPIC | stage, 0
     batches: list[tuple[tuple[bytes, bytes | None], ...]] = []
@@ -89,7 +91,7 @@ def staged(history: History, stage: int) -> list[tuple[tuple[bytes, bytes | None
     while plan is not None:
         parsed = history.parse(plan, history.fetch(plan), {topic}, by_sequence=False)
         for item in parsed.items:
-            if not isinstance(item, Found) or item.base != len(batches):
+            if not isinstance(item, FoundBatch) or item.base != len(batches):
                 raise Violation(f"{item} is where batch {len(batches)} of stage {stage} should be")
             batches.append(records_in(item.body))
         ordinal = max(ordinal, parsed.place)
@@ -156,7 +158,7 @@ def _check_order(topic: TopicView) -> None:
         raise Violation(f"{previous} at or behind the end of {brief(topic)}")
 
 
-def _check_sequences(history: History, topics: Mapping[int, TopicView], end: int) -> None:
+def _check_sequences(history: JournalReader, topics: Mapping[int, TopicView], end: int) -> None:
     by_topic = sorted((record.sequence, number, record) for number, topic in topics.items() for record in topic.records)
     middle = by_topic[len(by_topic) // 2][0] if by_topic else 0
     for asked in (0, middle) if middle % 2 else (0,):

@@ -12,14 +12,20 @@ from contextlib import nullcontext
 from random import Random
 
 from runnel.core.errors import RunnelError
-from runnel.journal.journal import Journal
-from runnel.testing import fates
-from runnel.testing.power import MemoryStorage, PowerLost
+from runnel.journal.write.journal import Journal
+from runnel.testing import power_loss
+from runnel.testing.memory_storage import MemoryStorage, PowerLost
 from tests.crash.model import State, Violation
 from tests.crash.watching import Watched, in_small, watched
 from tests.crash.workload import World
 
-FIXED = (fates.nothing, fates.everything, fates.names_only, fates.names_and_lengths, fates.data_only)
+FIXED = (
+    power_loss.keep_nothing,
+    power_loss.keep_everything,
+    power_loss.keep_names,
+    power_loss.keep_names_and_lengths,
+    power_loss.keep_data,
+)
 
 
 class Failure(Exception):
@@ -91,9 +97,17 @@ class Sweep:
             if choice < 0.5:
                 yield "random", storage.after_power_loss(self.random), False
             elif choice < 0.75:
-                yield f"only_after(-{back})", storage.after_power_loss(fates.only_after(storage.calls - back)), False
+                yield (
+                    f"keep_after(-{back})",
+                    storage.after_power_loss(power_loss.keep_after(storage.calls - back)),
+                    False,
+                )
             else:
-                yield f"only_until(-{back})", storage.after_power_loss(fates.only_until(storage.calls - back)), False
+                yield (
+                    f"keep_until(-{back})",
+                    storage.after_power_loss(power_loss.keep_until(storage.calls - back)),
+                    False,
+                )
 
     def judge(self, found: MemoryStorage, *, killed: bool) -> None:
         """Open what is there, crash again or not, and compare."""

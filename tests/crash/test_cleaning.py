@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from runnel.core.errors import RunnelError
-from runnel.journal import cleaner
-from runnel.journal.journal import Journal
-from runnel.testing.power import MemoryStorage, PowerLost
+from runnel.journal.clean import cleaning_job
+from runnel.journal.write.journal import Journal
+from runnel.testing.memory_storage import MemoryStorage, PowerLost
 from tests.journal.cleaning_rig import Seen, World, clean, committed_in, finished, sealed
 from tests.journal.rig import SMALL
 
@@ -56,7 +56,7 @@ def calls_of(seed: int, *, place: bool = False) -> int:
 )
 def test_the_power_goes_at_any_call(seed: int, midway: bool, place: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if seed % 2:
-        monkeypatch.setattr(cleaner, "BLOCK", 1500)
+        monkeypatch.setattr(cleaning_job, "BLOCK_BYTES", 1500)
     total = calls_of(seed, place=place)
     assert total > 8
     for call in range(1, total + 1):

@@ -12,20 +12,24 @@ from random import Random
 
 import pytest
 
-from runnel.core.errors import RunnelError
-from runnel.core.journal_errors import JournalDamaged
-from runnel.core.packing import pack, unpack
-from runnel.journal import mark
-from runnel.journal.draft import Draft
-from runnel.journal.entry import Kind, Part
-from runnel.journal.group_state import GroupState
-from runnel.journal.history import Found, Lost
-from runnel.journal.journal import Journal
-from runnel.journal.ledger import CursorState, TopicState
+from runnel.core.batch_format import pack, unpack
+from runnel.core.errors import JournalDamaged, RunnelError
+from runnel.journal.format import watermark
+from runnel.journal.format.entry import Draft, Part, PartKind
+from runnel.journal.format.ledger import (
+    CursorState,
+    GroupState,
+    TopicState,
+    cursor_part,
+    group_part,
+    progress_part,
+    topic_part,
+)
+from runnel.journal.format.segment import START
 from runnel.journal.options import JournalOptions
-from runnel.journal.parts import cursor_part, group_part, progress_part, topic_part
-from runnel.journal.segment import START
-from runnel.testing.power import MemoryStorage
+from runnel.journal.read.segment_reader import FoundBatch, LostRange
+from runnel.journal.write.journal import Journal
+from runnel.testing.memory_storage import MemoryStorage
 from tests.crash.model import State
 from tests.crash.observing import Item, observe, sequence_items, topic_items
 from tests.crash.watching import in_small
@@ -61,7 +65,7 @@ class Builder:
         known = self.states[-1].topics[topic]
         sequence += self.journal.ledger.sequence
         crc = int.from_bytes(body[:4], "little")
-        return Part(Kind.BATCH, body, crc, topic, known.end, known.end + count - 1, sequence, 10)
+        return Part(PartKind.BATCH, body, crc, topic, known.end, known.end + count - 1, sequence, 10)
 
     def fill(self) -> None:
         self.write(topic_part(TopicState(1, "a", 1, {})), topic_part(TopicState(2, "b", 2, {})))
@@ -98,7 +102,7 @@ def cut_off(*, marked: bool) -> Builder:
     made = Builder()
     made.fill()
     if not marked:
-        made.storage.remove(mark.NAME)
+        made.storage.remove(watermark.NAME)
     return made
 
 
@@ -132,10 +136,10 @@ def told(items: list[Item], *, by_sequence: bool) -> tuple[dict[int, bytes], lis
     """The values that were read, by offset or sequence, and the ranges that are said to be lost."""
     values: dict[int, bytes] = {}
     for item in items:
-        if isinstance(item, Found):
+        if isinstance(item, FoundBatch):
             first = item.sequence if by_sequence else item.base
             values.update(enumerate(unpack(item.body).values, first))
-    return values, [(item.first, item.end) for item in items if isinstance(item, Lost)]
+    return values, [(item.first, item.end) for item in items if isinstance(item, LostRange)]
 
 
 def check_told(items: list[Item], expected: dict[int, bytes], what: str, *, by_sequence: bool) -> int:
@@ -291,7 +295,7 @@ def check_goes_on(made: Builder, storage: MemoryStorage, journal: Journal, what:
 
 def test_a_damaged_durable_mark_does_no_harm() -> None:
     made = cut_off(marked=True)
-    for what, storage in each_damage(made.storage, mark.NAME):
+    for what, storage in each_damage(made.storage, watermark.NAME):
         journal = Journal.open(storage, OPTIONS, now=30)
         assert made.states[-1].differs(observe(journal), exact=True) is None, what
 

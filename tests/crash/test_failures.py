@@ -12,19 +12,16 @@ from random import Random
 
 import pytest
 
-from runnel.core.errors import RunnelError
-from runnel.core.journal_errors import DiskFull, JournalFailed
-from runnel.core.packing import pack
-from runnel.journal.draft import Draft, WriteFailed
-from runnel.journal.entry import Kind, Part
-from runnel.journal.journal import Journal
-from runnel.journal.ledger import CursorState, TopicState
+from runnel.core.batch_format import pack
+from runnel.core.errors import DiskFull, JournalFailed, RunnelError
+from runnel.journal.format.entry import Draft, Part, PartKind, WriteFailed
+from runnel.journal.format.ledger import CursorState, TopicState, cursor_part, topic_part
 from runnel.journal.options import JournalOptions
-from runnel.journal.parts import cursor_part, topic_part
-from runnel.testing import fates
-from runnel.testing.fates import Fate
-from runnel.testing.faults import FaultyStorage
-from runnel.testing.power import MemoryStorage
+from runnel.journal.write.journal import Journal
+from runnel.testing import power_loss
+from runnel.testing.faulty_storage import FaultyStorage
+from runnel.testing.memory_storage import MemoryStorage
+from runnel.testing.power_loss import PowerLossOutcome
 from tests.crash.model import Stored
 from tests.crash.observing import read_topic
 from tests.crash.watching import Watched
@@ -37,7 +34,7 @@ EVERY = 4  # of the calls one is made to fail: over all faults and seeds, that i
 class Disk:
     """The disk of a world, with one call that fails, and a view of what was asked of it."""
 
-    def __init__(self, fail_at: int | None, error: int, short: float, fate: Fate) -> None:
+    def __init__(self, fail_at: int | None, error: int, short: float, fate: PowerLossOutcome) -> None:
         self.fail_at, self.error, self.short, self.fate = fail_at, error, short, fate
         self.calls = 0
         self.faulty: FaultyStorage | None = None
@@ -116,11 +113,11 @@ def check_never_synced_twice(faulty: FaultyStorage) -> None:
                 return
 
 
-FAULTS: dict[str, tuple[int, float, Fate]] = {
-    "broken": (errno.EIO, 0, fates.nothing),
-    "broken, half written": (errno.EIO, 0.5, fates.everything),
-    "full": (errno.ENOSPC, 0, fates.nothing),
-    "full, half written": (errno.ENOSPC, 0.7, fates.nothing),
+FAULTS: dict[str, tuple[int, float, PowerLossOutcome]] = {
+    "broken": (errno.EIO, 0, power_loss.keep_nothing),
+    "broken, half written": (errno.EIO, 0.5, power_loss.keep_everything),
+    "full": (errno.ENOSPC, 0, power_loss.keep_nothing),
+    "full, half written": (errno.ENOSPC, 0.7, power_loss.keep_nothing),
 }
 
 
@@ -150,7 +147,7 @@ def check_reopening(world: World, seed: int) -> None:
     exact = world.exact and world.fsync == "commit"
     ends: list[tuple[MemoryStorage, bool]] = [
         (storage.after_kill(), world.intact),
-        (storage.after_power_loss(fates.nothing), False),
+        (storage.after_power_loss(power_loss.keep_nothing), False),
         (storage.after_power_loss(Random(seed)), False),
     ]
     for found, killed in ends:
@@ -171,7 +168,7 @@ def small_disk(capacity: int) -> tuple[MemoryStorage, Journal]:
 def publish(journal: Journal, size: int = 100) -> None:
     topic, body = journal.ledger.topics[1], pack([bytes(size)])
     crc = int.from_bytes(body[:4], "little")
-    journal.write([Draft([Part(Kind.BATCH, body, crc, 1, topic.end, topic.end, journal.ledger.sequence, 1)], 1)])
+    journal.write([Draft([Part(PartKind.BATCH, body, crc, 1, topic.end, topic.end, journal.ledger.sequence, 1)], 1)])
 
 
 def fill(journal: Journal) -> int:
@@ -215,7 +212,7 @@ def test_writing_goes_on_when_there_is_room_again() -> None:
     published += fill(journal)
     assert published > 50
     storage.capacity = None
-    for found in (storage.after_kill(), storage.after_power_loss(fates.nothing)):
+    for found in (storage.after_kill(), storage.after_power_loss(power_loss.keep_nothing)):
         again = Journal.open(found, journal.options, now=2)
         assert count_records(again) == published
         assert again.ledger.cursors["c"].place == 1
@@ -269,4 +266,7 @@ def test_many_entries_in_one_write_never_overrun_a_segment() -> None:
     journal.write([Draft([cursor_part(CursorState(f"c{at}", "a", 1, at))], 1) for at in range(200)])
     sizes = [storage.open(name).size() for name in storage.names() if name.endswith(".seg")]
     assert max(sizes) <= 4096
-    assert len(Journal.open(storage.after_power_loss(fates.nothing), journal.options, now=2).ledger.cursors) == 200
+    assert (
+        len(Journal.open(storage.after_power_loss(power_loss.keep_nothing), journal.options, now=2).ledger.cursors)
+        == 200
+    )

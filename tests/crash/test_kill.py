@@ -16,11 +16,12 @@ import msgspec
 import pytest
 
 import runnel
-from runnel.broker.catch_up import END, CatchUp
-from runnel.journal.history import History, Source
-from runnel.journal.index import IndexBuilder
-from runnel.journal.os_storage import OsStorage
-from runnel.journal.segment import SegmentInfo
+from runnel.broker.read.catch_up import END, CatchUp
+from runnel.journal.format.index import IndexBuilder
+from runnel.journal.format.segment import SegmentInfo
+from runnel.journal.read.journal_reader import JournalReader
+from runnel.journal.read.segment_reader import SegmentReader
+from runnel.journal.storage import OsStorage
 from runnel.testing import JumpingClock
 from runnel.testing import history_events as events
 from tests.crash.kill_judge import Found, Told, judge
@@ -175,9 +176,9 @@ async def test_a_topic_in_memory_never_gets_an_epoch_that_another_life_gave(tmp_
 
 def test_an_entry_that_is_still_being_written_is_no_damage(tmp_path: Path) -> None:
     builder = IndexBuilder()
-    source = Source(OsStorage(tmp_path), SegmentInfo(1, 1, first_sequence=10), builder)
+    source = SegmentReader(OsStorage(tmp_path), SegmentInfo(1, 1, first_sequence=10), builder)
     source.written = 384
     builder.add(384, topic=1, base=0, last=0, sequence=10, time=0, size=1)  # in the index, and not to be read yet
-    store: Any = SimpleNamespace(journal=SimpleNamespace(history=History([source])), keeps_packed=False)
+    store: Any = SimpleNamespace(journal=SimpleNamespace(history=JournalReader([source])), keeps_packed=False)
     store.read = lambda plan, came: came(plan, b"")
     assert CatchUp(store, dict, lambda: None, sequence=True).take(10, 1) is END

@@ -16,11 +16,11 @@ import pytest
 
 import runnel
 from runnel.core.record import Record
-from runnel.journal.archive import archive
-from runnel.journal.catalog import opened
-from runnel.journal.inspection import Inspection
-from runnel.journal.restore import Point, restore
-from runnel.journal.verify import verify
+from runnel.journal.backup.archive import archive
+from runnel.journal.backup.archive_catalog import open_catalog
+from runnel.journal.backup.restore import Point, restore
+from runnel.journal.check.verify import verify
+from runnel.journal.read.inspection import Inspection
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -110,7 +110,7 @@ def test_any_point_of_a_brokers_life_can_be_restored(tmp_path: Path, seed: int) 
             life.kill()
         said += life.said
         archive(tmp_path / "data", tmp_path / "archive")
-    [span] = opened(tmp_path / "archive").spans()
+    [span] = open_catalog(tmp_path / "archive").spans()
     published = [one for one in said if "published" in one]
     acked = [one for one in said if "acked" in one]
     moments = [dice.choice(published)["at"] for _ in range(4)] + [dice.randrange(span.since, span.through)]

@@ -28,19 +28,19 @@ SITES = {
     # The new segment of a roll, before the manifest names it.
     WRITING: 16,
     # Indexes and checkpoints, before the manifest names them.
-    "open > _go_on > _seal > write_new": 28,
-    f"{WRITING} > _seal > write_new": 28,
-    "close > _close_segment > _seal > write_new": 28,
-    "open > _go_on > _begin > _write_checkpoint > write > write_new": 28,
-    f"{WRITING} > _begin > _write_checkpoint > write > write_new": 28,
-    "close > _close_segment > _write_checkpoint > write > write_new": 28,
+    "open > _go_on > _seal > replace_file": 28,
+    f"{WRITING} > _seal > replace_file": 28,
+    "close > _close_segment > _seal > replace_file": 28,
+    "open > _go_on > _begin > _write_checkpoint > write > replace_file": 28,
+    f"{WRITING} > _begin > _write_checkpoint > write > replace_file": 28,
+    "close > _close_segment > _write_checkpoint > write > replace_file": 28,
     # The manifest, before it takes the place of the old one.
-    "open > _go_on > write > write_new": 2,
-    "open > _go_on > _swap > write > write_new": 2,
-    f"{WRITING} > _swap > write > write_new": 2,
-    "close > _close_segment > _swap > write > write_new": 2,
-    "retain > _put_in_place_of > write > write_new": 2,
-    f"{WRITING} > retain > _put_in_place_of > write > write_new": 2,
+    "open > _go_on > write > replace_file": 2,
+    "open > _go_on > _swap > write > replace_file": 2,
+    f"{WRITING} > _swap > write > replace_file": 2,
+    "close > _close_segment > _swap > write > replace_file": 2,
+    "retain > _put_in_place_of > write > replace_file": 2,
+    f"{WRITING} > retain > _put_in_place_of > write > replace_file": 2,
     # Names that the manifest is about to mention.
     "open > _go_on > _swap > names": 8,
     f"{WRITING} > _swap > names": 8,
@@ -55,10 +55,10 @@ SITES = {
     # Cleaned segments and their indexes, before the manifest names them; what made records unwanted, before they go.
     "step > _run > _write": 28,
     "step > _run > _write_staged > _write": 28,
-    "step > _run > _finish > write_new": 28,
+    "step > _run > _finish > replace_file": 28,
     "replace > sync": 16,
     "replace > names": 8,
-    "replace > _put_in_place_of > write > write_new": 2,
+    "replace > _put_in_place_of > write > replace_file": 2,
     "replace > _put_in_place_of > write > names": 8,
     # What a killed process renamed, before files go that only the manifest before it names.
     CLEARING: 8,
@@ -66,7 +66,7 @@ SITES = {
 """Each site, and by how many calls its sync has to be late to do harm: `rename, sync` is as good as `sync, rename`
 as long as no manifest speaks of the file."""
 
-HARMLESS = {"save > write_new"}
+HARMLESS = {"save_state > replace_file"}
 """What is known of keys: without this sync a loss of power may cost another look at them, and no record."""
 
 SEEDS = (1, 0, *range(2, 60))

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from unittest import mock
 
-from runnel.journal import history, index, segment
-from runnel.testing.power import MemoryStorage
+from runnel.journal.format import index, segment
+from runnel.journal.read import journal_reader
+from runnel.testing.memory_storage import MemoryStorage
 
 
 @contextmanager
@@ -19,8 +20,8 @@ def in_small() -> Iterator[None]:
             (segment, "_ZEROS", bytes(1024)),
             (segment, "SMALL_COMMIT", 600),
             (index, "WINDOW", 300),
-            (history, "WINDOW", 300),
-            (history, "CHUNK", 900),
+            (journal_reader, "WINDOW", 300),
+            (journal_reader, "CHUNK", 900),
         ):
             stack.enter_context(mock.patch.object(module, name, value))
         yield

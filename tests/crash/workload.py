@@ -11,25 +11,23 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from runnel.core.packing import pack
+from runnel.core.batch_format import pack
 from runnel.core.record import Meta
-from runnel.journal import key_note
-from runnel.journal.cleaner import Job
-from runnel.journal.cleaning import Shares, choose, placing
-from runnel.journal.compaction import Compaction
-from runnel.journal.draft import Draft, WriteFailed
-from runnel.journal.entry import Kind, Part, state
-from runnel.journal.group_state import GroupState
-from runnel.journal.journal import Journal
-from runnel.journal.key_pass import KeyPass
-from runnel.journal.ledger import CursorState, TopicState
-from runnel.journal.options import JournalOptions
-from runnel.journal.parts import (
+from runnel.journal.clean import key_compaction
+from runnel.journal.clean.cleaning_job import CleaningJob
+from runnel.journal.clean.key_compaction import Compaction, KeyPass
+from runnel.journal.clean.planning import LiveShares, choose_segments, stages_to_place
+from runnel.journal.format.entry import Draft, Part, PartKind, WriteFailed, state_part
+from runnel.journal.format.ledger import (
+    CursorState,
+    GroupState,
+    StageState,
+    TopicState,
     cursor_forgotten_part,
     cursor_part,
     group_part,
     ids_part,
-    mark_part,
+    marker_part,
     progress_part,
     stage_commit_part,
     stage_dropped_part,
@@ -38,9 +36,10 @@ from runnel.journal.parts import (
     topic_part,
     trim_part,
 )
-from runnel.journal.stage_state import StageState
+from runnel.journal.options import JournalOptions
 from runnel.journal.storage import Storage
-from runnel.testing.power import PowerLost
+from runnel.journal.write.journal import Journal
+from runnel.testing.memory_storage import PowerLost
 from tests.crash.model import State, Stored, Violation
 from tests.crash.observing import observe
 from tests.crash.watching import Watched, watched
@@ -155,15 +154,15 @@ class World:
     def recall(self) -> None:
         """Go on looking for keys from where it was noted."""
         self.compaction = Compaction(self.journal.history, tombstone_age=60.0)
-        note = key_note.load(self.journal.storage, self.journal.manifest.journal)
+        note = key_compaction.load_state(self.journal.storage, self.journal.manifest.journal)
         if note is not None:
             list(self.compaction.recall(note, self.journal.living()))
         self.under_way = self.compaction.under_way
 
-    def note(self, job: Job | None = None) -> None:
+    def note(self, job: CleaningJob | None = None) -> None:
         """Note what is known of keys; or not, for it must do no harm."""
         if self.random.random() < 0.7:
-            key_note.save(
+            key_compaction.save_state(
                 self.journal.storage, self.compaction.note(self.journal.manifest.journal, job, self.under_way)
             )
 
@@ -231,7 +230,7 @@ class World:
         ends[topic] = base + records
         sequence, ends[0] = ends[0], ends[0] + records
         crc = int.from_bytes(body[:4], "little")
-        return Part(Kind.BATCH, body, crc, topic, base, base + records - 1, sequence, self.now)
+        return Part(PartKind.BATCH, body, crc, topic, base, base + records - 1, sequence, self.now)
 
     def some_topic(self) -> TopicState | None:
         topics = self.journal.ledger.topics
@@ -301,7 +300,7 @@ class World:
             return
         parts = [self.batch(topic, ends, 1, 40) for topic in topics]
         self.made += 1
-        parts.append(mark_part(self.random.choice(("m", "n")), self.random.choice((self.made, "x", b"y", None))))
+        parts.append(marker_part(self.random.choice(("m", "n")), self.random.choice((self.made, "x", b"y", None))))
         if groups := self.promises.states[-1].groups:
             number = self.random.choice(sorted(groups))
             end = {topic.name: topic.end for topic in self.journal.ledger.topics.values()}
@@ -333,7 +332,7 @@ class World:
                 parts.append(self.batch(topic.id, self.ends(), 1, 20))
             drafts.append(Draft(parts, self.now))
             parts = []
-            if any(part.kind == Kind.BATCH for part in drafts[-1].parts):
+            if any(part.kind == PartKind.BATCH for part in drafts[-1].parts):
                 break
         self.write(drafts)
 
@@ -349,7 +348,7 @@ class World:
             parts.append(stage_commit_part(stage, ends[stage.topic], ends[0], self.now))
             ends[stage.topic] += stage.records
             ends[0] += stage.records
-        parts.append(mark_part("staged", self.made))
+        parts.append(marker_part("staged", self.made))
         self.write([Draft(parts, self.now)])
         return None
 
@@ -375,14 +374,14 @@ class World:
                 self.write([Draft([part], self.now)])
             self.note()
         living.taken = self.compaction.taken({})
-        shares = Shares()
+        shares = LiveShares()
         for _ in shares.look(tuple(journal.history.sources), living):
             pass
         bound = self.random.choice((0.02, 0.5))
-        chosen = choose(shares.now, self.segment_bytes, bound, 1 << 30)
+        chosen = choose_segments(shares.now, self.segment_bytes, bound, 1 << 30)
         if not chosen:
             return
-        self.work_off(journal.clean(chosen, living, placing(shares.now, chosen, bound)))
+        self.work_off(journal.clean(chosen, living, stages_to_place(shares.now, chosen, bound)))
 
     def place_stage(self) -> None:
         """Write a segment again in which stages were committed, with their records, or what lives of them."""
@@ -400,7 +399,7 @@ class World:
         living.taken = self.compaction.taken({})
         return self.work_off(self.journal.clean([source], living, some))
 
-    def work_off(self, job: Job) -> None:
+    def work_off(self, job: CleaningJob) -> None:
         """Do what a job does, while others go on writing, and put it in place."""
         journal = self.journal
         try:
@@ -421,7 +420,7 @@ class World:
 
     def delete_topic(self) -> None:
         if known := self.some_topic():
-            self.write([Draft([state(Kind.TOPIC_DELETED, topic=known.id)], self.now)])
+            self.write([Draft([state_part(PartKind.TOPIC_DELETED, topic=known.id)], self.now)])
 
     def trim(self) -> None:
         if known := self.some_topic():
@@ -464,7 +463,7 @@ class World:
 
     def delete_group(self) -> None:
         if groups := sorted(self.journal.ledger.groups):
-            self.write([Draft([state(Kind.GROUP_DELETED, topic=self.random.choice(groups))], self.now)])
+            self.write([Draft([state_part(PartKind.GROUP_DELETED, topic=self.random.choice(groups))], self.now)])
 
     def progress(self) -> None:
         """A group settles some, and fails at some."""

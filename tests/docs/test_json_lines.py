@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from runnel.wire import lines_commands, lines_events
+from runnel.wire import json_commands, json_events
 from tests.house.project import ROOT
-from tests.server.lines_client import json_door
+from tests.server.lines_client import json_listener
 
 PAGE = (ROOT / "docs" / "reference" / "json-lines.md").read_text()
 RUN = {"bash": ["bash", "-c"], "js": ["node", "--input-type=module", "-e"], "python": [sys.executable, "-c"]}
@@ -29,7 +29,7 @@ def test_the_page_shows_each_language_at_the_default_port() -> None:
 
 @pytest.mark.parametrize("language", [name for name, command in RUN.items() if shutil.which(command[0])])
 async def test_a_client_of_the_page_works(language: str) -> None:
-    async with json_door() as door:
+    async with json_listener() as door:
         source = block(language).replace("7789", str(door.port))
         process = await asyncio.create_subprocess_exec(
             *RUN[language], source, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
@@ -39,14 +39,14 @@ async def test_a_client_of_the_page_works(language: str) -> None:
         assert SAYS[language] in said.decode()
 
 
-@pytest.mark.parametrize("name", lines_commands.COMMANDS)
+@pytest.mark.parametrize("name", json_commands.COMMANDS)
 def test_every_command_and_its_fields_are_on_the_page(name: str) -> None:
     (row,) = re.findall(rf"^\| `{name}` \|.*$", PAGE, re.MULTILINE)
-    fields = set(lines_commands.COMMANDS[name].__struct_encode_fields__) - {"command", "id"}
+    fields = set(json_commands.COMMANDS[name].__struct_encode_fields__) - {"command", "id"}
     assert {field for field in fields if f"`{field}`" not in row} == set()
 
 
 def test_every_event_is_on_the_page() -> None:
-    events = [kind for kind in vars(lines_events).values() if isinstance(kind, type)]
-    tags = {kind.__struct_config__.tag for kind in events if issubclass(kind, lines_events.Event)}
+    events = [kind for kind in vars(json_events).values() if isinstance(kind, type)]
+    tags = {kind.__struct_config__.tag for kind in events if issubclass(kind, json_events.Event)}
     assert {tag for tag in tags - {"event"} if f"`{tag}`" not in PAGE} == set()

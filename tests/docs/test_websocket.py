@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runnel.server.http import websocket, websocket_connection
+from runnel.server.http import listener, websocket
 from tests.house.project import ROOT
 from tests.server.http.web import serving
 from tests.server.raw import until
@@ -26,7 +26,7 @@ def script() -> str:
 @pytest.mark.parametrize("node", NODES)
 async def test_the_page_draws_acks_and_takes_its_news(node: str) -> None:
     async with serving() as server:
-        source = script().replace("127.0.0.1:7780", f"127.0.0.1:{server.doors[0].port}")
+        source = script().replace("127.0.0.1:7780", f"127.0.0.1:{server.listeners[0].port}")
         page = await asyncio.create_subprocess_exec(
             node,
             "--experimental-websocket",
@@ -53,7 +53,7 @@ async def test_the_page_draws_acks_and_takes_its_news(node: str) -> None:
 
 
 def test_the_reference_knows_every_close_code() -> None:
-    codes: dict[str, Any] = vars(websocket) | vars(websocket_connection)
+    codes: dict[str, Any] = vars(websocket) | vars(listener)
     known = {value for value in codes.values() if isinstance(value, int) and 1000 <= value < 1100}
     assert {code for code in known if not re.search(rf"^\| {code} \|", REFERENCE, re.MULTILINE)} == set()
     assert len(known) >= 5

@@ -1,8 +1,8 @@
 """The check of a record batch under fire: a door lets in what can be read, and nothing else."""
 
+from runnel.core.batch_format import check_batch, pack, unpack
 from runnel.core.checksum import crc_of
 from runnel.core.errors import BadBatch
-from runnel.core.packing import check, pack, unpack
 from runnel.core.record import Meta
 
 SEEDS = (
@@ -17,7 +17,7 @@ def one_input(data: bytes) -> None:
     """As it is, and with a checksum that fits: no fuzzer finds one by itself."""
     for batch in (data, crc_of(data[4:]).to_bytes(4, "little") + data[4:]):
         try:
-            header = check(batch)
+            header = check_batch(batch)
         except BadBatch:
             continue
         records = unpack(batch)

@@ -1,14 +1,24 @@
 """The cutting of frames under fire: any bytes, in any pieces, give the same frames and the same error."""
 
-from runnel.core.network_errors import LimitExceeded, ProtocolError
-from runnel.wire.frame import FLAGS, FROM_CLIENT, HEADER_SIZE, LARGE_BUFFER, PREFACE, Frame, FrameDecoder, Kind, frame
+from runnel.core.errors import LimitExceeded, ProtocolError
+from runnel.wire.frames import (
+    FLAGS,
+    FRAME_HEADER_SIZE,
+    FROM_CLIENT,
+    LARGE_BUFFER,
+    PREFACE,
+    Frame,
+    FrameDecoder,
+    FrameKind,
+    frame,
+)
 
 LIMITS = (12, 64, 1_000, 1 << 20)
 
 SEEDS = (
-    b"\x00\x05" + PREFACE + frame(Kind.HELLO, 0, b"\x81\xa7version\x01"),
-    b"\x03\x30" + PREFACE + frame(Kind.PING, 0, b"12345678") + frame(Kind.PUBLISH, 1, b"t" * 50, 1, 3),
-    b"\x02\x01" + PREFACE + frame(Kind.CREDIT, 1, bytes(12), 3) + frame(Kind.GOODBYE, 0),
+    b"\x00\x05" + PREFACE + frame(FrameKind.HELLO, 0, b"\x81\xa7version\x01"),
+    b"\x03\x30" + PREFACE + frame(FrameKind.PING, 0, b"12345678") + frame(FrameKind.PUBLISH, 1, b"t" * 50, 1, 3),
+    b"\x02\x01" + PREFACE + frame(FrameKind.CREDIT, 1, bytes(12), 3) + frame(FrameKind.GOODBYE, 0),
 )
 
 
@@ -36,7 +46,7 @@ def outcome(limit: int, pieces: list[bytes]) -> tuple[list[Frame], str]:
                 assert decoder.held <= limit + LARGE_BUFFER
     except (ProtocolError, LimitExceeded) as error:
         return found, "the preface" if "first bytes" in str(error) else str(error)
-    assert decoder.pending < max(limit, HEADER_SIZE)
+    assert decoder.pending < max(limit, FRAME_HEADER_SIZE)
     return found, ""
 
 
@@ -56,5 +66,5 @@ def sensible(one: Frame, limit: int) -> None:
     """What every frame must be that gets through."""
     kind, flags, _, _, payload = one
     assert kind in FROM_CLIENT
-    assert not flags & ~FLAGS.get(Kind(kind), 0)
-    assert HEADER_SIZE + len(payload) <= limit
+    assert not flags & ~FLAGS.get(FrameKind(kind), 0)
+    assert FRAME_HEADER_SIZE + len(payload) <= limit

@@ -1,8 +1,8 @@
 """JSON lines under fire: any bytes, in any pieces, give the same commands, refusals and error, and nothing else."""
 
-from runnel.core.network_errors import BadCommand, LimitExceeded, ProtocolError
-from runnel.wire.lines import LineDecoder
-from runnel.wire.lines_commands import FORMS, Pub, Refusal, Sub, parse
+from runnel.core.errors import BadCommand, LimitExceeded, ProtocolError
+from runnel.wire.json_commands import FORMS, Pub, Refusal, Sub, parse
+from runnel.wire.json_lines import LineDecoder
 
 LIMITS = (8, 64, 1_000, 1 << 20)
 

@@ -24,7 +24,7 @@ def live_server() -> Iterator[str]:
             options = ServerOptions(port=None, json_port=None, http_port=0)
             async with runnel.open() as broker, Server(broker, options) as server:
                 await _fill(broker)
-                urls.append(server.doors[0].url)
+                urls.append(server.listeners[0].url)
                 ready.set()
                 await asyncio.to_thread(over.wait)
                 await server.close(0)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import runnel
-from runnel.server.http.path import MAX_PARAMETERS
+from runnel.server.http.requests import MAX_PARAMETERS
 from runnel.server.server import Server
 from tests.server.http.web import Browser, raw, serving
 
@@ -170,7 +170,7 @@ async def test_keys_and_values_may_be_anything_and_come_back_as_data() -> None:
         answer = await ask(server, "POST /topics/t", key, body=forged)
         assert (answer.status, answer.headers["location"]) == (201, "/topics/t/records?from=0&limit=1")
         await ask(server, "POST /topics/t", b"runnel-key: %FF%FE", body=b"\xff\r\n")
-        browser = Browser(server.doors[0].url, "topic=t&start=earliest")
+        browser = Browser(server.listeners[0].url, "topic=t&start=earliest")
         await browser.read(lambda it: len(it.records) == 2)
         first, second = browser.records
         assert (first["payload"], first["key"]) == (forged.decode(), "a\r\nid: 1\r\n\r\n\x00")

@@ -32,18 +32,20 @@ MEMBER = READER | {"reader", "receive", "forget"}
 
 PAIRS = [
     Twins("runnel.broker.broker:Broker", "runnel.client.broker:RemoteBroker"),
-    Twins("runnel.broker.topic:Topic", "runnel.client.topic:RemoteTopic"),
-    Twins("runnel.broker.subscription:Subscription", "runnel.client.subscription:RemoteSubscription", SUBSCRIPTION),
+    Twins("runnel.broker.topic_handle:Topic", "runnel.client.topic:RemoteTopic"),
     Twins(
-        "runnel.broker.group_subscription:GroupSubscription",
-        "runnel.client.group_subscription:RemoteGroupSubscription",
+        "runnel.broker.read.subscription:Subscription", "runnel.client.subscription:RemoteSubscription", SUBSCRIPTION
+    ),
+    Twins(
+        "runnel.broker.group.subscription:GroupSubscription",
+        "runnel.client.group:RemoteGroupSubscription",
         MEMBER,
     ),
-    Twins("runnel.broker.delivery:Delivery", "runnel.client.delivery:RemoteDelivery"),
-    Twins("runnel.broker.delivery:DeliveryBatch", "runnel.client.delivery:RemoteDeliveryBatch"),
-    Twins("runnel.broker.transaction:Transaction", "runnel.client.transaction:RemoteTransaction"),
+    Twins("runnel.broker.group.subscription:Delivery", "runnel.client.delivery:RemoteDelivery"),
+    Twins("runnel.broker.group.subscription:DeliveryBatch", "runnel.client.delivery:RemoteDeliveryBatch"),
+    Twins("runnel.broker.tx.transaction:Transaction", "runnel.client.transaction:RemoteTransaction"),
     Twins("runnel.broker.producer:Producer", "runnel.client.producer:RemoteProducer"),
-    Twins("runnel.broker.stage:Stage", "runnel.client.stage:RemoteStage"),
+    Twins("runnel.broker.tx.stage:Stage", "runnel.client.stage:RemoteStage"),
 ]
 
 # `broker.group(...)` gives the group itself, most of which is nobody's business: this is what users are told of it.
@@ -128,7 +130,7 @@ def test_what_is_left_out_on_purpose_is_still_there_to_leave_out(pair: Twins) ->
 
 
 def test_a_group_can_be_steered_from_both_sides() -> None:
-    here = members(found("runnel.broker.group_reader:GroupReader"))
+    here = members(found("runnel.broker.group.reader:GroupReader"))
     there = members(found("runnel.client.group:RemoteGroup"))
     assert set(GROUP) <= there.keys()
     assert {name: shape(there[name]) for name in GROUP} == {name: shape(here[name]) for name in GROUP}

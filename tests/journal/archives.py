@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from runnel.core.record import Gap, Record
-from runnel.journal.inspection import Inspection
-from runnel.journal.ledger import Ledger
+from runnel.journal.format.ledger import Ledger
+from runnel.journal.read.inspection import Inspection
 from tests.journal.folders import BEGAN, SECOND
 
 

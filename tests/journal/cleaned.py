@@ -10,22 +10,20 @@ from typing import NamedTuple
 import msgspec
 from hypothesis import strategies as st
 
+from runnel.core.batch_format import pack, unpack
 from runnel.core.checksum import crc_of
-from runnel.core.packing import pack, unpack
 from runnel.core.record import Meta
-from runnel.journal import entry, manifest
-from runnel.journal.block_index import BlockIndex
-from runnel.journal.entry import Kind, Part
-from runnel.journal.found import Found, Lost, Staged, runs_of
-from runnel.journal.history import History, Plan, Source
-from runnel.journal.merged import Run, encode
-from runnel.journal.parts import stage_commit_part, stage_part, staged_part
-from runnel.journal.salvage import walk
-from runnel.journal.segment import START, SegmentInfo, encode_header
-from runnel.journal.stage_state import StageState
-from runnel.journal.staged import Placing, topic_of
+from runnel.journal.check.salvage import walk_segment
+from runnel.journal.format import entry, manifest
+from runnel.journal.format.atomic_file import read_whole
+from runnel.journal.format.entry import Part, PartKind
+from runnel.journal.format.index import CleanedIndexBuilder
+from runnel.journal.format.ledger import StageState, stage_commit_part, stage_part, staged_part
+from runnel.journal.format.merged_batch import RecordRun, encode
+from runnel.journal.format.segment import START, SegmentInfo, encode_header
+from runnel.journal.read.journal_reader import JournalReader, ReadPlan, StagePlacement, stage_topic_of
+from runnel.journal.read.segment_reader import FoundBatch, LostRange, SegmentReader, StageCommit, runs_of_item
 from runnel.journal.storage import Storage
-from runnel.journal.swap import read_whole
 from runnel.testing import MemoryStorage
 from tests.journal.folders import Writer as FolderWriter
 from tests.journal.folders import publish_numbered
@@ -47,9 +45,9 @@ class Rec(NamedTuple):
 Block = list[Rec]
 
 
-def merged_part(records: Sequence[Rec]) -> tuple[Part, list[Run]]:
+def merged_part(records: Sequence[Rec]) -> tuple[Part, list[RecordRun]]:
     """Records of one topic as one part."""
-    runs: list[Run] = []
+    runs: list[RecordRun] = []
     for one in records:
         last = runs[-1] if runs else None
         if (
@@ -60,12 +58,14 @@ def merged_part(records: Sequence[Rec]) -> tuple[Part, list[Run]]:
         ):
             runs[-1] = last._replace(count=last.count + 1)
         else:
-            runs.append(Run(one.offset, one.sequence, one.time, 1))
+            runs.append(RecordRun(one.offset, one.sequence, one.time, 1))
     metas = [None if one.key is None else Meta(key=one.key) for one in records]
     body = encode(runs, pack([one.value for one in records], metas if any(metas) else None))
     first = records[0]
     crc = int.from_bytes(body[:4], "little")
-    return Part(Kind.MERGED, body, crc, first.topic, first.offset, records[-1].offset, first.sequence, first.time), runs
+    return Part(
+        PartKind.MERGED, body, crc, first.topic, first.offset, records[-1].offset, first.sequence, first.time
+    ), runs
 
 
 def commit_part(records: Sequence[Rec], counts: Sequence[int]) -> Part:
@@ -73,7 +73,14 @@ def commit_part(records: Sequence[Rec], counts: Sequence[int]) -> Part:
     first = records[0]
     body = msgspec.msgpack.encode([first.stage, list(counts), 100])
     return Part(
-        Kind.STAGE_COMMIT, body, crc_of(body), first.topic, first.offset, records[-1].offset, first.sequence, first.time
+        PartKind.STAGE_COMMIT,
+        body,
+        crc_of(body),
+        first.topic,
+        first.offset,
+        records[-1].offset,
+        first.sequence,
+        first.time,
     )
 
 
@@ -83,7 +90,7 @@ def staged_parts(records: Sequence[Rec], counts: Sequence[int]) -> list[Part]:
     for ordinal, count in enumerate(counts):
         body = pack([one.value for one in records[at : at + count]])
         crc = int.from_bytes(body[:4], "little")
-        parts.append(Part(Kind.STAGED, body, crc, records[0].stage, ordinal, ordinal, 0, 1))
+        parts.append(Part(PartKind.STAGED, body, crc, records[0].stage, ordinal, ordinal, 0, 1))
         at += count
     return parts
 
@@ -99,12 +106,12 @@ class CleanedWriter:
     def __init__(self, storage: Storage, number: int = 1, generation: int = 1) -> None:
         self.storage = storage
         self.info = SegmentInfo(number, 1000 + number, generation=generation)
-        self.made = BlockIndex()
+        self.made = CleanedIndexBuilder()
         self.position = START
         self.pieces: list[bytes] = []
         self.entries: list[int] = []  # where they begin
 
-    def block(self, parts: Iterable[tuple[Part, list[Run] | None]]) -> None:
+    def block(self, parts: Iterable[tuple[Part, list[RecordRun] | None]]) -> None:
         """One block, an entry a part."""
         begins = self.position
         for part, runs in parts:
@@ -115,7 +122,7 @@ class CleanedWriter:
 
     def records(self, records: Block, most: int = 1000) -> None:
         """A block of records, grouped by topic, at most so many in an entry; staged ones as commits."""
-        parts: list[tuple[Part, list[Run] | None]] = []
+        parts: list[tuple[Part, list[RecordRun] | None]] = []
         for _, ours in groupby(sorted(records, key=lambda one: (one.topic, one.offset)), key=lambda one: one.topic):
             for stage, some in groupby(ours, key=lambda one: one.stage):
                 found = list(some)
@@ -135,7 +142,9 @@ class CleanedWriter:
         return info
 
 
-def cleaned(blocks: Sequence[Block], storage: Storage | None = None, number: int = 1, most: int = 1000) -> Source:
+def cleaned(
+    blocks: Sequence[Block], storage: Storage | None = None, number: int = 1, most: int = 1000
+) -> SegmentReader:
     """A cleaned segment of some records. What was staged lies in blocks of its own, before those of the records."""
     storage = MemoryStorage() if storage is None else storage
     writer = CleanedWriter(storage, number)
@@ -147,16 +156,18 @@ def cleaned(blocks: Sequence[Block], storage: Storage | None = None, number: int
         if block:
             writer.records(block, most)
     low, high = (every[0], every[-1]) if every else (Rec(0, 0, 0, 0, b""), Rec(0, 0, 0, 0, b""))
-    return Source(storage, writer.finish(low.sequence, high.sequence + 1, low.time, high.time))
+    return SegmentReader(storage, writer.finish(low.sequence, high.sequence + 1, low.time, high.time))
 
 
 # -- reading ----------------------------------------------------------------------------------------------------
 
 
-def followed(history: History, staged: Staged, place: int, *, by_sequence: bool) -> list[Found | Lost]:
+def followed(
+    history: JournalReader, staged: StageCommit, place: int, *, by_sequence: bool
+) -> list[FoundBatch | LostRange]:
     """What a commit of a stage makes visible, from a place on."""
-    placing = Placing(staged, place, by_sequence=by_sequence)
-    topic, items = topic_of(staged), list[Found | Lost]()
+    placing = StagePlacement(staged, place, by_sequence=by_sequence)
+    topic, items = stage_topic_of(staged), list[FoundBatch | LostRange]()
     plan = history.plan(topic, placing.ordinal)
     while plan is not None and not placing.done:
         parsed = history.parse(plan, history.fetch(plan), {topic}, by_sequence=False)
@@ -166,15 +177,15 @@ def followed(history: History, staged: Staged, place: int, *, by_sequence: bool)
 
 
 def read_all(
-    history: History, plan: Plan | None, topics: Collection[int], place: int, *, by_sequence: bool
-) -> list[Rec | Lost]:
+    history: JournalReader, plan: ReadPlan | None, topics: Collection[int], place: int, *, by_sequence: bool
+) -> list[Rec | LostRange]:
     """Everything from a plan on, as single records, and what is told to be lost."""
-    told: list[Rec | Lost] = []
+    told: list[Rec | LostRange] = []
     rounds = 0
     while plan is not None:
         parsed = history.parse(plan, history.fetch(plan), topics, by_sequence=by_sequence)
         for item in parsed.items:
-            many = followed(history, item, place, by_sequence=by_sequence) if isinstance(item, Staged) else [item]
+            many = followed(history, item, place, by_sequence=by_sequence) if isinstance(item, StageCommit) else [item]
             for one in many:
                 told += single(one, by_sequence=by_sequence, place=place)
         assert parsed.position > plan.position, "reading does not get on"
@@ -189,13 +200,13 @@ def read_all(
     return told
 
 
-def single(item: Found | Lost, *, by_sequence: bool, place: int) -> list[Rec | Lost]:
+def single(item: FoundBatch | LostRange, *, by_sequence: bool, place: int) -> list[Rec | LostRange]:
     """The records of one batch, from a place on."""
-    if isinstance(item, Lost):
+    if isinstance(item, LostRange):
         return [item]
     batch = unpack(item.body)
-    at, found = item.at, list[Rec | Lost]()
-    for run in runs_of(item):
+    at, found = item.at, list[Rec | LostRange]()
+    for run in runs_of_item(item):
         for number in range(run.count):
             key = None if batch.keys is None else batch.keys[at]
             one = Rec(item.topic, run.offset + number, run.sequence + number, run.time, batch.values[at], key)
@@ -205,12 +216,12 @@ def single(item: Found | Lost, *, by_sequence: bool, place: int) -> list[Rec | L
     return found
 
 
-def by_topic(history: History, topic: int, offset: int = 0) -> list[Rec | Lost]:
+def by_topic(history: JournalReader, topic: int, offset: int = 0) -> list[Rec | LostRange]:
     """Everything of a topic."""
     return read_all(history, history.plan(topic, offset), (topic,), offset, by_sequence=False)
 
 
-def in_sequence(history: History, topics: Collection[int], sequence: int = 0) -> list[Rec | Lost]:
+def in_sequence(history: JournalReader, topics: Collection[int], sequence: int = 0) -> list[Rec | LostRange]:
     """Everything of some topics."""
     return read_all(history, history.plan_sequence(sequence), topics, sequence, by_sequence=True)
 
@@ -279,19 +290,19 @@ def clean(
     writer = CleanedWriter(storage, olds[0].number)
     items: list[Rec | Part] = []
     for info in olds:
-        for found in walk(read_whole(storage, info.name)[: info.end], info):
+        for found in walk_segment(read_whole(storage, info.name)[: info.end], info):
             assert isinstance(found, entry.Entry)
             for part in found.parts:
-                if part.kind == Kind.STAGED:
+                if part.kind == PartKind.STAGED:
                     writer.block([(part, None)])
-                elif part.kind == Kind.STAGE_COMMIT:
+                elif part.kind == PartKind.STAGE_COMMIT:
                     items.append(part)
-                elif part.kind == Kind.BATCH:
-                    read = Found(part.topic, part.base, part.last, part.sequence, part.time, part.body)
+                elif part.kind == PartKind.BATCH:
+                    read = FoundBatch(part.topic, part.base, part.last, part.sequence, part.time, part.body)
                     records = single(read, by_sequence=False, place=0)
                     items += [one for one in records if isinstance(one, Rec) and wanted(one)]
     for at in range(0, len(items), block):
-        parts: list[tuple[Part, list[Run] | None]] = []
+        parts: list[tuple[Part, list[RecordRun] | None]] = []
         by_topic_of = sorted(items[at : at + block], key=lambda one: one.topic)
         for _, ours in groupby(by_topic_of, key=lambda one: one.topic):
             for kind, some in groupby(ours, key=type):

@@ -6,21 +6,26 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
-from runnel.core.packing import Unpacked, pack, unpack
+from runnel.core.batch_format import UnpackedBatch, pack, unpack
 from runnel.core.record import Meta
-from runnel.journal.cleaner import Job
-from runnel.journal.entry import STAGE_TOPIC, Kind, Part, state
-from runnel.journal.found import Found, Lost, Staged, runs_of
-from runnel.journal.gone import Reason
-from runnel.journal.history import History
-from runnel.journal.journal import Journal
-from runnel.journal.ledger import Ledger
-from runnel.journal.offset_set import OffsetSet
+from runnel.journal.clean.cleaning_job import CleaningJob
+from runnel.journal.format.entry import STAGE_TOPIC, Part, PartKind, state_part
+from runnel.journal.format.ledger import (
+    Ledger,
+    StageState,
+    stage_commit_part,
+    stage_dropped_part,
+    stage_part,
+    staged_part,
+    trim_part,
+)
+from runnel.journal.format.offset_sets import OffsetBitmap
+from runnel.journal.format.removed_offsets import RemovalReason
 from runnel.journal.options import JournalOptions
-from runnel.journal.parts import stage_commit_part, stage_dropped_part, stage_part, staged_part, trim_part
-from runnel.journal.source import Source
-from runnel.journal.stage_state import StageState
+from runnel.journal.read.journal_reader import JournalReader
+from runnel.journal.read.segment_reader import FoundBatch, LostRange, SegmentReader, StageCommit, runs_of_item
 from runnel.journal.storage import Storage
+from runnel.journal.write.journal import Journal
 from tests.journal.rig import Writer, read_sequence, read_topic
 
 
@@ -40,73 +45,75 @@ class Seen(NamedTuple):
 _PLAIN = Meta()
 
 
-def records(items: Iterable[Found | Staged | Lost], history: History) -> list[Seen | Lost]:
+def records(items: Iterable[FoundBatch | StageCommit | LostRange], history: JournalReader) -> list[Seen | LostRange]:
     """The records of batches, in order; staged ones from where they lie."""
-    seen: list[Seen | Lost] = []
+    seen: list[Seen | LostRange] = []
     for item in items:
-        if isinstance(item, Lost):
+        if isinstance(item, LostRange):
             seen.append(item)
-        elif isinstance(item, Staged):
+        elif isinstance(item, StageCommit):
             offset, sequence = item.base, item.sequence
-            staged = {one.base: one for one in read_topic(history, STAGE_TOPIC | item.stage) if isinstance(one, Found)}
+            staged = {
+                one.base: one for one in read_topic(history, STAGE_TOPIC | item.stage) if isinstance(one, FoundBatch)
+            }
             for ordinal, count in enumerate(item.counts):
                 if ordinal in staged:  # or it was cleaned away, before the commit that nobody wants any more
                     body = staged[ordinal].body
-                    seen += _of_batch(Found(item.topic, offset, offset + count - 1, sequence, item.time, body))
+                    seen += _of_batch(FoundBatch(item.topic, offset, offset + count - 1, sequence, item.time, body))
                 offset, sequence = offset + count, sequence + count
         else:
             seen += _of_batch(item)
     return seen
 
 
-def _of_batch(item: Found) -> list[Seen]:
+def _of_batch(item: FoundBatch) -> list[Seen]:
     batch = unpack(item.body)
     places: list[tuple[int, int, int]] = []
     if item.runs is None:
         deltas = batch.deltas or range(len(batch))
         places = [(item.base + delta, item.sequence + delta, item.time) for delta in deltas]
     else:
-        for run in runs_of(item):
+        for run in runs_of_item(item):
             places += [(run.offset + at, run.sequence + at, run.time) for at in range(run.count)]
     return [_seen(item.topic, place, batch, item.at + at) for at, place in enumerate(places)]
 
 
-def _seen(topic: int, place: tuple[int, int, int], batch: Unpacked, at: int) -> Seen:
+def _seen(topic: int, place: tuple[int, int, int], batch: UnpackedBatch, at: int) -> Seen:
     client_time = None if batch.times is None else batch.times[at]
     about = (batch.header.content_type, batch.header.schema)
     return Seen(topic, *place, batch.values[at], batch.metas.get(at, _PLAIN), client_time, about)
 
 
-def by_topic(history: History, topic: int, offset: int = 0) -> list[Seen | Lost]:
+def by_topic(history: JournalReader, topic: int, offset: int = 0) -> list[Seen | LostRange]:
     """All records of a topic from an offset on."""
     found = records(read_topic(history, topic, offset), history)
-    return [one for one in found if isinstance(one, Lost) or one.offset >= offset]
+    return [one for one in found if isinstance(one, LostRange) or one.offset >= offset]
 
 
-def by_sequence(history: History, topics: Collection[int], sequence: int = 0) -> list[Seen | Lost]:
+def by_sequence(history: JournalReader, topics: Collection[int], sequence: int = 0) -> list[Seen | LostRange]:
     """All records of some topics from a sequence on."""
     found = records(read_sequence(history, topics, sequence), history)
-    return [one for one in found if isinstance(one, Lost) or one.sequence >= sequence]
+    return [one for one in found if isinstance(one, LostRange) or one.sequence >= sequence]
 
 
-def finished(job: Job) -> Job:
+def finished(job: CleaningJob) -> CleaningJob:
     """A job, worked off."""
     while not job.done:
         job.step()
     return job
 
 
-def sealed(journal: Journal) -> list[Source]:
+def sealed(journal: Journal) -> list[SegmentReader]:
     """The segments that may be cleaned."""
     return [source for source in journal.history.sources if source.info.sealed]
 
 
 def clean(
     journal: Journal,
-    sources: Sequence[Source] | None = None,
-    taken: Mapping[int, OffsetSet] | None = None,
+    sources: Sequence[SegmentReader] | None = None,
+    taken: Mapping[int, OffsetBitmap] | None = None,
     placing: Collection[int] = (),
-) -> Job:
+) -> CleaningJob:
     """Write sealed segments again, by default all of them, and put the new ones in their place."""
     living = journal.living()
     living.taken = taken or {}
@@ -115,7 +122,7 @@ def clean(
     return job
 
 
-def committed_in(journal: Journal, sources: Sequence[Source] | None = None) -> list[int]:
+def committed_in(journal: Journal, sources: Sequence[SegmentReader] | None = None) -> list[int]:
     """The stages whose commits lie in some segments, by default in all that are sealed."""
     living = journal.living()
     within = sealed(journal) if sources is None else sources
@@ -148,7 +155,7 @@ class World:
             action = self.random.choice([self.publish] * 12 + [self.stage] * 3 + [self.commit, self.trim, self.renew])
             action()
 
-    def clean_some(self) -> Job | None:
+    def clean_some(self) -> CleaningJob | None:
         """Clean some neighbouring segments."""
         sources = sealed(self.journal)
         if not sources:
@@ -178,9 +185,9 @@ class World:
         base, sequence, time = ledger.topics[topic].end, ledger.sequence, self.writer.now + 1
         last = base + (deltas[-1] if deltas else count - 1)
         self.writer.write(
-            [Part(Kind.BATCH, body, int.from_bytes(body[:4], "little"), topic, base, last, sequence, time)]
+            [Part(PartKind.BATCH, body, int.from_bytes(body[:4], "little"), topic, base, last, sequence, time)]
         )
-        self.model += _of_batch(Found(topic, base, last, sequence, time, body))
+        self.model += _of_batch(FoundBatch(topic, base, last, sequence, time, body))
 
     def _meta(self) -> Meta:
         random = self.random
@@ -217,19 +224,19 @@ class World:
             topic = stage.topic
             self.writer.write([stage_commit_part(stage, base, sequence, time)])
             for values in self._stages[stage.id]:
-                self.model += _of_batch(Found(topic, base, base + len(values) - 1, sequence, time, pack(values)))
+                self.model += _of_batch(FoundBatch(topic, base, base + len(values) - 1, sequence, time, pack(values)))
                 base, sequence = base + len(values), sequence + len(values)
 
     def trim(self) -> None:
         """Let go of the beginning of a topic."""
         topic = self.journal.ledger.topics[self.random.choice(self.topics)]
         first = self.random.randint(topic.first, topic.end)
-        self.writer.write([trim_part(topic.id, first, 0, Reason.ASKED)])
+        self.writer.write([trim_part(topic.id, first, 0, RemovalReason.ASKED)])
 
     def renew(self) -> None:
         """Delete a topic, and begin another."""
         at = self.random.randrange(len(self.topics))
-        self.writer.write([state(Kind.TOPIC_DELETED, topic=self.topics[at])])
+        self.writer.write([state_part(PartKind.TOPIC_DELETED, topic=self.topics[at])])
         self.topics[at] = self.writer.topic(f"t{at}")
 
     def wanted(self, ledger: Ledger) -> list[Seen]:
@@ -246,12 +253,12 @@ class World:
             assert by_topic(history, topic.id, topic.first) == [one for one in expected if one.topic == topic.id]
         firsts = {topic.id: topic.first for topic in ledger.topics.values()}
         seen = by_sequence(history, ledger.topics)
-        assert [one for one in seen if isinstance(one, Lost) or one.offset >= firsts[one.topic]] == expected
+        assert [one for one in seen if isinstance(one, LostRange) or one.offset >= firsts[one.topic]] == expected
         if expected:
             middle = self.random.choice(expected)
             rest = by_topic(history, middle.topic, middle.offset)
             assert rest == [one for one in expected if one.topic == middle.topic and one.offset >= middle.offset]
             some = by_sequence(history, ledger.topics, middle.sequence)
-            assert [one for one in some if isinstance(one, Lost) or one.offset >= firsts[one.topic]] == [
+            assert [one for one in some if isinstance(one, LostRange) or one.offset >= firsts[one.topic]] == [
                 one for one in expected if one.sequence >= middle.sequence
             ]

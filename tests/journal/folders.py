@@ -10,20 +10,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from runnel.core.packing import pack
+from runnel.core.batch_format import pack
 from runnel.core.record import Meta
-from runnel.journal.draft import Draft
-from runnel.journal.entry import Kind, Part
-from runnel.journal.folder import FolderLock
-from runnel.journal.group_state import GroupState
-from runnel.journal.journal import Journal
-from runnel.journal.ledger import CursorState, TopicState
+from runnel.journal.folder_lock import FolderLock
+from runnel.journal.format.atomic_file import read_whole
+from runnel.journal.format.entry import Draft, Part, PartKind
+from runnel.journal.format.ledger import (
+    CursorState,
+    GroupState,
+    TopicState,
+    cursor_part,
+    group_part,
+    progress_part,
+    topic_part,
+)
 from runnel.journal.options import JournalOptions
-from runnel.journal.os_storage import OsStorage
-from runnel.journal.parts import cursor_part, group_part, progress_part, topic_part
-from runnel.journal.storage import Storage
-from runnel.journal.swap import read_whole
-from runnel.testing.power import MemoryStorage
+from runnel.journal.storage import OsStorage, Storage
+from runnel.journal.write.journal import Journal
+from runnel.testing.memory_storage import MemoryStorage
 
 SECOND = 1_000_000
 BEGAN = 1_700_000_000 * SECOND  # microseconds: the first record's time; each later one is a second younger
@@ -71,7 +75,7 @@ class Writer:
         """A batch as the next part of a topic."""
         to, ledger = self.topic(topic), self.journal.ledger
         crc = int.from_bytes(body[:4], "little")
-        return Part(Kind.BATCH, body, crc, to.id, to.end, to.end + count - 1, ledger.sequence, self.time)
+        return Part(PartKind.BATCH, body, crc, to.id, to.end, to.end + count - 1, ledger.sequence, self.time)
 
     def group(self, name: str, pattern: str, floor: int = 0) -> GroupState:
         """A new group."""

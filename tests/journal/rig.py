@@ -7,17 +7,17 @@ from contextlib import contextmanager
 
 import pytest
 
-from runnel.core.packing import pack
-from runnel.journal import history, index
-from runnel.journal.draft import Draft
-from runnel.journal.entry import Kind, Part
-from runnel.journal.history import Found, History, Lost, Plan, Staged
-from runnel.journal.journal import Journal
-from runnel.journal.ledger import TopicState
+from runnel.core.batch_format import pack
+from runnel.journal.format import index
+from runnel.journal.format.atomic_file import read_whole
+from runnel.journal.format.entry import Draft, Part, PartKind
+from runnel.journal.format.ledger import TopicState, topic_part
 from runnel.journal.options import JournalOptions
-from runnel.journal.parts import topic_part
+from runnel.journal.read import journal_reader
+from runnel.journal.read.journal_reader import JournalReader, ReadPlan
+from runnel.journal.read.segment_reader import FoundBatch, LostRange, StageCommit
 from runnel.journal.storage import Storage
-from runnel.journal.swap import read_whole
+from runnel.journal.write.journal import Journal
 from runnel.testing import MemoryStorage
 
 SMALL = JournalOptions(segment_bytes=4096, min_free=0)
@@ -27,7 +27,7 @@ def batch(topic: int, base: int, sequence: int, time: int, values: Sequence[byte
     """A batch with its place in a topic and in the journal."""
     body = pack(values)
     crc = int.from_bytes(body[:4], "little")
-    return Part(Kind.BATCH, body, crc, topic, base, base + len(values) - 1, sequence, time)
+    return Part(PartKind.BATCH, body, crc, topic, base, base + len(values) - 1, sequence, time)
 
 
 class Writer:
@@ -37,7 +37,7 @@ class Writer:
         self.storage = MemoryStorage() if storage is None else storage
         self.options = options
         self.now = now
-        self.written: list[Found] = []
+        self.written: list[FoundBatch] = []
         self.journal = Journal.open(self.storage, options, now=now)
 
     def topic(self, name: str, **options: object) -> int:
@@ -66,7 +66,7 @@ class Writer:
             ends[topic] += len(values)
             sequence += len(values)
         self.write(parts)
-        self.written += [Found(p.topic, p.base, p.last, p.sequence, p.time, p.body) for p in parts]
+        self.written += [FoundBatch(p.topic, p.base, p.last, p.sequence, p.time, p.body) for p in parts]
 
     def reopen(self, storage: Storage | None = None) -> None:
         """Go on in `storage`, or where we are."""
@@ -78,32 +78,34 @@ class Writer:
         assert isinstance(self.storage, MemoryStorage)
         self.reopen(self.storage.after_kill())
 
-    def of(self, topic: int) -> list[Found]:
+    def of(self, topic: int) -> list[FoundBatch]:
         """The batches of one topic."""
         return [one for one in self.written if one.topic == topic]
 
 
-def read_topic(read: History, topic: int, offset: int = 0) -> list[Found | Staged | Lost]:
+def read_topic(read: JournalReader, topic: int, offset: int = 0) -> list[FoundBatch | StageCommit | LostRange]:
     """Everything of a topic from an offset on."""
     return _read(read, {topic}, offset, read.plan(topic, offset), topic)
 
 
-def read_sequence(read: History, topics: Collection[int], sequence: int = 0) -> list[Found | Staged | Lost]:
+def read_sequence(
+    read: JournalReader, topics: Collection[int], sequence: int = 0
+) -> list[FoundBatch | StageCommit | LostRange]:
     """Everything of some topics from a sequence on."""
     return _read(read, topics, sequence, read.plan_sequence(sequence), None)
 
 
 def read_from(
-    read: History, topics: Collection[int], plan: Plan | None, topic: int | None
-) -> list[Found | Staged | Lost]:
+    read: JournalReader, topics: Collection[int], plan: ReadPlan | None, topic: int | None
+) -> list[FoundBatch | StageCommit | LostRange]:
     """Everything from a plan on: of one topic by offset, or of all of them by sequence."""
     return [] if plan is None else _read(read, topics, plan.place, plan, topic)
 
 
 def _read(
-    read: History, topics: Collection[int], place: int, plan: Plan | None, topic: int | None
-) -> list[Found | Staged | Lost]:
-    items: list[Found | Staged | Lost] = []
+    read: JournalReader, topics: Collection[int], place: int, plan: ReadPlan | None, topic: int | None
+) -> list[FoundBatch | StageCommit | LostRange]:
+    items: list[FoundBatch | StageCommit | LostRange] = []
     rounds = 0
     while plan is not None:
         parsed = read.parse(plan, read.fetch(plan), topics, by_sequence=topic is None)
@@ -122,8 +124,8 @@ def small_windows(window: int = 256, chunk: int = 1024) -> Iterator[None]:
     """Many windows and chunks in a small segment."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(index, "WINDOW", window)
-        patch.setattr(history, "WINDOW", window)
-        patch.setattr(history, "CHUNK", chunk)
+        patch.setattr(journal_reader, "WINDOW", window)
+        patch.setattr(journal_reader, "CHUNK", chunk)
         yield
 
 

@@ -9,20 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from runnel.core.journal_errors import ArchiveBusy, ArchiveMismatch, FolderUnusable, JournalDamaged
-from runnel.journal import archive as module
-from runnel.journal import archived, manifest
-from runnel.journal.archive import archive, plan, release
-from runnel.journal.catalog import Base, Catalog, Piece, opened
-from runnel.journal.folder import FolderLock
-from runnel.journal.inspection import NoJournal
-from runnel.journal.manifest import Manifest
-from runnel.journal.os_storage import OsStorage
-from runnel.journal.parts import trim_part
-from runnel.journal.repair import repair
-from runnel.journal.restore import Point, restore
-from runnel.journal.segment import SegmentInfo
-from runnel.journal.snapshot import snapshot
+from runnel.core.errors import ArchiveBusy, ArchiveMismatch, FolderUnusable, JournalDamaged
+from runnel.journal.backup import archive as module
+from runnel.journal.backup.archive import archive, plan_archive, release
+from runnel.journal.backup.archive_catalog import ArchiveBase, ArchiveCatalog, ArchivedSegment, open_catalog
+from runnel.journal.backup.restore import Point, restore
+from runnel.journal.backup.snapshot import snapshot
+from runnel.journal.check.repair import repair
+from runnel.journal.folder_lock import FolderLock
+from runnel.journal.format import manifest
+from runnel.journal.format.ledger import trim_part
+from runnel.journal.format.manifest import Manifest
+from runnel.journal.format.segment import SegmentInfo
+from runnel.journal.read.inspection import NoJournal
+from runnel.journal.storage import OsStorage
+from runnel.journal.write import archive_holds
 from tests.journal.archives import held, sequences, time_of
 from tests.journal.folders import BEGAN, Owner, fill, flip, other_owner, publish_numbered, segments_of, snapshot_of
 
@@ -129,7 +130,7 @@ def test_segments_that_retention_dropped_between_runs_are_noticed(tmp_path: Path
         publish_numbered(owner, 50, 80)
         again = archive(tmp_path / "data", tmp_path / "archive", now=BEGAN)
         assert (again.missed, again.base) == (None, None)
-    assert len(opened(tmp_path / "archive").spans()) == 2
+    assert len(open_catalog(tmp_path / "archive").spans()) == 2
     assert restored(tmp_path) == sequences(tmp_path / "data")
 
 
@@ -166,20 +167,24 @@ def test_a_segment_of_state_that_was_half_archived_is_noticed(tmp_path: Path) ->
 
 
 def test_a_cleaned_segment_is_no_segment_as_it_was_written(tmp_path: Path) -> None:
-    known = Catalog("j", [Piece(SegmentInfo(4, 44, 500, 0, 40), whole=True)], [Base("b", 4, 64, 0, 0, 0, 0, "")])
+    known = ArchiveCatalog(
+        "j", [ArchivedSegment(SegmentInfo(4, 44, 500, 0, 40), whole=True)], [ArchiveBase("b", 4, 64, 0, 0, 0, 0, "")]
+    )
     written = [SegmentInfo(5, 55, 500, 40, 50), SegmentInfo(6, 66, 0, 50)]
-    assert plan(known, Manifest("j", written, [6], 7), "a").segments == written
+    assert plan_archive(known, Manifest("j", written, [6], 7), "a").segments == written
     cleaned = [SegmentInfo(5, 77, 300, 40, 50, generation=1), SegmentInfo(6, 66, 0, 50)]
-    found = plan(known, Manifest("j", cleaned, [6], 7), "a")
+    found = plan_archive(known, Manifest("j", cleaned, [6], 7), "a")
     assert found.segments == []
     assert found.missed is not None
     assert found.missed.startswith("segment 5 was gone")
 
 
 def test_the_next_number_alone_does_not_make_a_segment_the_next_one() -> None:
-    known = Catalog("j", [Piece(SegmentInfo(4, 44, 500, 0, 40), whole=True)], [Base("b", 4, 64, 0, 0, 0, 0, "")])
+    known = ArchiveCatalog(
+        "j", [ArchivedSegment(SegmentInfo(4, 44, 500, 0, 40), whole=True)], [ArchiveBase("b", 4, 64, 0, 0, 0, 0, "")]
+    )
     mended = [SegmentInfo(5, 55, 500, 20, 40), SegmentInfo(6, 66, 0, 40)]  # written again, from an older one
-    assert plan(known, Manifest("j", mended, [6], 7), "a").missed is not None
+    assert plan_archive(known, Manifest("j", mended, [6], 7), "a").missed is not None
 
 
 def test_a_segment_that_a_repair_wrote_is_not_taken_for_the_next_one(tmp_path: Path) -> None:
@@ -198,7 +203,7 @@ def test_a_new_base_can_be_asked_for_and_shares_what_is_there(tmp_path: Path) ->
     done = archive(tmp_path / "data", tmp_path / "archive", link=False, new_base=True)
     assert (done.why, done.missed, pool(tmp_path)) == ("asked for", None, before)
     assert done.copied == len(list((tmp_path / "data").glob("*.ckpt")))
-    names = [base.name for base in opened(tmp_path / "archive").bases]
+    names = [base.name for base in open_catalog(tmp_path / "archive").bases]
     assert names[-1] == done.base
     assert len(set(names)) == 2  # within one second, too
 
@@ -251,12 +256,12 @@ def test_a_damaged_segment_is_not_archived(tmp_path: Path) -> None:
     flip(segments_of(tmp_path / "data")[1], 3000)
     with pytest.raises(JournalDamaged) as found:
         archive(tmp_path / "data", tmp_path / "archive", now=BEGAN)
-    damaged, info = segments_of(tmp_path / "data")[1], opened(tmp_path / "archive").pieces[-1].info
+    damaged, info = segments_of(tmp_path / "data")[1], open_catalog(tmp_path / "archive").pieces[-1].info
     assert found.value.file == damaged.name
     assert info.number == 1, "the whole one before it was added"
     assert not [name for name in pool(tmp_path) if name.startswith(damaged.stem)]
     assert restored(tmp_path) == list(range(info.end_sequence))
-    assert opened(tmp_path / "archive").spans()[0].through == info.last_time, "no more than that is promised"
+    assert open_catalog(tmp_path / "archive").spans()[0].through == info.last_time, "no more than that is promised"
 
 
 def test_damage_in_what_grew_does_not_come_in_the_place_of_what_is_whole(tmp_path: Path) -> None:
@@ -282,7 +287,7 @@ def test_a_base_takes_no_damaged_segment(tmp_path: Path, link: bool) -> None:
     assert found.value.file == damaged.name
     assert not [name for name in pool(tmp_path) if name.startswith(damaged.stem)]
     assert not (tmp_path / "archive" / "CATALOG").exists()
-    assert archived.load(OsStorage(tmp_path / "data")) == [], "a run that fails does not begin to hold"
+    assert archive_holds.load(OsStorage(tmp_path / "data")) == [], "a run that fails does not begin to hold"
 
 
 def test_a_base_after_a_gap_takes_no_damaged_segment_and_what_came_before_the_gap_counts(tmp_path: Path) -> None:
@@ -298,7 +303,7 @@ def test_a_base_after_a_gap_takes_no_damaged_segment_and_what_came_before_the_ga
     flip(damaged, 3000)
     with pytest.raises(JournalDamaged, match=damaged.name):
         archive(tmp_path / "data", tmp_path / "archive", now=BEGAN)
-    known = opened(tmp_path / "archive")
+    known = open_catalog(tmp_path / "archive")
     assert len(known.bases) == 1
     assert restored(tmp_path) == list(range(120))
 
@@ -307,7 +312,7 @@ def test_a_base_after_a_gap_takes_no_damaged_segment_and_what_came_before_the_ga
 
 
 def holders(tmp_path: Path) -> list[tuple[str, int]]:
-    found = archived.load(OsStorage(tmp_path / "data"))
+    found = archive_holds.load(OsStorage(tmp_path / "data"))
     return [(Path(one.place).name, one.through) for one in found]
 
 
@@ -354,7 +359,7 @@ def test_of_several_archives_the_least_counts_and_each_lets_go_for_itself(tmp_pa
         assert not archive(tmp_path / "data", tmp_path / "archive", hold=False).holds
         assert owner.journal.safe_through() == 4
         assert [one.through for one in release(tmp_path / "data", tmp_path / "other")] == [4]
-        assert owner.journal.safe_through() == archived.ALL
+        assert owner.journal.safe_through() == archive_holds.ALL_SEGMENTS
         assert not archive(tmp_path / "data", tmp_path / "other").holds
 
 
@@ -363,7 +368,7 @@ def test_an_archive_that_moved_is_the_same_one(tmp_path: Path) -> None:
     archive(tmp_path / "data", tmp_path / "archive", hold=True, now=BEGAN)
     (tmp_path / "archive").rename(tmp_path / "moved")
     archive(tmp_path / "data", tmp_path / "moved", now=BEGAN + 1)
-    (found,) = archived.load(OsStorage(tmp_path / "data"))
+    (found,) = archive_holds.load(OsStorage(tmp_path / "data"))
     assert (Path(found.place).name, found.since, found.seen) == ("moved", BEGAN, BEGAN + 1)
 
 

@@ -9,33 +9,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.core.journal_errors import FormatUnknown, JournalDamaged
-from runnel.journal import archived
-from runnel.journal.archived import ALL, NAME, Holder, Holding, hold, load, release, safe
-from runnel.journal.os_storage import OsStorage
-from runnel.journal.storage import Storage
+from runnel.core.errors import FormatUnknown, JournalDamaged
+from runnel.journal.storage import OsStorage, Storage
+from runnel.journal.write import archive_holds
+from runnel.journal.write.archive_holds import ALL_SEGMENTS, NAME, ArchiveHold, ArchiveHolder, hold, load, release, safe
 from tests.journal.folders import Owner, publish_numbered
 
 
 def test_the_least_of_those_who_hold_counts(tmp_path: Path) -> None:
     assert load(OsStorage(tmp_path)) == []
-    assert safe([]) == ALL
-    hold(tmp_path, Holder("b", "/b", 7, 1, 1))
-    hold(tmp_path, Holder("a", "/a", 3, 2, 2))
-    assert load(OsStorage(tmp_path)) == [Holder("a", "/a", 3, 2, 2), Holder("b", "/b", 7, 1, 1)]
+    assert safe([]) == ALL_SEGMENTS
+    hold(tmp_path, ArchiveHolder("b", "/b", 7, 1, 1))
+    hold(tmp_path, ArchiveHolder("a", "/a", 3, 2, 2))
+    assert load(OsStorage(tmp_path)) == [ArchiveHolder("a", "/a", 3, 2, 2), ArchiveHolder("b", "/b", 7, 1, 1)]
     assert safe(load(OsStorage(tmp_path))) == 3
     assert [path.name for path in tmp_path.iterdir()] == [NAME]
 
 
 def test_it_holds_since_it_first_did(tmp_path: Path) -> None:
-    hold(tmp_path, Holder("a", "/a", 3, 10, 10))
-    hold(tmp_path, Holder("a", "/moved", 9, 20, 20))
-    assert load(OsStorage(tmp_path)) == [Holder("a", "/moved", 9, 10, 20)]
+    hold(tmp_path, ArchiveHolder("a", "/a", 3, 10, 10))
+    hold(tmp_path, ArchiveHolder("a", "/moved", 9, 20, 20))
+    assert load(OsStorage(tmp_path)) == [ArchiveHolder("a", "/moved", 9, 10, 20)]
 
 
 def test_the_one_of_an_id_lets_go_and_of_a_place_if_nobody_has_the_id(tmp_path: Path) -> None:
     for id, place in (("a", "/a"), ("b", "/b"), ("c", "/a2")):
-        hold(tmp_path, Holder(id, place, 3, 1, 1))
+        hold(tmp_path, ArchiveHolder(id, place, 3, 1, 1))
     assert [one.id for one in release(tmp_path, "c", "/a")] == ["c"]
     assert [one.id for one in release(tmp_path, "", "/a")] == ["a"]
     assert release(tmp_path, "nosuch", "/nosuch") == []
@@ -43,18 +42,18 @@ def test_the_one_of_an_id_lets_go_and_of_a_place_if_nobody_has_the_id(tmp_path: 
 
 
 def test_those_who_come_by_at_once_do_not_forget_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = threading.Thread(target=hold, args=(tmp_path, Holder("b", "/b", 7, 1, 1)))
-    real = archived.load
+    other = threading.Thread(target=hold, args=(tmp_path, ArchiveHolder("b", "/b", 7, 1, 1)))
+    real = archive_holds.load
 
-    def meanwhile(storage: Storage) -> list[Holder]:
+    def meanwhile(storage: Storage) -> list[ArchiveHolder]:
         found = real(storage)
-        monkeypatch.setattr(archived, "load", real)
+        monkeypatch.setattr(archive_holds, "load", real)
         other.start()
         other.join(0.2)  # it would be done by then, if it did not have to wait
         return found
 
-    monkeypatch.setattr(archived, "load", meanwhile)
-    hold(tmp_path, Holder("a", "/a", 3, 1, 1))
+    monkeypatch.setattr(archive_holds, "load", meanwhile)
+    hold(tmp_path, ArchiveHolder("a", "/a", 3, 1, 1))
     other.join()
     assert [one.id for one in load(OsStorage(tmp_path))] == ["a", "b"]
 
@@ -62,7 +61,7 @@ def test_those_who_come_by_at_once_do_not_forget_each_other(tmp_path: Path, monk
 @given(st.data())
 def test_every_flipped_bit_is_noticed(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     folder = tmp_path_factory.mktemp("flipped")
-    hold(folder, Holder("a", "/a", 3, 1, 1))
+    hold(folder, ArchiveHolder("a", "/a", 3, 1, 1))
     good = bytearray((folder / NAME).read_bytes())
     good[data.draw(st.integers(0, len(good) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     (folder / NAME).write_bytes(good)
@@ -71,21 +70,21 @@ def test_every_flipped_bit_is_noticed(tmp_path_factory: pytest.TempPathFactory, 
 
 
 def test_an_owner_that_clears_up_does_not_take_it_nor_what_it_is_about_to_be(tmp_path: Path) -> None:
-    (tmp_path / archived.NEW).write_bytes(b"half")
-    hold(tmp_path, Holder("a", "/a", 3, 1, 1))
-    (tmp_path / archived.NEW).write_bytes(b"half")
+    (tmp_path / archive_holds.NEW).write_bytes(b"half")
+    hold(tmp_path, ArchiveHolder("a", "/a", 3, 1, 1))
+    (tmp_path / archive_holds.NEW).write_bytes(b"half")
     with Owner(tmp_path) as owner:
         publish_numbered(owner, 0, 30)
         owner.journal._remove_unfinished()
-        assert (tmp_path / archived.NEW).exists()
+        assert (tmp_path / archive_holds.NEW).exists()
         assert [one.id for one in owner.journal.archives()] == ["a"]
 
 
 def test_a_run_that_was_cut_off_leaves_a_hold_that_the_next_one_goes_on_with(tmp_path: Path) -> None:
-    first = Holding(tmp_path, "/a", "", 0)
+    first = ArchiveHold(tmp_path, "/a", "", 0)
     first.begin(True, 1)
-    assert load(OsStorage(tmp_path)) == [Holder(first.id, "/a", 0, 1, 1)]
-    again = Holding(tmp_path, "/a", "", 0)
+    assert load(OsStorage(tmp_path)) == [ArchiveHolder(first.id, "/a", 0, 1, 1)]
+    again = ArchiveHold(tmp_path, "/a", "", 0)
     again.begin(True, 2)
     assert again.id == first.id
     again.undo()
@@ -94,7 +93,7 @@ def test_a_run_that_was_cut_off_leaves_a_hold_that_the_next_one_goes_on_with(tmp
 
 def test_it_goes_on_as_it_was_unless_told(tmp_path: Path) -> None:
     for wanted, holds in ((None, False), (True, True), (None, True), (False, False), (None, False)):
-        one = Holding(tmp_path, "/a", "a", 5)
+        one = ArchiveHold(tmp_path, "/a", "a", 5)
         one.begin(wanted, 1)
         one.move(6, 2)
         assert one.holds == holds
@@ -103,6 +102,6 @@ def test_it_goes_on_as_it_was_unless_told(tmp_path: Path) -> None:
 
 
 def test_what_an_archive_has_lost_is_held_again_before_it_is_added_to(tmp_path: Path) -> None:
-    hold(tmp_path, Holder("a", "/a", 9, 1, 1))
-    Holding(tmp_path, "/a", "a", 5).begin(None, 2)
+    hold(tmp_path, ArchiveHolder("a", "/a", 9, 1, 1))
+    ArchiveHold(tmp_path, "/a", "a", 5).begin(None, 2)
     assert safe(load(OsStorage(tmp_path))) == 5

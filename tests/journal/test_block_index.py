@@ -5,14 +5,13 @@ from __future__ import annotations
 from hypothesis import given, settings
 
 from runnel.core.checksum import crc_of
-from runnel.journal import entry
-from runnel.journal.block_index import BlockIndex, block_of, rebuilt
-from runnel.journal.entry import Kind, Part
-from runnel.journal.index import Block as Found
-from runnel.journal.index import IndexBuilder
-from runnel.journal.segment import START, SegmentInfo
-from runnel.journal.source import Source
-from runnel.journal.swap import read_whole
+from runnel.journal.format import entry
+from runnel.journal.format.atomic_file import read_whole
+from runnel.journal.format.entry import Part, PartKind
+from runnel.journal.format.index import CleanedIndexBuilder, IndexBuilder, block_start, rebuild_cleaned_index
+from runnel.journal.format.index import SegmentBlock as Found
+from runnel.journal.format.segment import START, SegmentInfo
+from runnel.journal.read.segment_reader import SegmentReader
 from tests.journal.cleaned import Block, Rec, block_lists, cleaned, merged_part, staged_parts
 
 
@@ -28,7 +27,7 @@ def blocks_of(index: IndexBuilder) -> list[Found]:
 @given(block_lists(min_size=1))
 def test_every_entry_has_a_window_and_every_block_begins_with_its_lowest(blocks: list[Block]) -> None:
     source = cleaned(blocks, most=2)
-    builder, whole = rebuilt(read_whole(source.storage, source.info.name), source.info)
+    builder, whole = rebuild_cleaned_index(read_whole(source.storage, source.info.name), source.info)
     assert whole
     records = [one for block in blocks for one in block]
     for one in records:
@@ -47,7 +46,7 @@ def test_every_entry_has_a_window_and_every_block_begins_with_its_lowest(blocks:
 
 
 def test_a_block_without_records_begins_where_the_next_one_does_or_the_segment_ends() -> None:
-    made = BlockIndex()
+    made = CleanedIndexBuilder()
     (staged,) = staged_parts([Rec(1, 0, 0, 0, b"x", stage=3)], [1])
     part, runs = merged_part([Rec(1, 0, 40, 5, b"x"), Rec(1, 1, 45, 6, b"y")])
     made.add(64, 64, staged)
@@ -64,21 +63,21 @@ def test_a_block_without_records_begins_where_the_next_one_does_or_the_segment_e
 
 
 def test_what_is_no_batch_opens_no_block() -> None:
-    made = BlockIndex()
-    made.add(64, 64, Part(Kind.NAMES, b"\x90", crc_of(b"\x90")))
+    made = CleanedIndexBuilder()
+    made.add(64, 64, Part(PartKind.NAMES, b"\x90", crc_of(b"\x90")))
     assert blocks_of(made.finish(SegmentInfo(1, 1, 100, generation=1))) == []
 
 
 def test_a_position_that_no_block_can_begin_at_is_not_believed() -> None:
-    assert block_of(entry.Head(100, 200, 64, 0, [], 0)) == 64
-    assert block_of(entry.Head(100, 200, 101, 0, [], 0)) == 100
-    assert block_of(entry.Head(100, 200, 0, 0, [], 0)) == 100
+    assert block_start(entry.EntryHead(100, 200, 64, 0, [], 0)) == 64
+    assert block_start(entry.EntryHead(100, 200, 101, 0, [], 0)) == 100
+    assert block_start(entry.EntryHead(100, 200, 0, 0, [], 0)) == 100
 
 
 def test_of_a_segment_with_nothing_to_read_all_of_it_is_one_block() -> None:
     source = cleaned([[Rec(1, 0, 10, 5, b"x"), Rec(2, 0, 11, 5, b"y")]])
     source.storage.open(source.info.name, writable=True).write(START, [bytes(source.info.end - START)])
     source.storage.remove(source.info.index_name)
-    damaged = Source(source.storage, source.info)
+    damaged = SegmentReader(source.storage, source.info)
     assert damaged.index.block(0) == Found(START, None, 10, None)
     assert damaged.suspect

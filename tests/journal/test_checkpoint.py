@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from runnel.core.journal_errors import FormatUnknown, JournalDamaged
-from runnel.journal import checkpoint
-from runnel.journal.checkpoint import name_of
-from runnel.journal.entry import Kind, state
-from runnel.journal.ledger import CursorState, Ledger, TopicState
-from runnel.journal.parts import cursor_part, topic_part
-from runnel.journal.swap import read_whole
+from runnel.core.errors import FormatUnknown, JournalDamaged
+from runnel.journal.format import checkpoint
+from runnel.journal.format.atomic_file import read_whole
+from runnel.journal.format.checkpoint import name_of
+from runnel.journal.format.entry import PartKind, state_part
+from runnel.journal.format.ledger import CursorState, Ledger, TopicState, cursor_part, topic_part
 from runnel.testing import MemoryStorage
 from tests.journal.rig import put
 from tests.journal.test_ledger import seen
@@ -27,7 +26,7 @@ def chain() -> tuple[MemoryStorage, Ledger]:
     storage, ledger = MemoryStorage(), example()
     checkpoint.write(storage, 3, 0, ledger)
     ledger.checked()
-    ledger.apply([topic_part(TopicState(2, "bills", 2, {})), state(Kind.TOPIC_DELETED, topic=1)], 6)
+    ledger.apply([topic_part(TopicState(2, "bills", 2, {})), state_part(PartKind.TOPIC_DELETED, topic=1)], 6)
     checkpoint.write(storage, 5, 3, ledger)
     return storage, ledger
 

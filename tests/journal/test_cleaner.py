@@ -7,22 +7,29 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from runnel.core.journal_errors import FormatUnknown, JournalDamaged
-from runnel.core.packing import pack, unpack
-from runnel.journal import archived, cleaner, merged
-from runnel.journal.cleaner import Job
-from runnel.journal.entry import STAGE_TOPIC, Entry, Kind, state
-from runnel.journal.found import Lost
-from runnel.journal.index import IndexFile
-from runnel.journal.living import Name
-from runnel.journal.offset_set import OffsetSet
-from runnel.journal.parts import stage_commit_part, stage_dropped_part, stage_part, staged_part, trim_part
-from runnel.journal.segment import START, entries
-from runnel.journal.source import Source, rebuilt
-from runnel.journal.stage_state import StageState
-from runnel.journal.swap import read_whole
+from runnel.core.batch_format import pack, unpack
+from runnel.core.errors import FormatUnknown, JournalDamaged
+from runnel.journal.clean import cleaning_job
+from runnel.journal.clean.cleaning_job import CleaningJob
+from runnel.journal.clean.live_records import TopicName
+from runnel.journal.format import merged_batch
+from runnel.journal.format.atomic_file import read_whole
+from runnel.journal.format.entry import STAGE_TOPIC, Entry, PartKind, state_part
+from runnel.journal.format.index import IndexFile
+from runnel.journal.format.ledger import (
+    StageState,
+    stage_commit_part,
+    stage_dropped_part,
+    stage_part,
+    staged_part,
+    trim_part,
+)
+from runnel.journal.format.offset_sets import OffsetBitmap
+from runnel.journal.format.segment import START, entries
+from runnel.journal.read.segment_reader import LostRange, SegmentReader, rebuild_index
+from runnel.journal.write import archive_holds
 from runnel.testing import FaultyStorage, MemoryStorage
-from runnel.testing.faults import CHANGING, READING
+from runnel.testing.faulty_storage import CHANGING, READING
 from tests.journal.cleaning_rig import World, by_sequence, by_topic, clean, committed_in, finished, sealed
 from tests.journal.rig import Writer, flip, small_windows
 
@@ -36,14 +43,14 @@ def example(batches: int = 60) -> Writer:
     return writer
 
 
-def entries_of(source: Source) -> list[Entry]:
+def entries_of(source: SegmentReader) -> list[Entry]:
     return list(entries(read_whole(source.storage, source.info.name), START, source.info, START))
 
 
 @pytest.mark.parametrize("seed", range(16))
 def test_a_cleaned_journal_reads_the_same_without_what_is_dead(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if seed % 2:
-        monkeypatch.setattr(cleaner, "BLOCK", 700)  # many blocks in a small segment
+        monkeypatch.setattr(cleaning_job, "BLOCK_BYTES", 700)  # many blocks in a small segment
     with small_windows() if seed % 3 else nullcontext():
         world = World(seed)
         for _ in range(5):
@@ -59,7 +66,7 @@ def test_small_batches_of_a_topic_become_one() -> None:
     writer = example(30)
     clean(writer.journal)
     source = writer.journal.history.sources[0]
-    found = [part for entry in entries_of(source) for part in entry.parts if part.kind == Kind.MERGED]
+    found = [part for entry in entries_of(source) for part in entry.parts if part.kind == PartKind.MERGED]
     assert len(sealed(writer.journal)) == 1
     assert sorted(part.topic for part in found) == [1, 2, 3]
     assert source.info.generation == 1
@@ -70,27 +77,27 @@ def test_state_is_left_out_and_the_topics_are_named() -> None:
     writer = example()
     clean(writer.journal)
     first, *rest = entries_of(writer.journal.history.sources[0])
-    assert [part.kind for part in first.parts] == [Kind.NAMES]
+    assert [part.kind for part in first.parts] == [PartKind.NAMES]
     assert first.synced == START
-    names = msgspec.msgpack.decode(first.parts[0].body, type=list[Name])
+    names = msgspec.msgpack.decode(first.parts[0].body, type=list[TopicName])
     assert [name.name for name in names] == ["a", "b", "c"]
-    assert {part.kind for entry in rest for part in entry.parts} == {Kind.MERGED}
+    assert {part.kind for entry in rest for part in entry.parts} == {PartKind.MERGED}
 
 
 def test_the_index_is_the_one_that_is_made_again_from_the_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleaner, "BLOCK", 700)
+    monkeypatch.setattr(cleaning_job, "BLOCK_BYTES", 700)
     world = World(5)
     world.work(150)
     clean(world.journal)
     for source in sealed(world.journal):
         assert isinstance(source.index, IndexFile)
-        builder, whole = rebuilt(world.writer.storage, source.info)
+        builder, whole = rebuild_index(world.writer.storage, source.info)
         assert whole
         assert builder.encode(source.info) == read_whole(world.writer.storage, source.info.index_name)
 
 
 def test_blocks_are_bounded_and_lie_in_the_order_of_their_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleaner, "BLOCK", 1000)
+    monkeypatch.setattr(cleaning_job, "BLOCK_BYTES", 1000)
     writer = example(200)
     clean(writer.journal)
     clean(writer.journal)  # blocks are made of blocks
@@ -99,7 +106,7 @@ def test_blocks_are_bounded_and_lie_in_the_order_of_their_sequences(monkeypatch:
     for source in sealed(writer.journal):
         for entry in entries_of(source):
             for part in entry.parts:
-                if part.kind == Kind.MERGED:
+                if part.kind == PartKind.MERGED:
                     place = (source.info.number, entry.synced)
                     blocks.setdefault(place, []).append(part.sequence)
                     sizes[place] = sizes.get(place, 0) + len(part.body)
@@ -122,7 +129,7 @@ def test_what_lies_below_the_first_offset_goes_even_from_the_middle_of_a_batch()
 
 def test_a_deleted_topic_goes() -> None:
     writer = example()
-    writer.write([state(Kind.TOPIC_DELETED, topic=2)])
+    writer.write([state_part(PartKind.TOPIC_DELETED, topic=2)])
     clean(writer.journal)
     assert writer.journal.history.sources[0].index.range_of(2) is None
 
@@ -130,7 +137,7 @@ def test_a_deleted_topic_goes() -> None:
 def test_offsets_that_compaction_takes_go_and_are_counted() -> None:
     writer = example()
     before = by_topic(writer.journal.history, 1)
-    job = clean(writer.journal, taken={1: OffsetSet([0, 3, 4])})
+    job = clean(writer.journal, taken={1: OffsetBitmap([0, 3, 4])})
     assert by_topic(writer.journal.history, 1) == [one for at, one in enumerate(before) if at not in (0, 3, 4)]
     assert job.taken == {1: 3}
 
@@ -152,8 +159,8 @@ def test_staged_batches_stay_while_their_stage_is_open_or_read(fate: str) -> Non
         writer.publish(2, b"%d" % number * 50)
     clean(writer.journal)
     kinds = [part.kind for source in sealed(writer.journal) for entry in entries_of(source) for part in entry.parts]
-    assert (Kind.STAGED in kinds) == (fate in ("open", "committed"))
-    assert (Kind.STAGE_COMMIT in kinds) == (fate == "committed")
+    assert (PartKind.STAGED in kinds) == (fate in ("open", "committed"))
+    assert (PartKind.STAGE_COMMIT in kinds) == (fate == "committed")
     if fate == "committed":
         assert by_topic(writer.journal.history, 1)[-1].value == b"staged"  # type: ignore[union-attr]
 
@@ -161,7 +168,7 @@ def test_staged_batches_stay_while_their_stage_is_open_or_read(fate: str) -> Non
 def test_nothing_is_written_when_nothing_lives() -> None:
     writer = example()
     for topic in (1, 2, 3):
-        writer.write([state(Kind.TOPIC_DELETED, topic=topic)])
+        writer.write([state_part(PartKind.TOPIC_DELETED, topic=topic)])
     job = clean(writer.journal)
     assert job.made == []
     assert job.written == 0
@@ -171,7 +178,7 @@ def test_nothing_is_written_when_nothing_lives() -> None:
 def test_what_does_not_fit_into_one_segment_goes_into_several_never_more_than_were_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cleaner, "BLOCK", 500)
+    monkeypatch.setattr(cleaning_job, "BLOCK_BYTES", 500)
     writer = example(200)
     before, sequences = by_sequence(writer.journal.history, {1, 2, 3}), sealed(writer.journal)
     job = clean(writer.journal)
@@ -188,10 +195,10 @@ def test_what_does_not_fit_into_one_segment_goes_into_several_never_more_than_we
 
 
 def test_one_segment_stays_one_however_large_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleaner, "BLOCK", 300)
+    monkeypatch.setattr(cleaning_job, "BLOCK_BYTES", 300)
     writer = example()
     before, source = by_sequence(writer.journal.history, {1, 2, 3}), sealed(writer.journal)[0]
-    job = finished(Job(writer.storage, [source], writer.journal.living(), 400, 1))
+    job = finished(CleaningJob(writer.storage, [source], writer.journal.living(), 400, 1))
     assert len(job.made) == 1
     assert job.made[0].end > 2000
     assert writer.journal.replace(job)
@@ -200,7 +207,7 @@ def test_one_segment_stays_one_however_large_it_is(monkeypatch: pytest.MonkeyPat
 
 def test_a_cleaned_segment_can_be_cleaned_again_under_a_name_of_its_own() -> None:
     writer = example()
-    writer.write([state(Kind.TOPIC_DELETED, topic=2), state(Kind.TOPIC_DELETED, topic=3)])
+    writer.write([state_part(PartKind.TOPIC_DELETED, topic=2), state_part(PartKind.TOPIC_DELETED, topic=3)])
     sources = sealed(writer.journal)
     clean(writer.journal, sources[:2])
     clean(writer.journal, sealed(writer.journal)[:2])
@@ -211,7 +218,7 @@ def test_a_cleaned_segment_can_be_cleaned_again_under_a_name_of_its_own() -> Non
 
 
 def test_a_step_reads_and_writes_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleaner, "STEP", 1000)
+    monkeypatch.setattr(cleaning_job, "STEP_BYTES", 1000)
     writer = example(300)
     job = writer.journal.clean(sealed(writer.journal), writer.journal.living())
     moved = steps = 0
@@ -236,14 +243,14 @@ def test_damage_ends_a_job_and_nothing_that_is_lost_goes_unsaid(bit: int) -> Non
     assert not job.done
     assert not [name for name in writer.storage.names() if "-" in name]
     after = by_topic(writer.journal.history, 1)
-    lost = [offset for one in after if isinstance(one, Lost) for offset in range(one.first, one.end)]
-    assert [one for one in before if one.offset not in lost] == [one for one in after if not isinstance(one, Lost)]  # type: ignore[union-attr]
+    lost = [offset for one in after if isinstance(one, LostRange) for offset in range(one.first, one.end)]
+    assert [one for one in before if one.offset not in lost] == [one for one in after if not isinstance(one, LostRange)]  # type: ignore[union-attr]
 
 
 def test_a_part_of_a_later_version_ends_a_job() -> None:
     writer = example()
     writer.journal.ledger._apply_state[77] = lambda part: None  # as that version would
-    writer.write([state(77)])  # type: ignore[arg-type]
+    writer.write([state_part(77)])  # type: ignore[arg-type]
     for number in range(40):
         writer.publish(1, b"%d" % number * 20)
     with pytest.raises(FormatUnknown, match="kind 77"):
@@ -260,7 +267,7 @@ def test_whatever_call_fails_the_journal_stays_as_it_was(kinds: tuple[str, ...],
         failing = Failing(call, kinds, error)
         operation, name = whole.storage.trace[whole.before + call - 1]
         # What cannot be removed is tried again; while it cannot be read what archives hold, nothing goes.
-        goes_on = operation == "remove" or name == archived.NAME
+        goes_on = operation == "remove" or name == archive_holds.NAME
         with nullcontext() if goes_on else pytest.raises(OSError, match=r"Input/output|No space"):
             failing.run()
         failing.check()
@@ -332,13 +339,15 @@ def test_compressed_batches_are_read_and_written_as_such() -> None:
         body = pack([b"%d" % number * 100] * 3, compression="zstd")
         end = ledger.topics[1].end
         part = staged_part(1, 0, body, writer.now + 1)
-        part.kind, part.base, part.last, part.sequence = Kind.BATCH, end, end + 2, ledger.sequence
+        part.kind, part.base, part.last, part.sequence = PartKind.BATCH, end, end + 2, ledger.sequence
         writer.write([part])
     before = by_topic(writer.journal.history, 1)
     clean(writer.journal)
     assert by_topic(writer.journal.history, 1) == before
     found = [part for entry in entries_of(sealed(writer.journal)[0]) for part in entry.parts]
-    compressions = {unpack(merged.batch_of(part.body)).header.compression for part in found if part.kind == Kind.MERGED}
+    compressions = {
+        unpack(merged_batch.batch_of(part.body)).header.compression for part in found if part.kind == PartKind.MERGED
+    }
     assert compressions == {"zstd"}
     assert len(found) < 10
 
@@ -363,7 +372,7 @@ def with_a_stage(batches: int = 40, size: int = 300) -> Writer:
     return writer
 
 
-def with_its_commit(writer: Writer) -> Source:
+def with_its_commit(writer: Writer) -> SegmentReader:
     (source,) = [one for one in sealed(writer.journal) if committed_in(writer.journal, [one])]
     return source
 
@@ -383,16 +392,16 @@ def test_a_stage_is_put_where_its_commit_was_and_reads_the_same(
     topics = [by_topic(journal.history, topic) for topic in (1, 2, 3)]
     if cleaned:
         clean(journal)
-    monkeypatch.setattr(cleaner, "BLOCK", block)
+    monkeypatch.setattr(cleaning_job, "BLOCK_BYTES", block)
     job = clean(journal, [with_its_commit(writer)], placing=[1])
     assert job.placed == {1}
     assert not journal.ledger.committed
     assert by_sequence(journal.history, {1, 2, 3}) == before
     assert [by_topic(journal.history, topic) for topic in (1, 2, 3)] == topics
-    assert Kind.STAGE_COMMIT not in kinds_in(writer)
+    assert PartKind.STAGE_COMMIT not in kinds_in(writer)
     journal.retain(writer.now)
     clean(journal)
-    assert Kind.STAGED not in kinds_in(writer)
+    assert PartKind.STAGED not in kinds_in(writer)
     assert by_sequence(journal.history, {1, 2, 3}) == before
     for kill in (True, False):
         if kill:
@@ -412,7 +421,7 @@ def test_only_what_lives_of_a_stage_is_put_into_its_topic(cleaned: bool) -> None
         clean(journal)
     base = next(iter(journal.ledger.committed.values())).base
     writer.write([trim_part(1, base + 31, 0)])
-    taken = OffsetSet(range(base + 40, base + 50))
+    taken = OffsetBitmap(range(base + 40, base + 50))
     expected = [one for one in by_topic(journal.history, 1, base + 31) if one.offset not in taken]  # type: ignore[union-attr]
     job = clean(journal, [with_its_commit(writer)], {1: taken}, [1])
     assert job.taken == {1: 10}
@@ -431,7 +440,7 @@ def test_a_commit_that_stays_says_which_offsets_were_left_alone() -> None:
 def test_a_large_stage_takes_as_many_segments_as_it_needs_all_of_names_of_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cleaner, "BLOCK", 1000)
+    monkeypatch.setattr(cleaning_job, "BLOCK_BYTES", 1000)
     writer = with_a_stage(80)
     before, source = by_sequence(writer.journal.history, {1, 2, 3}), with_its_commit(writer)
     job = clean(writer.journal, [source], placing=[1])

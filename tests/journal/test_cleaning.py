@@ -6,15 +6,21 @@ from typing import Any
 
 import pytest
 
-from runnel.core.packing import pack
-from runnel.journal import cleaning
-from runnel.journal.cleaning import Share, Shares, choose, placing, share_of
-from runnel.journal.entry import Kind, state
+from runnel.core.batch_format import pack
+from runnel.journal.clean import planning
+from runnel.journal.clean.planning import LiveShare, LiveShares, choose_segments, live_share_of, stages_to_place
+from runnel.journal.format.entry import PartKind, state_part
+from runnel.journal.format.ledger import (
+    StageState,
+    progress_part,
+    stage_commit_part,
+    stage_part,
+    staged_part,
+    trim_part,
+)
+from runnel.journal.format.segment import SegmentInfo
 from runnel.journal.options import JournalOptions
-from runnel.journal.parts import progress_part, stage_commit_part, stage_part, staged_part, trim_part
-from runnel.journal.segment import SegmentInfo
-from runnel.journal.source import Source
-from runnel.journal.stage_state import StageState
+from runnel.journal.read.segment_reader import SegmentReader
 from runnel.journal.storage import Storage
 from runnel.testing import MemoryStorage
 from tests.journal.cleaning_rig import World, clean, sealed
@@ -23,15 +29,15 @@ from tests.journal.rig import Writer, flip
 FULL = 64_000
 
 
-def shares(*sizes: tuple[int, int] | None) -> list[Share | None]:
+def shares(*sizes: tuple[int, int] | None) -> list[LiveShare | None]:
     """Segments of (total, live) bytes."""
     storage = MemoryStorage()
-    sources = [Source(storage, SegmentInfo(number, number)) for number in range(len(sizes))]
-    return [None if one is None else Share(source, *one) for source, one in zip(sources, sizes, strict=True)]
+    sources = [SegmentReader(storage, SegmentInfo(number, number)) for number in range(len(sizes))]
+    return [None if one is None else LiveShare(source, *one) for source, one in zip(sources, sizes, strict=True)]
 
 
 def chosen(*sizes: tuple[int, int] | None, bound: float = 0.5, room: int | None = None) -> list[int]:
-    return [source.info.number for source in choose(shares(*sizes), FULL, bound, room)]
+    return [source.info.number for source in choose_segments(shares(*sizes), FULL, bound, room)]
 
 
 # -- what is dead -----------------------------------------------------------------------------------------------
@@ -47,7 +53,7 @@ def example() -> Writer:
 
 
 def dead_share(writer: Writer, at: int = 1) -> float:
-    found = share_of(sealed(writer.journal)[at], writer.journal.living())
+    found = live_share_of(sealed(writer.journal)[at], writer.journal.living())
     return found.dead / found.total
 
 
@@ -57,7 +63,7 @@ def test_a_segment_in_which_all_is_wanted_is_hardly_dead() -> None:
 
 def test_half_of_a_segment_is_dead_when_one_of_two_topics_is_gone() -> None:
     writer = example()
-    writer.write([state(Kind.TOPIC_DELETED, topic=1)])
+    writer.write([state_part(PartKind.TOPIC_DELETED, topic=1)])
     assert 0.45 < dead_share(writer) < 0.6
 
 
@@ -79,7 +85,7 @@ def test_state_is_dead_as_soon_as_its_segment_is_sealed() -> None:
 
 def test_a_segment_that_was_just_cleaned_is_not_worth_it_again() -> None:
     writer = example()
-    writer.write([state(Kind.TOPIC_DELETED, topic=1), trim_part(2, 7, 0)])
+    writer.write([state_part(PartKind.TOPIC_DELETED, topic=1), trim_part(2, 7, 0)])
     clean(writer.journal)
     assert dead_share(writer, 0) < 0.1
 
@@ -157,7 +163,7 @@ def test_all_writing_together_stays_below_two_and_a_half_times_what_was_publishe
                     segment[at] = False
         while True:
             now = shares(*[(len(one) * 1000, sum(one) * 1000) for one in segments])
-            picked = [source.info.number for source in choose(now, FULL)]
+            picked = [source.info.number for source in choose_segments(now, FULL)]
             if not picked:
                 break
             alive = [True for number in picked for lives in segments[number] if lives]
@@ -171,7 +177,7 @@ def test_all_writing_together_stays_below_two_and_a_half_times_what_was_publishe
 # -- looking ----------------------------------------------------------------------------------------------------
 
 
-def look(found: Shares, writer: Writer) -> int:
+def look(found: LiveShares, writer: Writer) -> int:
     """Look once; how many segments were looked into."""
     return len(list(found.look(writer.journal.history.sources, writer.journal.living())))
 
@@ -179,19 +185,19 @@ def look(found: Shares, writer: Writer) -> int:
 def test_a_segment_is_looked_into_again_only_when_something_in_it_died(monkeypatch: pytest.MonkeyPatch) -> None:
     writer = example()
     writer.topic("c")
-    found = Shares()
+    found = LiveShares()
     assert look(found, writer) == len(sealed(writer.journal))
     assert look(found, writer) == 0
-    writer.write([state(Kind.TOPIC_DELETED, topic=3)])
+    writer.write([state_part(PartKind.TOPIC_DELETED, topic=3)])
     assert look(found, writer) == 0
     before = found.live
     writer.write([trim_part(1, 5, 0)])
     assert look(found, writer) == len(sealed(writer.journal))
     assert found.live < before <= found.total
-    monkeypatch.setattr(cleaning, "FEW", 0)
+    monkeypatch.setattr(planning, "FEW", 0)
     writer.write([trim_part(1, 6, 0)])
     assert look(found, writer) == len(sealed(writer.journal))
-    fresh = Shares()
+    fresh = LiveShares()
     look(fresh, writer)
     assert fresh.now == found.now
 
@@ -199,7 +205,7 @@ def test_a_segment_is_looked_into_again_only_when_something_in_it_died(monkeypat
 def test_what_is_written_refused_or_hard_to_read_is_not_touched() -> None:
     writer = example()
     sources = sealed(writer.journal)
-    found = Shares()
+    found = LiveShares()
     found.refuse(sources[:1])
     flip(writer.storage, sources[1].info.index_name, 20)  # it is made again from the segment
     flip(writer.storage, sources[2].info.index_name, 20)
@@ -213,7 +219,7 @@ def test_what_is_written_refused_or_hard_to_read_is_not_touched() -> None:
 def test_one_that_could_not_be_read_is_tried_again_later_and_does_not_stop_the_others() -> None:
     writer = example()
     sources = sealed(writer.journal)
-    found = Shares()
+    found = LiveShares()
     found.refuse(sources[:1], until=100)
     flip(writer.storage, sources[1].info.index_name, 20)
     sources[1]._index = None
@@ -224,10 +230,10 @@ def test_one_that_could_not_be_read_is_tried_again_later_and_does_not_stop_the_o
     assert [share is None for share in found.now[:3]] == [True, True, False]
     assert isinstance(found.error, OSError)
     flaky.works = True
-    list(found.look(sources, living, 99 + cleaning.WAIT - 1))
+    list(found.look(sources, living, 99 + planning.RETRY_AFTER - 1))
     assert [share is None for share in found.now[:3]] == [False, True, False]
     assert found.error is None
-    list(found.look(sources, living, 99 + cleaning.WAIT))
+    list(found.look(sources, living, 99 + planning.RETRY_AFTER))
     assert None not in found.now
 
 
@@ -246,17 +252,17 @@ class Flaky:
 # -- coming to an end -------------------------------------------------------------------------------------------
 
 
-def settle(writer: Writer, found: Shares, bound: float) -> list[list[int]]:
+def settle(writer: Writer, found: LiveShares, bound: float) -> list[list[int]]:
     """Clean as long as it is worth it; the generations of what each job read."""
     jobs: list[list[int]] = []
     while True:
         look(found, writer)
-        picked = choose(found.now, writer.journal.options.segment_bytes, bound)
+        picked = choose_segments(found.now, writer.journal.options.segment_bytes, bound)
         if not picked:
             return jobs
         jobs.append([source.info.generation for source in picked])
         assert len(jobs) < 30, "it cleans for ever"
-        living, stages = writer.journal.living(), placing(found.now, picked, bound)
+        living, stages = writer.journal.living(), stages_to_place(found.now, picked, bound)
         found.made(clean(writer.journal, picked, placing=stages).made, living)
 
 
@@ -271,15 +277,15 @@ def test_names_and_headers_of_a_cleaned_segment_are_not_dead(bound: float, lengt
     for _ in range(8):
         writer.publish(junk, bytes(1 << 14))
     writer.write([trim_part(junk, writer.journal.ledger.topics[junk].end, 0)])
-    found = Shares()
+    found = LiveShares()
     jobs = settle(writer, found, bound)
     assert jobs
     assert all(not any(job) for job in jobs), "nothing that was cleaned is worth it again"
-    fresh = Shares()  # nor is it after a restart
+    fresh = LiveShares()  # nor is it after a restart
     look(fresh, writer)
-    assert choose(fresh.now, 1 << 16, bound) == []
+    assert choose_segments(fresh.now, 1 << 16, bound) == []
     for topic in topics[:100]:  # and when most has died, it is
-        writer.write([state(Kind.TOPIC_DELETED, topic=topic)])
+        writer.write([state_part(PartKind.TOPIC_DELETED, topic=topic)])
     look(found, writer)
     assert found.live < found.total / 2
 
@@ -287,7 +293,7 @@ def test_names_and_headers_of_a_cleaned_segment_are_not_dead(bound: float, lengt
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("bound", [0.1, 0.5])
 def test_nothing_is_cleaned_twice_in_a_row_unless_something_died(seed: int, bound: float) -> None:
-    world, found = World(seed), Shares()
+    world, found = World(seed), LiveShares()
     for _ in range(4):
         world.work(150)
         jobs = settle(world.writer, found, bound)
@@ -317,7 +323,7 @@ def with_a_stage(records: int = 1000, beside: int = 0) -> tuple[Writer, int]:
 @pytest.mark.parametrize("bound", [0.1, 0.5])
 def test_a_stage_that_is_dead_enough_goes_into_its_topic_once(bound: float) -> None:
     writer, topic = with_a_stage()
-    found = Shares()
+    found = LiveShares()
     assert settle(writer, found, bound) == []
     writer.write([trim_part(topic, 900, 0)])
     assert settle(writer, found, bound)
@@ -325,29 +331,29 @@ def test_a_stage_that_is_dead_enough_goes_into_its_topic_once(bound: float) -> N
     ranges = [one for source in sealed(writer.journal) if (one := source.index.range_of(topic)) is not None]
     assert [(one.first, one.end, one.records) for one in ranges] == [(900, 1000, 100)]
     assert settle(writer, found, bound) == []
-    assert settle(writer, Shares(), bound) == []  # nor is it after a restart
+    assert settle(writer, LiveShares(), bound) == []  # nor is it after a restart
 
 
 def test_a_stage_is_left_where_it_lies_while_most_of_it_lives() -> None:
     writer, topic = with_a_stage()
     writer.write([trim_part(topic, 200, 0)])
-    assert settle(writer, Shares(), 0.5) == []
+    assert settle(writer, LiveShares(), 0.5) == []
     assert list(writer.journal.ledger.committed) == [1]
 
 
 def test_a_dead_stage_waits_while_much_lives_beside_its_commit() -> None:
     writer, topic = with_a_stage(records=100, beside=10_000)
     writer.write([trim_part(topic, 60, 0)])
-    assert settle(writer, Shares(), 0.5) == []
+    assert settle(writer, LiveShares(), 0.5) == []
     writer.write([trim_part(topic, 106, 0)])  # and now most of that is dead as well
-    assert settle(writer, Shares(), 0.5)
+    assert settle(writer, LiveShares(), 0.5)
     assert not writer.journal.ledger.committed
 
 
 def test_what_is_dead_of_a_stage_is_not_live() -> None:
     writer, topic = with_a_stage()
     writer.write([trim_part(topic, 500, 0)])
-    found = Shares()
+    found = LiveShares()
     look(found, writer)
     there = [share for share in found.now if share is not None]
     (stage,) = [one for share in there for one in share.stages]
@@ -358,10 +364,10 @@ def test_what_is_dead_of_a_stage_is_not_live() -> None:
 def test_a_stage_that_cannot_be_read_is_no_reason_to_clean() -> None:
     writer, topic = with_a_stage()
     writer.write([trim_part(topic, 900, 0)])
-    found = Shares()
+    found = LiveShares()
     look(found, writer)
-    assert choose(found.now, 1 << 14, 0.5)
+    assert choose_segments(found.now, 1 << 14, 0.5)
     found.refuse_stage(1)
     look(found, writer)
-    assert choose(found.now, 1 << 14, 0.5) == []
-    assert placing(found.now, sealed(writer.journal), 0.5) == frozenset()
+    assert choose_segments(found.now, 1 << 14, 0.5) == []
+    assert stages_to_place(found.now, sealed(writer.journal), 0.5) == frozenset()

@@ -7,19 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runnel.core.packing import pack
+from runnel.core.batch_format import pack
 from runnel.core.record import Meta
-from runnel.journal import key_note
-from runnel.journal.cleaner import Job
-from runnel.journal.cleaning import WAIT, Shares, choose, share_of
-from runnel.journal.compaction import Compaction
-from runnel.journal.draft import Draft
-from runnel.journal.entry import Kind, Part, state
-from runnel.journal.gone import Reason
-from runnel.journal.key_pass import KeyPass
+from runnel.journal.clean import key_compaction
+from runnel.journal.clean.cleaning_job import CleaningJob
+from runnel.journal.clean.key_compaction import Compaction, KeyPass
+from runnel.journal.clean.planning import RETRY_AFTER, LiveShares, choose_segments, live_share_of
+from runnel.journal.format.entry import Draft, Part, PartKind, state_part
+from runnel.journal.format.ledger import StageState, stage_commit_part, stage_part, staged_part, trim_part
+from runnel.journal.format.removed_offsets import RemovalReason
 from runnel.journal.options import JournalOptions
-from runnel.journal.parts import stage_commit_part, stage_part, staged_part, trim_part
-from runnel.journal.stage_state import StageState
 from tests.journal.cleaning_rig import Seen, by_topic, clean, committed_in, finished, sealed
 from tests.journal.rig import SMALL, Writer, flip
 
@@ -45,7 +42,7 @@ class Keyed:
         metas = [None if key is None else Meta(key) for key, _ in records]
         body = pack([value for _, value in records], metas, compression=compression)
         crc, last = int.from_bytes(body[:4], "little"), base + len(records) - 1
-        self.writer.write([Part(Kind.BATCH, body, crc, self.topic, base, last, ledger.sequence, time)])
+        self.writer.write([Part(PartKind.BATCH, body, crc, self.topic, base, last, ledger.sequence, time)])
         self.published += [(base + at, key, value) for at, (key, value) in enumerate(records)]
 
     def stage(self, *batches: Sequence[tuple[bytes | None, bytes]]) -> None:
@@ -123,10 +120,10 @@ class Keyed:
                     self.writer.write([part])
                 self.under_way = None
 
-    def note(self, job: Job | None = None) -> None:
+    def note(self, job: CleaningJob | None = None) -> None:
         """Note what is known."""
         journal = self.writer.journal
-        key_note.save(journal.storage, self.compaction.note(journal.manifest.journal, job, self.under_way))
+        key_compaction.save_state(journal.storage, self.compaction.note(journal.manifest.journal, job, self.under_way))
 
     def restart(self, *, kill: bool = False) -> None:
         """Another life, that knows what was noted."""
@@ -137,7 +134,7 @@ class Keyed:
             self.writer.reopen()
         journal = self.writer.journal
         self.compaction = Compaction(journal.history, AGE / 1e6, self.max_keys)
-        note = key_note.load(journal.storage, journal.manifest.journal)
+        note = key_compaction.load_state(journal.storage, journal.manifest.journal)
         if note is not None:
             list(self.compaction.recall(note, journal.living()))
         self.under_way = self.compaction.under_way
@@ -183,7 +180,7 @@ def test_why_records_are_gone_is_written_and_how_far_it_came() -> None:
     keyed.seal()
     keyed.clean()
     topic = keyed.writer.journal.ledger.topics[keyed.topic]
-    assert [(one.first, one.end, one.reason) for one in topic.gone] == [(0, 3, Reason.COMPACTED)]
+    assert [(one.first, one.end, one.reason) for one in topic.gone] == [(0, 3, RemovalReason.COMPACTED)]
     assert topic.compacted == 3
     keyed.restart()
     assert keyed.compacted == 3
@@ -474,7 +471,7 @@ def test_a_topic_that_cannot_be_read_is_left_alone_for_a_while() -> None:
     assert broken is not None
     keyed.compaction.failed(broken, keyed.writer.now)
     assert keyed.due() is None
-    keyed.later(WAIT - 1)
+    keyed.later(RETRY_AFTER - 1)
     assert keyed.due() is None
     keyed.later(1)
     keyed.clean()
@@ -528,7 +525,7 @@ def test_a_topic_that_was_deleted_meanwhile_is_forgotten() -> None:
     assert found is not None
     while not found.done:
         found.step()
-    keyed.writer.write([state(Kind.TOPIC_DELETED, topic=keyed.topic)])
+    keyed.writer.write([state_part(PartKind.TOPIC_DELETED, topic=keyed.topic)])
     assert keyed.due() is None
     assert keyed.compaction.over(found, 1) is None
     assert keyed.compaction.taken({}) == {}
@@ -622,7 +619,7 @@ def test_what_was_trimmed_or_deleted_meanwhile_is_not_recalled() -> None:
     keyed.restart()
     assert keyed.compaction.taken({}) == {}
     keyed.note()
-    keyed.writer.write([state(Kind.TOPIC_DELETED, topic=keyed.topic)])
+    keyed.writer.write([state_part(PartKind.TOPIC_DELETED, topic=keyed.topic)])
     keyed.restart()
     assert repr(keyed.compaction) == "<Compaction of 0 topics>"
 
@@ -696,7 +693,7 @@ def wide(segment_bytes: int = 1 << 16) -> Keyed:
     return Keyed(options=JournalOptions(segment_bytes=segment_bytes, min_free=0))
 
 
-def settled(keyed: Keyed, found: Shares, holds: Mapping[int, int] | None = None) -> int:
+def settled(keyed: Keyed, found: LiveShares, holds: Mapping[int, int] | None = None) -> int:
     """Look and clean for as long as it is worth it; how many jobs that were."""
     journal, jobs = keyed.writer.journal, 0
     while True:
@@ -704,7 +701,7 @@ def settled(keyed: Keyed, found: Shares, holds: Mapping[int, int] | None = None)
         living = journal.living()
         living.taken = keyed.compaction.taken(holds or {})
         list(found.look(journal.history.sources, living))
-        if not (picked := choose(found.now, journal.options.segment_bytes)):
+        if not (picked := choose_segments(found.now, journal.options.segment_bytes)):
             return jobs
         job = clean(journal, picked, living.taken)
         found.made(job.made, living)
@@ -742,7 +739,7 @@ def dead_share(keyed: Keyed) -> float:
 @pytest.mark.parametrize("together", [True, False])
 def test_large_values_that_small_ones_replaced_are_cleaned_away(together: bool) -> None:
     """By number, a third of the records is dead: less than the bound."""
-    keyed, found = wide(), Shares()
+    keyed, found = wide(), LiveShares()
     publish_each(keyed, 3000, 6, together=together)
     assert settled(keyed, found) > 0
     left = keyed.left()
@@ -754,7 +751,7 @@ def test_large_values_that_small_ones_replaced_are_cleaned_away(together: bool) 
 @pytest.mark.parametrize("together", [True, False])
 def test_small_values_that_large_ones_replaced_are_not_worth_it(together: bool) -> None:
     """By number, more than half of the records is dead."""
-    keyed, found = wide(), Shares()
+    keyed, found = wide(), LiveShares()
     publish_each(keyed, 1, 2, 3, 3000, together=together)
     assert settled(keyed, found) == 0
     assert keyed.left() == keyed.published
@@ -788,7 +785,7 @@ def test_what_supersedes_records_that_were_looked_at_before_has_their_bytes() ->
 
 
 def test_what_is_held_gives_no_bytes_back() -> None:
-    keyed, found = wide(), Shares()
+    keyed, found = wide(), LiveShares()
     publish_each(keyed, 3000, 6, together=False)
     keyed.passes()
     assert settled(keyed, found, {keyed.topic: 0}) == 0
@@ -805,7 +802,7 @@ SIZES = st.lists(st.tuples(KEYS, st.sampled_from([0, 1, 30, 900])), min_size=1, 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(SIZES | st.just("settle"), min_size=4, max_size=50), st.sampled_from([None, "zstd"]))
 def test_never_more_is_dead_than_there_is_and_what_was_cleaned_is_clean(steps: list[object], how: str | None) -> None:
-    keyed, shares = wide(4096), Shares()
+    keyed, shares = wide(4096), LiveShares()
     for step in [*steps, "settle"]:
         if isinstance(step, list):
             keyed.publish(*[(key, Random(size).randbytes(size)) for key, size in step], compression=how)
@@ -815,7 +812,7 @@ def test_never_more_is_dead_than_there_is_and_what_was_cleaned_is_clean(steps: l
         living, topic = keyed.writer.journal.living(), keyed.topic
         living.taken = keyed.compaction.taken({})
         sources = sealed(keyed.writer.journal)
-        assert all(0 <= one.dead <= one.total for one in (share_of(source, living) for source in sources))
+        assert all(0 <= one.dead <= one.total for one in (live_share_of(source, living) for source in sources))
         ranges = [one for source in sources if (one := source.index.range_of(topic)) is not None]
         if topic in living.taken:
             assert living.taken[topic].size(0, 1 << 40) <= sum(one.bytes for one in ranges)

@@ -1,6 +1,6 @@
 """Drafts, and how far a write came."""
 
-from runnel.journal.draft import WriteFailed
+from runnel.journal.format.entry import WriteFailed
 
 
 def test_a_failed_write_says_what_is_there_and_what_may_be() -> None:

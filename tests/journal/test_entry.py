@@ -6,28 +6,28 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from runnel.core.batch_format import pack
 from runnel.core.checksum import crc_extended, crc_of
-from runnel.core.journal_errors import FormatUnknown
-from runnel.core.packing import pack
-from runnel.journal.entry import (
+from runnel.core.errors import FormatUnknown
+from runnel.journal.format.entry import (
     HEADER,
     MAGIC,
     MAX_LENGTH,
     PART,
-    Kind,
     Part,
+    PartKind,
     body_crc,
     encode,
     read_entry,
     read_head,
     size_of,
-    state,
+    state_part,
 )
 from tests.journal.rig import batch
 
 U64 = st.integers(0, 2**64 - 1)
 U32 = st.integers(0, 2**32 - 1)
-STATE_KINDS = st.sampled_from([kind for kind in range(2, 256) if kind != Kind.BATCH])
+STATE_KINDS = st.sampled_from([kind for kind in range(2, 256) if kind != PartKind.BATCH])
 
 
 @st.composite
@@ -40,7 +40,7 @@ def state_parts(draw: st.DrawFn) -> Part:
 def batch_parts(draw: st.DrawFn) -> Part:
     body = pack(draw(st.lists(st.binary(max_size=20), min_size=1, max_size=4)))
     crc = int.from_bytes(body[:4], "little")
-    return Part(Kind.BATCH, body, crc, draw(U32), draw(U64), draw(U64), draw(U64), draw(U64))
+    return Part(PartKind.BATCH, body, crc, draw(U32), draw(U64), draw(U64), draw(U64), draw(U64))
 
 
 PARTS = st.lists(state_parts() | batch_parts(), max_size=5)
@@ -88,7 +88,11 @@ def test_an_entry_moved_to_another_place_or_segment_never_passes(
     assert read_head(data, 0, other_id, other_position) is None
 
 
-EXAMPLE = [batch(3, 10, 100, 5, [b"one", b"two"]), state(Kind.CURSOR, b"\x94somewhere"), state(Kind.TOPIC_DELETED)]
+EXAMPLE = [
+    batch(3, 10, 100, 5, [b"one", b"two"]),
+    state_part(PartKind.CURSOR, b"\x94somewhere"),
+    state_part(PartKind.TOPIC_DELETED),
+]
 EXAMPLE_BYTES = joined(EXAMPLE, 7, 64)
 
 
@@ -133,7 +137,7 @@ def test_a_table_longer_than_its_entry_is_not_believed() -> None:
 
 
 def test_bodies_that_do_not_fill_their_entry_are_not_believed() -> None:
-    table = PART.pack(Kind.CURSOR, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    table = PART.pack(PartKind.CURSOR, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     covered = HEADER.pack(MAGIC, 0, HEADER.size + PART.size + 5, 1, 0, 0)[8:] + table
     data = MAGIC + encode_crc(covered) + covered + b"stray"
     assert read_head(data, 0, 7, 64) is not None
@@ -142,7 +146,7 @@ def test_bodies_that_do_not_fill_their_entry_are_not_believed() -> None:
 
 @pytest.mark.parametrize(("flags", "reserved"), [(1, 0), (0x80, 0), (0, 1), (0, 0x8000)])
 def test_reserved_bits_of_a_later_version_are_refused_not_taken_for_damage(flags: int, reserved: int) -> None:
-    table = PART.pack(Kind.CURSOR, flags, reserved, 0, 0, 0, 0, 0, 0, 0)
+    table = PART.pack(PartKind.CURSOR, flags, reserved, 0, 0, 0, 0, 0, 0, 0)
     covered = HEADER.pack(MAGIC, 0, HEADER.size + PART.size, 1, 0, 0)[8:] + table
     with pytest.raises(FormatUnknown, match="flags"):
         read_entry(MAGIC + encode_crc(covered) + covered, 0, 7, 64)
@@ -161,16 +165,16 @@ def test_the_crc_is_seeded_with_segment_id_and_position() -> None:
 
 def test_a_batch_brings_its_own_crc_into_the_table() -> None:
     body = pack([b"one"])
-    assert body_crc(Kind.BATCH, body) == int.from_bytes(body[:4], "little") == crc_of(body[4:])
+    assert body_crc(PartKind.BATCH, body) == int.from_bytes(body[:4], "little") == crc_of(body[4:])
 
 
 @pytest.mark.parametrize("body", [b"", b"abc", b"abcd" + b"not the crc of this"])
 def test_a_batch_whose_own_crc_is_wrong_has_none_that_fits(body: bytes) -> None:
-    assert body_crc(Kind.BATCH, body) not in (int.from_bytes(body[:4], "little"), crc_of(body[4:]))
+    assert body_crc(PartKind.BATCH, body) not in (int.from_bytes(body[:4], "little"), crc_of(body[4:]))
 
 
 def test_the_crc_of_state_covers_all_of_it() -> None:
-    assert body_crc(Kind.CURSOR, b"abcdefgh") == crc_of(b"abcdefgh") == state(Kind.CURSOR, b"abcdefgh").crc
+    assert body_crc(PartKind.CURSOR, b"abcdefgh") == crc_of(b"abcdefgh") == state_part(PartKind.CURSOR, b"abcdefgh").crc
 
 
 def test_a_part_counts_the_offsets_it_takes_up() -> None:
@@ -178,7 +182,7 @@ def test_a_part_counts_the_offsets_it_takes_up() -> None:
 
 
 def test_the_numbers_on_disk_are_these() -> None:
-    assert {kind.name: kind.value for kind in Kind} == {
+    assert {kind.name: kind.value for kind in PartKind} == {
         "BATCH": 1,
         "TOPIC": 2,
         "TOPIC_DELETED": 3,

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from runnel.core.journal_errors import FolderInUse, FolderUnusable
-from runnel.journal import folder
-from runnel.journal.folder import FolderLock, Owner, ReadersLease, file_system, said_owner
+from runnel.core.errors import FolderInUse, FolderUnusable
+from runnel.journal import folder_lock
+from runnel.journal.folder_lock import FolderLock, FolderOwner, ReadersLease, file_system, recorded_owner
 from tests.patience import PATIENCE
 
 
@@ -48,7 +48,7 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 TAKE = """
 import sys
 from pathlib import Path
-from runnel.journal.folder import FolderLock, FolderInUse
+from runnel.journal.folder_lock import FolderLock, FolderInUse
 try:
     FolderLock(Path(sys.argv[1])).take()
 except FolderInUse as error:
@@ -115,7 +115,7 @@ def test_an_owner_that_does_not_say_who_it_is_is_told_as_that(owner: FolderLock)
 FORK = """
 import os, sys
 from pathlib import Path
-from runnel.journal.folder import FolderLock, FolderInUse
+from runnel.journal.folder_lock import FolderLock, FolderInUse
 lock = FolderLock(Path(sys.argv[1]))
 lock.take()
 child = os.fork()
@@ -158,7 +158,7 @@ def test_a_reader_keeps_files_from_being_removed_while_it_looks(owner: FolderLoc
 LEASE = """
 import sys
 from pathlib import Path
-from runnel.journal.folder import ReadersLease
+from runnel.journal.folder_lock import ReadersLease
 lease = ReadersLease(Path(sys.argv[1]))
 print("looking", flush=True)
 sys.stdin.readline()
@@ -204,7 +204,7 @@ def test_other_systems_do_not_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 def test_a_network_file_system_is_warned_about(
     kind: str, warned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(folder, "file_system", lambda _: kind)
+    monkeypatch.setattr(folder_lock, "file_system", lambda _: kind)
     lock = FolderLock(tmp_path)
     with caplog.at_level(logging.WARNING, "runnel"):
         lock.take()
@@ -213,18 +213,18 @@ def test_a_network_file_system_is_warned_about(
 
 
 def test_an_owner_that_shares_says_so(tmp_path: Path) -> None:
-    assert said_owner(tmp_path) == Owner(None)
+    assert recorded_owner(tmp_path) == FolderOwner(None)
     for shares in (True, False):
         lock = FolderLock(tmp_path, shares=shares)
         lock.take()
         lock.take()  # it has it
-        assert said_owner(tmp_path) == Owner(os.getpid(), shares)
+        assert recorded_owner(tmp_path) == FolderOwner(os.getpid(), shares)
         with pytest.raises(FolderInUse) as raised:
             FolderLock(tmp_path, tries=0).take()
         assert raised.value.pid == os.getpid()
         lock.release()
     (tmp_path / "LOCK").write_text("nonsense")
-    assert said_owner(tmp_path) == Owner(None)
+    assert recorded_owner(tmp_path) == FolderOwner(None)
 
 
 def test_one_that_tries_once_does_not_wait(owner: FolderLock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from runnel.journal.found import Found, Staged, offset_at, run_at_time, runs_of
-from runnel.journal.merged import Run
+from runnel.journal.format.merged_batch import RecordRun
+from runnel.journal.read.segment_reader import FoundBatch, StageCommit, offset_at, run_at_time, runs_of_item
 
-RUNS = [Run(5, 50, 1, 2), Run(9, 60, 3, 1), Run(10, 70, 3, 4)]
-MERGED = Found(1, 5, 13, 50, 1, b"", RUNS)
+RUNS = [RecordRun(5, 50, 1, 2), RecordRun(9, 60, 3, 1), RecordRun(10, 70, 3, 4)]
+MERGED = FoundBatch(1, 5, 13, 50, 1, b"", RUNS)
 
 
-@pytest.mark.parametrize("item", [Found(1, 5, 8, 50, 7, b""), Staged(1, 5, 8, 50, 7, 2, (3, 1))])
-def test_all_but_merged_batches_are_one_run(item: Found | Staged) -> None:
-    assert runs_of(item) == (Run(5, 50, 7, 4),)
+@pytest.mark.parametrize("item", [FoundBatch(1, 5, 8, 50, 7, b""), StageCommit(1, 5, 8, 50, 7, 2, (3, 1))])
+def test_all_but_merged_batches_are_one_run(item: FoundBatch | StageCommit) -> None:
+    assert runs_of_item(item) == (RecordRun(5, 50, 7, 4),)
     assert [offset_at(item, sequence) for sequence in (0, 50, 53, 54)] == [5, 5, 8, None]
-    assert run_at_time(item, 7) == Run(5, 50, 7, 4)
+    assert run_at_time(item, 7) == RecordRun(5, 50, 7, 4)
     assert run_at_time(item, 8) is None
 
 
 def test_a_merged_batch_has_the_runs_that_it_says() -> None:
-    assert runs_of(MERGED) == RUNS
+    assert runs_of_item(MERGED) == RUNS
     wanted = {0: 5, 51: 6, 52: 9, 60: 9, 61: 10, 72: 12, 73: 13, 74: None}
     assert {sequence: offset_at(MERGED, sequence) for sequence in wanted} == wanted
     assert [run_at_time(MERGED, time) for time in (0, 1, 2, 3, 4)] == [RUNS[0], RUNS[0], RUNS[1], RUNS[1], None]

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.journal.group_state import Failure, GroupState
+from runnel.journal.format.ledger import DeliveryFailure, GroupState
 
 PLACE = st.integers(0, 25)
 SETTLED = st.lists(st.tuples(PLACE, st.integers(0, 4)).map(lambda pair: (pair[0], sum(pair))), max_size=3)
@@ -26,13 +26,13 @@ class NaiveGroup:
 
     def __init__(self, floor: int) -> None:
         self.settled = set(range(floor))
-        self.failed: dict[int, Failure] = {}
+        self.failed: dict[int, DeliveryFailure] = {}
 
     def progress(self, step: Step) -> None:
         for first, end in step[0]:
             self.settled |= set(range(first, end))
         for place, *failure in step[1]:
-            self.failed[place] = Failure(*failure)  # type: ignore[arg-type]
+            self.failed[place] = DeliveryFailure(*failure)  # type: ignore[arg-type]
         self.failed = {place: failure for place, failure in self.failed.items() if place not in self.settled}
 
     @property
@@ -100,7 +100,7 @@ def test_its_end_is_behind_all_that_it_knows(steps: list[Step], floor: int) -> N
 
 
 def test_an_ack_does_not_look_at_all_that_failed() -> None:
-    class Counted(dict[int, Failure]):
+    class Counted(dict[int, DeliveryFailure]):
         looks = 0
 
         def __iter__(self) -> Iterator[int]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.journal.handles import FILES, HELD, INDEX_BYTES, MAPPED, Handles, Shelf
+from runnel.journal.read.segment_reader import FILES, HELD, INDEX_BYTES, MAPPED, LruLimit, OpenFiles
 
 
 class Thing:
@@ -16,9 +16,9 @@ class Thing:
         self.name = name
 
 
-def shelf(limit: int) -> tuple[Shelf[Thing], list[int]]:
+def shelf(limit: int) -> tuple[LruLimit[Thing], list[int]]:
     told: list[int] = []
-    return Shelf(limit, lambda thing: told.append(thing.name)), told
+    return LruLimit(limit, lambda thing: told.append(thing.name)), told
 
 
 def test_beyond_the_limit_those_that_were_used_longest_ago_let_go() -> None:
@@ -32,7 +32,7 @@ def test_beyond_the_limit_those_that_were_used_longest_ago_let_go() -> None:
         found.put(thing)
     assert told == [1, 2]
     assert [thing in found for thing in things] == [True, False, False, True, True]
-    assert repr(found) == "<Shelf, 3 that weigh 3 of 3>"
+    assert repr(found) == "<LruLimit, 3 that weigh 3 of 3>"
 
 
 def test_one_that_is_put_again_weighs_what_it_weighs_now() -> None:
@@ -108,9 +108,9 @@ def test_a_shelf_is_a_list_in_the_order_of_use(steps: list[tuple[str, int, int]]
 
 def test_a_journal_takes_fewer_handles_than_the_smallest_usual_limit() -> None:
     assert FILES + HELD + INDEX_BYTES // MAPPED < 128
-    handles = Handles()
+    handles = OpenFiles()
     assert (handles.files.limit, handles.indexes.limit, handles.held.limit) == (FILES, INDEX_BYTES, HELD)
-    assert "held: <Shelf, 0 that" in repr(handles)
+    assert "held: <LruLimit, 0 that" in repr(handles)
 
 
 def test_any_other_error_is_that_of_who_opens() -> None:
@@ -121,5 +121,5 @@ def test_any_other_error_is_that_of_who_opens() -> None:
         raise OSError(errno.EIO, "broken")
 
     with pytest.raises(OSError, match="broken"):
-        Handles().enough_for(opening)
+        OpenFiles().enough_for(opening)
     assert tried == [1]

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runnel.journal.draft import Draft
-from runnel.journal.history import Found, History, Lost, Source, Staged, rebuilt
-from runnel.journal.index import IndexFile
-from runnel.journal.ledger import CursorState
-from runnel.journal.parts import cursor_part
-from runnel.journal.segment import START, entries
-from runnel.journal.swap import read_whole
+from runnel.journal.format.atomic_file import read_whole
+from runnel.journal.format.entry import Draft
+from runnel.journal.format.index import IndexFile
+from runnel.journal.format.ledger import CursorState, cursor_part
+from runnel.journal.format.segment import START, entries
+from runnel.journal.read.journal_reader import JournalReader
+from runnel.journal.read.segment_reader import FoundBatch, LostRange, SegmentReader, StageCommit, rebuild_index
 from runnel.testing import MemoryStorage
 from tests.journal.rig import Writer, batch, flip, read_from, read_sequence, read_topic, small_windows
 
@@ -26,7 +26,7 @@ STEPS = st.lists(
     st.one_of(st.lists(BATCH, min_size=1, max_size=3), st.none(), st.sampled_from(["kill", "close"])), max_size=40
 )
 Step = list[tuple[int, int, int]] | str | None
-Item = Found | Staged | Lost
+Item = FoundBatch | StageCommit | LostRange
 
 
 @pytest.fixture(autouse=True)
@@ -85,11 +85,11 @@ def test_a_start_by_time_misses_nothing_that_is_not_older(steps: list[Step]) -> 
     for time in range(writer.now + 3):
         for topic in (1, 2, 3):
             found = read_from(read, {topic}, read.plan_at_time(topic, time), topic)
-            assert [one for one in found if isinstance(one, Found) and one.time >= time] == [
+            assert [one for one in found if isinstance(one, FoundBatch) and one.time >= time] == [
                 one for one in writer.of(topic) if one.time >= time
             ]
         found = read_from(read, {1, 2, 3}, read.plan_sequence_at_time(time), None)
-        assert [one for one in found if isinstance(one, Found) and one.time >= time] == [
+        assert [one for one in found if isinstance(one, FoundBatch) and one.time >= time] == [
             one for one in writer.written if one.time >= time
         ]
 
@@ -126,7 +126,7 @@ def test_a_reader_by_sequence_at_the_end_goes_on_when_more_is_written_even_into_
     for number in range(12):
         writer.publish(1, b"%d" % number * 400)
     assert len(read.sources) > 2
-    found: list[Found | Staged | Lost] = []
+    found: list[FoundBatch | StageCommit | LostRange] = []
     position, place = parsed.position, parsed.place
     while (plan := read.plan_sequence(place, plan, position)) is not None:
         parsed = read.parse(plan, read.fetch(plan), {1}, by_sequence=True)
@@ -198,8 +198,8 @@ def test_a_start_behind_what_is_synced_waits_there_and_misses_nothing() -> None:
         args = (parsed.place, plan, parsed.position)
         following = read.plan_sequence(*args) if topic is None else read.plan(topic, *args)
         found = read_from(read, {1}, following, topic)
-        assert [one for one in found if isinstance(one, Found) and one.time >= 102] == [
-            Found(part.topic, part.base, part.last, part.sequence, part.time, part.body) for part in parts[2:]
+        assert [one for one in found if isinstance(one, FoundBatch) and one.time >= 102] == [
+            FoundBatch(part.topic, part.base, part.last, part.sequence, part.time, part.body) for part in parts[2:]
         ]
 
 
@@ -219,7 +219,9 @@ def spoiled(writer: Writer, damaged: int) -> tuple[list[Item], list[Item]]:
     info = writer.journal.history.sources[1].info
     storage = writer.storage.after_kill()
     flip(storage, info.name, damaged)
-    read = History([Source(storage, source.info) for source in writer.journal.history.sources if source.info.sealed])
+    read = JournalReader(
+        [SegmentReader(storage, source.info) for source in writer.journal.history.sources if source.info.sealed]
+    )
     return read_topic(read, 1), read_sequence(read, {1, 2, 3})
 
 
@@ -227,7 +229,7 @@ def covered(items: list[Item], *, by_sequence: bool) -> list[tuple[int, int, boo
     """The ranges of places, and whether they were read."""
     found = []
     for one in items:
-        if isinstance(one, Lost):
+        if isinstance(one, LostRange):
             found.append((one.first, one.end, False))
         elif by_sequence:
             found.append((one.sequence, one.sequence + one.last - one.base + 1, True))
@@ -248,12 +250,12 @@ def test_whichever_byte_is_damaged_it_is_told_and_everything_else_is_read() -> N
         by_topic, by_sequence = spoiled(writer, damaged)
         for items, expected, by in ((by_topic, writer.of(1), False), (by_sequence, everything, True)):
             expected = [one for one in expected if one.sequence < sealed]
-            assert [one for one in items if isinstance(one, Found)] == [
+            assert [one for one in items if isinstance(one, FoundBatch)] == [
                 one for one in expected if one.sequence not in hit_sequences
             ]
             ranges = covered(items, by_sequence=by)
             assert all(end == first for (_, end, _), (first, _, _) in pairwise(ranges)), ranges
-            lost = [one for one in items if isinstance(one, Lost)]
+            lost = [one for one in items if isinstance(one, LostRange)]
             assert len(lost) == (1 if any(one.sequence in hit_sequences for one in expected) else 0)
             assert all(f"damaged on disk ({info.name} at {hit.position})" == one.reason for one in lost)
 
@@ -263,7 +265,7 @@ def test_a_damaged_last_entry_of_a_segment_is_told_too() -> None:
     info = writer.journal.history.sources[1].info
     *_, last = entries(read_whole(writer.storage, info.name), 64, info, 64)
     _, items = spoiled(writer, last.position)
-    (lost,) = (one for one in items if isinstance(one, Lost))
+    (lost,) = (one for one in items if isinstance(one, LostRange))
     assert (
         (lost.first, lost.end)
         == (last.parts[0].sequence, last.parts[0].sequence + 2)
@@ -277,7 +279,7 @@ def test_a_damaged_last_entry_of_the_open_segment_is_told_too() -> None:
     *_, last = entries(read_whole(writer.storage, source.info.name), 64, source.info, 64)
     flip(writer.storage, source.info.name, last.position)
     for items in (read_topic(writer.journal.history, 1), read_sequence(writer.journal.history, {1})):
-        assert items == [writer.written[0], Lost(2, 4, f"damaged on disk ({source.info.name} at {last.position})")]
+        assert items == [writer.written[0], LostRange(2, 4, f"damaged on disk ({source.info.name} at {last.position})")]
 
 
 # -- indexes ----------------------------------------------------------------------------------------------------
@@ -301,7 +303,7 @@ def test_an_index_that_is_no_good_is_made_again_from_its_segment(how: str) -> No
             storage.remove(info.index_name)
         else:
             flip(storage, info.index_name, 60)
-    read = History([Source(storage, info) for info in infos])
+    read = JournalReader([SegmentReader(storage, info) for info in infos])
     expected = [one for one in writer.of(1) if one.sequence < infos[-1].end_sequence]
     assert read_topic(read, 1) == expected
     assert all(source.damage for source in read.sources)
@@ -311,7 +313,7 @@ def test_an_index_made_again_is_the_one_that_was_there() -> None:
     writer = long_writer()
     for source in writer.journal.history.sources:
         if source.info.sealed:
-            made = rebuilt(writer.storage, source.info)[0].encode(source.info)
+            made = rebuild_index(writer.storage, source.info)[0].encode(source.info)
             assert made == read_whole(writer.storage, source.info.index_name)
 
 
@@ -320,7 +322,7 @@ def test_an_index_made_again_leaves_out_what_is_damaged() -> None:
     info = writer.journal.history.sources[1].info
     whole = list(entries(read_whole(writer.storage, info.name), 64, info, 64))
     flip(writer.storage, info.name, whole[2].position + 10)
-    ranges = dict(rebuilt(writer.storage, info)[0].topics())
+    ranges = dict(rebuild_index(writer.storage, info)[0].topics())
     assert sum(one.records for one in ranges.values()) == 2 * (len(whole) - 1)
 
 
@@ -335,7 +337,7 @@ def test_the_ranges_of_a_topic_are_told_segment_by_segment() -> None:
 def test_a_source_shows_itself_and_closes_twice() -> None:
     writer = ran([])
     source = writer.journal.history.sources[-1]
-    assert repr(source) == f"<Source 000000000001.seg, {source.written} bytes>"
+    assert repr(source) == f"<SegmentReader 000000000001.seg, {source.written} bytes>"
     assert source.file.name == source.info.name
     source.close()
     source.close()
@@ -353,19 +355,19 @@ def test_with_its_index_gone_too_all_that_damage_took_is_still_told() -> None:
         storage.remove(infos[0].index_name)
         file = storage.open(infos[0].name, writable=True)
         file.write(at, [bytes([file.read(at, 1)[0] ^ 1])])
-        history = History([Source(storage, info) for info in infos])
+        history = JournalReader([SegmentReader(storage, info) for info in infos])
         for topic in (1, 2, 3):
             mine = [
                 found for found in writer.written if found.topic == topic and found.base < history_end(history, topic)
             ]
             items = read_topic(history, topic)
-            lost = {place for item in items if isinstance(item, Lost) for place in range(item.first, item.end)}
+            lost = {place for item in items if isinstance(item, LostRange) for place in range(item.first, item.end)}
             for found in mine:
                 assert found in items or lost >= set(range(found.base, found.last + 1)), (at, topic, found)
-            assert all(item in mine for item in items if isinstance(item, Found))
+            assert all(item in mine for item in items if isinstance(item, FoundBatch))
 
 
-def history_end(history: History, topic: int) -> int:
+def history_end(history: JournalReader, topic: int) -> int:
     """Behind what the indexes know of a topic."""
     return max((found.end for _, found in history.ranges(topic)), default=0)
 
@@ -379,10 +381,12 @@ def test_a_start_behind_what_is_left_of_a_segment_whose_index_is_gone_tells_what
     end = first.index.range_of(topic).end  # type: ignore[union-attr]
     storage.remove(first.info.index_name)
     flip(storage, first.info.name, first.info.end - 5)  # its last record
-    history = History([Source(storage, source.info) for source in writer.journal.history.sources if source.info.sealed])
+    history = JournalReader(
+        [SegmentReader(storage, source.info) for source in writer.journal.history.sources if source.info.sealed]
+    )
     assert history.ranges(topic)[0][1].end == end - 1
     lost, found, *_ = read_topic(history, topic, end - 1)
-    assert isinstance(lost, Lost)
+    assert isinstance(lost, LostRange)
     assert (lost.first, lost.end) == (end - 1, end)
-    assert isinstance(found, Found)
+    assert isinstance(found, FoundBatch)
     assert found.base == end

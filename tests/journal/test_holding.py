@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.journal import holding
-from runnel.journal.ledger import CursorState
-from runnel.journal.parts import cursor_part
+from runnel.journal.format.ledger import CursorState, cursor_part
+from runnel.journal.write import retention
 from tests.journal.rig import Writer
 
 
@@ -26,7 +25,7 @@ def filled(count: int = 60, topics: int = 3) -> Writer:
 def held(writer: Writer, *cursors: CursorState) -> dict[int, int]:
     for cursor in cursors:
         writer.write([cursor_part(cursor)])
-    return holding.held_by(writer.journal.ledger, writer.journal.history)
+    return retention.held_offsets(writer.journal.ledger, writer.journal.history)
 
 
 def test_nobody_holds_who_did_not_ask_to() -> None:
@@ -39,8 +38,8 @@ def test_one_topic_is_held_from_the_offset_on_and_the_lowest_counts() -> None:
     epoch = writer.journal.ledger.topics[1].epoch
     assert held(writer, CursorState("a", "t.0", epoch, 9, hold=True)) == {1: 9}
     assert held(writer, CursorState("b", "t.0", epoch, 4, hold=True)) == {1: 4}
-    assert holding.holders(writer.journal.ledger, "t.0") == ["a", "b"]
-    assert holding.holders(writer.journal.ledger, "t.1") == []
+    assert retention.holder_names(writer.journal.ledger, "t.0") == ["a", "b"]
+    assert retention.holder_names(writer.journal.ledger, "t.1") == []
 
 
 def test_a_topic_that_was_made_again_is_held_from_its_beginning() -> None:
@@ -57,10 +56,10 @@ def test_a_name_on_a_topic_that_is_not_there_holds_nothing() -> None:
 def test_a_pattern_holds_all_from_its_sequence_on_and_at_most_a_segment_more(few: int, sequence: int) -> None:
     writer = filled()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(holding, "FEW", few)
+        patch.setattr(retention, "FEW_TOPICS", few)
         found = held(writer, CursorState("a", ">", 0, sequence, hold=True))
     assert set(found) == {1, 2, 3, 4}
-    source = holding.source_at(writer.journal.history, sequence)
+    source = retention.segment_at_sequence(writer.journal.history, sequence)
     assert source is not None
     begins = source.info.first_sequence
     for topic, floor in found.items():
@@ -73,11 +72,11 @@ def test_a_pattern_holds_all_from_its_sequence_on_and_at_most_a_segment_more(few
 def test_a_pattern_holds_the_topics_that_it_covers() -> None:
     writer = filled()
     assert set(held(writer, CursorState("a", "t.*", 0, 0, hold=True))) == {1, 2, 3}
-    assert holding.holders(writer.journal.ledger, "t.2") == ["a"]
+    assert retention.holder_names(writer.journal.ledger, "t.2") == ["a"]
 
 
 def test_the_end_of_what_is_written_holds_nothing_that_is_there() -> None:
     writer = filled()
     ends = {topic.id: topic.end for topic in writer.journal.ledger.topics.values()}
     writer.journal.close()
-    assert holding.floors_at(writer.journal.history, 10**9, ends) == ends
+    assert retention.held_floors(writer.journal.history, 10**9, ends) == ends

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.core.journal_errors import FormatUnknown, JournalDamaged
-from runnel.journal.entry import STAGE_TOPIC
-from runnel.journal.index import Block, Index, IndexBuilder, IndexFile, TopicRange
-from runnel.journal.segment import SegmentInfo
+from runnel.core.errors import FormatUnknown, JournalDamaged
+from runnel.journal.format.entry import STAGE_TOPIC
+from runnel.journal.format.index import Index, IndexBuilder, IndexFile, SegmentBlock, TopicRange
+from runnel.journal.format.segment import SegmentInfo
 from tests.journal.rig import small_windows
 
 INFO = SegmentInfo(3, 77, end=123456)
@@ -194,7 +194,9 @@ def test_in_a_cleaned_segment_every_entry_has_a_window_and_every_block(
             lowest = min(one.sequence for one in block)
             following = made[number + 1] if number + 1 < len(made) else None
             behind = None if following is None else min(one.sequence for one in following)
-            expected = Block(block[0].position, None if following is None else following[0].position, lowest, behind)
+            expected = SegmentBlock(
+                block[0].position, None if following is None else following[0].position, lowest, behind
+            )
             assert index.block(lowest) == expected
             assert index.block(lowest + 9) == expected
             assert index.block(0, block[0].position) == expected

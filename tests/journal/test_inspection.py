@@ -6,16 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from runnel.core.journal_errors import FolderUnusable, JournalDamaged
+from runnel.core.errors import FolderUnusable, JournalDamaged
 from runnel.core.record import Gap, Meta, Record
-from runnel.journal import inspection as module
-from runnel.journal import manifest, mark
-from runnel.journal.folder import FolderLock
-from runnel.journal.inspection import Inspection, NoJournal, at_one_moment, owner_of
-from runnel.journal.os_storage import OsStorage
-from runnel.journal.parts import trim_part
-from runnel.journal.storage import Storage
-from runnel.journal.verify import verify
+from runnel.journal.check.verify import verify
+from runnel.journal.folder_lock import FolderLock
+from runnel.journal.format import manifest, watermark
+from runnel.journal.format.ledger import trim_part
+from runnel.journal.read import inspection as module
+from runnel.journal.read.inspection import Inspection, NoJournal, consistent_view, owner_of
+from runnel.journal.storage import OsStorage, Storage
 from tests.journal.cleaned import folder_with_stages
 from tests.journal.cleaning_rig import clean
 from tests.journal.folders import (
@@ -143,7 +142,7 @@ def test_nothing_beyond_the_durable_mark_is_seen_while_an_owner_runs(tmp_path: P
     owner = Owner(tmp_path, fsync="os")
     publish_numbered(owner, 0, 2)
     owner.journal.sync()
-    owner.journal._publish_mark()
+    owner.journal._publish_watermark()
     publish_numbered(owner, 2, 4)  # written, not synced
     with Inspection(tmp_path) as seen:
         assert seen.manifest.fsync == "os"
@@ -183,7 +182,7 @@ def test_an_owner_that_never_stops_swapping_is_told(tmp_path: Path, monkeypatch:
         owner.journal._roll(0, owner.time)
         return found
 
-    monkeypatch.setattr(module, "PATIENCE", 3)
+    monkeypatch.setattr(module, "MAX_RETRIES", 3)
     monkeypatch.setattr(manifest, "load", load)
     with pytest.raises(FolderUnusable, match="swapped the manifest"), Inspection(tmp_path):
         pass
@@ -355,15 +354,15 @@ def test_a_manifest_that_is_swapped_before_the_mark_is_read_is_read_again(
 ) -> None:
     owner = Owner(tmp_path)
     publish_numbered(owner, 0, 60)
-    real, swapped = mark.read, list[object]()
+    real, swapped = watermark.read, list[object]()
 
-    def read(storage: Storage) -> mark.Mark | None:
+    def read(storage: Storage) -> watermark.Watermark | None:
         if not swapped:
             swapped.append(clean(owner.journal))
         return real(storage)
 
-    monkeypatch.setattr(mark, "read", read)
-    found, position = at_one_moment(tmp_path)
+    monkeypatch.setattr(watermark, "read", read)
+    found, position = consistent_view(tmp_path)
     assert swapped
     assert found == owner.journal.manifest
     assert position == owner.journal.history.sources[-1].written

@@ -9,22 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runnel.core.journal_errors import DiskFull, JournalFailed
-from runnel.core.packing import pack
-from runnel.journal import checkpoint, manifest, mark
-from runnel.journal.draft import Draft, WriteFailed
-from runnel.journal.entry import Kind, Part, size_of, state
-from runnel.journal.group_state import GroupState
-from runnel.journal.history import Found
-from runnel.journal.journal import RESERVED_SEQUENCES, SKIPPED, Journal
-from runnel.journal.ledger import CursorState
-from runnel.journal.mark import Mark
+from runnel.core.batch_format import pack
+from runnel.core.errors import DiskFull, JournalFailed
+from runnel.journal.format import checkpoint, manifest, watermark
+from runnel.journal.format.atomic_file import read_whole
+from runnel.journal.format.entry import Draft, Part, PartKind, WriteFailed, size_of, state_part
+from runnel.journal.format.ledger import CursorState, GroupState, cursor_part, group_part, progress_part, trim_part
+from runnel.journal.format.segment import START, ActiveSegment, entries
+from runnel.journal.format.watermark import Watermark
 from runnel.journal.options import JournalOptions
-from runnel.journal.parts import cursor_part, group_part, progress_part, trim_part
-from runnel.journal.segment import START, Segment, entries
+from runnel.journal.read.segment_reader import FoundBatch
 from runnel.journal.storage import Storage
-from runnel.journal.swap import read_whole
-from runnel.testing import MemoryStorage, fates
+from runnel.journal.write.journal import RESERVED_SEQUENCES, SKIPPED_OFFSETS, Journal
+from runnel.testing import MemoryStorage, power_loss
 from tests.journal.rig import SMALL, Writer, batch, contents, read_sequence, read_topic
 from tests.journal.test_ledger import seen
 
@@ -34,7 +31,7 @@ def memory(writer: Writer) -> MemoryStorage:
     return writer.storage
 
 
-def open_segment(journal: Journal) -> Segment:
+def open_segment(journal: Journal) -> ActiveSegment:
     assert journal._active is not None
     return journal._active
 
@@ -94,7 +91,7 @@ def test_every_life_finds_what_the_one_before_acknowledged(steps: list[tuple[str
             elif step == "kill":
                 writer.killed()
             else:
-                writer.reopen(memory(writer).after_power_loss(fates.nothing))
+                writer.reopen(memory(writer).after_power_loss(power_loss.keep_nothing))
             after = seen(writer.journal.ledger)
             for what in ("topics", "cursors", "groups"):
                 assert after[what] == before[what]
@@ -110,7 +107,7 @@ def test_a_new_journal_is_named_synced_and_empty() -> None:
     storage = MemoryStorage()
     journal = Journal.open(storage, SMALL, now=5)
     assert storage.names() == ["000000000001.ckpt", "000000000001.seg", "DURABLE", "MANIFEST"]
-    found = storage.after_power_loss(fates.nothing)
+    found = storage.after_power_loss(power_loss.keep_nothing)
     again = Journal.open(found, SMALL, now=6)
     assert again.manifest.journal == journal.manifest.journal
     assert (again.report.clean, again.ledger.topics) == (False, {})
@@ -121,7 +118,7 @@ def test_a_closed_journal_is_sealed_cut_to_size_and_needs_no_scan() -> None:
     writer.publish(1, b"one")
     end = open_segment(writer.journal).end
     writer.journal.close()
-    storage = memory(writer).after_power_loss(fates.nothing)
+    storage = memory(writer).after_power_loss(power_loss.keep_nothing)
     known = manifest.load(storage)
     assert known is not None
     assert known.clean
@@ -191,11 +188,11 @@ def test_after_a_cut_off_journal_that_did_not_sync_no_offset_is_given_twice(fsyn
     for number in range(3):
         writer.publish(1, b"%d" % number)
     given = writer.written[-1].sequence
-    writer.reopen(memory(writer).after_power_loss(fates.nothing))
+    writer.reopen(memory(writer).after_power_loss(power_loss.keep_nothing))
     ledger = writer.journal.ledger
-    assert ledger.sequence >= SKIPPED
+    assert ledger.sequence >= SKIPPED_OFFSETS
     writer.publish(1, b"more")
-    assert writer.written[-1].base >= SKIPPED
+    assert writer.written[-1].base >= SKIPPED_OFFSETS
     assert writer.written[-1].sequence > given
     assert read_topic(writer.journal.history, 1, 3) == writer.written[-1:]
 
@@ -204,7 +201,7 @@ def test_epochs_are_not_given_twice_even_if_the_topic_was_lost() -> None:
     writer = Writer(None, JournalOptions(segment_bytes=4096, min_free=0, fsync="os"))
     writer.topic("a")
     epoch = writer.journal.ledger.epoch
-    writer.reopen(memory(writer).after_power_loss(fates.nothing))
+    writer.reopen(memory(writer).after_power_loss(power_loss.keep_nothing))
     assert writer.journal.ledger.topics == {}
     assert writer.journal.ledger.epoch >= epoch
 
@@ -228,7 +225,7 @@ def test_a_write_is_durable_when_it_returns() -> None:
     writer = example()
     for number in range(20):
         writer.publish(1, b"%d" % number * 300)
-        found = memory(writer).after_power_loss(fates.nothing)
+        found = memory(writer).after_power_loss(power_loss.keep_nothing)
         journal = Journal.open(found, SMALL, now=writer.now)
         assert read_topic(journal.history, 1) == writer.written
 
@@ -260,7 +257,7 @@ def test_the_mark_follows_each_sync() -> None:
     writer = example()
     writer.publish(1, b"one")
     active = open_segment(writer.journal)
-    assert mark.read(writer.storage) == Mark(1, active.info.id, active.end)
+    assert watermark.read(writer.storage) == Watermark(1, active.info.id, active.end)
 
 
 def test_an_entry_larger_than_a_segment_gets_one_of_its_own() -> None:
@@ -301,7 +298,7 @@ def test_a_full_segment_is_sealed_cut_to_size_and_indexed() -> None:
         assert writer.storage.open(info.name).size() == info.end
         assert (info.end_sequence, info.number + 1) == (following.first_sequence, following.number)
         assert info.first_time <= info.last_time <= following.first_time
-    assert set(writer.storage.names()) == {*known.files(), mark.NAME}
+    assert set(writer.storage.names()) == {*known.files(), watermark.NAME}
 
 
 def test_a_segment_that_is_old_enough_is_followed_by_another() -> None:
@@ -355,7 +352,7 @@ def test_segments_in_which_nothing_is_wanted_are_dropped_at_the_next_roll() -> N
 
 def test_the_records_of_a_deleted_topic_are_given_back() -> None:
     writer = long_example()
-    writer.write([state(Kind.TOPIC_DELETED, topic=1)])
+    writer.write([state_part(PartKind.TOPIC_DELETED, topic=1)])
     writer.journal.retain(writer.now)
     assert len(writer.journal.manifest.segments) == 1
     writer.killed()
@@ -392,7 +389,7 @@ def test_a_reader_goes_on_in_a_segment_that_was_dropped_under_it() -> None:
     assert history.fetch(plan) == data
     parsed = history.parse(plan, data, {1}, by_sequence=False)
     first = next(iter(parsed.items))
-    assert isinstance(first, Found)
+    assert isinstance(first, FoundBatch)
     following = history.plan(1, parsed.place, plan, parsed.position)
     assert following is None or following.source in history.sources
     by_sequence = history.plan_sequence(first.sequence, plan, parsed.position)
@@ -436,7 +433,7 @@ def test_after_a_failed_write_or_sync_nothing_more_is_taken_and_reading_goes_on(
     assert read_topic(writer.journal.history, 1) == writer.written
     writer.journal.close()
     assert storage.calls == calls, "a failed journal changes nothing"
-    journal = Journal.open(storage.after_power_loss(fates.nothing), SMALL, now=9)
+    journal = Journal.open(storage.after_power_loss(power_loss.keep_nothing), SMALL, now=9)
     assert read_topic(journal.history, 1) == writer.written
 
 
@@ -449,7 +446,7 @@ def test_a_failed_write_says_which_entries_are_durable() -> None:
         writer.journal.write(drafts)
     assert raised.value.done == raised.value.begun
     assert 0 < raised.value.done < 10
-    journal = Journal.open(MemoryStorage.after_power_loss(storage, fates.nothing), SMALL, now=9)
+    journal = Journal.open(MemoryStorage.after_power_loss(storage, power_loss.keep_nothing), SMALL, now=9)
     assert journal.ledger.topics[1].end == raised.value.done
 
 
@@ -537,7 +534,7 @@ def test_a_journal_on_a_full_disk_can_be_opened_and_told_but_takes_no_records() 
     assert journal.ledger.cursors["me"].place == 1
     body = pack([b"y" * 100])
     with pytest.raises(WriteFailed) as caught:
-        journal.write([Draft([Part(Kind.BATCH, body, int.from_bytes(body[:4], "little"), 1, 1, 1, 99, 9)], 9)])
+        journal.write([Draft([Part(PartKind.BATCH, body, int.from_bytes(body[:4], "little"), 1, 1, 1, 99, 9)], 9)])
     assert isinstance(caught.value.cause, DiskFull)
     assert journal.failed is None
     storage.capacity = None
@@ -560,7 +557,7 @@ def test_a_roll_that_finds_no_room_leaves_the_old_segment_in_charge(operation: s
     writer.publish(1, b"y" * 2000)
     assert len(writer.journal.manifest.segments) == 2
     assert read_topic(writer.journal.history, 1) == writer.written
-    journal = Journal.open(storage.after_power_loss(fates.nothing), SMALL, now=9)
+    journal = Journal.open(storage.after_power_loss(power_loss.keep_nothing), SMALL, now=9)
     assert read_topic(journal.history, 1) == writer.written
     assert journal.ledger.cursors["reader"].place == 7
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from runnel.journal.key_pass import KeyPass, Known
+from runnel.journal.clean.key_compaction import KeyPass, TopicKeys
 from tests.journal.test_compaction import Keyed
 
 
@@ -23,7 +23,7 @@ def again(keyed: Keyed) -> None:
     keyed.seal()
 
 
-def passed(keyed: Keyed, known: Known, stop: int | None = None) -> KeyPass:
+def passed(keyed: Keyed, known: TopicKeys, stop: int | None = None) -> KeyPass:
     """A pass over all of it; cut off after some steps, noted, and gone on with."""
     journal = keyed.writer.journal
     end = journal.ledger.topics[keyed.topic].end
@@ -37,16 +37,16 @@ def passed(keyed: Keyed, known: Known, stop: int | None = None) -> KeyPass:
     return found
 
 
-def told(known: Known, found: KeyPass) -> tuple[object, ...]:
+def told(known: TopicKeys, found: KeyPass) -> tuple[object, ...]:
     return known.surveyed, known.superseded.encode(), known.cut_short, found.tombstone
 
 
 @pytest.mark.parametrize("stop", range(1, 40))
 def test_a_pass_that_was_cut_off_anywhere_finds_the_same(stop: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runnel.journal.key_pass.RECORDS", 2)
+    monkeypatch.setattr("runnel.journal.clean.key_compaction.RECORDS_PER_STEP", 2)
     keyed = example()
     middle = keyed.writer.journal.ledger.topics[keyed.topic].end
-    whole, cut = Known(0, 0), Known(0, 0)
+    whole, cut = TopicKeys(0, 0), TopicKeys(0, 0)
     first = passed(keyed, whole)
     assert told(whole, first) == told(cut, passed(keyed, cut, stop))
     again(keyed)
@@ -59,7 +59,7 @@ def test_a_pass_that_was_cut_off_anywhere_finds_the_same(stop: int, monkeypatch:
 def test_what_it_notes_grows_with_the_keys_and_not_with_the_records() -> None:
     keyed = example()
     journal = keyed.writer.journal
-    found = KeyPass(journal.history, keyed.topic, Known(0, 0), (0, 60), 0, 1000)
+    found = KeyPass(journal.history, keyed.topic, TopicKeys(0, 0), (0, 60), 0, 1000)
     note = found.note()
     while not found.done:
         before, note = note, found.note()
@@ -69,7 +69,7 @@ def test_what_it_notes_grows_with_the_keys_and_not_with_the_records() -> None:
 
 
 def test_below_what_is_superseded_it_is_clean() -> None:
-    known = Known(10, 0)
+    known = TopicKeys(10, 0)
     assert known.clean == 10
     known.superseded.add(4)
     assert known.clean == 4

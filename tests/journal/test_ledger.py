@@ -10,22 +10,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.core.journal_errors import FormatUnknown
-from runnel.core.packing import pack
+from runnel.core.batch_format import pack
+from runnel.core.deduplication import MAX_MESSAGE_IDS, MAX_PRODUCER_SECONDS, SHRINK_DIVISOR
+from runnel.core.errors import FormatUnknown
 from runnel.core.position import Position
-from runnel.core.producers import MAX_SECONDS
-from runnel.core.window import MAX_IDS, SOME
-from runnel.journal.entry import Kind, Part, state
-from runnel.journal.gone import Gone, Reason
-from runnel.journal.group_state import Failure, GroupState
-from runnel.journal.ledger import CursorState, Ledger, TopicState
-from runnel.journal.parts import (
+from runnel.journal.format.entry import Part, PartKind, state_part
+from runnel.journal.format.ledger import (
+    CommittedStage,
+    CursorState,
+    DeliveryFailure,
+    GroupState,
+    Ledger,
+    StageState,
+    TopicState,
     compacted_part,
     cursor_forgotten_part,
     cursor_part,
     group_part,
     ids_part,
-    mark_part,
+    marker_part,
     progress_part,
     stage_commit_part,
     stage_dropped_part,
@@ -34,7 +37,7 @@ from runnel.journal.parts import (
     topic_part,
     trim_part,
 )
-from runnel.journal.stage_state import Committed, StageState
+from runnel.journal.format.removed_offsets import RemovalReason, RemovedRange
 from tests.journal.rig import batch
 
 TOPIC, GROUP, STAGE, OFFSET = st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 30)
@@ -55,7 +58,7 @@ def published(topic: int, base: int, count: int, sequence: int, time: int) -> Pa
 
 def produced(topic: int, base: int, count: int, producer: int, number: int) -> Part:
     body = pack([b"x"] * count, producer=producer, producer_sequence=number)
-    return Part(Kind.BATCH, body, int.from_bytes(body[:4], "little"), topic, base, base + count - 1, 0, 5)
+    return Part(PartKind.BATCH, body, int.from_bytes(body[:4], "little"), topic, base, base + count - 1, 0, 5)
 
 
 def identified(topic: int, offset: int, ids: list[str]) -> Part:
@@ -85,24 +88,24 @@ def cursor(name: str, place: int) -> Part:
 PARTS = st.one_of(
     st.builds(made_topic, TOPIC, st.integers(1, 9), st.integers(1, 9)),
     st.builds(published, TOPIC, OFFSET, st.integers(1, 3), st.integers(0, 99), st.integers(0, 99)),
-    st.builds(lambda topic: state(Kind.TOPIC_DELETED, topic=topic), TOPIC),
+    st.builds(lambda topic: state_part(PartKind.TOPIC_DELETED, topic=topic), TOPIC),
     st.builds(trim_part, TOPIC, OFFSET, OFFSET),
     st.builds(cursor, st.sampled_from("abc"), OFFSET),
     st.builds(made_group, GROUP, TOPIC, OFFSET),
     st.builds(progressed, GROUP, OFFSET, st.integers(0, 4), OFFSET),
-    st.builds(lambda group: state(Kind.GROUP_DELETED, topic=group), GROUP),
-    st.builds(lambda base: state(Kind.SEQUENCE, base=base), st.integers(0, 999)),
+    st.builds(lambda group: state_part(PartKind.GROUP_DELETED, topic=group), GROUP),
+    st.builds(lambda base: state_part(PartKind.SEQUENCE, base=base), st.integers(0, 999)),
     st.builds(produced, TOPIC, OFFSET, st.integers(1, 3), st.integers(1, 3), st.integers(0, 9)),
     st.builds(identified, TOPIC, OFFSET, st.lists(st.sampled_from("abcdef"), max_size=3)),
-    st.builds(mark_part, st.sampled_from("abc"), st.one_of(st.none(), OFFSET, st.text(max_size=2), st.binary())),
-    st.builds(trim_part, TOPIC, OFFSET, OFFSET, st.sampled_from(Reason), OFFSET),
+    st.builds(marker_part, st.sampled_from("abc"), st.one_of(st.none(), OFFSET, st.text(max_size=2), st.binary())),
+    st.builds(trim_part, TOPIC, OFFSET, OFFSET, st.sampled_from(RemovalReason), OFFSET),
     st.builds(compacted_part, TOPIC, OFFSET, OFFSET, OFFSET, OFFSET, OFFSET),
     st.builds(cursor_forgotten_part, st.sampled_from("abc")),
     st.builds(opened, STAGE, TOPIC),
     st.builds(staged, STAGE, st.integers(0, 2), st.integers(1, 3)),
     st.builds(committed, STAGE, TOPIC, OFFSET, st.lists(st.integers(1, 3), min_size=1, max_size=3)),
     st.builds(stage_dropped_part, STAGE),
-    st.builds(lambda kind, body: state(kind, body), st.integers(128, 255), st.binary(max_size=5)),
+    st.builds(lambda kind, body: state_part(kind, body), st.integers(128, 255), st.binary(max_size=5)),
 )
 ENTRIES = st.lists(st.tuples(st.lists(PARTS, max_size=4), st.integers(0, 99)), max_size=25)
 Entries = list[tuple[list[Part], int]]
@@ -224,7 +227,7 @@ def test_a_trim_never_moves_backwards() -> None:
 def test_a_deleted_topic_takes_the_groups_on_it_along_and_no_others() -> None:
     ledger = of(made_topic(1, 1, 9), made_topic(2, 2, 9), made_group(1, 1, 0), made_group(2, 2, 0), made_group(3, 4, 0))
     ledger.checked()
-    ledger.apply([state(Kind.TOPIC_DELETED, topic=1)], 6)
+    ledger.apply([state_part(PartKind.TOPIC_DELETED, topic=1)], 6)
     assert (list(ledger.topics), list(ledger.groups)) == ([2], [2, 3])
     assert (ledger.changed_topics, ledger.changed_groups) == ({1}, {1})
 
@@ -233,7 +236,7 @@ def test_progress_of_a_group_is_kept_with_its_failures() -> None:
     ledger = of(made_group(1, 1, 2), progress_part(1, [2, 4, 6, 7], [(5, 3, 12.5, "no")]))
     group = ledger.groups[1]
     assert (group.floor, group.settled.flat()) == (4, [6, 7])
-    assert group.failed == {5: Failure(3, 12.5, "no")}
+    assert group.failed == {5: DeliveryFailure(3, 12.5, "no")}
 
 
 def test_a_group_made_again_is_set_back() -> None:
@@ -244,12 +247,12 @@ def test_a_group_made_again_is_set_back() -> None:
 @pytest.mark.parametrize("kind", [0, 11, 15, 24, 127])
 def test_state_of_a_kind_that_is_not_known_is_refused(kind: int) -> None:
     with pytest.raises(FormatUnknown):
-        of(state(kind, b"later"))  # type: ignore[arg-type]
+        of(state_part(kind, b"later"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", [128, 200, 255])
 def test_state_that_says_it_may_be_skipped_is_skipped(kind: int) -> None:
-    assert seen(of(state(kind, b"later"))) == seen(of())  # type: ignore[arg-type]
+    assert seen(of(state_part(kind, b"later"))) == seen(of())  # type: ignore[arg-type]
 
 
 def test_thousands_of_topics_and_cursors_are_checkpointed_in_pieces() -> None:
@@ -277,7 +280,7 @@ def test_thousands_of_topics_and_cursors_are_checkpointed_in_pieces() -> None:
             [1, "a", 2, {"k": 1}, None, 3, 4, 5, 6, [], 0],
         ),
         (
-            lambda: topic_part(TopicState(1, "a", 2, {}, gone=[Gone(0, 3, Reason.AGE, 9)], compacted=5)),
+            lambda: topic_part(TopicState(1, "a", 2, {}, gone=[RemovedRange(0, 3, RemovalReason.AGE, 9)], compacted=5)),
             [1, "a", 2, {}, None, 0, 0, 0, 0, [[0, 3, 3, 9]], 5],
         ),
         (lambda: cursor_part(CursorState("n", "a.>", 0, 7)), ["n", "a.>", 0, 7, False]),
@@ -307,7 +310,7 @@ def test_a_batch_says_who_numbered_it() -> None:
 
 
 def test_a_producer_outlives_the_topic_it_published_to() -> None:
-    ledger = of(made_topic(1, 3, 9), produced(1, 10, 2, 77, 5), state(Kind.TOPIC_DELETED, topic=1))
+    ledger = of(made_topic(1, 3, 9), produced(1, 10, 2, 77, 5), state_part(PartKind.TOPIC_DELETED, topic=1))
     assert ledger.producers.find(77, 5, 2, 1.0) == Position(3, 10)
     assert seen(of(produced(1, 10, 2, 77, 5)))["producers"] == {}  # it was deleted, later
 
@@ -316,7 +319,7 @@ def test_ids_are_those_of_their_topic_and_go_with_it() -> None:
     ledger = of(made_topic(1, 3, 9), made_topic(2, 4, 9), identified(1, 5, ["a", "b"]), identified(2, 5, ["a"]))
     assert [ledger.ids[topic].find("a", 1.0) for topic in (1, 2)] == [Position(3, 5), Position(4, 5)]
     assert ledger.ids[1].find("b", 1.0) == Position(3, 6)
-    ledger.apply([state(Kind.TOPIC_DELETED, topic=1)], 6)
+    ledger.apply([state_part(PartKind.TOPIC_DELETED, topic=1)], 6)
     assert list(ledger.ids) == [2]
     assert ["ids", [1]] in ledger.changes(everything=False)
 
@@ -331,24 +334,24 @@ def test_a_checkpoint_holds_only_the_ids_that_are_new() -> None:
 def test_what_is_out_of_date_is_left_out_of_a_full_checkpoint() -> None:
     ledger = of(made_topic(1, 3, 9), identified(1, 5, ["a"]), produced(1, 10, 2, 77, 5))
     assert {kind for kind, _ in ledger.changes(everything=True)} == {"ledger", "topics", "producers", "ids"}
-    ledger.apply([], int(MAX_SECONDS * 1e6) + 7)
+    ledger.apply([], int(MAX_PRODUCER_SECONDS * 1e6) + 7)
     assert {kind for kind, _ in ledger.changes(everything=True)} == {"ledger", "topics"}
 
 
 def test_the_ids_of_all_topics_together_are_bounded() -> None:
     ledger = Ledger()
-    topics, each = 6, MAX_IDS // 16
+    topics, each = 6, MAX_MESSAGE_IDS // 16
     ledger._ids_allowed.limit = limit = each * topics - 1
     ledger.apply([made_topic(topic, topic, 9) for topic in range(1, topics + 1)], 1)
     for topic in range(1, topics + 1):
         ledger.apply([ids_part(topic, [str(n) for n in range(each)], list(range(each)), topic * 10)], topic * 10)
-    assert sum(map(len, ledger.ids.values())) == limit - limit // SOME
+    assert sum(map(len, ledger.ids.values())) == limit - limit // SHRINK_DIVISOR
     assert ledger.ids[1].find("0", 0.0) is None
     assert len(ledger.ids[topics]) == each
 
 
 def test_a_mark_has_its_last_value_until_it_is_forgotten() -> None:
-    ledger = of(mark_part("a", 1), mark_part("b", "x"), mark_part("a", b"2"), mark_part("b", None))
+    ledger = of(marker_part("a", 1), marker_part("b", "x"), marker_part("a", b"2"), marker_part("b", None))
     assert ledger.marks == {"a": b"2"}
 
 
@@ -356,14 +359,17 @@ def test_a_mark_has_its_last_value_until_it_is_forgotten() -> None:
 
 
 def test_a_trim_says_why_and_what_was_never_given() -> None:
-    ledger = of(made_topic(1, 3, 9), batch(1, 0, 0, 7, [b"a"] * 10), trim_part(1, 4, 10, Reason.AGE, 70))
-    ledger.apply([trim_part(1, 4, 15, Reason.UNKNOWN, 80)], 80)
-    assert ledger.topics[1].gone == [Gone(0, 4, Reason.AGE, 70), Gone(10, 15, Reason.SKIPPED, 80)]
+    ledger = of(made_topic(1, 3, 9), batch(1, 0, 0, 7, [b"a"] * 10), trim_part(1, 4, 10, RemovalReason.AGE, 70))
+    ledger.apply([trim_part(1, 4, 15, RemovalReason.UNKNOWN, 80)], 80)
+    assert ledger.topics[1].gone == [
+        RemovedRange(0, 4, RemovalReason.AGE, 70),
+        RemovedRange(10, 15, RemovalReason.SKIPPED, 80),
+    ]
 
 
 def test_what_was_compacted_is_noted() -> None:
     ledger = of(made_topic(1, 3, 9), batch(1, 0, 0, 7, [b"a"] * 10), compacted_part(1, 0, 8, 3, 5, 70))
-    assert ledger.topics[1].gone == [Gone(0, 8, Reason.COMPACTED, 70)]
+    assert ledger.topics[1].gone == [RemovedRange(0, 8, RemovalReason.COMPACTED, 70)]
     assert ledger.topics[1].compacted == 8
 
 
@@ -384,7 +390,7 @@ def test_a_stage_counts_what_is_staged_in_order() -> None:
 
 def test_a_committed_stage_is_records_of_its_topic_until_those_are_gone() -> None:
     ledger = of(made_topic(1, 3, 9), opened(1, 1), staged(1, 0, 2), committed(1, 1, 5, [2]))
-    assert (ledger.stages, ledger.committed) == ({}, {1: Committed(1, 1, 5, 7, 100)})
+    assert (ledger.stages, ledger.committed) == ({}, {1: CommittedStage(1, 1, 5, 7, 100)})
     assert (ledger.topics[1].end, ledger.topics[1].bytes, ledger.sequence) == (7, 100, 5)
     ledger.apply([trim_part(1, 6, 7)], 6)
     assert list(ledger.committed) == [1]
@@ -396,7 +402,7 @@ def test_a_dropped_stage_and_one_of_a_deleted_topic_are_gone() -> None:
     parts = [made_topic(1, 3, 9), opened(1, 1), opened(2, 1), opened(3, 9), committed(4, 1, 0, [1])]
     ledger = of(*parts, stage_dropped_part(1))
     assert list(ledger.stages) == [2]
-    ledger.apply([state(Kind.TOPIC_DELETED, topic=1)], 6)
+    ledger.apply([state_part(PartKind.TOPIC_DELETED, topic=1)], 6)
     assert (ledger.stages, ledger.committed) == ({}, {})
     assert ledger.next_stage == 4
 
@@ -424,5 +430,5 @@ def test_a_trim_forgets_the_committed_stages_before_it_and_no_others() -> None:
     again.restore(msgspec.msgpack.decode(msgspec.msgpack.encode(ledger.changes(everything=True))))
     again.apply([trim_part(1, 9, 0), trim_part(2, 3, 0)], 3)
     assert set(again.committed) == {5}
-    again.apply([state(Kind.TOPIC_DELETED, topic=2)], 4)
+    again.apply([state_part(PartKind.TOPIC_DELETED, topic=2)], 4)
     assert not again.committed

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from runnel.journal.journal import SKIPPED
-from runnel.journal.losses import Losses
+from runnel.journal.check.scan import LossTracker
+from runnel.journal.write.journal import SKIPPED_OFFSETS
 
 
-def lost(losses: Losses) -> dict[int, list[tuple[int, int]]]:
+def lost(losses: LossTracker) -> dict[int, list[tuple[int, int]]]:
     return {topic: list(ranges) for topic, ranges in losses}
 
 
 def test_a_hole_is_no_loss() -> None:
-    losses = Losses()
+    losses = LossTracker()
     losses.meet(1, 0, 5)
     losses.meet(1, 9, 12)
     assert lost(losses) == {}
@@ -19,7 +19,7 @@ def test_a_hole_is_no_loss() -> None:
 
 
 def test_what_is_missing_behind_something_that_broke_is_lost_once_and_for_each_topic() -> None:
-    losses = Losses()
+    losses = LossTracker()
     losses.meet(1, 0, 5)
     losses.meet(2, 0, 1)
     losses.broke()
@@ -31,7 +31,7 @@ def test_what_is_missing_behind_something_that_broke_is_lost_once_and_for_each_t
 
 
 def test_a_topic_that_was_never_met_lost_what_lies_behind_its_beginning() -> None:
-    losses = Losses()
+    losses = LossTracker()
     losses.begin(1, 4)
     losses.begin(1, 2)
     losses.broke()
@@ -41,7 +41,7 @@ def test_a_topic_that_was_never_met_lost_what_lies_behind_its_beginning() -> Non
 
 
 def test_what_is_known_to_be_lost_is_not_lost_again_as_a_hole() -> None:
-    losses = Losses()
+    losses = LossTracker()
     losses.meet(1, 0, 5)
     losses.broke()
     losses.lose(1, 5, 8)
@@ -50,15 +50,15 @@ def test_what_is_known_to_be_lost_is_not_lost_again_as_a_hole() -> None:
 
 
 def test_offsets_that_an_unclean_start_skipped_are_never_lost() -> None:
-    losses = Losses()
+    losses = LossTracker()
     losses.meet(1, 0, 5)
     losses.broke()
-    losses.meet(1, 5 + SKIPPED, 6 + SKIPPED)
+    losses.meet(1, 5 + SKIPPED_OFFSETS, 6 + SKIPPED_OFFSETS)
     assert lost(losses) == {}
 
 
 def test_an_end_that_was_known_before_says_nothing_of_what_broke_since() -> None:
-    losses = Losses()
+    losses = LossTracker()
     losses.meet(1, 0, 5)
     losses.broke()
     losses.meet(1, 2)

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.core.checksum import crc_of
-from runnel.core.journal_errors import FormatUnknown, JournalDamaged
-from runnel.journal import manifest
-from runnel.journal.manifest import Manifest
-from runnel.journal.segment import SegmentInfo
-from runnel.journal.swap import read_whole
+from runnel.core.errors import FormatUnknown, JournalDamaged
+from runnel.journal.format import manifest
+from runnel.journal.format.atomic_file import read_whole
+from runnel.journal.format.manifest import Manifest
+from runnel.journal.format.segment import SegmentInfo
 from runnel.testing import MemoryStorage
 from tests.journal.rig import put
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.journal.offset_set import OffsetSet
+from runnel.journal.format.offset_sets import OffsetBitmap
 
 OFFSETS = st.integers(0, 5000) | st.integers(2**31, 2**31 + 3000)
 RANGES = st.tuples(OFFSETS, OFFSETS).map(sorted)
@@ -13,7 +13,7 @@ RANGES = st.tuples(OFFSETS, OFFSETS).map(sorted)
 
 @given(st.lists(OFFSETS, max_size=60), st.lists(RANGES, max_size=4), RANGES)
 def test_it_is_a_set(offsets: list[int], discarded: list[list[int]], asked: list[int]) -> None:
-    found, model = OffsetSet(offsets), set(offsets)
+    found, model = OffsetBitmap(offsets), set(offsets)
     for first, end in discarded:
         gone = {offset for offset in model if first <= offset < end}
         assert found.discard(first, end) == len(gone)
@@ -24,12 +24,12 @@ def test_it_is_a_set(offsets: list[int], discarded: list[list[int]], asked: list
     assert found.lowest() == min(model, default=None)
     assert found.count(first, end) == len([one for one in model if first <= one < end])
     assert all((offset in found) == (offset in model) for offset in [*offsets, first, end, 0])
-    assert repr(found) == f"<OffsetSet of {len(model)}>"
+    assert repr(found) == f"<OffsetBitmap of {len(model)}>"
 
 
 @given(st.lists(st.integers(0, 3000), max_size=60), st.integers(0, 3000), st.integers(0, 3000))
 def test_what_is_not_in_it_comes_as_spans(offsets: list[int], first: int, end: int) -> None:
-    spans = OffsetSet(offsets).spans_without(first, end)
+    spans = OffsetBitmap(offsets).spans_without(first, end)
     assert [offset for low, high in spans for offset in range(low, high)] == [
         offset for offset in range(first, end) if offset not in offsets
     ]
@@ -41,12 +41,12 @@ def test_what_is_not_in_it_comes_as_spans(offsets: list[int], first: int, end: i
 def test_a_part_of_it_is_copied_and_taken_out_again(
     offsets: list[int], others: list[int], end: int, within: list[int]
 ) -> None:
-    found, model = OffsetSet([*offsets, *others]), {*offsets, *others}
+    found, model = OffsetBitmap([*offsets, *others]), {*offsets, *others}
     part = found.below(end)
     assert len(part) == len([one for one in model if one < end])
     assert all((one in part) == (one < end) for one in model)
     first, last = within
-    found.remove(OffsetSet(others), first, last)
+    found.remove(OffsetBitmap(others), first, last)
     left = {one for one in model if one not in others or not first <= one < last}
     assert len(found) == len(left)
     assert all((one in found) == (one in left) for one in model)
@@ -58,8 +58,8 @@ def test_a_part_of_it_is_copied_and_taken_out_again(
 SIZED = st.dictionaries(OFFSETS, st.integers(1, 1 << 24), max_size=60)
 
 
-def sized(sizes: dict[int, int]) -> OffsetSet:
-    found = OffsetSet()
+def sized(sizes: dict[int, int]) -> OffsetBitmap:
+    found = OffsetBitmap()
     for offset, size in sizes.items():
         found.add(offset, size)
         found.add(offset, size)  # the second time it is in
@@ -73,7 +73,7 @@ def test_the_bytes_of_all_are_known_and_of_a_part_never_more_than_that(sizes: di
     first, end = asked
     parts = found.size(0, first) + found.size(first, end) + found.size(end, 1 << 40)
     assert whole - 3 * len(sizes) <= parts <= whole, "each is about right, and together they are not more"
-    assert OffsetSet(sizes).size(0, 1 << 40) == 0, "nobody told"
+    assert OffsetBitmap(sizes).size(0, 1 << 40) == 0, "nobody told"
 
 
 @given(SIZED, RANGES, OFFSETS)
@@ -107,7 +107,7 @@ def test_bytes_without_measure_change_nothing_of_what_lies_beside() -> None:
 @given(SIZED, OFFSETS, OFFSETS)
 def test_it_is_stored_and_put_in_again(sizes: dict[int, int], first: int, end: int) -> None:
     found = sized(sizes)
-    copy, part, two = OffsetSet(), OffsetSet(), OffsetSet()
+    copy, part, two = OffsetBitmap(), OffsetBitmap(), OffsetBitmap()
     copy.put(found.encode())
     assert copy.encode() == found.encode()
     assert (len(copy), copy.size(0, 1 << 62)) == (len(found), found.size(0, 1 << 62))

@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runnel.journal import opened
-from runnel.journal.found import Found, Lost
-from runnel.journal.history import History, Plan, Source
-from runnel.journal.index import IndexFile
-from runnel.journal.opened import Opened
-from runnel.journal.segment import START
-from runnel.journal.source import rebuilt
-from runnel.journal.swap import read_whole
+from runnel.journal.format.atomic_file import read_whole
+from runnel.journal.format.index import IndexFile
+from runnel.journal.format.segment import START
+from runnel.journal.read import cleaned_segment
+from runnel.journal.read.cleaned_segment import CleanedChunk
+from runnel.journal.read.journal_reader import JournalReader, ReadPlan
+from runnel.journal.read.segment_reader import FoundBatch, LostRange, SegmentReader, rebuild_index
 from runnel.testing import MemoryStorage
 from tests.journal.cleaned import Block, Rec, block_lists, by_topic, cleaned, in_sequence, plain, read_all
 
@@ -26,7 +25,7 @@ TOPICS = (1, 2, 3, 4)
 
 @pytest.fixture(autouse=True)
 def _small() -> Iterator[None]:
-    with mock.patch.object(opened, "FIRST_READ", 100):
+    with mock.patch.object(cleaned_segment, "FIRST_READ", 100):
         yield
 
 
@@ -35,19 +34,19 @@ def every(blocks: list[Block]) -> list[Rec]:
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> tuple[History, list[Rec]]:
+def histories(draw: st.DrawFn) -> tuple[JournalReader, list[Rec]]:
     """One or two cleaned segments, and what is in them."""
     blocks = draw(block_lists())
     most = draw(st.sampled_from([1, 3, 1000]))
     split = draw(st.integers(0, len(blocks)))
     storage = MemoryStorage()
     sources = [cleaned(some, storage, number, most) for number, some in ((1, blocks[:split]), (2, blocks[split:]))]
-    return History([source for source in sources if source.info.end > START]), every(blocks)
+    return JournalReader([source for source in sources if source.info.end > START]), every(blocks)
 
 
 @settings(max_examples=100)
 @given(histories())
-def test_by_topic_they_read_as_what_they_were_made_from(made: tuple[History, list[Rec]]) -> None:
+def test_by_topic_they_read_as_what_they_were_made_from(made: tuple[JournalReader, list[Rec]]) -> None:
     history, records = made
     for topic in TOPICS:
         mine = [one for one in records if one.topic == topic]
@@ -57,7 +56,9 @@ def test_by_topic_they_read_as_what_they_were_made_from(made: tuple[History, lis
 
 @settings(max_examples=100)
 @given(histories(), st.sets(st.sampled_from(TOPICS), min_size=1))
-def test_by_sequence_they_read_as_what_they_were_made_from(made: tuple[History, list[Rec]], topics: set[int]) -> None:
+def test_by_sequence_they_read_as_what_they_were_made_from(
+    made: tuple[JournalReader, list[Rec]], topics: set[int]
+) -> None:
     history, records = made
     mine = [one for one in records if one.topic in topics]
     for sequence in {0, *(one.sequence + more for one in records for more in (0, 1))}:
@@ -66,7 +67,7 @@ def test_by_sequence_they_read_as_what_they_were_made_from(made: tuple[History, 
 
 @settings(max_examples=60)
 @given(histories())
-def test_times_are_found(made: tuple[History, list[Rec]]) -> None:
+def test_times_are_found(made: tuple[JournalReader, list[Rec]]) -> None:
     history, records = made
     for time in range(999, max((one.time for one in records), default=1000) + 2):
         first = next((one for one in records if one.time >= time), None)
@@ -83,7 +84,7 @@ def test_times_are_found(made: tuple[History, list[Rec]]) -> None:
 
 @settings(max_examples=60)
 @given(histories())
-def test_the_next_offset_of_each_topic_at_a_sequence_is_found(made: tuple[History, list[Rec]]) -> None:
+def test_the_next_offset_of_each_topic_at_a_sequence_is_found(made: tuple[JournalReader, list[Rec]]) -> None:
     history, records = made
     for sequence in range((records[-1].sequence if records else 0) + 2):
         due = {
@@ -98,18 +99,18 @@ def test_the_next_offset_of_each_topic_at_a_sequence_is_found(made: tuple[Histor
 @given(block_lists(min_size=1))
 def test_an_index_made_again_is_the_one_that_was_written(blocks: list[Block]) -> None:
     source = cleaned(blocks)
-    builder, whole = rebuilt(source.storage, source.info)
+    builder, whole = rebuild_index(source.storage, source.info)
     assert whole
     assert builder.encode(source.info) == read_whole(source.storage, source.info.index_name)
 
 
 @given(block_lists(min_size=1, stages=False))
 def test_pieces_of_a_block_are_as_few_as_its_order_allows(blocks: list[Block]) -> None:
-    history = History([cleaned(blocks)])
-    plan, pieces = history.plan_sequence(0), list[Found]()
+    history = JournalReader([cleaned(blocks)])
+    plan, pieces = history.plan_sequence(0), list[FoundBatch]()
     while plan is not None:
         parsed = history.parse(plan, history.fetch(plan), TOPICS, by_sequence=True)
-        pieces += [item for item in parsed.items if isinstance(item, Found)]
+        pieces += [item for item in parsed.items if isinstance(item, FoundBatch)]
         plan = history.plan_sequence(parsed.place, plan, parsed.position)
     changes = 0
     for block in blocks:
@@ -120,19 +121,19 @@ def test_pieces_of_a_block_are_as_few_as_its_order_allows(blocks: list[Block]) -
 
 def test_a_block_is_merged_as_it_is_asked_for() -> None:
     blocks = [[Rec(1 + at % 2, at // 2, at, 1, b"x") for at in range(1000)]]
-    history = History([cleaned(blocks)])
+    history = JournalReader([cleaned(blocks)])
     plan = history.plan_sequence(0)
     assert plan is not None
     parsed = history.parse(plan, history.fetch(plan), TOPICS, by_sequence=True)
     made = 0
 
-    def piece(*args: object) -> Found:
+    def piece(*args: object) -> FoundBatch:
         nonlocal made
         made += 1
         return real(*args)  # type: ignore[arg-type]
 
-    real = opened._piece
-    with mock.patch.object(opened, "_piece", piece):
+    real = cleaned_segment._piece
+    with mock.patch.object(cleaned_segment, "_piece", piece):
         items = iter(parsed.items)
         next(items)
         assert made == 1
@@ -141,14 +142,14 @@ def test_a_block_is_merged_as_it_is_asked_for() -> None:
 def test_a_reader_of_one_topic_reads_its_entries_alone() -> None:
     blocks = [[Rec(topic, at, 10 * at + topic, at, b"v" * 50) for topic in TOPICS] for at in range(5)]
     source = cleaned(blocks)
-    history, plans = History([source]), list[Plan]()
-    fetch = History.fetch
+    history, plans = JournalReader([source]), list[ReadPlan]()
+    fetch = JournalReader.fetch
 
-    def noted(plan: Plan) -> bytes | Opened:
+    def noted(plan: ReadPlan) -> bytes | CleanedChunk:
         plans.append(plan)
         return fetch(plan)
 
-    with mock.patch.object(History, "fetch", staticmethod(noted)):
+    with mock.patch.object(JournalReader, "fetch", staticmethod(noted)):
         assert len(by_topic(history, 3)) == 5
     assert [plan.position for plan in plans] == [source.index.window(3, at)[0] for at in range(5)]
 
@@ -172,23 +173,23 @@ LATER: Block = [Rec(1, 20, 40, 9, b"m"), Rec(2, 30, 41, 9, b"n"), Rec(3, 20, 42,
 ALL = every([*EXAMPLE, LATER])
 
 
-def check(told: list[Rec | Lost], expected: list[Rec], what: str, *, by_sequence: bool) -> tuple[int, int]:
+def check(told: list[Rec | LostRange], expected: list[Rec], what: str, *, by_sequence: bool) -> tuple[int, int]:
     """Nothing is served that was not written, and all that is missing is told; how much is missing, and more told."""
     served = [one for one in told if isinstance(one, Rec)]
     assert [one for one in expected if one in served] == served, f"{what}: {served}"
     places = {(one.sequence if by_sequence else one.offset) for one in expected if one not in served}
-    said = {place for one in told if isinstance(one, Lost) for place in range(one.first, one.end)}
+    said = {place for one in told if isinstance(one, LostRange) for place in range(one.first, one.end)}
     assert places <= said, f"{what}: {sorted(places - said)} are missing, and nobody says so"
     got = {one.sequence if by_sequence else one.offset for one in served}
     assert not said & got, f"{what}: {sorted(said & got)} are said to be lost, and were served"
-    order = [one.first if isinstance(one, Lost) else one.sequence if by_sequence else one.offset for one in told]
+    order = [one.first if isinstance(one, LostRange) else one.sequence if by_sequence else one.offset for one in told]
     assert order == sorted(order), what
     return len(places), len(said - places)
 
 
-def check_reading(source: Source, what: str) -> tuple[int, int]:
+def check_reading(source: SegmentReader, what: str) -> tuple[int, int]:
     """Read it in every way; how many records are lost by topic, and how many by sequence."""
-    history = History([source, cleaned([LATER], number=2)])  # what follows tells how far something was lost
+    history = JournalReader([source, cleaned([LATER], number=2)])  # what follows tells how far something was lost
     lost = 0
     for topic in (1, 2, 3):
         mine = [one for one in ALL if one.topic == topic]
@@ -209,7 +210,7 @@ def test_one_changed_bit_anywhere_is_told_and_never_served(index: str) -> None:
         copy = storage.after_kill()
         file = copy.open(source.info.name, writable=True)
         file.write(at, [bytes([data[at] ^ 1 << at % 8])])
-        by_topics, by_order = check_reading(Source(copy, source.info), f"flipped at {at}")
+        by_topics, by_order = check_reading(SegmentReader(copy, source.info), f"flipped at {at}")
         assert by_topics == by_order or at < START
         worst, total = max(worst, by_topics), total + by_topics
     assert 0 < worst <= 4  # never more than what one entry, or one commit, holds
@@ -226,7 +227,7 @@ def test_however_many_bytes_change_all_that_is_missing_is_told(blocks: list[Bloc
         file.write(at, [bytes([file.read(at, 1)[0] ^ 16])])
     if data.draw(st.booleans()):
         source.storage.remove(source.info.index_name)
-    history = History([source, cleaned([later], number=2)])
+    history = JournalReader([source, cleaned([later], number=2)])
     for topic in TOPICS:
         mine = [one for one in records if one.topic == topic]
         check(by_topic(history, topic), mine, f"topic {topic}", by_sequence=False)
@@ -243,7 +244,7 @@ def test_a_segment_that_is_cut_anywhere_tells_what_is_missing() -> None:
             copy.open(source.info.name, writable=True).truncate(at)
             if not kept:
                 copy.remove(source.info.index_name)
-            by_topics, by_order = check_reading(Source(copy, source.info), f"cut at {at}")
+            by_topics, by_order = check_reading(SegmentReader(copy, source.info), f"cut at {at}")
             assert by_topics == by_order > 0
 
 
@@ -255,7 +256,7 @@ def test_a_damaged_index_is_made_again() -> None:
     for at in range(len(data)):
         copy = storage.after_kill()
         copy.open(source.info.index_name, writable=True).write(at, [bytes([data[at] ^ 4])])
-        damaged = Source(copy, source.info)
+        damaged = SegmentReader(copy, source.info)
         assert check_reading(damaged, f"index flipped at {at}") == (0, 0)
         assert damaged.damage
         assert not damaged.suspect
@@ -266,11 +267,11 @@ def test_damaged_records_cost_exactly_their_runs() -> None:
     data = read_whole(source.storage, source.info.name)
     at = data.index(b"\xc4\x01a") + 2  # the value of the first record of topic 1: its runs are [0, 2) and [4, 5)
     source.storage.open(source.info.name, writable=True).write(at, [b"A"])
-    told = by_topic(History([source]), 1)
-    assert [(one.first, one.end) for one in told if isinstance(one, Lost)] == [(0, 2), (4, 5)]
-    told = in_sequence(History([source]), TOPICS)
-    assert [(one.first, one.end) for one in told if isinstance(one, Lost)] == [(10, 11), (12, 13), (13, 14)]
-    assert not [one for one in in_sequence(History([source]), (2, 3)) if isinstance(one, Lost)]
+    told = by_topic(JournalReader([source]), 1)
+    assert [(one.first, one.end) for one in told if isinstance(one, LostRange)] == [(0, 2), (4, 5)]
+    told = in_sequence(JournalReader([source]), TOPICS)
+    assert [(one.first, one.end) for one in told if isinstance(one, LostRange)] == [(10, 11), (12, 13), (13, 14)]
+    assert not [one for one in in_sequence(JournalReader([source]), (2, 3)) if isinstance(one, LostRange)]
 
 
 def test_where_nobody_can_say_what_was_there_all_that_nothing_else_accounts_for_is_lost() -> None:
@@ -279,7 +280,7 @@ def test_where_nobody_can_say_what_was_there_all_that_nothing_else_accounts_for_
     assert isinstance(index, IndexFile)
     at, _ = index.window(1, 0)
     source.storage.open(source.info.name, writable=True).write(at, [b"?"])  # the head of the first entry of topic 1
-    told = in_sequence(History([source]), TOPICS)
-    assert [(one.first, one.end) for one in told if isinstance(one, Lost)] == [(10, 11), (12, 16), (20, 25)]
-    told = by_topic(History([source]), 1)
-    assert told == [Lost(0, 6, f"damaged on disk (000000000001-1.seg at {at})"), ALL[9]]
+    told = in_sequence(JournalReader([source]), TOPICS)
+    assert [(one.first, one.end) for one in told if isinstance(one, LostRange)] == [(10, 11), (12, 16), (20, 25)]
+    told = by_topic(JournalReader([source]), 1)
+    assert told == [LostRange(0, 6, f"damaged on disk (000000000001-1.seg at {at})"), ALL[9]]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runnel.journal.os_storage import MAX_PIECES, OsStorage
+from runnel.journal.storage import MAX_PIECES, OsStorage
 
 Pieces = Sequence[bytes | memoryview]
 

@@ -8,23 +8,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from runnel.core.batch_format import unpack
 from runnel.core.checksum import crc_of
-from runnel.core.journal_errors import FormatUnknown, JournalDamaged
-from runnel.core.packing import unpack
-from runnel.journal import manifest, mark
-from runnel.journal.checkpoint import name_of
-from runnel.journal.draft import Draft
-from runnel.journal.entry import state
-from runnel.journal.gone import Reason
-from runnel.journal.history import Found
-from runnel.journal.journal import SKIPPED_EPOCHS, Journal
-from runnel.journal.ledger import CursorState
-from runnel.journal.os_storage import OsStorage
-from runnel.journal.parts import cursor_part
-from runnel.journal.recovery import Recovered, recover
-from runnel.journal.segment import START, Segment, SegmentInfo, entries
-from runnel.journal.storage import Storage
-from runnel.journal.swap import read_whole
+from runnel.core.errors import FormatUnknown, JournalDamaged
+from runnel.journal.format import manifest, watermark
+from runnel.journal.format.atomic_file import read_whole
+from runnel.journal.format.checkpoint import name_of
+from runnel.journal.format.entry import Draft, state_part
+from runnel.journal.format.ledger import CursorState, cursor_part
+from runnel.journal.format.removed_offsets import RemovalReason
+from runnel.journal.format.segment import START, ActiveSegment, SegmentInfo, entries
+from runnel.journal.read.recovery import Recovered, recover
+from runnel.journal.read.segment_reader import FoundBatch
+from runnel.journal.storage import OsStorage, Storage
+from runnel.journal.write.journal import SKIPPED_EPOCHS, Journal
 from runnel.testing import MemoryStorage
 from tests.crash.observing import observe
 from tests.journal.rig import SMALL, Writer, batch, contents, flip, put, read_sequence, read_topic
@@ -32,8 +29,8 @@ from tests.journal.test_ledger import seen
 from tests.journal.workload import CLEANED, CURSORS, EARLY, FAILED, GOLDEN, NOW, TOPICS, WRITTEN, write_all
 
 
-def recovered(storage: Storage, *, up_to_mark: bool = False) -> Recovered:
-    return recover(storage, lambda: "a new one", up_to_mark=up_to_mark)
+def recovered(storage: Storage, *, up_to_watermark: bool = False) -> Recovered:
+    return recover(storage, lambda: "a new one", up_to_watermark=up_to_watermark)
 
 
 def memory(writer: Writer) -> MemoryStorage:
@@ -86,7 +83,7 @@ def test_a_folder_that_version_1_wrote_opens_with_every_record_and_all_state(gol
 def test_the_records_that_version_1_wrote_still_say_what_they_said(golden: Path, tmp_path: Path) -> None:
     journal = Journal.open(OsStorage(shutil.copytree(golden, tmp_path / "data")), SMALL, now=NOW + 1_000)
     *_, last = read_topic(journal.history, 1)
-    assert isinstance(last, Found)
+    assert isinstance(last, FoundBatch)
     batch_found = unpack(last.body)
     assert (last.base, last.last) == (27, 31)
     assert batch_found.values == (b"{}", b'{"n":1}', b"[]")
@@ -116,7 +113,7 @@ def test_a_cleaned_folder_that_version_1_wrote_opens_with_all_that_lives(tmp_pat
     assert {name for name, _, _ in state_found.ids[2]} == {f"id {number}" for number in range(12)}
     assert [stage.batches for stage in state_found.stages.values()] == [(((b"not yet", None),),)]
     assert (state_found.cursors, sorted(state_found.topics)) == ({}, [1, 2])
-    assert [one.reason for one in journal.ledger.topics[1].gone] == [Reason.ASKED]
+    assert [one.reason for one in journal.ledger.topics[1].gone] == [RemovalReason.ASKED]
     journal.close()
 
 
@@ -149,7 +146,7 @@ def test_an_entry_of_a_later_version_is_refused_unless_it_says_that_it_may_be_sk
     for kind in (128, 127):
         writer = example()
         active = open_segment(writer)
-        for parts in ([state(kind, b"of later")], []):  # type: ignore[arg-type]
+        for parts in ([state_part(kind, b"of later")], []):  # type: ignore[arg-type]
             pieces = active.encode(parts, active.end, 9)
             active.write(pieces, sum(map(len, pieces)))
             active.sync()
@@ -161,7 +158,7 @@ def test_an_entry_of_a_later_version_is_refused_unless_it_says_that_it_may_be_sk
                 recovered(storage)
 
 
-def open_segment(writer: Writer) -> Segment:
+def open_segment(writer: Writer) -> ActiveSegment:
     assert writer.journal._active is not None
     return writer.journal._active
 
@@ -179,7 +176,7 @@ def test_looking_changes_nothing() -> None:
     storage = memory(example()).after_kill()
     before, calls = contents(storage), storage.calls
     recovered(storage)
-    recovered(storage, up_to_mark=True)
+    recovered(storage, up_to_watermark=True)
     assert (contents(storage), storage.calls) == (before, calls)
 
 
@@ -203,7 +200,7 @@ def test_the_tail_of_a_cut_off_journal_is_taken_up_to_where_it_is_proven() -> No
 def test_without_the_mark_the_last_entry_proves_only_those_before_it() -> None:
     writer = example()
     storage = memory(writer).after_kill()
-    storage.remove(mark.NAME)
+    storage.remove(watermark.NAME)
     tail = recovered(storage).tail
     assert tail is not None
     assert [one.parts[0].base for one in tail.unproven] == [2]
@@ -213,7 +210,7 @@ def test_without_the_mark_the_last_entry_proves_only_those_before_it() -> None:
 def test_what_is_not_proven_is_copied_and_served() -> None:
     writer = example()
     storage = memory(writer).after_kill()
-    storage.remove(mark.NAME)
+    storage.remove(watermark.NAME)
     writer.reopen(storage)
     assert (writer.journal.report.clean, writer.journal.report.copied) == (False, 1)
     assert read_topic(writer.journal.history, 1) == writer.written
@@ -258,7 +255,7 @@ def test_bad_bytes_below_what_was_synced_are_damage(with_mark: bool) -> None:
     writer = example(4)
     storage = memory(writer).after_kill()
     if not with_mark:
-        storage.remove(mark.NAME)
+        storage.remove(watermark.NAME)
     found = list(entries(read_whole(storage, "000000000001.seg"), START, first(writer), START))
     for damaged in found[:-1]:  # all but the last are known to have been synced, by those behind them
         spoiled = storage.after_kill()
@@ -275,7 +272,7 @@ def test_a_bad_last_entry_is_damage_if_the_mark_says_it_was_durable_and_a_torn_t
     flip(storage, "000000000001.seg", last.position)
     with pytest.raises(JournalDamaged):
         recovered(storage)
-    storage.remove(mark.NAME)
+    storage.remove(watermark.NAME)
     tail = recovered(storage).tail
     assert tail is not None
     assert (tail.unproven[-1].end, tail.cut_bytes) == (last.position, last.end - last.position)
@@ -286,8 +283,8 @@ def test_the_mark_of_another_segment_proves_nothing() -> None:
     storage = memory(writer).after_kill()
     *_, last = entries(read_whole(storage, "000000000001.seg"), START, first(writer), START)
     flip(storage, "000000000001.seg", last.position)
-    file = storage.open(mark.NAME, writable=True)
-    mark.write(file, 1, first(writer).id + 1, last.end)
+    file = storage.open(watermark.NAME, writable=True)
+    watermark.write(file, 1, first(writer).id + 1, last.end)
     assert recovered(storage).tail is not None
 
 
@@ -301,7 +298,7 @@ def test_a_tail_shorter_than_what_was_synced_is_damage() -> None:
 
 def test_other_processes_read_up_to_the_mark() -> None:
     writer, begin, _ = torn()
-    found = recovered(writer.storage, up_to_mark=True)
+    found = recovered(writer.storage, up_to_watermark=True)
     assert found.tail is not None
     assert (found.tail.end, found.tail.unproven) == (begin, [])
     assert found.ledger.topics[1].end == 3
@@ -309,8 +306,8 @@ def test_other_processes_read_up_to_the_mark() -> None:
 
 def test_without_a_mark_other_processes_read_what_is_sealed() -> None:
     storage = memory(example()).after_kill()
-    storage.remove(mark.NAME)
-    found = recovered(storage, up_to_mark=True)
+    storage.remove(watermark.NAME)
+    found = recovered(storage, up_to_watermark=True)
     assert found.tail is not None
     assert (found.tail.end, found.ledger.topics) == (START, {})
 
@@ -407,9 +404,9 @@ def test_damage_in_the_middle_of_history_keeps_nobody_from_opening_and_is_not_se
     flip(storage, writer.journal.manifest.segments[0].name, 3000)
     writer.reopen(storage)
     items = read_topic(writer.journal.history, 1)
-    assert [one for one in items if isinstance(one, Found)] == [one for one in writer.of(1) if one in items]
+    assert [one for one in items if isinstance(one, FoundBatch)] == [one for one in writer.of(1) if one in items]
     assert len(items) == len(writer.of(1))
-    assert sum(not isinstance(one, Found) for one in items) == 1
+    assert sum(not isinstance(one, FoundBatch) for one in items) == 1
 
 
 def test_a_tail_is_indexed_as_it_was_while_it_was_written() -> None:

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from runnel.core.journal_errors import FolderInUse, FormatUnknown, JournalDamaged
+from runnel.core.errors import FolderInUse, FormatUnknown, JournalDamaged
 from runnel.core.record import Record
-from runnel.journal import checkpoint, key_note, manifest
-from runnel.journal.extract import Extract
-from runnel.journal.inspection import Inspection
-from runnel.journal.journal import SKIPPED, Journal
-from runnel.journal.key_note import KeyNote
+from runnel.journal.check.repair import apply_repair, plan_repair, repair
+from runnel.journal.check.scan import JournalScan
+from runnel.journal.check.verify import verify
+from runnel.journal.clean import key_compaction
+from runnel.journal.clean.key_compaction import CompactionState
+from runnel.journal.format import checkpoint, manifest
+from runnel.journal.format.atomic_file import read_whole
+from runnel.journal.format.ledger import compacted_part
 from runnel.journal.options import JournalOptions
-from runnel.journal.parts import compacted_part
-from runnel.journal.repair import mend, planned, repair
+from runnel.journal.read.inspection import Inspection, RecordExtract
 from runnel.journal.storage import Storage
-from runnel.journal.survey import Survey
-from runnel.journal.swap import read_whole
-from runnel.journal.verify import verify
-from runnel.testing.power import MemoryStorage, PowerLost
+from runnel.journal.write.journal import SKIPPED_OFFSETS, Journal
+from runnel.testing.memory_storage import MemoryStorage, PowerLost
 from tests.journal.folders import (
     Owner,
     Writer,
@@ -42,13 +42,13 @@ Place = tuple[str, int]
 def everything(storage: Storage) -> dict[Place, bytes]:
     """All that a journal serves, which is opened for it."""
     journal = Journal.open(storage, JournalOptions(segment_bytes=8192, min_free=0), now=1)
-    extract = Extract(journal.history, list(journal.ledger.topics.values()), ">", by_sequence=True)
+    extract = RecordExtract(journal.history, list(journal.ledger.topics.values()), ">", by_sequence=True)
     found = {(one.topic, one.offset): one.value for one in extract.read() if isinstance(one, Record)}
     journal.close()
     return found
 
 
-def lost_by(survey: Survey) -> set[Place]:
+def lost_by(survey: JournalScan) -> set[Place]:
     return {(one.topic, offset) for one in survey.lost for offset in range(one.first, one.end)}
 
 
@@ -80,7 +80,7 @@ def test_whatever_byte_is_flipped_all_but_what_was_said_is_there(kind: str, clos
             storage = original.after_kill()
             hurt(storage, name, position)
             try:
-                survey = Survey(storage).run()
+                survey = JournalScan(storage).run()
             except FormatUnknown:
                 continue
             mend_if_needed(survey)
@@ -91,13 +91,13 @@ def test_whatever_byte_is_flipped_all_but_what_was_said_is_there(kind: str, clos
                 assert lost_by(survey) <= whole.keys() - found.keys(), (name, position)
             else:
                 assert whole.keys() - found.keys() == lost_by(survey), (name, position)
-            assert Survey(storage).run().damages == []
+            assert JournalScan(storage).run().damages == []
     assert flips > 20
 
 
-def mend_if_needed(survey: Survey) -> None:
-    if planned(survey):
-        mend(survey)
+def mend_if_needed(survey: JournalScan) -> None:
+    if plan_repair(survey):
+        apply_repair(survey)
 
 
 @pytest.mark.parametrize("kind", [".seg", ".idx", ".ckpt", "MANIFEST"])
@@ -107,7 +107,7 @@ def test_whatever_file_is_missing_the_folder_opens_again(kind: str) -> None:
     for name in [name for name in original.names() if name.endswith(kind)]:
         storage = original.after_kill()
         storage.remove(name)
-        survey = Survey(storage).run()
+        survey = JournalScan(storage).run()
         mend_if_needed(survey)
         found = everything(storage)
         assert whole.keys() - found.keys() == lost_by(survey), name
@@ -125,20 +125,20 @@ def test_a_power_loss_in_the_middle_of_a_repair_leaves_the_folder_no_worse(what:
         "manifest": manifest.NAME,
     }[what]
     hurt(original, name, 100)
-    first = Survey(original.after_kill()).run()
+    first = JournalScan(original.after_kill()).run()
     keeps = everything(mended(original.after_kill()))
     for call in range(1, 200):
         storage = durable(original)
         storage.crash_at = call
         try:
-            mend(Survey(storage).run())
+            apply_repair(JournalScan(storage).run())
         except PowerLost:
             pass
         else:
             assert call > 5
             return
         for fate, found in storage.worst():
-            again = Survey(found).run()
+            again = JournalScan(found).run()
             mend_if_needed(again)
             assert everything(found) == keeps, (call, fate)
             if again.damages and what != "manifest":  # nothing was swapped yet: the same is lost as at first
@@ -147,13 +147,13 @@ def test_a_power_loss_in_the_middle_of_a_repair_leaves_the_folder_no_worse(what:
 
 
 def durable(storage: MemoryStorage) -> MemoryStorage:
-    from runnel.testing import fates
+    from runnel.testing import power_loss
 
-    return storage.after_power_loss(fates.everything)
+    return storage.after_power_loss(power_loss.keep_everything)
 
 
 def mended(storage: MemoryStorage) -> MemoryStorage:
-    mend(Survey(storage).run())
+    apply_repair(JournalScan(storage).run())
     return storage
 
 
@@ -166,12 +166,12 @@ def test_offsets_that_nobody_can_name_are_never_given_again() -> None:
     overwrite(storage, name, bytes(data))
     with pytest.raises(JournalDamaged):
         everything(storage.after_kill())
-    survey = Survey(storage).run()
+    survey = JournalScan(storage).run()
     assert survey.guessed
-    mend(survey)
+    apply_repair(survey)
     journal = Journal.open(storage, JournalOptions(segment_bytes=8192, min_free=0), now=1)
-    assert all(topic.end >= SKIPPED for topic in journal.ledger.topics.values())
-    assert journal.ledger.sequence >= SKIPPED
+    assert all(topic.end >= SKIPPED_OFFSETS for topic in journal.ledger.topics.values())
+    assert journal.ledger.sequence >= SKIPPED_OFFSETS
     journal.close()
 
 
@@ -181,7 +181,7 @@ def test_records_without_a_topic_get_one() -> None:
     storage.remove(known.segments[0].name)
     for number in known.checkpoints:
         storage.remove(checkpoint.name_of(number))
-    mend(Survey(storage).run())
+    apply_repair(JournalScan(storage).run())
     assert {topic for topic, _ in everything(storage)} == {"recovered.1", "recovered.2"}
 
 
@@ -255,7 +255,7 @@ def test_a_folder_in_use_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_that_shares_files_is_not_touched(tmp_path: Path) -> None:
-    from runnel.journal.snapshot import snapshot
+    from runnel.journal.backup.snapshot import snapshot
 
     fill(tmp_path / "data", batches=60)
     snapshot(tmp_path / "data", tmp_path / "snap")
@@ -287,7 +287,7 @@ def test_without_a_manifest_every_key_is_looked_at_again() -> None:
     for name, left in (("000000000001.seg", 5), (manifest.NAME, 0)):  # segments that were replaced may be back
         hurt_one = storage.after_kill()
         overwrite(hurt_one, name, bytes(70) + read_whole(hurt_one, name)[70:])
-        mend(Survey(hurt_one).run())
+        apply_repair(JournalScan(hurt_one).run())
         journal = Journal.open(hurt_one, JournalOptions(min_free=0))
         assert [topic.compacted for topic in journal.ledger.topics.values()] == [left]
 
@@ -296,9 +296,9 @@ def test_what_is_known_of_keys_is_forgotten() -> None:
     """What superseded a record may be among what is lost."""
     storage = small()
     known = load(storage)
-    key_note.save(storage, KeyNote(known.journal, [info.id for info in known.segments], []))
+    key_compaction.save_state(storage, CompactionState(known.journal, [info.id for info in known.segments], []))
     hurt(storage, known.segments[1].name, 200)
-    survey = Survey(storage).run()
-    assert planned(survey)
-    mend(survey)
-    assert key_note.NAME not in storage.names()
+    survey = JournalScan(storage).run()
+    assert plan_repair(survey)
+    apply_repair(survey)
+    assert key_compaction.KEYS_FILE not in storage.names()

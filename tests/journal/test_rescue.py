@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from runnel.core.errors import RunnelError
-from runnel.core.journal_errors import FormatUnknown
-from runnel.core.packing import pack
+from runnel.core.batch_format import pack
+from runnel.core.errors import FormatUnknown, RunnelError
 from runnel.core.record import Gap
-from runnel.journal import checkpoint, manifest
-from runnel.journal.entry import STAGE_TOPIC
-from runnel.journal.extract import Extract
-from runnel.journal.found import Found
-from runnel.journal.gone import Reason
-from runnel.journal.journal import Journal
+from runnel.journal.check.repair import apply_repair, plan_repair
+from runnel.journal.check.scan import JournalScan
+from runnel.journal.format import checkpoint, manifest
+from runnel.journal.format.atomic_file import read_whole
+from runnel.journal.format.entry import STAGE_TOPIC
+from runnel.journal.format.ledger import StageState, stage_commit_part, stage_part, staged_part, trim_part
+from runnel.journal.format.removed_offsets import RemovalReason
 from runnel.journal.options import JournalOptions
-from runnel.journal.parts import stage_commit_part, stage_part, staged_part, trim_part
-from runnel.journal.repair import mend, planned
-from runnel.journal.stage_state import StageState
+from runnel.journal.read.inspection import RecordExtract
+from runnel.journal.read.segment_reader import FoundBatch
 from runnel.journal.storage import Storage
-from runnel.journal.survey import Survey
-from runnel.journal.swap import read_whole
-from runnel.testing.power import MemoryStorage
+from runnel.journal.write.journal import Journal
+from runnel.testing.memory_storage import MemoryStorage
 from tests.journal.cleaned import clean, journal_with_stages
 from tests.journal.cleaning_rig import World, sealed
 from tests.journal.cleaning_rig import clean as clean_for_real
@@ -42,7 +40,7 @@ def gaps(storage: Storage) -> list[Gap]:
     journal = Journal.open(storage, JournalOptions(segment_bytes=8192, min_free=0), now=1)
     try:
         topics = list(journal.ledger.topics.values())
-        every = [Extract(journal.history, [topic], topic.name, by_sequence=False).read() for topic in topics]
+        every = [RecordExtract(journal.history, [topic], topic.name, by_sequence=False).read() for topic in topics]
         return [found for one in every for found in one if isinstance(found, Gap)]
     finally:
         journal.close()
@@ -50,9 +48,9 @@ def gaps(storage: Storage) -> list[Gap]:
 
 def test_cleaning_changes_nothing_that_is_read_and_a_survey_finds_it_whole() -> None:
     storage = journal_with_stages()
-    before, records = everything(storage.after_kill()), Survey(storage).run().records
+    before, records = everything(storage.after_kill()), JournalScan(storage).run().records
     clean(storage)
-    survey = Survey(storage).run()
+    survey = JournalScan(storage).run()
     assert survey.damages == []
     assert survey.lost == []
     assert survey.records == records
@@ -74,7 +72,7 @@ def test_whatever_byte_is_flipped_all_but_what_was_said_is_there(kind: str, make
             storage = original.after_kill()
             hurt(storage, name, position)
             try:
-                survey = Survey(storage).run()
+                survey = JournalScan(storage).run()
             except FormatUnknown:
                 continue
             mend_if_needed(survey)
@@ -85,7 +83,7 @@ def test_whatever_byte_is_flipped_all_but_what_was_said_is_there(kind: str, make
             said = {place for place in lost_by(survey) if place in whole}
             assert missing == said or (survey.guessed and said <= missing), (name, position)
             lost += len(missing)
-            again = Survey(storage).run()
+            again = JournalScan(storage).run()
             assert again.damages == [], (name, position)
             assert gaps(storage) == [], (name, position)
     assert flips > 20
@@ -97,12 +95,12 @@ def test_a_staged_batch_that_is_lost_costs_its_records_alone_and_the_rest_become
     name = next(one for one in storage.names() if one.endswith(".seg"))
     data = read_whole(storage, name)
     hurt(storage, name, data.index(b"s1"))  # the second of three staged batches, of topic c
-    survey = Survey(storage).run()
+    survey = JournalScan(storage).run()
     assert [(one.topic, one.first, one.end) for one in survey.lost] == [("c", 2, 4)]
-    mend(survey)
+    apply_repair(survey)
     found = everything(storage)
     assert sorted(place for place in found if place[0] == "c") == [("c", 0), ("c", 1), ("c", 4), ("c", 5)]
-    again = Survey(storage).run()
+    again = JournalScan(storage).run()
     assert again.damages == []
     assert 1 not in again.ledger.committed
 
@@ -114,12 +112,12 @@ def test_the_commit_is_rewritten_where_what_it_names_lies_in_another_segment() -
     name = next(one for one in segments if b"later 1" in read_whole(storage, one))
     commits = segments[-1]
     hurt(storage, name, read_whole(storage, name).index(b"later 1"))
-    survey = Survey(storage).run()
+    survey = JournalScan(storage).run()
     assert [(one.topic, one.first, one.end) for one in survey.lost] == [("a", 16, 17)]
     assert {damage.file for damage in survey.damages} == {name, commits}
-    mend(survey)
+    apply_repair(survey)
     assert whole.keys() - everything(storage.after_kill()).keys() == {("a", 16)}
-    assert Survey(storage).run().damages == []
+    assert JournalScan(storage).run().damages == []
     assert gaps(storage) == []
 
 
@@ -127,14 +125,14 @@ def test_a_stage_that_is_open_and_not_whole_any_more_is_given_up() -> None:
     storage = journal_with_stages()
     name = next(one for one in storage.names() if one.endswith(".seg") and b"never" in read_whole(storage, one))
     hurt(storage, name, read_whole(storage, name).index(b"never"))
-    survey = Survey(storage).run()
+    survey = JournalScan(storage).run()
     assert survey.lost == []
     assert survey.torn_stages == [2]
     assert any("stage 2" in note for note in survey.notes)
-    mend(survey)
+    apply_repair(survey)
     journal = Journal.open(storage, JournalOptions(segment_bytes=8192, min_free=0), now=1)
     assert journal.ledger.stages == {}
-    assert Survey(storage).run().torn_stages == []
+    assert JournalScan(storage).run().torn_stages == []
 
 
 @pytest.mark.parametrize("what", ["manifest", "checkpoint"])
@@ -148,10 +146,10 @@ def test_without_a_manifest_or_checkpoint_cleaned_segments_are_found_and_nothing
     if what == "checkpoint":
         with pytest.raises(RunnelError):
             Journal.open(storage.after_kill(), JournalOptions(min_free=0), now=1)
-    survey = Survey(storage).run()
+    survey = JournalScan(storage).run()
     assert survey.damages
-    assert planned(survey)
-    mend(survey)
+    assert plan_repair(survey)
+    apply_repair(survey)
     found = everything(storage)
     assert sorted(found.values()) == sorted(whole.values())
     if what == "manifest":
@@ -160,7 +158,7 @@ def test_without_a_manifest_or_checkpoint_cleaned_segments_are_found_and_nothing
 
 def test_without_a_manifest_what_the_cleaner_had_replaced_is_not_served_twice() -> None:
     original = journal_with_stages()
-    whole, count = everything(original.after_kill()), Survey(original).run().records
+    whole, count = everything(original.after_kill()), JournalScan(original).run().records
     names = [name for name in original.names() if name.endswith((".seg", ".idx"))]
     olds = {name: read_whole(original, name) for name in names}
     clean(original)
@@ -170,9 +168,9 @@ def test_without_a_manifest_what_the_cleaner_had_replaced_is_not_served_twice() 
         for name in kept:
             storage.create(name).write(0, [olds[name]])
         storage.remove(manifest.NAME)
-        survey = Survey(storage).run()
+        survey = JournalScan(storage).run()
         assert survey.records == count
-        mend(survey)
+        apply_repair(survey)
         assert everything(storage) == whole
 
 
@@ -192,7 +190,7 @@ def worked(seed: int) -> tuple[MemoryStorage, World, dict[tuple[str, int], bytes
 @pytest.mark.parametrize("seed", range(8))
 def test_what_the_cleaner_wrote_is_found_whole_and_can_be_read(seed: int) -> None:
     storage, _, held = worked(seed)
-    survey = Survey(storage).run()
+    survey = JournalScan(storage).run()
     assert survey.damages == []
     assert survey.lost == []
     assert survey.torn_stages == []
@@ -209,7 +207,7 @@ def test_after_any_damage_and_a_repair_all_but_what_was_said_is_there(seed: int)
         storage = original.after_kill()
         for name in world.random.sample(names, world.random.choice((1, 1, 2))):
             hurt(storage, name, world.random.randrange(storage.open(name).size()))
-        survey = Survey(storage).run()
+        survey = JournalScan(storage).run()
         damaged += bool(survey.damages)
         mend_if_needed(survey)
         found = everything(storage)
@@ -217,7 +215,7 @@ def test_after_any_damage_and_a_repair_all_but_what_was_said_is_there(seed: int)
         missing = held.keys() - found.keys()
         said = lost_by(survey) & held.keys()
         assert missing == said
-        assert Survey(storage).run().damages == []
+        assert JournalScan(storage).run().damages == []
         assert gaps(storage) == []
     assert damaged > 10
 
@@ -231,10 +229,10 @@ def test_topics_that_only_a_cleaned_segment_remembers_keep_their_names_and_epoch
     whole = everything(storage.after_kill())
     for name in [name for name in storage.names() if name.endswith(".ckpt")]:
         storage.remove(name)
-    survey = Survey(storage).run()
+    survey = JournalScan(storage).run()
     assert survey.guessed
     assert survey.names == before
-    mend(survey)
+    apply_repair(survey)
     found = everything(storage)
     assert {place: found[place] for place in whole} == whole
     again = Journal.open(storage, JournalOptions(segment_bytes=8192, min_free=0), now=1)
@@ -251,11 +249,11 @@ def test_readers_by_sequence_find_everything_behind_the_copy_of_a_segment_withou
     writer.reopen()
     writer.topic("another")  # and then the power fails
     hurt(storage, "000000000001.seg", 600)
-    mend(Survey(storage).run())
+    apply_repair(JournalScan(storage).run())
     ends = [info.end_sequence for info in load(storage).segments]
     assert ends == sorted(ends)
     journal = Journal.open(storage, JournalOptions(min_free=0))
-    assert [one.sequence for one in read_sequence(journal.history, {topic}) if isinstance(one, Found)] == [1, 2, 3]
+    assert [one.sequence for one in read_sequence(journal.history, {topic}) if isinstance(one, FoundBatch)] == [1, 2, 3]
 
 
 def test_without_a_manifest_a_cleaned_segment_with_nothing_but_staged_batches_is_kept() -> None:
@@ -266,14 +264,14 @@ def test_without_a_manifest_a_cleaned_segment_with_nothing_but_staged_batches_is
     while len(sealed(writer.journal)) < 1:
         writer.publish(topic, bytes(900))
     ledger = writer.journal.ledger
-    writer.write([trim_part(topic, ledger.topics[topic].end, 0, Reason.ASKED)])
+    writer.write([trim_part(topic, ledger.topics[topic].end, 0, RemovalReason.ASKED)])
     writer.write([stage_commit_part(ledger.stages[1], ledger.topics[topic].end, ledger.sequence, writer.now)])
     first = sealed(writer.journal)[:1]
     clean_for_real(writer.journal, first)
     assert [number >= STAGE_TOPIC for number, _ in writer.journal.history.sources[0].index.topics()] == [True]
     writer.journal.close()
     writer.storage.remove(manifest.NAME)
-    survey = Survey(writer.storage).run()
+    survey = JournalScan(writer.storage).run()
     assert survey.lost == []
-    mend(survey)
+    apply_repair(survey)
     assert [value for _, value in everything(writer.storage).items()] == [b"x"]

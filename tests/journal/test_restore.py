@@ -10,20 +10,27 @@ from typing import Any
 
 import pytest
 
-from runnel.core.journal_errors import ArchiveDamaged, FolderUnusable, NoArchive, PointNotArchived
-from runnel.core.packing import pack
+from runnel.core.batch_format import pack
+from runnel.core.errors import ArchiveDamaged, FolderUnusable, NoArchive, PointNotArchived
 from runnel.core.record import Gap
-from runnel.journal import restore as module
-from runnel.journal.archive import archive
-from runnel.journal.catalog import opened
-from runnel.journal.entry import Kind, state
-from runnel.journal.inspection import Inspection
-from runnel.journal.journal import SKIPPED
-from runnel.journal.offset_set import OffsetSet
-from runnel.journal.parts import compacted_part, mark_part, stage_commit_part, stage_part, staged_part, trim_part
-from runnel.journal.restore import GIVEN, Point, restore, skipped
-from runnel.journal.stage_state import StageState
-from runnel.journal.verify import verify
+from runnel.journal.backup import restore as module
+from runnel.journal.backup.archive import archive
+from runnel.journal.backup.archive_catalog import open_catalog
+from runnel.journal.backup.restore import GIVEN, Point, restore, skipped
+from runnel.journal.check.verify import verify
+from runnel.journal.format.entry import PartKind, state_part
+from runnel.journal.format.ledger import (
+    StageState,
+    compacted_part,
+    marker_part,
+    stage_commit_part,
+    stage_part,
+    staged_part,
+    trim_part,
+)
+from runnel.journal.format.offset_sets import OffsetBitmap
+from runnel.journal.read.inspection import Inspection
+from runnel.journal.write.journal import SKIPPED_OFFSETS
 from tests.journal.archives import held, sequences, state_of, time_of
 from tests.journal.cleaning_rig import clean, sealed
 from tests.journal.folders import BEGAN, SECOND, Owner, flip, publish_numbered
@@ -68,13 +75,13 @@ def test_what_changed_behind_the_point_is_not_there(tmp_path: Path) -> None:
         group = owner.group("billing", "orders")
         owner.settle(group, 0, 2)
         owner.cursor("reader", "jobs", 3)
-        owner.write(mark_part("relay", "16/B374D848"))
+        owner.write(marker_part("relay", "16/B374D848"))
         before, at = state_of(owner.journal.ledger), owner.time
         owner.time += SECOND
         owner.settle(group, 2, 5)
         owner.cursor("reader", "jobs", 6)
-        owner.write(mark_part("relay", "16/FFFFFFFF"))
-        owner.write(state(Kind.TOPIC_DELETED, topic=1))
+        owner.write(marker_part("relay", "16/FFFFFFFF"))
+        owner.write(state_part(PartKind.TOPIC_DELETED, topic=1))
         owner.topic("new")
     archive(tmp_path / "data", tmp_path / "archive", now=at + SECOND)
     restore(tmp_path / "archive", tmp_path / "restored", Point(time=at))
@@ -89,7 +96,7 @@ def test_what_the_cleaner_did_to_other_files_is_not_said_of_these(tmp_path: Path
         publish_numbered(owner, 0, 20)
         if later:
             archive(tmp_path / "data", tmp_path / "archive", now=owner.time)
-        clean(owner.journal, taken={1: OffsetSet([3])})
+        clean(owner.journal, taken={1: OffsetBitmap([3])})
         owner.write(compacted_part(1, 0, 10, 9, 1, owner.time))
         archive(tmp_path / "data", tmp_path / "archive", now=owner.time)
     restore(tmp_path / "archive", tmp_path / "restored")
@@ -145,10 +152,10 @@ class History:
             owner.write(trim_part(topic.id, dice.randrange(topic.first, topic.end + 1), topic.end))
             owner.journal.retain(owner.time)
         elif what == "delete" and (topic_id := next((t.id for t in ledger.topics.values() if t.name == name), None)):
-            owner.write(state(Kind.TOPIC_DELETED, topic=topic_id))
+            owner.write(state_part(PartKind.TOPIC_DELETED, topic=topic_id))
             self.records = [one for one in self.records if one[0] != name]
         elif what == "mark":
-            owner.write(mark_part(name, dice.choice([None, 1, "x"])))
+            owner.write(marker_part(name, dice.choice([None, 1, "x"])))
         elif what == "stage":
             self.stage(owner.topic(name).id)
         elif what == "commit" and ledger.stages:
@@ -197,7 +204,7 @@ def test_any_point_of_any_history_is_restored_exactly_or_refused(tmp_path: Path,
             now = history.owner.time - SECOND  # of the last thing that was done
             archive(tmp_path / "data", tmp_path / "archive", new_base=dice.random() < 0.1, now=now)
     history.owner.crash()
-    spans = opened(tmp_path / "archive").spans()
+    spans = open_catalog(tmp_path / "archive").spans()
     times = [dice.randrange(BEGAN, history.owner.time) for _ in range(12)]
     times += [dice.randrange(span.since, span.through + 1) for span in spans] + [spans[-1].through]
     restored = 0
@@ -222,8 +229,8 @@ def test_no_offset_sequence_or_epoch_of_the_old_life_is_given_again(tmp_path: Pa
     restore(archived(tmp_path), tmp_path / "restored", Point(time=time_of(20)), now=time_of(100))
     with Inspection(tmp_path / "data") as old, Owner(tmp_path / "restored") as new:
         ledger = new.journal.ledger
-        assert ledger.topics[1].end >= 33 + SKIPPED + 80 * SECOND * GIVEN
-        assert ledger.sequence >= old.ledger.reserved + SKIPPED
+        assert ledger.topics[1].end >= 33 + SKIPPED_OFFSETS + 80 * SECOND * GIVEN
+        assert ledger.sequence >= old.ledger.reserved + SKIPPED_OFFSETS
         assert ledger.epoch > old.ledger.epoch
         new.publish("orders", [b"new"])
     places = [(one[0], one[1]) for one in held(tmp_path / "data")[1]]
@@ -245,8 +252,8 @@ def test_what_is_skipped_is_nobodys_lag(tmp_path: Path) -> None:
 
 
 def test_how_much_is_skipped_grows_with_what_may_have_been_given() -> None:
-    assert skipped(5, 5) == skipped(9, 5) == SKIPPED
-    assert skipped(0, 3600 * SECOND) - SKIPPED == 16_000_000 * 3600  # sixteen million records a second
+    assert skipped(5, 5) == skipped(9, 5) == SKIPPED_OFFSETS
+    assert skipped(0, 3600 * SECOND) - SKIPPED_OFFSETS == 16_000_000 * 3600  # sixteen million records a second
 
 
 def test_a_restored_journal_is_another_one_and_goes_on(tmp_path: Path) -> None:
@@ -314,7 +321,7 @@ def test_a_base_can_be_chosen_if_it_is_not_after_the_point(tmp_path: Path) -> No
         second = archive(tmp_path / "data", tmp_path / "archive", new_base=True, now=owner.time).base
         publish_numbered(owner, 62, 64)
         archive(tmp_path / "data", tmp_path / "archive", now=owner.time)
-    first = opened(tmp_path / "archive").bases[0].name
+    first = open_catalog(tmp_path / "archive").bases[0].name
     assert second is not None
     assert restore(tmp_path / "archive", tmp_path / "newest").base == second
     assert restore(tmp_path / "archive", tmp_path / "oldest", base=first).base == first
@@ -490,6 +497,6 @@ def test_segments_of_which_nothing_is_left_are_read_and_not_carried(tmp_path: Pa
         archive(tmp_path / "data", tmp_path / "archive", now=BEGAN)
         owner.write(trim_part(1, 80, 90), trim_part(2, 80, 90))
     archive(tmp_path / "data", tmp_path / "archive", now=owner.time)
-    assert len(opened(tmp_path / "archive").pieces) == 5
+    assert len(open_catalog(tmp_path / "archive").pieces) == 5
     assert restore(tmp_path / "archive", tmp_path / "restored").segments == 2
     assert [one[1] for one in held(tmp_path / "restored")[1] if one[0] == "orders"] == list(range(80, 90))

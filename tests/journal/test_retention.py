@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from runnel.journal import retention
-from runnel.journal.index import WINDOW, TopicRange
+from runnel.journal.format.index import WINDOW, TopicRange
+from runnel.journal.format.ledger import trim_part
 from runnel.journal.options import JournalOptions
-from runnel.journal.parts import trim_part
+from runnel.journal.write import retention
 from runnel.testing import MemoryStorage
 from tests.journal.rig import Writer
 
@@ -21,8 +21,8 @@ def filled(count: int = 30) -> Writer:
     return writer
 
 
-def leaving(writer: Writer, keep: int, first: int = 0) -> retention.Leaving:
-    return retention.first_leaving(writer.journal.history, 1, first, keep)
+def leaving(writer: Writer, keep: int, first: int = 0) -> retention.KeptBytes:
+    return retention.first_within_bytes(writer.journal.history, 1, first, keep)
 
 
 def starts(writer: Writer) -> list[int]:
@@ -70,7 +70,7 @@ def test_windows_tell_where_in_a_long_segment_the_bytes_lie() -> None:
         assert abs(sum(sizes[leaving(writer, keep).first :]) - keep) < WINDOW, "to the window, whatever is in it"
 
 
-def young(writer: Writer, time: int, first: int = 0, topic: int = 1) -> retention.Young:
+def young(writer: Writer, time: int, first: int = 0, topic: int = 1) -> retention.FirstKept:
     return retention.first_not_older(writer.journal.history, topic, first, time)
 
 
@@ -119,8 +119,8 @@ def test_records_of_topics_that_are_gone_are_not_wanted_but_what_is_being_writte
     writer = filled()
     sources = writer.journal.history.sources
     assert not any(retention.is_wanted(source, {}) for source in sources)
-    assert retention.unwanted(sources, {}) == sources[:-1]
-    assert retention.unwanted(sources, writer.journal.ledger.topics) == []
+    assert retention.unwanted_segments(sources, {}) == sources[:-1]
+    assert retention.unwanted_segments(sources, writer.journal.ledger.topics) == []
 
 
 def test_a_topic_that_wants_a_segment_is_asked_first_the_next_time() -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from runnel.core.journal_errors import FormatUnknown, JournalDamaged
-from runnel.journal import manifest
-from runnel.journal.entry import Entry
-from runnel.journal.salvage import Spot, is_newer_format, load_index, manifest_from_files, walk
-from runnel.journal.segment import START
+from runnel.core.errors import FormatUnknown, JournalDamaged
+from runnel.journal.check.salvage import DamagedSpot, is_newer_format, load_index, manifest_from_files, walk_segment
+from runnel.journal.format import manifest
+from runnel.journal.format.atomic_file import read_whole
+from runnel.journal.format.entry import Entry
+from runnel.journal.format.segment import START
 from runnel.journal.storage import Storage
-from runnel.journal.swap import read_whole
-from runnel.testing.power import MemoryStorage
+from runnel.testing.memory_storage import MemoryStorage
 from tests.journal.folders import Writer, in_memory, publish_numbered
 
 
@@ -31,7 +31,7 @@ def overwrite(storage: Storage, name: str, data: bytes) -> None:
 def test_a_whole_segment_is_its_entries_and_nothing_else() -> None:
     storage = in_memory(5)
     (info,) = load(storage).segments
-    found = list(walk(read_whole(storage, info.name), info))
+    found = list(walk_segment(read_whole(storage, info.name), info))
     assert all(isinstance(one, Entry) for one in found)
     assert found[0].position == START
     assert found[-1].end == info.end
@@ -41,7 +41,7 @@ def test_reserved_zeros_behind_the_last_entry_are_nothing() -> None:
     storage = in_memory(5)
     (info,) = load(storage).segments
     data = read_whole(storage, info.name)
-    assert list(walk(data + bytes(1000), info)) == list(walk(data, info))
+    assert list(walk_segment(data + bytes(1000), info)) == list(walk_segment(data, info))
 
 
 def test_every_flipped_byte_makes_one_spot_and_leaves_every_other_entry() -> None:
@@ -51,12 +51,12 @@ def test_every_flipped_byte_makes_one_spot_and_leaves_every_other_entry() -> Non
             writer.publish("t", [value])
     (info,) = load(storage).segments
     data = read_whole(storage, info.name)
-    whole = list(walk(data, info))
+    whole = list(walk_segment(data, info))
     for position in range(START, len(data)):
         hurt = bytearray(data)
         hurt[position] ^= 1
-        found = list(walk(bytes(hurt), info))
-        (spot,) = (one for one in found if isinstance(one, Spot))
+        found = list(walk_segment(bytes(hurt), info))
+        (spot,) = (one for one in found if isinstance(one, DamagedSpot))
         assert spot.position <= position < spot.end
         assert [one for one in found if isinstance(one, Entry)] == [
             one for one in whole if not one.position <= position < one.end
@@ -68,7 +68,7 @@ def test_of_an_entry_with_one_bad_body_the_other_parts_are_kept() -> None:
     with Writer(storage) as writer:
         writer.topic("a")
         writer.topic("b")
-        from runnel.core.packing import pack
+        from runnel.core.batch_format import pack
 
         first = writer.batch("a", pack([b"first"]), 1)
         second = writer.batch("b", pack([b"second"]), 1)
@@ -77,7 +77,7 @@ def test_of_an_entry_with_one_bad_body_the_other_parts_are_kept() -> None:
     (info,) = load(storage).segments
     data = bytearray(read_whole(storage, info.name))
     data[data.index(b"first")] ^= 1
-    (spot,) = (one for one in walk(bytes(data), info) if isinstance(one, Spot))
+    (spot,) = (one for one in walk_segment(bytes(data), info) if isinstance(one, DamagedSpot))
     assert [part.topic for part in spot.lost] == [first.topic]
     assert [part.topic for part in spot.kept] == [second.topic]
     assert not spot.headless
@@ -128,13 +128,13 @@ def test_a_segment_without_a_header_is_known_by_its_index_or_not_at_all() -> Non
 
 def test_a_segment_of_a_later_format_is_not_guessed_at() -> None:
     from runnel.core.checksum import crc_of
-    from runnel.journal import segment
+    from runnel.journal.format import segment
 
     storage = in_memory(1)
     (info,) = load(storage).segments
     data = bytearray(read_whole(storage, info.name))
     data[8] = 2
-    size = segment._HEADER.size
+    size = segment.HEADER.size
     data[size : size + 4] = crc_of(bytes(data[:size])).to_bytes(4, "little")
     overwrite(storage, info.name, bytes(data))
     with pytest.raises(FormatUnknown):

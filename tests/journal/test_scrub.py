@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runnel.journal import scrub
+from runnel.journal.check import scrub
+from runnel.journal.check.scrub import Scrub, ScrubStep
 from runnel.journal.options import JournalOptions
-from runnel.journal.scrub import Scrub, Step
 from runnel.testing import MemoryStorage
-from runnel.testing.faults import CHANGING, READING, FaultyStorage
+from runnel.testing.faulty_storage import CHANGING, READING, FaultyStorage
 from tests.journal.cleaning_rig import clean
 from tests.journal.rig import Writer
 
@@ -31,7 +31,7 @@ def scrub_of(writer: Writer, now: float = 0.0, chance: float = 0.0) -> Scrub:
     return Scrub(writer.storage, writer.journal.history, WEEK, now, lambda: chance)
 
 
-def all_of(found: Scrub, now: float = 0.0) -> list[Step]:
+def all_of(found: Scrub, now: float = 0.0) -> list[ScrubStep]:
     """All steps until nothing is due."""
     steps = []
     while (step := found.step(now)).bytes:
@@ -58,7 +58,7 @@ def test_every_byte_of_every_sealed_segment_is_read_once_per_interval() -> None:
 
 
 def test_a_step_reads_little_but_an_entry_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrub, "STEP", 1000)
+    monkeypatch.setattr(scrub, "STEP_BYTES", 1000)
     writer = filled(segment_bytes=16_384)
     writer.publish(1, bytes(14_000))
     writer.publish(1, bytes(14_000))
@@ -73,7 +73,7 @@ def test_the_longest_unread_is_first_and_chance_says_which_that_is_at_the_start(
     chances = iter([0.5, 0.1, 0.9, *[0.7] * 10])
     found = Scrub(writer.storage, writer.journal.history, WEEK, 0.0, lambda: next(chances))
     assert found.wait(0.0) == pytest.approx(0.1 * WEEK)
-    assert found.step(0.05 * WEEK) == Step(0)
+    assert found.step(0.05 * WEEK) == ScrubStep(0)
     found.step(0.95 * WEEK)
     assert found._source is writer.journal.history.sources[1]
 

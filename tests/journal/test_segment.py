@@ -9,21 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.core.checksum import crc_of
-from runnel.core.journal_errors import FormatUnknown, JournalDamaged
-from runnel.journal.entry import Kind, Part, size_of, state
-from runnel.journal.segment import (
+from runnel.core.errors import FormatUnknown, JournalDamaged
+from runnel.journal.format.atomic_file import read_whole
+from runnel.journal.format.entry import Part, PartKind, size_of, state_part
+from runnel.journal.format.segment import (
     SMALL_COMMIT,
     START,
     ZERO_STEP,
-    Segment,
+    ActiveSegment,
     SegmentInfo,
     check_header,
     encode_header,
     entries,
-    next_whole,
+    next_whole_entry,
     written_end,
 )
-from runnel.journal.swap import read_whole
 from runnel.testing import MemoryStorage
 from tests.journal.rig import batch
 
@@ -31,9 +31,9 @@ INFO = SegmentInfo(3, 0x1122334455667788, first_sequence=42)
 LIMIT = 8192
 
 
-def written(*drafts: list[Part]) -> tuple[MemoryStorage, Segment]:
+def written(*drafts: list[Part]) -> tuple[MemoryStorage, ActiveSegment]:
     storage = MemoryStorage()
-    segment = Segment.create(storage, INFO, LIMIT, now=5)
+    segment = ActiveSegment.create(storage, INFO, LIMIT, now=5)
     for parts in drafts:
         pieces = segment.encode(parts, segment.end, 9)
         segment.write(pieces, sum(map(len, pieces)))
@@ -61,7 +61,7 @@ def test_a_new_segment_is_made_under_another_name_until_it_is_whole() -> None:
 def test_a_full_disk_leaves_nothing_but_a_temporary_file() -> None:
     storage = MemoryStorage(capacity=LIMIT - 1)
     with pytest.raises(OSError, match="space") as raised:
-        Segment.create(storage, INFO, LIMIT, now=5)
+        ActiveSegment.create(storage, INFO, LIMIT, now=5)
     assert raised.value.errno == errno.ENOSPC
     assert storage.names() == ["000000000003.seg.tmp"]
 
@@ -134,30 +134,30 @@ def test_the_next_whole_entry_is_found_from_anywhere(start: int) -> None:
     storage, _ = written(draft(0), draft(1), draft(2))
     data = read_whole(storage, INFO.name)
     places = [one.position for one in entries(data, START, INFO, START)]
-    found = next_whole(data, start, INFO)
+    found = next_whole_entry(data, start, INFO)
     expected = [place for place in places if place >= start]
     assert (None if found is None else found.position) == (expected[0] if expected else None)
 
 
 def test_a_value_that_looks_like_an_entry_is_not_taken_for_one() -> None:
-    inner = b"".join(Segment(INFO, None, LIMIT).encode(draft(7), 500, 9))  # type: ignore[arg-type]
+    inner = b"".join(ActiveSegment(INFO, None, LIMIT).encode(draft(7), 500, 9))  # type: ignore[arg-type]
     storage, segment = written([batch(1, 0, 42, 9, [inner])], draft(1))
     data = read_whole(storage, INFO.name)
-    found = next_whole(data, START + 1, INFO)
+    found = next_whole_entry(data, START + 1, INFO)
     assert found is not None
     assert found.parts == draft(1)
-    assert next_whole(data, segment.end, INFO) is None
+    assert next_whole_entry(data, segment.end, INFO) is None
 
 
 def test_small_commits_write_zeros_ahead_of_themselves_and_large_ones_do_not() -> None:
     storage = MemoryStorage()
-    segment = Segment.create(storage, INFO, 4 * ZERO_STEP, now=5)
+    segment = ActiveSegment.create(storage, INFO, 4 * ZERO_STEP, now=5)
     before = storage.calls
     for number in range(100):
         pieces = segment.encode(draft(number), segment.end, 9)
         segment.write(pieces, sum(map(len, pieces)))
     assert storage.calls == before + 100 + 1, "zeros were written once"
-    large = [state(Kind.CURSOR, bytes(SMALL_COMMIT))]
+    large = [state_part(PartKind.CURSOR, bytes(SMALL_COMMIT))]
     for _ in range(20):
         pieces = segment.encode(large, segment.end, 9)
         segment.write(pieces, sum(map(len, pieces)))
@@ -169,7 +169,7 @@ def test_small_commits_write_zeros_ahead_of_themselves_and_large_ones_do_not() -
 
 def test_zeros_are_never_written_past_the_space_that_was_reserved() -> None:
     storage = MemoryStorage()
-    segment = Segment.create(storage, INFO, ZERO_STEP + 2 * START, now=5)
+    segment = ActiveSegment.create(storage, INFO, ZERO_STEP + 2 * START, now=5)
     for number in range(200):
         pieces = segment.encode(draft(number), segment.end, 9)
         segment.write(pieces, sum(map(len, pieces)))
@@ -188,7 +188,7 @@ def test_a_segment_is_sealed_once_it_has_an_end() -> None:
 
 def test_it_shows_itself() -> None:
     _, segment = written(draft(0))
-    assert repr(segment) == f"<Segment 3 [64, {segment.end}) of 8192>"
+    assert repr(segment) == f"<ActiveSegment 3 [64, {segment.end}) of 8192>"
 
 
 @pytest.mark.parametrize("zeros", [0, 1, 65_535, 65_536, 65_537, 200_000])

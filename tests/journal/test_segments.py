@@ -6,22 +6,26 @@ from weakref import ref
 import msgspec
 import pytest
 
+from runnel.core.batch_format import pack
 from runnel.core.checksum import crc_of
-from runnel.core.journal_errors import JournalDamaged, JournalFailed
-from runnel.core.packing import pack
-from runnel.journal import archived, manifest
-from runnel.journal.checkpoint import name_of
-from runnel.journal.cleaning import Shares
-from runnel.journal.draft import WriteFailed
-from runnel.journal.entry import STAGE_TOPIC, Kind, state
-from runnel.journal.found import Lost
-from runnel.journal.journal import Journal
+from runnel.core.errors import JournalDamaged, JournalFailed
+from runnel.journal.clean.planning import LiveShares
+from runnel.journal.format import manifest
+from runnel.journal.format.atomic_file import replace_file
+from runnel.journal.format.checkpoint import name_of
+from runnel.journal.format.entry import STAGE_TOPIC, PartKind, WriteFailed, state_part
+from runnel.journal.format.ledger import (
+    StageState,
+    stage_commit_part,
+    stage_dropped_part,
+    stage_part,
+    staged_part,
+    trim_part,
+)
 from runnel.journal.options import JournalOptions
-from runnel.journal.parts import stage_commit_part, stage_dropped_part, stage_part, staged_part, trim_part
-from runnel.journal.segments import Segments
-from runnel.journal.source import Source
-from runnel.journal.stage_state import StageState
-from runnel.journal.swap import write_new
+from runnel.journal.read.segment_reader import LostRange, SegmentReader
+from runnel.journal.write import archive_holds
+from runnel.journal.write.journal import Journal, JournalSegments
 from runnel.testing import FaultyStorage, MemoryStorage
 from tests.journal.cleaning_rig import Seen, by_sequence, by_topic, clean, finished, records, sealed
 from tests.journal.rig import SMALL, Writer, flip, small_windows
@@ -91,15 +95,15 @@ def test_segments_that_are_dropped_and_known_to_nobody_are_not_kept_open() -> No
     gone = [ref(source) for source in sealed(writer.journal)]
     opened = writer.journal.handles.held
     most = 0
-    hold_on = Source.hold_on
+    hold_on = SegmentReader.hold_on
 
-    def counted(source: Source) -> None:
+    def counted(source: SegmentReader) -> None:
         nonlocal most
         hold_on(source)
         most = max(most, sum(one() is not None and one()._held for one in gone))  # type: ignore[union-attr]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Source, "hold_on", counted)
+        patch.setattr(SegmentReader, "hold_on", counted)
         trim_all(writer)
         writer.journal.retain(1)
     assert len(gone) > 4
@@ -174,7 +178,7 @@ def test_what_was_published_to_a_topic_that_is_newer_than_what_is_known_is_not_t
         writer.publish(topic, b"%d" % number * 20)
     later = [source for source in sealed(writer.journal) if source.index.range_of(topic) is not None]
     assert later
-    shares = Shares()
+    shares = LiveShares()
     list(shares.look(writer.journal.history.sources, living))
     told = {share.source for share in shares.now if share is not None}
     assert not told & set(later)
@@ -233,7 +237,7 @@ def test_a_reader_in_the_middle_of_a_replaced_segment_goes_on_and_misses_nothing
         topics = {1, 2, 3} if topic is None else {topic}
         expected = by_sequence(history, topics)
         for cut in range(40):
-            found: list[Seen | Lost] = []
+            found: list[Seen | LostRange] = []
             place, plan, rounds = 0, history.plan_sequence(0) if topic is None else history.plan(topic, 0), 0
             while plan is not None:
                 if rounds == cut:
@@ -350,7 +354,7 @@ def test_whoever_asked_is_told_when_something_may_be_dead() -> None:
     writer = example()
     told: list[int] = []
     writer.journal.freed = lambda: told.append(1)
-    writer.write([state(Kind.TOPIC_DELETED, topic=1)])
+    writer.write([state_part(PartKind.TOPIC_DELETED, topic=1)])
     writer.journal.retain(writer.now)
     assert told == [1]
     for number in range(60):
@@ -362,7 +366,7 @@ def test_segments_alone_write_nothing() -> None:
     writer = example()
     journal = writer.journal
     with pytest.raises(TypeError, match="abstract"):
-        Segments(journal.storage, journal.options, journal.manifest, journal.ledger)  # type: ignore[abstract]
+        JournalSegments(journal.storage, journal.options, journal.manifest, journal.ledger)  # type: ignore[abstract]
 
 
 # -- archives that hold -----------------------------------------------------------------------------------------
@@ -370,9 +374,9 @@ def test_segments_alone_write_nothing() -> None:
 
 def hold(writer: Writer, through: int) -> None:
     """As another process does."""
-    body = msgspec.msgpack.encode([archived.Holder("a", "archive", through, 1, 1)])
-    head = archived._HEADER.pack(archived.MAGIC, archived.VERSION, crc_of(body))
-    write_new(writer.storage, archived.NAME, [head + body])
+    body = msgspec.msgpack.encode([archive_holds.ArchiveHolder("a", "archive", through, 1, 1)])
+    head = archive_holds._HEADER.pack(archive_holds.MAGIC, archive_holds.VERSION, crc_of(body))
+    replace_file(writer.storage, archive_holds.NAME, [head + body])
 
 
 def test_nothing_that_an_archive_waits_for_is_dropped() -> None:
@@ -392,7 +396,7 @@ def test_nothing_that_an_archive_waits_for_is_dropped() -> None:
 def test_when_it_cannot_be_told_what_an_archive_waits_for_everything_stays(what: bytes) -> None:
     writer = example()
     before = sealed(writer.journal)
-    write_new(writer.storage, archived.NAME, [what])
+    replace_file(writer.storage, archive_holds.NAME, [what])
     for topic in (1, 2, 3):
         writer.write([trim_part(topic, writer.journal.ledger.topics[topic].end, 0)])
     writer.journal.retain(writer.now)

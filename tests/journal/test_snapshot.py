@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from runnel.core.journal_errors import FolderUnusable, JournalDamaged
+from runnel.core.errors import FolderUnusable, JournalDamaged
 from runnel.core.record import Record
-from runnel.journal import mark
-from runnel.journal import snapshot as module
-from runnel.journal.inspection import Inspection, NoJournal, at_one_moment
-from runnel.journal.os_storage import OsFile
-from runnel.journal.parts import compacted_part
-from runnel.journal.snapshot import snapshot
-from runnel.journal.storage import Storage
-from runnel.journal.verify import verify
+from runnel.journal.backup import snapshot as module
+from runnel.journal.backup.snapshot import snapshot
+from runnel.journal.check.verify import verify
+from runnel.journal.format import watermark
+from runnel.journal.format.ledger import compacted_part
+from runnel.journal.read.inspection import Inspection, NoJournal, consistent_view
+from runnel.journal.storage import OsFile, Storage
 from tests.journal.cleaning_rig import clean
 from tests.journal.folders import Owner, fill, other_owner, publish_numbered, segments_of, snapshot_of
 
@@ -133,7 +132,7 @@ def test_an_owner_that_closes_meanwhile_is_waited_out(tmp_path: Path, monkeypatc
 def test_a_mark_that_moves_on_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = Owner(tmp_path / "data")
     publish_numbered(owner, 0, 3)
-    real = module.mark.read  # type: ignore[attr-defined]
+    real = module.watermark.read  # type: ignore[attr-defined]
     calls = 0
 
     def read(storage: object) -> object:
@@ -144,7 +143,7 @@ def test_a_mark_that_moves_on_hides_nothing(tmp_path: Path, monkeypatch: pytest.
             publish_numbered(owner, 3, 4)
         return real(storage)
 
-    monkeypatch.setattr("runnel.journal.mark.read", read)
+    monkeypatch.setattr("runnel.journal.format.watermark.read", read)
     snapshot(tmp_path / "data", tmp_path / "snap")
     assert calls > 1
     owner.crash()
@@ -233,15 +232,15 @@ def test_what_the_cleaner_notes_is_never_without_what_it_did(tmp_path: Path, mon
     owner = Owner(tmp_path / "data")
     topic = owner.topic("t", {"compact": True})
     publish_numbered(owner, 0, 60, ["t"])
-    real, swapped = mark.read, list[object]()
+    real, swapped = watermark.read, list[object]()
 
-    def read(storage: Storage) -> mark.Mark | None:
+    def read(storage: Storage) -> watermark.Watermark | None:
         if not swapped:
             swapped.append(clean(owner.journal))
             owner.write(compacted_part(topic.id, 0, 9, 9, 0, owner.time, 9))
         return real(storage)
 
-    monkeypatch.setattr(mark, "read", read)
+    monkeypatch.setattr(watermark, "read", read)
     snapshot(tmp_path / "data", tmp_path / "snap")
     owner.crash()
     with Inspection(tmp_path / "snap") as seen:
@@ -256,11 +255,11 @@ def test_an_owner_that_ends_while_it_is_copied_leaves_the_copy_where_it_stood(
     publish_numbered(owner, 0, 2)
 
     def look(folder: Path) -> object:
-        found = at_one_moment(folder)
+        found = consistent_view(folder)
         publish_numbered(owner, 2, 3)
         owner.crash()
         return found
 
-    monkeypatch.setattr(module, "at_one_moment", look)
+    monkeypatch.setattr(module, "consistent_view", look)
     snapshot(tmp_path / "data", tmp_path / "snap")
     assert sequences(tmp_path / "snap") == list(range(6))

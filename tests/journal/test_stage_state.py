@@ -4,8 +4,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.core.stage import StageKey
-from runnel.journal.stage_state import Committed, StageState
+from runnel.core.stages import StageKey
+from runnel.journal.format.ledger import CommittedStage, StageState
 
 NUMBER = st.integers(0, 2**40)
 
@@ -27,7 +27,7 @@ def test_two_new_stages_do_not_share_what_they_count() -> None:
 
 
 def test_open_and_committed_stages_are_told_apart_by_their_length() -> None:
-    lengths = {len(StageState.__struct_fields__), len(Committed.__struct_fields__)}
+    lengths = {len(StageState.__struct_fields__), len(CommittedStage.__struct_fields__)}
     assert lengths == {9, 5}
-    written = msgspec.msgpack.decode(msgspec.msgpack.encode(Committed(1, 2, 3, 4, 5)))
+    written = msgspec.msgpack.decode(msgspec.msgpack.encode(CommittedStage(1, 2, 3, 4, 5)))
     assert written == [1, 2, 3, 4, 5]

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from runnel.core.packing import pack, unpack
-from runnel.journal.found import Staged
-from runnel.journal.ledger import Ledger, TopicState
-from runnel.journal.parts import staged_part
-from runnel.journal.segment import SegmentInfo
-from runnel.journal.stage_state import StageState
-from runnel.journal.stage_survey import StageSurvey, placed
-from runnel.journal.survey import Survey
+from runnel.core.batch_format import pack, unpack
+from runnel.journal.check.scan import JournalScan, StageScan, placed_batches
+from runnel.journal.format.ledger import Ledger, StageState, TopicState, staged_part
+from runnel.journal.format.segment import SegmentInfo
+from runnel.journal.read.segment_reader import StageCommit
 from tests.journal.cleaned import clean, journal_with_stages
 
 INFO = SegmentInfo(1, 1, 100)
-STAGED = Staged(1, 10, 15, 50, 7, 4, (2, 3, 1))
+STAGED = StageCommit(1, 10, 15, 50, 7, 4, (2, 3, 1))
 
 
 def ledger(first: int = 0) -> Ledger:
@@ -24,15 +21,15 @@ def ledger(first: int = 0) -> Ledger:
     return made
 
 
-def surveyed(*ordinals: int, counts: tuple[int, ...] = (2, 3, 1)) -> StageSurvey:
-    made = StageSurvey()
+def surveyed(*ordinals: int, counts: tuple[int, ...] = (2, 3, 1)) -> StageScan:
+    made = StageScan()
     for ordinal in ordinals:
         made.note_staged(staged_part(4, ordinal, pack([b"x"] * counts[ordinal]), 1), INFO, 64)
     made.note_commit(STAGED, INFO, 64)
     return made
 
 
-def missing(survey: StageSurvey, state: Ledger) -> list[list[tuple[int, int]]]:
+def missing(survey: StageScan, state: Ledger) -> list[list[tuple[int, int]]]:
     return [ranges for _, ranges in survey.broken(state)]
 
 
@@ -69,7 +66,7 @@ def test_the_batches_of_a_stage_can_be_had_with_their_places(cleaned: bool) -> N
     storage = journal_with_stages()
     if cleaned:
         clean(storage)
-    survey = Survey(storage).run()
+    survey = JournalScan(storage).run()
     (commit,) = [one for one in survey.stages._commits if one.staged.stage == 1]
     parts = list(survey.stages.batches_of(commit.staged, storage))
     assert [(part.topic, part.base, part.last) for part in parts] == [(3, 0, 1), (3, 2, 3), (3, 4, 5)]
@@ -78,4 +75,4 @@ def test_the_batches_of_a_stage_can_be_had_with_their_places(cleaned: bool) -> N
 
 
 def test_offsets_of_a_stage_follow_its_counts() -> None:
-    assert list(placed(STAGED)) == [(0, 10, 12), (1, 12, 15), (2, 15, 16)]
+    assert list(placed_batches(STAGED)) == [(0, 10, 12), (1, 12, 15), (2, 15, 16)]

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.journal.os_storage import OsFile, OsStorage
-from runnel.journal.storage import File, Storage
+from runnel.journal.storage import File, OsFile, OsStorage, Storage
 from runnel.testing import FaultyStorage, MemoryStorage
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from runnel.core.batch_format import pack
 from runnel.core.checksum import crc_of
-from runnel.core.packing import pack
-from runnel.journal import checkpoint, manifest
-from runnel.journal.entry import Kind, state
-from runnel.journal.index import IndexFile
-from runnel.journal.journal import SKIPPED
-from runnel.journal.parts import trim_part
-from runnel.journal.segment import START
-from runnel.journal.survey import Damage, LostRange, Survey, TornTail
-from runnel.journal.swap import read_whole
-from runnel.testing.power import MemoryStorage
+from runnel.journal.check.scan import Damage, JournalScan, LostTopicRange, TornTail
+from runnel.journal.format import checkpoint, manifest
+from runnel.journal.format.atomic_file import read_whole
+from runnel.journal.format.entry import PartKind, state_part
+from runnel.journal.format.index import IndexFile
+from runnel.journal.format.ledger import trim_part
+from runnel.journal.format.segment import START
+from runnel.journal.write.journal import SKIPPED_OFFSETS
+from runnel.testing.memory_storage import MemoryStorage
 from tests.journal.cleaned import clean, journal_with_stages
 from tests.journal.cleaning_rig import clean as clean_for_real
 from tests.journal.cleaning_rig import sealed
@@ -36,7 +36,7 @@ def test_a_whole_journal_has_no_damage_and_the_same_ledger() -> None:
         writer.settle(writer.group("g", "orders"), 0, 7)
         writer.cursor("ada", "jobs", 3)
         wanted = writer.journal.ledger.changes(everything=True)
-    survey = Survey(storage).run()
+    survey = JournalScan(storage).run()
     assert survey.damages == []
     assert survey.lost == []
     assert survey.records == 180
@@ -50,7 +50,7 @@ def test_progress_rises_to_the_end() -> None:
     with Writer(storage, segment_bytes=1 << 20) as writer:
         for _ in range(8):
             writer.publish("t", [bytes(500_000)])
-    survey = Survey(storage, progress=lambda done, total: told.append((done, total))).run()
+    survey = JournalScan(storage, progress=lambda done, total: told.append((done, total))).run()
     assert len(told) > 2
     assert told == sorted(told)
     assert told[-1] == (survey.size, survey.size)
@@ -61,12 +61,12 @@ def test_holes_and_skipped_offsets_are_not_called_lost() -> None:
     with Writer(storage) as writer:
         publish_numbered(writer, 0, 2, ["t"])
         topic = writer.topic("t")
-        writer.write(trim_part(topic.id, 0, topic.end + SKIPPED))
+        writer.write(trim_part(topic.id, 0, topic.end + SKIPPED_OFFSETS))
         publish_numbered(writer, 2, 4, ["t"])
         part = writer.batch("t", pack([b"after a hole"]), 1)
         part.base = part.last = part.base + 10
         writer.write(part)
-    survey = Survey(storage).run()
+    survey = JournalScan(storage).run()
     assert (survey.damages, survey.lost) == ([], [])
 
 
@@ -80,7 +80,7 @@ def test_state_behind_a_damaged_checkpoint_comes_from_the_segments_and_the_other
     chain = load(storage).checkpoints
     assert len(chain) > 1
     hurt(storage, checkpoint.name_of(chain[link]), 60)
-    survey = Survey(storage).run()
+    survey = JournalScan(storage).run()
     assert survey.bad_checkpoints == [chain[link]]
     assert not survey.guessed
     assert survey.ledger.changes(everything=True) == wanted
@@ -95,7 +95,7 @@ def test_records_whose_topic_nobody_knows_any_more_are_orphans() -> None:
     storage.remove(known.segments[0].name)
     for number in known.checkpoints:
         storage.remove(checkpoint.name_of(number))
-    survey = Survey(storage).run()
+    survey = JournalScan(storage).run()
     assert survey.guessed
     assert sorted(survey.orphans) == [1, 2]
     assert all(end == 90 for _, end in survey.orphans.values())
@@ -105,9 +105,9 @@ def test_deleted_topics_are_no_orphans_and_lose_nothing() -> None:
     storage = MemoryStorage()
     with Writer(storage) as writer:
         publish_numbered(writer, 0, 60)
-        writer.write(state(Kind.TOPIC_DELETED, topic=writer.topic("jobs").id))
+        writer.write(state_part(PartKind.TOPIC_DELETED, topic=writer.topic("jobs").id))
     hurt(storage, load(storage).segments[0].name, 300)
-    survey = Survey(storage).run()
+    survey = JournalScan(storage).run()
     assert survey.orphans == {}
     assert {one.topic for one in survey.lost} <= {"orders"}
 
@@ -120,7 +120,7 @@ def test_a_torn_tail_is_no_damage() -> None:
     name = load(storage).segments[-1].name
     data = read_whole(storage, name)
     overwrite(storage, name, data[:end] + b"rnle half an entry" + bytes(50))
-    survey = Survey(storage).run()
+    survey = JournalScan(storage).run()
     assert survey.damages == []
     assert survey.torn == TornTail(name, end, 18)
 
@@ -132,7 +132,7 @@ def test_bad_bytes_below_the_mark_are_damage() -> None:
     name = load(storage).segments[-1].name
     end = writer.journal.history.sources[-1].written
     overwrite(storage, name, read_whole(storage, name)[: end - 10] + bytes(10))
-    survey = Survey(storage).run()
+    survey = JournalScan(storage).run()
     assert survey.torn is None
     (damage,) = survey.damages
     assert damage.file == name
@@ -145,7 +145,7 @@ def test_a_segment_cut_short_is_damage_even_at_an_entry_s_end() -> None:
     data = read_whole(storage, info.name)
     last = data.rindex(b"rnle")
     overwrite(storage, info.name, data[:last])
-    survey = Survey(storage).run()
+    survey = JournalScan(storage).run()
     assert survey.damages == [Damage(info.name, last, f"the segment was sealed with {info.end} bytes")]
     (lost,) = survey.lost
     assert lost.end - lost.first == 3
@@ -158,12 +158,12 @@ def test_a_batch_that_is_whole_and_makes_no_sense_is_damage() -> None:
         writer.write(writer.batch("t", crc_of(body).to_bytes(4, "little") + body, 2))
         writer.write(writer.batch("t", pack([b"one"]), 2))  # says two, holds one
         epoch = writer.topic("t").epoch
-    survey = Survey(storage).run()
+    survey = JournalScan(storage).run()
     assert [damage.why.partition(": ")[2] for damage in survey.damages] == [
         "its version is 0, and this runnel reads version 1",
         "it spans 1 offsets, not 2",
     ]
-    assert survey.lost == [LostRange("t", epoch, 0, 4)]
+    assert survey.lost == [LostTopicRange("t", epoch, 0, 4)]
 
 
 def test_compressed_batches_are_checked_by_crc_where_the_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +180,7 @@ def test_compressed_batches_are_checked_by_crc_where_the_library_is_missing(monk
     compression._library.cache_clear()
     monkeypatch.setattr(compression, "import_module", missing)
     try:
-        survey = Survey(storage).run()
+        survey = JournalScan(storage).run()
     finally:
         compression._library.cache_clear()
     assert survey.damages == []
@@ -191,10 +191,10 @@ def test_compressed_batches_are_checked_by_crc_where_the_library_is_missing(monk
 def test_an_index_that_lies_is_damage() -> None:
     storage = in_memory(60)
     first, second, *_ = load(storage).segments
-    from runnel.journal.history import rebuilt
+    from runnel.journal.read.segment_reader import rebuild_index
 
-    overwrite(storage, first.index_name, rebuilt(storage, second)[0].encode(first))
-    survey = Survey(storage).run()
+    overwrite(storage, first.index_name, rebuild_index(storage, second)[0].encode(first))
+    survey = JournalScan(storage).run()
     assert survey.damages == [Damage(first.index_name, 0, "it does not say what the segment holds")]
     assert survey.bad_indexes == [first]
     assert survey.bad_segments == []
@@ -203,7 +203,7 @@ def test_an_index_that_lies_is_damage() -> None:
 def test_without_a_manifest_the_files_are_read_all_the_same() -> None:
     storage = in_memory(60)
     storage.remove(manifest.NAME)
-    survey = Survey(storage).run()
+    survey = JournalScan(storage).run()
     assert survey.manifest_lost
     assert survey.records == 180
     assert [damage.file for damage in survey.damages] == [manifest.NAME]
@@ -216,10 +216,10 @@ def test_of_a_cleaned_segment_with_holes_no_more_is_called_lost_than_its_index_s
     at, following = index.window(1, 0)
     assert following is not None
     hurt(storage, info.name, at)  # the head of the first entry of topic a
-    survey = Survey(storage).run()
+    survey = JournalScan(storage).run()
     assert [(one.topic, one.first, one.end) for one in survey.lost] == [("a", 2, index.base_behind(1, at + 1))]
     hurt(storage, info.index_name, 60)  # and its index: then every hole may have been a record
-    assert {one.topic for one in Survey(storage).run().lost} == {"a", "b"}
+    assert {one.topic for one in JournalScan(storage).run().lost} == {"a", "b"}
 
 
 def test_a_topic_whose_deletion_was_cleaned_away_is_no_orphan_without_a_manifest() -> None:
@@ -229,14 +229,14 @@ def test_a_topic_whose_deletion_was_cleaned_away_is_no_orphan_without_a_manifest
         writer.publish(kept, bytes(700))
         writer.publish(gone, bytes(200))
     before = len(sealed(writer.journal))
-    writer.write([state(Kind.TOPIC_DELETED, topic=gone)])
+    writer.write([state_part(PartKind.TOPIC_DELETED, topic=gone)])
     for _ in range(120):  # long enough for a full checkpoint
         writer.publish(kept, bytes(900))
     clean_for_real(writer.journal, sealed(writer.journal)[:1])  # that it was made,
     clean_for_real(writer.journal, sealed(writer.journal)[before:])  # and that it was deleted: nobody says so any more
     writer.journal.close()
     writer.storage.remove(manifest.NAME)
-    survey = Survey(writer.storage).run()
+    survey = JournalScan(writer.storage).run()
     assert gone in survey._orphans
     assert survey.orphans == {}
 
@@ -256,7 +256,7 @@ def test_of_a_cleaned_segment_that_is_cut_short_all_that_is_missing_is_lost() ->
     for cut in sorted({*range(START, len(data), 97), *begins.values(), *(at + 1 for at in begins.values())}):
         for left in (data[:cut], data[:cut] + bytes(len(data) - cut)):
             overwrite(writer.storage, source.info.name, left)
-            survey = Survey(writer.storage).run()
+            survey = JournalScan(writer.storage).run()
             whole = [at for at in (*sorted(begins.values()), len(data)) if at <= cut]
             names = [name for name, at in begins.items() if not whole or at >= whole[-1]]
             expected = [(name, held[name].first, held[name].end) for name in sorted(names)]  # type: ignore[union-attr]
@@ -275,4 +275,4 @@ def test_a_trim_behind_damage_does_not_hide_what_was_lost(before: int) -> None:
         writer.write(trim_part(writer.topic("t").id, before, 0))
         publish_numbered(writer, 3, 4, ["t"])
     hurt(storage, "000000000001.seg", at)
-    assert [(one.first, one.end) for one in Survey(storage).run().lost] == [(before * 3, before * 3 + 3)]
+    assert [(one.first, one.end) for one in JournalScan(storage).run().lost] == [(before * 3, before * 3 + 3)]

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from runnel.core.journal_errors import FormatUnknown
-from runnel.journal import survey, swap
-from runnel.journal.inspection import NoJournal
+from runnel.core.errors import FormatUnknown
+from runnel.journal.check import scan
+from runnel.journal.check.verify import verify
+from runnel.journal.format import atomic_file
+from runnel.journal.read.inspection import NoJournal
 from runnel.journal.storage import Storage
-from runnel.journal.verify import verify
 from tests.journal.folders import Owner, fill, flip, other_owner, publish_numbered, segments_of, snapshot_of
 
 
@@ -98,11 +99,11 @@ def test_what_an_owner_writes_while_its_last_segment_is_read_is_no_damage(
     last = owner.journal.manifest.segments[-1].name
 
     def read_whole(storage: Storage, name: str) -> bytes:
-        data = swap.read_whole(storage, name)
+        data = atomic_file.read_whole(storage, name)
         if name == last:
             publish_numbered(owner, 1, 2)
         return data
 
-    monkeypatch.setattr(survey, "read_whole", read_whole)
+    monkeypatch.setattr(scan, "read_whole", read_whole)
     assert verify(tmp_path).damages == []
     owner.crash()

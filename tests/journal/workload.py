@@ -14,23 +14,23 @@ from typing import Any
 
 import pytest
 
-from runnel.core.packing import JSON, pack
+from runnel.core.batch_format import JSON, pack
 from runnel.core.record import Meta
-from runnel.journal import cleaner, journal
-from runnel.journal.cleaning import Shares, choose
-from runnel.journal.compaction import Compaction
-from runnel.journal.draft import Draft
-from runnel.journal.entry import Kind, Part, state
-from runnel.journal.gone import Reason
-from runnel.journal.group_state import Failure, GroupState
-from runnel.journal.history import Found
-from runnel.journal.ledger import CursorState, TopicState
-from runnel.journal.parts import (
+from runnel.journal.clean import cleaning_job
+from runnel.journal.clean.key_compaction import Compaction
+from runnel.journal.clean.planning import LiveShares, choose_segments
+from runnel.journal.format.entry import Draft, Part, PartKind, state_part
+from runnel.journal.format.ledger import (
+    CursorState,
+    DeliveryFailure,
+    GroupState,
+    StageState,
+    TopicState,
     cursor_forgotten_part,
     cursor_part,
     group_part,
     ids_part,
-    mark_part,
+    marker_part,
     progress_part,
     stage_commit_part,
     stage_part,
@@ -38,8 +38,10 @@ from runnel.journal.parts import (
     topic_part,
     trim_part,
 )
-from runnel.journal.stage_state import StageState
+from runnel.journal.format.removed_offsets import RemovalReason
+from runnel.journal.read.segment_reader import FoundBatch
 from runnel.journal.storage import Storage
+from runnel.journal.write import journal
 from runnel.testing import MemoryStorage
 from tests.journal.rig import SMALL, Writer, batch, contents
 
@@ -69,7 +71,7 @@ class Fixed:
         return self._random.getrandbits(bits)
 
 
-def write_all(storage: Storage) -> list[Found]:
+def write_all(storage: Storage) -> list[FoundBatch]:
     """Two lives: one that ends in good order, one that is cut off. The batches of the topics that are left."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(journal, "secrets", Fixed())
@@ -80,30 +82,34 @@ def write_all(storage: Storage) -> list[Found]:
         writer.write([group_part(GroupState(1, "billing", "orders.eu", {"ack_wait": 30.0}, 0))])
         writer.write([group_part(GroupState(2, "audit", "orders.>", {}, 0))])
         writer.write([group_part(GroupState(3, "lost", "gone", {}, 0))])
-        writer.write([group_part(GroupState(4, "dropped", "orders.us", {}, 0)), state(Kind.GROUP_DELETED, topic=4)])
+        writer.write(
+            [group_part(GroupState(4, "dropped", "orders.us", {}, 0)), state_part(PartKind.GROUP_DELETED, topic=4)]
+        )
         for number in range(9):
             writer.publish(a, *(b"eu %d %d " % (number, at) * 20 for at in range(3)))
             writer.publish_together((b, [b"us %d" % number] * 2), (gone, [b"gone"]))
             writer.write([progress_part(1, [3 * number, 3 * number + 2], [(3 * number + 2, 1, 1.7e9, "ValueError")])])
         writer.write([cursor_part(CursorState("reader", "orders.eu", 1, 4))])
-        writer.write([state(Kind.TOPIC_DELETED, topic=gone)])
+        writer.write([state_part(PartKind.TOPIC_DELETED, topic=gone)])
         writer.journal.close()
 
         writer.reopen()
         body = pack([b"{}", b'{"n":1}', b"[]"], METAS, content_type=JSON, times=[NOW, None, NOW + 5], deltas=[0, 1, 4])
         ledger = writer.journal.ledger
         at = (a, ledger.topics[a].end, ledger.topics[a].end + 4, ledger.sequence, writer.now + 1)
-        writer.write([Part(Kind.BATCH, body, int.from_bytes(body[:4], "little"), *at), trim_part(b, 2, 0)])
-        writer.written.append(Found(*at, body))
+        writer.write([Part(PartKind.BATCH, body, int.from_bytes(body[:4], "little"), *at), trim_part(b, 2, 0)])
+        writer.written.append(FoundBatch(*at, body))
         for number in range(9, 12):
             writer.publish(b, b"us %d " % number * 100)
         writer.write([topic_part(TopicState(a, "orders.eu", 1, {"retention_count": 5}, {"encoding": "json"}))])
-        writer.write([cursor_part(CursorState("everything", "orders.>", 0, 12)), state(Kind.OPTIONAL, b"of later")])
+        writer.write(
+            [cursor_part(CursorState("everything", "orders.>", 0, 12)), state_part(PartKind.OPTIONAL, b"of later")]
+        )
         writer.write([progress_part(1, [2, 3], []), progress_part(2, [0, 10, 12, 13], [])])
         # The last entry is written and never synced.
         last = batch(b, ledger.topics[b].end, ledger.sequence, writer.now + 1, [b"not acknowledged"])
         writer.journal._append([Draft([last], writer.now + 1)])
-        writer.written.append(Found(b, last.base, last.last, last.sequence, last.time, last.body))
+        writer.written.append(FoundBatch(b, last.base, last.last, last.sequence, last.time, last.body))
         return [found for found in writer.written if found.topic != gone]
 
 
@@ -112,7 +118,7 @@ def write_cleaned(storage: Storage) -> None:
     with pytest.MonkeyPatch.context() as patch:
         fixed = Fixed()
         patch.setattr(journal, "secrets", fixed)
-        patch.setattr(cleaner, "secrets", fixed)
+        patch.setattr(cleaning_job, "secrets", fixed)
         writer = Writer(storage, SMALL, NOW)
         plain, keyed, gone = writer.topic("plain"), writer.topic("keyed", compact=True), writer.topic("gone")
         ledger = writer.journal.ledger
@@ -125,9 +131,9 @@ def write_cleaned(storage: Storage) -> None:
             at = (keyed, ledger.topics[keyed].end, ledger.topics[keyed].end, ledger.sequence, writer.now + 1)
             writer.write(
                 [
-                    Part(Kind.BATCH, body, int.from_bytes(body[:4], "little"), *at),
+                    Part(PartKind.BATCH, body, int.from_bytes(body[:4], "little"), *at),
                     ids_part(keyed, [f"id {number}"], [at[1]], writer.now + 1),
-                    mark_part("numbers", number),
+                    marker_part("numbers", number),
                 ]
             )
         stage = StageState(1, "writer", 5, 0, 1, plain, writer.now + 1)
@@ -135,9 +141,9 @@ def write_cleaned(storage: Storage) -> None:
             opened = [stage_part(stage)] if not ordinal else []
             writer.write([*opened, staged_part(1, ordinal, pack([b"staged %d" % ordinal] * 3), writer.now + 1)])
         end, sequence = ledger.topics[plain].end, ledger.sequence
-        writer.write([stage_commit_part(ledger.stages[1], end, sequence, writer.now + 1), mark_part("job", b"done")])
-        writer.write([state(Kind.TOPIC_DELETED, topic=gone), cursor_part(CursorState("gone", "gone", 3, 1))])
-        writer.write([cursor_forgotten_part("gone"), trim_part(plain, 2, 0, Reason.ASKED, writer.now + 1)])
+        writer.write([stage_commit_part(ledger.stages[1], end, sequence, writer.now + 1), marker_part("job", b"done")])
+        writer.write([state_part(PartKind.TOPIC_DELETED, topic=gone), cursor_part(CursorState("gone", "gone", 3, 1))])
+        writer.write([cursor_forgotten_part("gone"), trim_part(plain, 2, 0, RemovalReason.ASKED, writer.now + 1)])
         writer.journal.close()
 
         writer.reopen()
@@ -158,10 +164,10 @@ def _clean(writer: Writer) -> None:
         if (part := keys.over(look, now)) is not None:
             writer.write([part])
     living.taken = keys.taken({})
-    shares = Shares()
+    shares = LiveShares()
     for _ in shares.look(tuple(journal_now.history.sources), living):
         pass
-    chosen = choose(shares.now, SMALL.segment_bytes, 0.1, 1 << 30)
+    chosen = choose_segments(shares.now, SMALL.segment_bytes, 0.1, 1 << 30)
     job = journal_now.clean(chosen, living)
     while not job.done:
         job.step()
@@ -177,7 +183,7 @@ CURSORS = {
     "reader": CursorState("reader", "orders.eu", 1, 4),
     "everything": CursorState("everything", "orders.>", 0, 12),
 }
-FAILED = {place: Failure(1, 1.7e9, "ValueError") for place in range(5, 27, 3)}
+FAILED = {place: DeliveryFailure(1, 1.7e9, "ValueError") for place in range(5, 27, 3)}
 
 
 WRITTEN: dict[Path, Callable[[Storage], object]] = {GOLDEN: write_all, CLEANED: write_cleaned}

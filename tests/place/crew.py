@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 import runnel
-from runnel.journal.folder import said_owner
+from runnel.journal.folder_lock import recorded_owner
 from runnel.testing import history_events as events
 from runnel.testing.history import History
 from tests.house.project import ROOT
@@ -50,7 +50,7 @@ class Crew:
 
     def owner(self) -> str | None:
         """The worker who owns the folder."""
-        pid = said_owner(self.folder).pid
+        pid = recorded_owner(self.folder).pid
         return next((name for name, one in self.workers.items() if one.pid == pid), None)
 
     def kill(self, name: str) -> None:

@@ -4,19 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from runnel.client.address import Address
-from runnel.core.journal_errors import JournalDamaged
-from runnel.journal.folder import FolderLock, said_owner
+from runnel.client.address import ServerAddress
+from runnel.core.errors import JournalDamaged
+from runnel.journal.folder_lock import FolderLock, recorded_owner
 from runnel.journal.options import JournalOptions
-from runnel.place.heir import Heir
-from runnel.surface.clock import SystemClock
+from runnel.opening.standby import StandbyOwner
+from runnel.runtime.clock import SystemClock
 from tests.place.crew import chaos, redelivered
 
-NOWHERE = Address("", 0, "nowhere")
+NOWHERE = ServerAddress("", 0, "nowhere")
 
 
-def an_heir(folder: Path) -> Heir:
-    return Heir(folder, JournalOptions(segment_bytes=1 << 20), SystemClock(), auto_create=True)
+def an_heir(folder: Path) -> StandbyOwner:
+    return StandbyOwner(folder, JournalOptions(segment_bytes=1 << 20), SystemClock(), auto_create=True)
 
 
 async def test_workers_that_are_killed_lose_nothing_and_are_followed_at_once(tmp_path: Path) -> None:
@@ -33,13 +33,13 @@ async def test_it_takes_what_nobody_has_and_leaves_what_somebody_has(tmp_path: P
     lock = FolderLock(tmp_path, shares=True)
     lock.take()
     heir = an_heir(tmp_path)
-    assert await heir.look(NOWHERE) == Address("", 0, str(tmp_path / "socket"))
+    assert await heir.look(NOWHERE) == ServerAddress("", 0, str(tmp_path / "socket"))
     assert not heir.is_owner
     lock.release()
     await heir.look(NOWHERE)
     assert heir.is_owner
     assert (tmp_path / "socket").is_socket()
-    assert said_owner(tmp_path).shares
+    assert recorded_owner(tmp_path).shares
     other = an_heir(tmp_path)
     await other.look(NOWHERE)
     assert not other.is_owner

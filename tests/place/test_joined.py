@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 
 import runnel
-from runnel.journal.folder import said_owner
-from runnel.place.joined import JoinedBroker
+from runnel.journal.folder_lock import recorded_owner
+from runnel.opening.standby import JoinedBroker
 from tests.server.raw import until
 
 
@@ -14,7 +14,7 @@ async def test_questions_that_cannot_wait_are_answered_on_the_owners_own_loop(tm
     async with runnel.open(tmp_path) as joined:
         for is_owner in (False, True):
             assert isinstance(joined, JoinedBroker)
-            assert joined._heir.is_owner is is_owner
+            assert joined._standby.is_owner is is_owner
             await joined.publish("t", b"x")
             async with joined.subscribe("t", group="g") as member:
                 async with await anext(aiter(member)):
@@ -28,7 +28,7 @@ async def test_questions_that_cannot_wait_are_answered_on_the_owners_own_loop(tm
                 assert elsewhere.topics["t"].end == 1 + is_owner
             if not is_owner:
                 await owner.__aexit__(None, None, None)
-                await until(lambda: joined._heir.is_owner and joined.connection.state == "connected")
+                await until(lambda: joined._standby.is_owner and joined.connection.state == "connected")
 
 
 async def test_one_that_took_over_lets_the_folder_go_when_it_closes(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ async def test_one_that_took_over_lets_the_folder_go_when_it_closes(tmp_path: Pa
                 joined.close()
                 joined.close()
         async with runnel.open(tmp_path, share=False):
-            assert not said_owner(tmp_path).shares
+            assert not recorded_owner(tmp_path).shares
 
 
 async def test_one_that_only_joined_leaves_the_owner_as_it_was(tmp_path: Path) -> None:

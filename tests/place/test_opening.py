@@ -7,8 +7,8 @@ import pytest
 
 from runnel.broker.broker import Broker
 from runnel.core.errors import InvalidOption, NotSupported
-from runnel.place import open
-from runnel.surface.clock import SystemClock
+from runnel.opening import open
+from runnel.runtime.clock import SystemClock
 from runnel.testing.clock import JumpingClock
 
 

@@ -11,14 +11,14 @@ import pytest
 
 import runnel
 from runnel import Broker, FolderInUse
-from runnel.broker.topic import Topic
+from runnel.broker.topic_handle import Topic
 from runnel.core.errors import InvalidOption, NotSupported, UnknownTopic
-from runnel.journal.folder import FolderLock, Owner
-from runnel.journal.inspection import owner_of
+from runnel.journal.folder_lock import FolderLock, FolderOwner
 from runnel.journal.options import JournalOptions
-from runnel.place import shared_folder
-from runnel.place.joined import JoinedBroker
-from runnel.place.shared_folder import SharedBroker
+from runnel.journal.read.inspection import owner_of
+from runnel.opening import shared_folder
+from runnel.opening.shared_folder import SharedBroker
+from runnel.opening.standby import JoinedBroker
 from tests.held_time import held_time
 from tests.patience import PATIENCE
 from tests.server.raw import until
@@ -122,15 +122,15 @@ async def test_whoever_waited_for_an_owner_that_shares_waits_for_one_that_is_alo
     seen: list[bool] = []
     shares = True
 
-    def said(folder: Path) -> Owner:
+    def said(folder: Path) -> FolderOwner:
         seen.append(shares)
-        return Owner(None, shares)
+        return FolderOwner(None, shares)
 
     async def looks(count: int) -> None:
         while len(seen) < count:  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(shared_folder, "said_owner", said)
+    monkeypatch.setattr(shared_folder, "recorded_owner", said)
     monkeypatch.setattr(shared_folder, "PAUSE", (0.0, 0.0))
     lock = FolderLock(tmp_path, shares=True)
     lock.take()  # and cannot be reached
@@ -267,7 +267,7 @@ async def test_a_child_of_the_owner_that_outlives_it_keeps_nobody_from_taking_ov
             owner.stdin.write("go\n")
             owner.stdin.flush()
             assert await asyncio.to_thread(owner.stdout.readline) == "forked\n"
-            await until(lambda: heir._heir.is_owner)
+            await until(lambda: heir._standby.is_owner)
             assert (await heir.publish("t", b"y")).offset == 1
     finally:
         owner.stdin.close()  # the child ends

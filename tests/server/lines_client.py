@@ -1,4 +1,4 @@
-"""A JSON door on a free port, and clients of it with real sockets."""
+"""A JSON listener on a free port, and clients of it with real sockets."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 import runnel
 from runnel.server.connections import Connections
-from runnel.server.lines_door import LinesDoor
+from runnel.server.json_lines.listener import JsonLinesListener
 from runnel.server.options import ServerOptions
 
 
@@ -75,7 +75,7 @@ class Client:
 
 
 class Place:
-    """A broker with a JSON door."""
+    """A broker with a JSON listener."""
 
     def __init__(self, broker: runnel.Broker, connections: Connections, port: int, stack: AsyncExitStack) -> None:
         self.broker, self.connections, self.port, self._stack = broker, connections, port, stack
@@ -98,13 +98,13 @@ class Place:
 
 
 @asynccontextmanager
-async def json_door(broker: runnel.Broker | None = None, **options: Any) -> AsyncIterator[Place]:
-    """A door on `broker`, or on a new one in memory."""
+async def json_listener(broker: runnel.Broker | None = None, **options: Any) -> AsyncIterator[Place]:
+    """A listener on `broker`, or on a new one in memory."""
     async with AsyncExitStack() as stack:
         ours = await stack.enter_async_context(runnel.open()) if broker is None else broker
         chosen = ServerOptions(**options)
         connections = Connections(chosen.max_connections)
-        factory = partial(LinesDoor, ours, chosen, connections)
+        factory = partial(JsonLinesListener, ours, chosen, connections)
         server = await asyncio.get_running_loop().create_server(factory, "127.0.0.1", 0)
         try:
             yield Place(ours, connections, server.sockets[0].getsockname()[1], stack)

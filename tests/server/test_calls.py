@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 import runnel
-from runnel.core.codec import Codec
-from runnel.core.packing import pack, unpack
+from runnel.core.batch_format import pack, unpack
 from runnel.core.record import Meta
-from runnel.server.calls import CALLS
+from runnel.core.schema import Codec
+from runnel.server.native.calls import CALLS
 from runnel.server.server import Server
-from runnel.wire.frame import Kind
-from runnel.wire.layouts import unsubscribe_frame
-from runnel.wire.messages import About
+from runnel.wire.binary_messages import unsubscribe_frame
+from runnel.wire.frames import FrameKind
+from runnel.wire.msgpack_messages import PublishDetails
 from tests.server.raw import Raw, connected, serving
 
 
@@ -91,7 +91,7 @@ async def test_groups_are_looked_at_paused_reset_and_forgotten(raw: Raw) -> None
     assert (await raw.error(raw.call("group_reset", **who, start={"sequence": 3}))).code == "invalid_option"
     assert (await raw.error(raw.call("forget_group", **who))).code == "group_in_use"
     raw.send(unsubscribe_frame(member))
-    await raw.next(Kind.END, id=member)
+    await raw.next(FrameKind.END, id=member)
     await raw.ask("forget_group", **who)
     assert (await raw.error(raw.call("group", **who))).code == "unknown_group"
 
@@ -109,7 +109,7 @@ async def test_a_transaction_publishes_acks_and_marks_as_one(raw: Raw) -> None:
     grant = await raw.grant(member)
     done = await raw.ask(
         "transact",
-        publishes=[["out", pack([b"a", b"b"]), None], ["out", pack([b"c"]), About(expected_offset=2)]],
+        publishes=[["out", pack([b"a", b"b"]), None], ["out", pack([b"c"]), PublishDetails(expected_offset=2)]],
         acks=[[member, grant.lease, grant.place, grant.place + 1]],
         marks=[["step", 1]],
     )
@@ -220,7 +220,7 @@ async def test_statistics_travel_whole(server: Server, raw: Raw) -> None:
 
 async def test_a_server_tells_about_itself_and_its_connections(server: Server, raw: Raw) -> None:
     info = await raw.ask("info")
-    assert info["doors"] == [{"name": "native", "url": server.doors[0].url}]
+    assert info["doors"] == [{"name": "native", "url": server.listeners[0].url}]
     assert (info["connections"], info["version"]) == (1, runnel.__version__)
     assert info["limits"]["max_frame"] == server.options.max_frame
     (one,) = await raw.ask("connections")

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from runnel.core.network_errors import LimitExceeded
-from runnel.core.packing import pack
-from runnel.server import connection as module
-from runnel.server.connection import Connection
+from runnel.core.batch_format import pack
+from runnel.core.errors import LimitExceeded
+from runnel.server.native import connection as module
+from runnel.server.native.connection import NativeConnection
 from runnel.server.options import ServerOptions
-from runnel.wire.frame import PREFACE, FrameDecoder, Kind, frame
-from runnel.wire.layouts import publish_frame
-from runnel.wire.trouble import read_error
+from runnel.wire.binary_messages import publish_frame
+from runnel.wire.errors import read_error
+from runnel.wire.frames import PREFACE, FrameDecoder, FrameKind, frame
 from tests.held_time import held_time
 from tests.patience import PATIENCE
 from tests.server.raw import Raw, connected, serving, until
@@ -30,7 +30,7 @@ class Wire(asyncio.Transport):
         self.unsent = 0
         self.stuck = self.paused = self.closed = self.ended = False
         self.high = 0
-        self.protocol: Connection | None = None
+        self.protocol: NativeConnection | None = None
 
     def write(self, data: Any) -> None:
         self.writelines([data])
@@ -86,7 +86,7 @@ class Wire(asyncio.Transport):
 class Notes:
     """A session that takes notes of the frames it is handed; `on` says what to do with one of an id."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: NativeConnection) -> None:
         self.connection = connection
         self.seen: list[int] = []
         self.lost_count = 0
@@ -118,21 +118,21 @@ class Notes:
 class Tap:
     """A source with so many frames to send."""
 
-    def __init__(self, connection: Connection, id: int, frames: int, size: int = 100) -> None:
+    def __init__(self, connection: NativeConnection, id: int, frames: int, size: int = 100) -> None:
         self.connection, self.id, self.left, self.size = connection, id, frames, size
         self.queued = False
 
     def pump(self, room: int) -> bool:
         self.left -= 1
         payload = bytes(self.size)
-        self.connection.send_batch(frame(Kind.DELIVER, self.id, payload)[:12], payload)
+        self.connection.send_batch(frame(FrameKind.DELIVER, self.id, payload)[:12], payload)
         return self.left > 0
 
 
-def made(**options: Any) -> tuple[Connection, Wire, Notes]:
+def made(**options: Any) -> tuple[NativeConnection, Wire, Notes]:
     given: dict[str, Any] = {"high_water": HIGH, **options}
-    gone: list[Connection] = []
-    connection = Connection(ServerOptions(**given), Notes, gone.append)
+    gone: list[NativeConnection] = []
+    connection = NativeConnection(ServerOptions(**given), Notes, gone.append)
     wire = Wire()
     wire.protocol = connection
     connection.connection_made(wire)
@@ -142,7 +142,7 @@ def made(**options: Any) -> tuple[Connection, Wire, Notes]:
     return connection, wire, connection.session
 
 
-def receive(connection: Connection, data: bytes) -> None:
+def receive(connection: NativeConnection, data: bytes) -> None:
     while data:
         room = connection.get_buffer(-1)
         count = min(len(room), len(data))
@@ -152,7 +152,7 @@ def receive(connection: Connection, data: bytes) -> None:
 
 
 def pings(*ids: int) -> bytes:
-    return b"".join(frame(Kind.PING, id) for id in ids)
+    return b"".join(frame(FrameKind.PING, id) for id in ids)
 
 
 async def turn() -> None:
@@ -195,7 +195,7 @@ async def test_sources_take_turns_and_send_no_more_than_the_high_water_and_a_fra
     wire.stuck = False
     while taps[0].left or taps[1].left:
         await turn()
-    assert wire.frames.count((Kind.DELIVER, 1)) == wire.frames.count((Kind.DELIVER, 2)) == 50
+    assert wire.frames.count((FrameKind.DELIVER, 1)) == wire.frames.count((FrameKind.DELIVER, 2)) == 50
     connection.abort()
 
 
@@ -251,7 +251,7 @@ async def test_a_failure_ends_the_connection_with_an_error_and_releases_it_once(
     notes.on[2] = lambda: 1 / 0
     receive(connection, pings(1, 2, 3))
     assert notes.seen == [1, 2]
-    assert wire.frames == [(Kind.ERROR, 0)]
+    assert wire.frames == [(FrameKind.ERROR, 0)]
     assert wire.ended
     receive(connection, pings(4) * 10_000)  # thrown away: were it left unread, the peer would never see the error
     assert notes.seen == [1, 2]
@@ -267,7 +267,7 @@ async def test_a_source_that_fails_ends_its_connection(caplog: pytest.LogCapture
     tap.pump = lambda room: 1 // 0 == 0  # type: ignore[method-assign]
     connection.wants(tap)
     await turn()
-    assert wire.frames == [(Kind.ERROR, 0)]
+    assert wire.frames == [(FrameKind.ERROR, 0)]
     connection.abort()
 
 
@@ -288,13 +288,13 @@ async def test_a_quiet_client_that_answers_pings_stays() -> None:
         with held_time() as later:
             async with connected(server) as raw:
                 (peer,) = server._serving.connections  # type: ignore[union-attr]
-                assert isinstance(peer, Connection)
+                assert isinstance(peer, NativeConnection)
                 for _ in range(3):
                     await later(2)
-                    while Kind.PING not in [kind for kind, *_ in await frames_of(raw)]:
+                    while FrameKind.PING not in [kind for kind, *_ in await frames_of(raw)]:
                         pass
                     await later(0.9)
-                    raw.send(frame(Kind.PONG, 0))
+                    raw.send(frame(FrameKind.PONG, 0))
                     while peer.heard < peer.loop.time():  # noqa: ASYNC110 - it tells nobody
                         await asyncio.sleep(0)
                 await later(1.9)
@@ -340,10 +340,10 @@ async def test_a_frozen_reader_with_a_full_buffer_is_gone_too() -> None:
 
 async def test_the_hello_time_is_over_for_whoever_says_nothing() -> None:
     async with serving(hello_timeout=0.05) as server, connected(server, hello=False) as raw:
-        kind, _, _, _, payload = await raw.next(Kind.ERROR)
+        kind, _, _, _, payload = await raw.next(FrameKind.ERROR)
         assert isinstance(read_error(payload), LimitExceeded)
         await raw.eof()
-        assert kind == Kind.ERROR
+        assert kind == FrameKind.ERROR
 
 
 @pytest.mark.parametrize("sent", [3, 5_000], ids=["half a header", "half a payload"])
@@ -376,14 +376,14 @@ async def test_frames_that_come_in_halves_are_each_given_their_time() -> None:
             for at in range(11):  # there is always half a frame, for longer than one may take
                 await later(0.05)
                 raw.send(stream[size // 2 + at * size : size // 2 + (at + 1) * size])
-                await raw.next(Kind.PUBLISHED, id=at + 1)
+                await raw.next(FrameKind.PUBLISHED, id=at + 1)
             assert server.connections == 1
 
 
 async def test_while_nobody_reads_from_it_a_peer_is_not_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HANGUP_LOOK", 60)
+    monkeypatch.setattr(module, "HANGUP_CHECK", 60)
     connection, _, _ = made(frame_timeout=0.1)
-    receive(connection, frame(Kind.PING, 0, bytes(10))[:-1])
+    receive(connection, frame(FrameKind.PING, 0, bytes(10))[:-1])
     connection.pause("something")
     for _ in range(2):
         await asyncio.sleep(0.1)
@@ -402,7 +402,7 @@ async def test_while_nobody_reads_from_it_a_peer_is_not_slow(monkeypatch: pytest
 
 async def test_a_slow_peer_reads_our_last_words_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LINGER", 0.02)
-    monkeypatch.setattr(module, "PATIENCE", 0.02)
+    monkeypatch.setattr(module, "DRAIN_TIMEOUT", 0.02)
     connection, wire, _ = made()
     wire.stuck = True
     connection.send(bytes(100))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runnel.core.network_errors import LimitExceeded
+from runnel.core.errors import LimitExceeded
 from runnel.server.connections import Connections
 
 

@@ -1,4 +1,4 @@
-"""The way in: all doors or none, and those who are inside are seen out in time."""
+"""The way in: all listeners or none, and those who are inside are seen out in time."""
 
 import asyncio
 import socket
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from runnel.core.network_errors import AddressInUse
+from runnel.core.errors import AddressInUse
 from runnel.server.connections import Connections
-from runnel.server.entrance import Entrance
+from runnel.server.listener import ServerSockets
 from runnel.server.options import ServerOptions
 from runnel.server.unix_socket import UnixSocket
 from tests.server.raw import until
@@ -39,7 +39,7 @@ class Guest(asyncio.Protocol):
         self.transport.close()
 
 
-def entrance(polite: bool = True, **options: object) -> tuple[Entrance, Connections, list[Guest]]:
+def entrance(polite: bool = True, **options: object) -> tuple[ServerSockets, Connections, list[Guest]]:
     connections, guests = Connections(10), []
 
     def made() -> Guest:
@@ -47,13 +47,13 @@ def entrance(polite: bool = True, **options: object) -> tuple[Entrance, Connecti
         return guests[-1]
 
     given = ServerOptions(**{"port": 0, "json_port": None} | options)  # type: ignore[arg-type]
-    return Entrance(given, connections, made, made), connections, guests
+    return ServerSockets(given, connections, made, made), connections, guests
 
 
 async def test_it_opens_the_doors_that_are_asked_for(tmp_path: Path) -> None:
     way_in, _, _ = entrance(port=None, json_port=0, unix=tmp_path / "s")
     await way_in.open()
-    assert [door.name for door in way_in.doors] == ["unix", "json"]
+    assert [listener.name for listener in way_in.listeners] == ["unix", "json"]
     assert len(way_in.sockets) == 2
     way_in.stop()
     assert way_in.sockets == []
@@ -73,7 +73,7 @@ async def test_one_door_that_cannot_be_opened_leaves_none_open(tmp_path: Path) -
 async def test_everybody_is_asked_to_leave_and_thrown_out_at_the_deadline(polite: bool) -> None:
     way_in, connections, guests = entrance(polite)
     await way_in.open()
-    _, writer = await asyncio.open_connection("127.0.0.1", way_in.doors[0].port)
+    _, writer = await asyncio.open_connection("127.0.0.1", way_in.listeners[0].port)
     await until(lambda: len(connections))
     await way_in.close(0.05, "it is late", None)
     assert (len(connections), guests[0].said) == (0, "it is late")
@@ -83,7 +83,7 @@ async def test_everybody_is_asked_to_leave_and_thrown_out_at_the_deadline(polite
 async def test_a_second_call_throws_them_out_at_once() -> None:
     way_in, connections, _ = entrance(polite=False)
     await way_in.open()
-    _, writer = await asyncio.open_connection("127.0.0.1", way_in.doors[0].port)
+    _, writer = await asyncio.open_connection("127.0.0.1", way_in.listeners[0].port)
     await until(lambda: len(connections))
     first = asyncio.ensure_future(way_in.close(3600.0, "slowly", None))
     await asyncio.sleep(0)
@@ -96,7 +96,7 @@ async def test_a_socket_that_listens_already_is_one_more_door(tmp_path: Path) ->
     way_in, connections, _ = entrance(port=None)
     await way_in.open()
     way_in.adopt(UnixSocket(tmp_path / "s", 10))
-    _, writer = await asyncio.open_unix_connection(way_in.doors[0].host)
+    _, writer = await asyncio.open_unix_connection(way_in.listeners[0].host)
     await until(lambda: len(connections))
     way_in.abort()
     await connections.emptied()

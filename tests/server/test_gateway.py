@@ -14,10 +14,9 @@ import pytest
 import runnel
 from runnel.broker.broker import Broker
 from runnel.client.options import ClientOptions
-from runnel.core.errors import NotSupported
-from runnel.core.network_errors import BadAddress, LimitExceeded, PublicBindRefused, Unreachable
+from runnel.core.errors import BadAddress, LimitExceeded, NotSupported, PublicBindRefused, Unreachable
 from runnel.server import Gateway, Server, ServerOptions, TlsOptions
-from runnel.wire.messages import PolicyNote
+from runnel.wire.msgpack_messages import WirePolicy
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.server.certificates import Authority
@@ -30,7 +29,7 @@ TIMES: dict[str, Any] = {"backoff_min": 0.01, "backoff_max": 0.05}
 @asynccontextmanager
 async def gateway_of(engine: Server | str, **options: Any) -> AsyncIterator[Gateway]:
     """A gateway on a port of its own."""
-    url = engine if isinstance(engine, str) else engine.doors[0].url
+    url = engine if isinstance(engine, str) else engine.listeners[0].url
     given: dict[str, Any] = {"port": 0, "json_port": None} | options
     async with Gateway(url, ServerOptions(**given)) as gateway:
         yield gateway
@@ -38,9 +37,9 @@ async def gateway_of(engine: Server | str, **options: Any) -> AsyncIterator[Gate
 
 @asynccontextmanager
 async def lines_of(gateway: Gateway) -> AsyncIterator[Client]:
-    """A client of its JSON door."""
-    door = next(door for door in gateway.doors if door.name == "json")
-    client = Client(*await asyncio.open_connection(door.host, door.port))
+    """A client of its JSON listener."""
+    listener = next(listener for listener in gateway.listeners if listener.name == "json")
+    client = Client(*await asyncio.open_connection(listener.host, listener.port))
     try:
         yield client
     finally:
@@ -48,13 +47,13 @@ async def lines_of(gateway: Gateway) -> AsyncIterator[Client]:
 
 
 async def joined(gateway: Gateway) -> None:
-    """Return when its JSON door has reached the engine: the engine has accepted it some time before that."""
+    """Return when its JSON listener has reached the engine: the engine has accepted it some time before that."""
     assert gateway._joining is not None
     await gateway._joining
 
 
 async def test_a_client_does_not_notice_that_it_is_there() -> None:
-    async with serving() as engine, gateway_of(engine) as gateway, runnel.open(gateway.doors[0].url) as broker:
+    async with serving() as engine, gateway_of(engine) as gateway, runnel.open(gateway.listeners[0].url) as broker:
         orders = broker.topic("orders", dict[str, int])
         async with orders.subscribe() as records, broker.subscribe("orders", group="billing") as work:
             await orders.publish_many([{"id": number} for number in range(1000)])
@@ -78,9 +77,9 @@ async def test_a_client_does_not_notice_that_it_is_there() -> None:
 
 async def test_its_doors_are_those_of_a_server(tmp_path: Path) -> None:
     async with serving() as engine, gateway_of(engine, json_port=0, unix=tmp_path / "sock") as gateway:
-        assert [door.name for door in gateway.doors] == ["native", "unix", "json"]
-        assert engine.doors[0].url in repr(gateway)
-        async with runnel.open(gateway.doors[1].url) as broker:
+        assert [listener.name for listener in gateway.listeners] == ["native", "unix", "json"]
+        assert engine.listeners[0].url in repr(gateway)
+        async with runnel.open(gateway.listeners[1].url) as broker:
             assert (await broker.publish("t", b"x")).offset == 0
         with pytest.raises(NotSupported):
             await gateway.__aenter__()
@@ -91,14 +90,14 @@ async def test_its_doors_are_those_of_a_server(tmp_path: Path) -> None:
 
 
 async def test_a_broker_that_lives_elsewhere_is_not_served_but_has_a_gateway_put_before_it() -> None:
-    async with serving() as engine, runnel.open(engine.doors[0].url) as remote:
+    async with serving() as engine, runnel.open(engine.listeners[0].url) as remote:
         with pytest.raises(NotSupported, match=r"Gateway\(url\)"):
             Server(remote)
 
 
 async def test_gateways_stand_in_a_row_and_the_last_one_may_be_a_socket_file(tmp_path: Path) -> None:
     async with serving(port=None, unix=tmp_path / "sock") as engine, gateway_of(engine) as first:
-        async with gateway_of(first.doors[0].url) as second, runnel.open(second.doors[0].url) as broker:
+        async with gateway_of(first.listeners[0].url) as second, runnel.open(second.listeners[0].url) as broker:
             value = bytes(range(256)) * 40_000  # 10 MB: larger than any buffer in between
             async with broker.subscribe("t") as records:
                 await broker.publish("t", value)
@@ -111,26 +110,26 @@ async def test_tls_ends_at_its_near_side_and_begins_again_at_the_far_one(tmp_pat
     secured = TlsOptions(cert=cert, key=key, client_ca=authority.cert)
     own_cert, own_key = authority.issue("gateway")
     async with serving(ssl=secured) as engine:
-        url = f"{engine.doors[0].url}?ca={authority.cert}&cert={own_cert}&key={own_key}"
+        url = f"{engine.listeners[0].url}?ca={authority.cert}&cert={own_cert}&key={own_key}"
         near = TlsOptions(cert=cert, key=key)
         async with gateway_of(url, ssl=near, json_port=0) as gateway:
-            assert gateway.doors[0].url.startswith("runnels://")
-            async with runnel.open(gateway.doors[0].url, ca=str(authority.cert)) as broker:
+            assert gateway.listeners[0].url.startswith("runnels://")
+            async with runnel.open(gateway.listeners[0].url, ca=str(authority.cert)) as broker:
                 async with broker.subscribe("t") as records:
                     await broker.publish("t", b"x" * 3_000_000)
                     assert len((await anext(aiter(records))).value) == 3_000_000
             await until(lambda: gateway.connections == 0)
         with pytest.raises(runnel.InvalidOption):
-            await Gateway(f"{engine.doors[0].url}?ca={tmp_path / 'none.pem'}").__aenter__()
+            await Gateway(f"{engine.listeners[0].url}?ca={tmp_path / 'none.pem'}").__aenter__()
 
 
 async def test_an_engine_that_is_not_there_is_told_by_its_code_and_clients_wait_for_it() -> None:
     port = free_port()
     async with gateway_of(f"runnel://127.0.0.1:{port}") as gateway:
         with pytest.raises(Unreachable, match=rf"127\.0\.0\.1:{port} \(the engine\): connection refused"):
-            await runnel.open(gateway.doors[0].url).__aenter__()
+            await runnel.open(gateway.listeners[0].url).__aenter__()
         await until(lambda: gateway.connections == 0)
-        coming = asyncio.ensure_future(runnel.open(gateway.doors[0].url, wait=PATIENCE, **TIMES).__aenter__())
+        coming = asyncio.ensure_future(runnel.open(gateway.listeners[0].url, wait=PATIENCE, **TIMES).__aenter__())
         await until(lambda: gateway._connections.accepted > 2)
         async with serving(port=port):
             broker = await coming
@@ -143,15 +142,15 @@ async def test_of_several_engines_the_one_that_answers_is_taken_and_is_tried_fir
 ) -> None:
     dead = free_port()
     async with serving() as engine:
-        live = engine.doors[0].port
+        live = engine.listeners[0].port
         async with gateway_of(f"runnel://127.0.0.1:{dead},127.0.0.1:{live}") as gateway:
             for _ in range(2):
-                async with connected(gateway.doors[0]) as raw:
+                async with connected(gateway.listeners[0]) as raw:
                     assert await raw.ask("topics") == []
             assert [address.port for address in gateway._addresses] == [live, dead]
             engine.abort()
             for _ in range(3):
-                async with connected(gateway.doors[0], hello=False) as raw:
+                async with connected(gateway.listeners[0], hello=False) as raw:
                     assert isinstance(await raw.error(), Unreachable)
             assert len([line for line in caplog.messages if line.startswith("clients are sent away")]) == 1
 
@@ -170,7 +169,7 @@ async def test_an_engine_that_does_not_answer_is_given_up_on() -> None:
             one.setblocking(False)
             one.connect_ex(silent.getsockname())
         url = f"runnel://127.0.0.1:{silent.getsockname()[1]}?connect_timeout=0.1"
-        async with gateway_of(url) as gateway, connected(gateway.doors[0], hello=False) as raw:
+        async with gateway_of(url) as gateway, connected(gateway.listeners[0], hello=False) as raw:
             error = await raw.error()
             assert isinstance(error, Unreachable)
             assert error.why == "no answer within 0.1 s"
@@ -185,7 +184,7 @@ async def test_an_engine_that_dies_and_comes_back_loses_nothing_and_doubles_noth
     await broker.__aenter__()
     engine = await Server(broker, ServerOptions(port=port, json_port=None)).__aenter__()
     async with gateway_of(engine, json_port=None) as gateway:
-        url = gateway.doors[0].url
+        url = gateway.listeners[0].url
         async with runnel.open(url, **TIMES) as publisher, runnel.open(url, **TIMES) as reader:
             topic = publisher.topic("t")
             async with reader.subscribe("t", start="earliest") as records:
@@ -208,7 +207,7 @@ async def test_an_engine_that_dies_and_comes_back_loses_nothing_and_doubles_noth
 
 async def test_another_gateway_takes_the_clients_of_one_that_dies() -> None:
     async with serving() as engine, gateway_of(engine) as one, gateway_of(engine) as other:
-        url = f"{one.doors[0].url},127.0.0.1:{other.doors[0].port}"
+        url = f"{one.listeners[0].url},127.0.0.1:{other.listeners[0].port}"
         async with runnel.open(url, **TIMES) as broker, broker.subscribe("t") as records:
             stream = aiter(records)
             await broker.publish("t", b"before")
@@ -224,7 +223,7 @@ async def test_another_gateway_takes_the_clients_of_one_that_dies() -> None:
 
 async def test_a_gateway_that_stops_has_the_engine_answer_what_it_took() -> None:
     async with serving() as engine, gateway_of(engine) as one, gateway_of(engine) as other:
-        url = f"{one.doors[0].url},127.0.0.1:{other.doors[0].port}"
+        url = f"{one.listeners[0].url},127.0.0.1:{other.listeners[0].port}"
         async with runnel.open(url, **TIMES) as broker, broker.subscribe("t") as records:
             done = asyncio.ensure_future(broker.topic("t").publish_many([b"%d" % number for number in range(1000)]))
             await until(lambda: engine.broker.statistics().published)
@@ -242,7 +241,7 @@ async def test_a_gateway_that_stops_ends_within_its_deadline_whatever_its_client
     async with (
         serving(**lasting) as engine,
         gateway_of(engine, **lasting) as gateway,
-        connected(gateway.doors[0]) as raw,
+        connected(gateway.listeners[0]) as raw,
     ):
         await raw.subscribed(raw.subscribe("t", credit=1 << 30))
         raw.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -255,7 +254,7 @@ async def test_a_gateway_that_stops_ends_within_its_deadline_whatever_its_client
 
 async def test_a_client_that_does_not_read_holds_no_more_than_its_bound() -> None:
     async with serving(high_water=64 << 10) as engine, gateway_of(engine, high_water=64 << 10) as gateway:
-        async with connected(gateway.doors[0]) as frozen, runnel.open(gateway.doors[0].url) as other:
+        async with connected(gateway.listeners[0]) as frozen, runnel.open(gateway.listeners[0].url) as other:
             id = frozen.subscribe("t", start="earliest", credit=1 << 30)
             await frozen.subscribed(id)
             frozen.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -271,8 +270,8 @@ async def test_a_client_that_does_not_read_holds_no_more_than_its_bound() -> Non
 async def test_an_engine_that_does_not_read_has_its_client_wait_and_not_the_gateway_remember() -> None:
     options: dict[str, Any] = {"high_water": 64 << 10, "max_pending_bytes": 64 << 10}
     async with serving(**options) as engine, gateway_of(engine, **options) as gateway:
-        async with connected(gateway.doors[0]) as raw:
-            id = raw.subscribe("t", policy=PolicyNote(kind="block"), buffer=1)
+        async with connected(gateway.listeners[0]) as raw:
+            id = raw.subscribe("t", policy=WirePolicy(kind="block"), buffer=1)
             await raw.subscribed(id)
             for _ in range(100):
                 raw.publish("t", b"x" * 100_000)
@@ -286,7 +285,7 @@ async def test_an_engine_that_does_not_read_has_its_client_wait_and_not_the_gate
 
 async def test_what_a_client_held_goes_back_when_it_vanishes() -> None:
     async with serving() as engine, gateway_of(engine) as gateway:
-        async with connected(gateway.doors[0]) as raw, runnel.open(gateway.doors[0].url) as broker:
+        async with connected(gateway.listeners[0]) as raw, runnel.open(gateway.listeners[0].url) as broker:
             member = raw.subscribe("jobs", group="g", ack_wait=3600.0)
             await broker.publish("jobs", b"one")
             await raw.grant(member)
@@ -298,7 +297,7 @@ async def test_what_a_client_held_goes_back_when_it_vanishes() -> None:
 
 
 async def test_a_client_that_closes_its_side_is_answered_first_and_then_let_go() -> None:
-    async with serving() as engine, gateway_of(engine) as gateway, connected(gateway.doors[0]) as raw:
+    async with serving() as engine, gateway_of(engine) as gateway, connected(gateway.listeners[0]) as raw:
         id = raw.publish("t", b"x")
         await raw.published(id)
         raw.goodbye()
@@ -309,8 +308,8 @@ async def test_a_client_that_closes_its_side_is_answered_first_and_then_let_go()
 
 async def test_those_who_are_too_many_are_told_the_limit() -> None:
     async with serving() as engine, gateway_of(engine, max_connections=1, json_port=0) as gateway:
-        async with connected(gateway.doors[0]) as raw:
-            async with connected(gateway.doors[0], hello=False) as late:
+        async with connected(gateway.listeners[0]) as raw:
+            async with connected(gateway.listeners[0], hello=False) as late:
                 error = await late.error()
                 assert isinstance(error, LimitExceeded)
                 assert error.limit == "max_connections"
@@ -325,7 +324,7 @@ async def test_a_storm_of_clients_is_let_in_at_a_bounded_rate() -> None:
         loop = asyncio.get_running_loop()
 
         async def one(number: int) -> None:
-            async with connected(gateway.doors[0]) as raw:
+            async with connected(gateway.listeners[0]) as raw:
                 await raw.published(raw.publish("t", b"%d" % number))
 
         began = loop.time()
@@ -363,9 +362,9 @@ async def test_the_json_door_says_that_there_is_no_engine_and_serves_once_there_
 
 async def test_a_port_that_speaks_no_tls_is_no_engine(tmp_path: Path) -> None:
     async with serving() as plain:
-        door = plain.doors[0]
-        async with gateway_of(f"runnels://{door.host}:{door.port}?connect_timeout=1") as gateway:
-            async with connected(gateway.doors[0], hello=False) as raw:
+        listener = plain.listeners[0]
+        async with gateway_of(f"runnels://{listener.host}:{listener.port}?connect_timeout=1") as gateway:
+            async with connected(gateway.listeners[0], hello=False) as raw:
                 assert isinstance(await raw.error(), Unreachable)
 
 

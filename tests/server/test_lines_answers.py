@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from runnel.server.lines_answers import OVERHEAD, Answers
+from runnel.server.json_lines.session import REPLY_OVERHEAD, OrderedReplies
 from tests.patience import PATIENCE
 
 
@@ -12,9 +12,9 @@ class Written(list[bytes]):
     """What went out, one item for each write."""
 
 
-def answers(limit: int = 1 << 20) -> tuple[Answers, Written]:
+def answers(limit: int = 1 << 20) -> tuple[OrderedReplies, Written]:
     written = Written()
-    return Answers(written.append, limit), written
+    return OrderedReplies(written.append, limit), written
 
 
 async def answered(when: asyncio.Future[None], line: bytes) -> bytes:
@@ -77,7 +77,7 @@ async def test_work_begins_in_order_and_does_not_wait_for_other_work() -> None:
 
 
 async def test_there_is_room_until_the_bytes_under_way_reach_the_limit() -> None:
-    ours, _ = answers(limit=2 * OVERHEAD)
+    ours, _ = answers(limit=2 * REPLY_OVERHEAD)
     first, second = futures(2)
     ours.later(answered(first, b""), 0)
     await asyncio.wait_for(ours.room(), PATIENCE)

@@ -8,7 +8,7 @@ import pytest
 
 import runnel
 from runnel.core.errors import OffsetOutOfRange
-from runnel.server.lines_stream import TAKE, LineStream
+from runnel.server.json_lines.subscription import TAKE_RECORDS, JsonLinesSubscription
 
 
 class Outlet:
@@ -35,11 +35,11 @@ class Outlet:
 
 def stream(
     subscription: Any, outlet: Outlet, group: str | None = None, credit: int | None = None, name: str | None = None
-) -> LineStream:
+) -> JsonLinesSubscription:
     opened = b'{"event":"subscribed"}\n'
     numbers = iter(range(1, 1_000_000))
     about: dict[str, Any] = {"topic": "t", "id": "s", "group": group, "name": name, "credit": credit}
-    return LineStream(subscription, outlet, opened, lambda _: next(numbers), **about)
+    return JsonLinesSubscription(subscription, outlet, opened, lambda _: next(numbers), **about)
 
 
 async def test_it_says_that_it_is_open_before_anything_else() -> None:
@@ -75,7 +75,7 @@ async def test_nothing_is_taken_while_nobody_reads() -> None:
         await outlet.until(2)
         for _ in range(10):
             await asyncio.sleep(0)
-        assert len(outlet.lines) == 1 + TAKE
+        assert len(outlet.lines) == 1 + TAKE_RECORDS
         outlet.reads.set()
         await outlet.until(901)
         assert [line["offset"] for line in outlet.lines[1:]] == list(range(900))
@@ -149,7 +149,7 @@ async def test_no_more_is_sent_than_was_asked_for() -> None:
         await ours.open(lambda _: None)
         await broker.topic("t").publish_many([b"%d" % n for n in range(100)])
         sent = 0
-        for asked in (1, 2, TAKE, 5):
+        for asked in (1, 2, TAKE_RECORDS, 5):
             ours.allow(asked)
             sent += asked
             await outlet.until(1 + sent)
@@ -167,18 +167,18 @@ async def test_a_gap_costs_nothing_and_is_told_where_it_is() -> None:
     async with runnel.open() as broker:
         topic = broker.topic("t", retention_count=3)
         outlet = Outlet()
-        ours = stream(broker.subscribe("t", buffer=TAKE), outlet, credit=1)
+        ours = stream(broker.subscribe("t", buffer=TAKE_RECORDS), outlet, credit=1)
         await ours.open(lambda _: None)
-        for n in range(10 * TAKE):
+        for n in range(10 * TAKE_RECORDS):
             await topic.publish(b"%d" % n)
         await outlet.until(2)
         ours.allow(1000)
-        while outlet.lines[-1].get("offset") != 10 * TAKE - 1:
+        while outlet.lines[-1].get("offset") != 10 * TAKE_RECORDS - 1:
             await outlet.until(len(outlet.lines) + 1)
         missed = [line["count"] for line in outlet.lines if line["event"] == "gap"]
         told = [line["offset"] for line in outlet.lines if line["event"] == "message"]
         assert missed
-        assert sum(missed) + len(told) == 10 * TAKE
+        assert sum(missed) + len(told) == 10 * TAKE_RECORDS
         assert told == sorted(told)
         await ours.close()
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from runnel.core.errors import InvalidOption
-from runnel.core.network_errors import AddressInUse, PublicBindRefused
+from runnel.core.errors import AddressInUse, InvalidOption, PublicBindRefused
 from runnel.server import listener
-from runnel.server.listener import AcceptRate, Listener, bind_tcp, handles_for_connections
+from runnel.server.listener import Acceptor, AcceptRate, bind_tcp, handles_for_connections
 
 
 def close(sockets: list[socket.socket]) -> None:
@@ -106,7 +105,7 @@ async def test_a_storm_is_let_in_a_few_at_a_time_and_nobody_is_lost() -> None:
     enough = asyncio.Event()
     sockets = await bind_tcp("127.0.0.1", 0, insecure_public=False)
     address = sockets[0].getsockname()
-    listening = Listener(sockets, lambda: Counting(made, enough, 120), AcceptRate(200))
+    listening = Acceptor(sockets, lambda: Counting(made, enough, 120), AcceptRate(200))
     clients = [socket.create_connection(address) for _ in range(120)]  # the system answers for us: all wait in line
     await enough.wait()
     assert made[-1] - made[0] >= 0.4  # 20 at once, the rest at 200 a second
@@ -117,7 +116,7 @@ async def test_a_storm_is_let_in_a_few_at_a_time_and_nobody_is_lost() -> None:
 async def test_after_closing_nobody_is_accepted() -> None:
     sockets = await bind_tcp("127.0.0.1", 0, insecure_public=False)
     address = sockets[0].getsockname()
-    Listener(sockets, asyncio.Protocol, AcceptRate(100)).close()
+    Acceptor(sockets, asyncio.Protocol, AcceptRate(100)).close()
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(*address)
 
@@ -125,7 +124,7 @@ async def test_after_closing_nobody_is_accepted() -> None:
 async def test_when_the_system_has_no_handles_left_it_waits_and_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(listener, "REST", 0.01)
+    monkeypatch.setattr(listener, "ACCEPT_PAUSE", 0.01)
     made: list[float] = []
     enough = asyncio.Event()
     sockets = await bind_tcp("127.0.0.1", 0, insecure_public=False)
@@ -141,7 +140,7 @@ async def test_when_the_system_has_no_handles_left_it_waits_and_goes_on(
 
     poor = Poor(fileno=sockets[0].detach())
     poor.setblocking(False)
-    listening = Listener([poor], lambda: Counting(made, enough, 1), AcceptRate(1000))
+    listening = Acceptor([poor], lambda: Counting(made, enough, 1), AcceptRate(1000))
     client = socket.create_connection(poor.getsockname())
     await enough.wait()
     assert Poor.failures == 0
@@ -151,7 +150,11 @@ async def test_when_the_system_has_no_handles_left_it_waits_and_goes_on(
 
 
 def test_some_handles_are_kept_for_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    for allowed, expected in ((1024, 1024 - listener.RESERVE), (40, 30), (resource.RLIM_INFINITY, sys.maxsize)):
+    for allowed, expected in (
+        (1024, 1024 - listener.RESERVED_HANDLES),
+        (40, 30),
+        (resource.RLIM_INFINITY, sys.maxsize),
+    ):
         monkeypatch.setattr(resource, "getrlimit", lambda _, allowed=allowed: (allowed, allowed))
         assert handles_for_connections() == expected
 
@@ -162,9 +165,9 @@ async def test_the_last_handles_are_not_given_to_connections(
     """Or whoever opens very many of them would make the journal fail."""
     monkeypatch.setattr(listener, "handles_for_connections", lambda: 0)
     sockets = await bind_tcp("127.0.0.1", 0, insecure_public=False)
-    door = Listener(sockets, asyncio.Protocol, AcceptRate(1000))
+    acceptor = Acceptor(sockets, asyncio.Protocol, AcceptRate(1000))
     reader, writer = await asyncio.open_connection(*sockets[0].getsockname())
     assert await reader.read() == b""
     assert "ulimit -n" in caplog.text
     writer.close()
-    door.close()
+    acceptor.close()

@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 from runnel.broker.broker import Broker
-from runnel.core.packing import unpack
-from runnel.server.connection import Connection
+from runnel.core.batch_format import unpack
+from runnel.server.native.connection import NativeConnection
 from runnel.server.server import Server
 from runnel.testing.clock import JumpingClock
-from runnel.wire.frame import MORE, Kind
-from runnel.wire.layouts import read_grant, unsubscribe_frame
-from runnel.wire.messages import PolicyNote, Settlement, Verb, read_lapsed
+from runnel.wire.binary_messages import read_grant, unsubscribe_frame
+from runnel.wire.frames import MORE, FrameKind
+from runnel.wire.msgpack_messages import Settlement, SettleVerb, WirePolicy, read_lapsed
 from tests.server.raw import Raw, connected, serving, until
 
 
@@ -36,7 +36,7 @@ async def test_no_more_is_granted_than_the_prefetch(raw: Raw) -> None:
         held += len(unpack((await raw.grant(member)).batch))
     await raw.ask("topics")
     assert held == 3
-    assert not [one for one in raw.inbox if one[0] == Kind.GRANT]
+    assert not [one for one in raw.inbox if one[0] == FrameKind.GRANT]
 
 
 async def test_a_lease_over_several_stretches_comes_in_several_frames(raw: Raw) -> None:
@@ -47,7 +47,7 @@ async def test_a_lease_over_several_stretches_comes_in_several_frames(raw: Raw) 
     leases: set[int] = set()
     more: list[bool] = []
     while len(places) < 3:
-        _, flags, extra, _, payload = await raw.next(Kind.GRANT, id=member)
+        _, flags, extra, _, payload = await raw.next(FrameKind.GRANT, id=member)
         grant = read_grant(extra, payload)
         more.append(bool(flags & MORE))
         leases.add(grant.lease)
@@ -77,7 +77,7 @@ async def test_leaving_gives_back_what_was_not_settled(raw: Raw) -> None:
     await raw.published(raw.publish("t", b"work"))
     await raw.grant(first)
     raw.send(unsubscribe_frame(first))
-    await raw.next(Kind.END, id=first)
+    await raw.next(FrameKind.END, id=first)
     second = raw.subscribe("t", group="g")
     assert unpack((await raw.grant(second)).batch).values == (b"work",)
 
@@ -87,10 +87,10 @@ async def test_a_reset_group_tells_what_is_void(raw: Raw) -> None:
     await raw.published(raw.publish("t", b"work"))
     grant = await raw.grant(member)
     await raw.ask("group_reset", name="g", pattern="t", start="earliest")
-    await raw.next(Kind.LAPSED, id=member)
+    await raw.next(FrameKind.LAPSED, id=member)
     again = await raw.grant(member)
     assert (again.offset, again.lease) != (grant.offset, grant.lease)
-    late = raw.settle(Settlement(member, grant.lease, Verb.ACK, grant.place, grant.place + 1))
+    late = raw.settle(Settlement(member, grant.lease, SettleVerb.ACK, grant.place, grant.place + 1))
     assert (await raw.error(late)).code == "lease_ended"
 
 
@@ -108,16 +108,16 @@ async def test_extending_a_lease_keeps_it() -> None:
         await raw.published(raw.publish("t", b"long work"))
         grant = await raw.grant(member)
         here = (grant.place, grant.place + 1)
-        raw.settle(Settlement(member, grant.lease, Verb.BEGIN, *here), answered=False)
-        await raw.reply(raw.settle(Settlement(member, grant.lease, Verb.EXTEND, *here, 3600.0)))
+        raw.settle(Settlement(member, grant.lease, SettleVerb.BEGIN, *here), answered=False)
+        await raw.reply(raw.settle(Settlement(member, grant.lease, SettleVerb.EXTEND, *here, 3600.0)))
         await clock.advance(3000)
-        await raw.reply(raw.settle(Settlement(member, grant.lease, Verb.ACK, *here)))
+        await raw.reply(raw.settle(Settlement(member, grant.lease, SettleVerb.ACK, *here)))
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"policy": PolicyNote(kind="block")},
+        {"policy": WirePolicy(kind="block")},
         {"strict": True},
         {"hold": True},
         {"drops": True},
@@ -150,13 +150,13 @@ async def test_a_large_lease_is_sent_as_there_is_room_and_one_that_lapses_meanwh
         member = raw.subscribe("t", group="g", start="earliest", prefetch=many)
         assert server.serving is not None
         peer = [*server.serving.connections][-1]
-        assert isinstance(peer, Connection)
+        assert isinstance(peer, NativeConnection)
         await until(lambda: peer.room <= 0)
         await other.ask("info")
         assert peer.describe()["unsent_bytes"] <= high + 2 * one
         await other.ask("group_reset", name="g", pattern="t", start="latest")
-        (lapse,) = read_lapsed((await raw.next(Kind.LAPSED, id=member))[4])
-        came = [read_grant(extra, payload) for kind, _, extra, _, payload in raw.inbox if kind == Kind.GRANT]
+        (lapse,) = read_lapsed((await raw.next(FrameKind.LAPSED, id=member))[4])
+        came = [read_grant(extra, payload) for kind, _, extra, _, payload in raw.inbox if kind == FrameKind.GRANT]
         assert {grant.lease for grant in came} == {lapse.lease}
         assert 0 < len(came) < many  # the rest of it does not come
         await other.published(other.publish("t", b"new"))

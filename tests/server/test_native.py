@@ -1,4 +1,4 @@
-"""A session of the native door, over real sockets: hello, publishing, subscribing, settling, goodbye."""
+"""A session of the native listener, over real sockets: hello, publishing, subscribing, settling, goodbye."""
 
 import asyncio
 import gc
@@ -13,35 +13,36 @@ from hypothesis import strategies as st
 
 import runnel
 from runnel.broker.broker import Broker
-from runnel.broker.group_feed import GroupFeed
+from runnel.broker.remote.member import RemoteMember
+from runnel.core.batch_format import pack, unpack
 from runnel.core.errors import (
     BadBatch,
     InvalidName,
     InvalidOption,
     LeaseEnded,
+    LimitExceeded,
+    ProtocolError,
     RecordsMissed,
+    SequenceGap,
     SubscriptionEnded,
     TopicDeleted,
     WouldDeadlock,
 )
-from runnel.core.network_errors import LimitExceeded, ProtocolError
-from runnel.core.packing import pack, unpack
-from runnel.core.transaction_errors import SequenceGap
-from runnel.server.connection import Connection
+from runnel.server.native.connection import NativeConnection
 from runnel.server.server import Server
 from runnel.testing.clock import JumpingClock
-from runnel.wire.frame import PREFACE, Kind, frame
-from runnel.wire.layouts import credit_frame, publish_frame, read_grant, unsubscribe_frame
-from runnel.wire.messages import (
-    About,
+from runnel.wire.binary_messages import credit_frame, publish_frame, read_grant, unsubscribe_frame
+from runnel.wire.frames import PREFACE, FrameKind, frame
+from runnel.wire.msgpack_messages import (
     Goodbye,
     Hello,
-    PolicyNote,
+    PublishDetails,
     Settlement,
+    SettleVerb,
     Subscribe,
-    Verb,
+    WirePolicy,
     call_payload,
-    encode,
+    encode_message,
     read_gap,
     read_lapsed,
     settle_payload,
@@ -108,10 +109,10 @@ async def test_a_version_that_never_was_is_refused(server: Server) -> None:
 
 async def test_a_hello_may_come_byte_by_byte(server: Server) -> None:
     async with connected(server, hello=False) as raw:
-        for byte in PREFACE + frame(Kind.HELLO, 0, encode(Hello(version=1))):
+        for byte in PREFACE + frame(FrameKind.HELLO, 0, encode_message(Hello(version=1))):
             raw.send(bytes([byte]))
             await asyncio.sleep(0)
-        await raw.next(Kind.WELCOME)
+        await raw.next(FrameKind.WELCOME)
 
 
 @pytest.mark.parametrize("verb", [b"GET / HTTP/1.1\r\n\r\n", b"POST /topics/t HTTP/1.1\r\n\r\n"])
@@ -128,7 +129,7 @@ async def test_a_line_of_json_gets_a_line_of_json_that_names_the_right_door() ->
         raw.send(b'{"command": "SUB", "topic": "test"}\n')
         answer = await raw.reader.read()
         assert b'"protocol_error"' in answer
-        assert str(server.doors[-1].port).encode() in answer
+        assert str(server.listeners[-1].port).encode() in answer
 
 
 @pytest.mark.parametrize("said", [b"\x16\x03\x01\x02\x00\x01", b"SSH-2.0-OpenSSH\r\n", b"RNL\x02", b"RNX"])
@@ -148,7 +149,7 @@ async def test_what_comes_before_the_hello_is_refused(server: Server) -> None:
 
 
 async def test_a_second_hello_is_refused(raw: Raw) -> None:
-    raw.send(frame(Kind.HELLO, 0, encode(Hello(version=1))))
+    raw.send(frame(FrameKind.HELLO, 0, encode_message(Hello(version=1))))
     assert "second HELLO" in str(await raw.error())
 
 
@@ -161,8 +162,8 @@ async def test_an_unknown_kind_ends_the_connection_and_no_other(server: Server, 
 
 
 async def test_a_ping_is_answered_with_its_own_bytes(raw: Raw) -> None:
-    raw.send(frame(Kind.PING, 7, b"are you there"))
-    assert (await raw.next(Kind.PONG))[3:] == (7, b"are you there")
+    raw.send(frame(FrameKind.PING, 7, b"are you there"))
+    assert (await raw.next(FrameKind.PONG))[3:] == (7, b"are you there")
 
 
 # -- publishing -------------------------------------------------------------------------------------------------
@@ -219,19 +220,19 @@ async def test_a_batch_that_is_sent_again_is_stored_once_and_a_hole_is_refused(r
 
 
 async def test_a_publish_with_an_expected_offset_and_a_message_id(raw: Raw) -> None:
-    await raw.published(raw.publish("t", b"zero", about=About(expected_offset=0)))
-    wrong = raw.publish("t", b"one", about=About(expected_offset=5))
+    await raw.published(raw.publish("t", b"zero", about=PublishDetails(expected_offset=0)))
+    wrong = raw.publish("t", b"one", about=PublishDetails(expected_offset=5))
     assert (await raw.error(wrong)).code == "offset_conflict"
-    first = await raw.published(raw.publish("t", b"one", about=About(message_id="m")))
-    assert await raw.published(raw.publish("t", b"one", about=About(message_id="m"))) == first
+    first = await raw.published(raw.publish("t", b"one", about=PublishDetails(message_id="m")))
+    assert await raw.published(raw.publish("t", b"one", about=PublishDetails(message_id="m"))) == first
 
 
 async def test_a_blocked_publish_waits_for_room_and_can_be_taken_back(raw: Raw) -> None:
-    subscription = raw.subscribe("t", policy=PolicyNote(kind="block"), buffer=1)
+    subscription = raw.subscribe("t", policy=WirePolicy(kind="block"), buffer=1)
     assert not (await raw.subscribed(subscription)).eager
     await raw.published(raw.publish("t", b"one"))
     waiting = raw.publish("t", b"taken back")
-    raw.send(frame(Kind.CANCEL, waiting))
+    raw.send(frame(FrameKind.CANCEL, waiting))
     later = raw.publish("t", b"two")
     raw.credit(subscription, ask=True)
     got = await raw.deliver(subscription)
@@ -241,19 +242,19 @@ async def test_a_blocked_publish_waits_for_room_and_can_be_taken_back(raw: Raw) 
 
 
 async def test_a_publish_that_would_wait_for_its_own_reader_is_refused(raw: Raw) -> None:
-    subscription = raw.subscribe("t", policy=PolicyNote(kind="block"), buffer=1)
+    subscription = raw.subscribe("t", policy=WirePolicy(kind="block"), buffer=1)
     await raw.subscribed(subscription)
     raw.publish("t", b"one")
-    doomed = raw.publish("t", b"two", about=About(reads=[subscription]))
+    doomed = raw.publish("t", b"two", about=PublishDetails(reads=[subscription]))
     assert isinstance(await raw.error(doomed), WouldDeadlock)
 
 
 async def test_publish_and_wait_is_answered_when_the_reader_asked_for_more(raw: Raw) -> None:
     subscription = raw.subscribe("t")
     await raw.subscribed(subscription)
-    waiting = raw.publish("t", b"one", about=About(wait=True, timeout=3600.0))
+    waiting = raw.publish("t", b"one", about=PublishDetails(wait=True, timeout=3600.0))
     got = await raw.deliver(subscription)
-    assert not [one for one in raw.inbox if one[0] == Kind.PUBLISHED]
+    assert not [one for one in raw.inbox if one[0] == FrameKind.PUBLISHED]
     raw.credit(subscription, place=got.offset + 1)
     assert (await raw.published(waiting))[1] == 0
 
@@ -263,7 +264,7 @@ async def test_publish_and_wait_is_answered_when_the_reader_asked_for_more(raw: 
 
 async def test_a_subscription_that_is_refused_says_why_and_the_connection_goes_on(raw: Raw) -> None:
     bad = raw.subscribe("a..b")
-    wrong = raw.subscribe("t", policy=PolicyNote(kind="nonsense"))
+    wrong = raw.subscribe("t", policy=WirePolicy(kind="nonsense"))
     far = raw.subscribe("t", start=99)
     assert (await raw.error(bad)).code == "invalid_pattern"
     assert (await raw.error(wrong)).code == "invalid_option"
@@ -284,7 +285,7 @@ async def test_after_unsubscribing_an_end_comes_and_nothing_else(raw: Raw) -> No
     subscription = raw.subscribe("t")
     await raw.subscribed(subscription)
     raw.send(unsubscribe_frame(subscription))
-    await raw.next(Kind.END, id=subscription)
+    await raw.next(FrameKind.END, id=subscription)
     await raw.published(raw.publish("t", b"unheard"))
     assert not raw.inbox
 
@@ -297,7 +298,7 @@ async def test_a_deleted_topic_ends_its_subscriptions_with_an_error(raw: Raw) ->
 
 
 async def test_a_strict_subscription_ends_with_its_gap(raw: Raw) -> None:
-    subscription = raw.subscribe("t", strict=True, buffer=2, policy=PolicyNote(kind="drop_oldest"))
+    subscription = raw.subscribe("t", strict=True, buffer=2, policy=WirePolicy(kind="drop_oldest"))
     await raw.subscribed(subscription)
     for value in (b"1", b"2", b"3", b"4"):
         await raw.published(raw.publish("t", value))
@@ -308,13 +309,13 @@ async def test_a_strict_subscription_ends_with_its_gap(raw: Raw) -> None:
 
 
 async def test_a_gap_comes_before_the_records_behind_it(raw: Raw) -> None:
-    subscription = raw.subscribe("t", buffer=2, policy=PolicyNote(kind="drop_oldest"))
+    subscription = raw.subscribe("t", buffer=2, policy=WirePolicy(kind="drop_oldest"))
     await raw.subscribed(subscription)
     for value in (b"1", b"2", b"3", b"4"):
         await raw.published(raw.publish("t", value))
     raw.credit(subscription, ask=True)
-    kind, _, _, _, payload = await raw.next(Kind.GAP, Kind.DELIVER, id=subscription)
-    assert kind == Kind.GAP
+    kind, _, _, _, payload = await raw.next(FrameKind.GAP, FrameKind.DELIVER, id=subscription)
+    assert kind == FrameKind.GAP
     gap = read_gap(payload)
     assert (gap.first, gap.end, gap.count) == (0, 2, 2)
     assert await raw.values(subscription, 2) == [b"3", b"4"]
@@ -330,8 +331,8 @@ async def test_a_lease_is_acked_and_the_next_one_comes(raw: Raw) -> None:
     for value in (b"one", b"two"):
         grant = await raw.grant(member)
         assert unpack(grant.batch).values == (value,)
-        raw.settle(Settlement(member, grant.lease, Verb.BEGIN, grant.place, grant.place + 1), answered=False)
-        await raw.reply(raw.settle(Settlement(member, grant.lease, Verb.ACK, grant.place, grant.place + 1)))
+        raw.settle(Settlement(member, grant.lease, SettleVerb.BEGIN, grant.place, grant.place + 1), answered=False)
+        await raw.reply(raw.settle(Settlement(member, grant.lease, SettleVerb.ACK, grant.place, grant.place + 1)))
     assert (await raw.ask("group", name="g", pattern="t"))["acked"] == 2
 
 
@@ -340,7 +341,7 @@ async def test_a_nacked_record_comes_back_with_attempt_two(raw: Raw) -> None:
     raw.publish("t", b"one")
     grant = await raw.grant(member)
     assert grant.attempt == 1
-    raw.settle(Settlement(member, grant.lease, Verb.NACK, grant.place, grant.place + 1, 0.0), answered=False)
+    raw.settle(Settlement(member, grant.lease, SettleVerb.NACK, grant.place, grant.place + 1, 0.0), answered=False)
     again = await raw.grant(member)
     assert (again.attempt, again.offset) == (2, grant.offset)
 
@@ -350,7 +351,7 @@ async def test_a_rejected_record_is_a_dead_letter(raw: Raw) -> None:
     letters = raw.subscribe("dead", start="earliest")
     raw.publish("t", b"poison")
     grant = await raw.grant(member)
-    settled = Settlement(member, grant.lease, Verb.REJECT, grant.place, grant.place + 1, None, "no good")
+    settled = Settlement(member, grant.lease, SettleVerb.REJECT, grant.place, grant.place + 1, None, "no good")
     await raw.reply(raw.settle(settled))
     assert await raw.values(letters, 1) == [b"poison"]
 
@@ -359,7 +360,7 @@ async def test_settling_twice_and_settling_what_is_not_held_are_refused(raw: Raw
     member = raw.subscribe("t", group="g")
     raw.publish("t", b"one", b"two")
     grant = await raw.grant(member)
-    ack = Settlement(member, grant.lease, Verb.ACK, grant.place, grant.place + 1)
+    ack = Settlement(member, grant.lease, SettleVerb.ACK, grant.place, grant.place + 1)
     await raw.reply(raw.settle(ack))
     assert (await raw.error(raw.settle(ack))).code == "already_settled"
     assert isinstance(await raw.error(raw.settle(ack._replace(lease=99))), LeaseEnded)
@@ -371,8 +372,8 @@ async def test_of_many_settlements_the_good_are_done_and_the_first_bad_is_told(r
     member = raw.subscribe("t", group="g")
     raw.publish("t", b"one", b"two")
     grant = await raw.grant(member)
-    good = Settlement(member, grant.lease, Verb.ACK, grant.place + 1, grant.place + 2)
-    bad = Settlement(member, 99, Verb.ACK, 0, 1)
+    good = Settlement(member, grant.lease, SettleVerb.ACK, grant.place + 1, grant.place + 2)
+    bad = Settlement(member, 99, SettleVerb.ACK, 0, 1)
     assert isinstance(await raw.error(raw.settle(bad, good)), LeaseEnded)
     assert (await raw.ask("group", name="g", pattern="t"))["acked"] == 1
 
@@ -395,10 +396,10 @@ async def test_a_lease_that_ran_out_is_told() -> None:
         member = raw.subscribe("t", group="g", ack_wait=30.0)
         raw.publish("t", b"slow")
         grant = await raw.grant(member)
-        raw.settle(Settlement(member, grant.lease, Verb.BEGIN, grant.place, grant.place + 1), answered=False)
+        raw.settle(Settlement(member, grant.lease, SettleVerb.BEGIN, grant.place, grant.place + 1), answered=False)
         await raw.ask("topics")  # so that it knows
         await clock.advance(31)
-        _, _, _, _, payload = await raw.next(Kind.LAPSED, id=member)
+        _, _, _, _, payload = await raw.next(FrameKind.LAPSED, id=member)
         assert read_lapsed(payload) == [(grant.lease, grant.place, grant.place + 1)]
 
 
@@ -420,7 +421,7 @@ async def test_a_request_can_be_cancelled(raw: Raw) -> None:
     waiting = raw.call("request", topic="ask.me", batch=pack([b"?"]), timeout=3600.0)
     assert await raw.values(subscription, 1) == [b"?"]
     assert (await raw.ask("connections"))[0]["calls"] == 2
-    raw.send(frame(Kind.CANCEL, waiting))
+    raw.send(frame(FrameKind.CANCEL, waiting))
     assert (await raw.ask("connections"))[0]["calls"] == 1
     assert not [one for one in raw.inbox if one[3] == waiting]
 
@@ -476,13 +477,13 @@ async def test_too_many_calls_are_refused_by_name() -> None:
         error = await raw.error(raw.call("topics"))
         assert isinstance(error, LimitExceeded)
         assert error.limit == "max_calls"
-        raw.send(frame(Kind.CANCEL, waiting[0]))
+        raw.send(frame(FrameKind.CANCEL, waiting[0]))
         assert await raw.ask("topics") == ["ask"]
 
 
 async def test_a_frame_that_is_too_large_is_refused_by_name_before_it_came() -> None:
     async with serving(max_frame=100_000) as server, connected(server) as raw:
-        raw.send(frame(Kind.PUBLISH, 1, bytes(100_000))[:12])
+        raw.send(frame(FrameKind.PUBLISH, 1, bytes(100_000))[:12])
         error = await raw.error()
         assert isinstance(error, LimitExceeded)
         assert error.limit == "max_frame"
@@ -491,7 +492,7 @@ async def test_a_frame_that_is_too_large_is_refused_by_name_before_it_came() -> 
 
 async def test_before_the_hello_no_large_frame_is_taken(server: Server) -> None:
     async with connected(server, hello=False) as raw:
-        raw.send(PREFACE + frame(Kind.HELLO, 0, bytes(70_000))[:12])
+        raw.send(PREFACE + frame(FrameKind.HELLO, 0, bytes(70_000))[:12])
         assert isinstance(await raw.error(), LimitExceeded)
 
 
@@ -515,7 +516,7 @@ async def test_half_a_hello_holds_a_connection_no_longer_than_the_hello_time() -
 
 async def test_beyond_the_pending_bytes_nothing_is_read_until_some_are_answered() -> None:
     async with serving(max_pending_bytes=10_000) as server, connected(server) as raw:
-        subscription = raw.subscribe("t", policy=PolicyNote(kind="block"), buffer=1)
+        subscription = raw.subscribe("t", policy=WirePolicy(kind="block"), buffer=1)
         await raw.subscribed(subscription)
         large = bytes(6_000)
         ids = [raw.publish("t", large) for _ in range(5)]
@@ -532,7 +533,7 @@ async def test_beyond_the_pending_bytes_nothing_is_read_until_some_are_answered(
 
 async def test_what_is_compressed_counts_as_what_it_unfolds_to() -> None:
     async with serving(max_pending_bytes=10_000) as server, connected(server) as raw, connected(server) as looking:
-        subscription = raw.subscribe("t", policy=PolicyNote(kind="block"), buffer=1)
+        subscription = raw.subscribe("t", policy=WirePolicy(kind="block"), buffer=1)
         await raw.subscribed(subscription)
         await raw.published(raw.publish("t", b"one"))
         small = pack([bytes(8_000)], compression="zstd")
@@ -547,7 +548,7 @@ async def test_what_is_compressed_counts_as_what_it_unfolds_to() -> None:
 
 async def test_what_was_held_back_by_the_pending_bytes_is_read_when_there_is_room() -> None:
     async with serving(max_pending_bytes=10_000) as server, connected(server) as raw, connected(server) as reader:
-        subscription = reader.subscribe("t", policy=PolicyNote(kind="block"), buffer=1)
+        subscription = reader.subscribe("t", policy=WirePolicy(kind="block"), buffer=1)
         await reader.subscribed(subscription)
         ids = [raw.publish("t", bytes(6_000)) for _ in range(8)]
         for number, id in enumerate(ids):
@@ -569,7 +570,7 @@ async def test_after_a_goodbye_the_rest_is_delivered_and_then_the_end(raw: Raw) 
     assert await raw.values(subscription, 1) == [b"0"]
     raw.credit(subscription, given=10_000)
     assert await raw.values(subscription, 2) == [b"1", b"2"]
-    await raw.next(Kind.END, id=subscription)
+    await raw.next(FrameKind.END, id=subscription)
     await raw.eof()
 
 
@@ -587,7 +588,7 @@ async def test_a_goodbye_waits_for_what_is_under_way(raw: Raw, server: Server) -
 
 
 async def test_a_goodbye_refuses_what_waits_for_room(raw: Raw) -> None:
-    subscription = raw.subscribe("t", policy=PolicyNote(kind="block"), buffer=1)
+    subscription = raw.subscribe("t", policy=WirePolicy(kind="block"), buffer=1)
     await raw.subscribed(subscription)
     await raw.published(raw.publish("t", b"fits"))
     publish = raw.publish("t", b"waits")
@@ -597,7 +598,7 @@ async def test_a_goodbye_refuses_what_waits_for_room(raw: Raw) -> None:
     assert (await raw.error(publish)).code == (await raw.error(transaction)).code == "broker_closed"
     raw.credit(subscription, ask=True)
     assert await raw.values(subscription, 1) == [b"fits"]
-    await raw.next(Kind.END, id=subscription)
+    await raw.next(FrameKind.END, id=subscription)
     await raw.eof()
 
 
@@ -609,18 +610,18 @@ async def test_after_a_goodbye_what_is_on_its_way_to_disk_is_still_delivered(tmp
         raw.goodbye()
         assert await raw.values(subscription, 1) == [b"a"]
         await raw.published(publish)
-        await raw.next(Kind.END, id=subscription)
+        await raw.next(FrameKind.END, id=subscription)
         await raw.eof()
 
 
 async def test_a_server_that_stops_does_not_wait_for_what_waits_for_room(raw: Raw, server: Server) -> None:
-    subscription = raw.subscribe("t", policy=PolicyNote(kind="block"), buffer=1)
+    subscription = raw.subscribe("t", policy=WirePolicy(kind="block"), buffer=1)
     await raw.subscribed(subscription)
     await raw.published(raw.publish("t", b"fits"))
     raw.publish("t", b"waits")
     await raw.ask("topics")
     closing = asyncio.create_task(server.close(3600))
-    await raw.next(Kind.GOODBYE)
+    await raw.next(FrameKind.GOODBYE)
     await raw.eof()
     assert not raw.inbox, "it is not answered: the client sends it again, to the next server"
     raw.cut()
@@ -629,17 +630,17 @@ async def test_a_server_that_stops_does_not_wait_for_what_waits_for_room(raw: Ra
 
 @pytest.mark.parametrize("group", [None, "g"])
 async def test_a_publish_never_waits_for_the_very_task_that_publishes(raw: Raw, group: str | None) -> None:
-    policy = PolicyNote(kind="block") if group is None else None
+    policy = WirePolicy(kind="block") if group is None else None
     reader = raw.subscribe("t", group=group, policy=policy, buffer=3)
     await raw.subscribed(reader)
     await raw.published(raw.publish("t", b"1", b"2"))
-    own = raw.publish("t", b"3", b"4", about=About(reads=[reader]))
+    own = raw.publish("t", b"3", b"4", about=PublishDetails(reads=[reader]))
     assert (await raw.error(own)).code == "would_deadlock"
     raw.publish_batch("t", pack([b"3", b"4"], producer=7))  # another task's: it waits
     await raw.ask("topics")
-    behind = raw.publish_batch("t", pack([b"5"], producer=7, producer_sequence=2), about=About(reads=[reader]))
+    behind = raw.publish_batch("t", pack([b"5"], producer=7, producer_sequence=2), about=PublishDetails(reads=[reader]))
     assert (await raw.error(behind)).code == "would_deadlock"
-    fits = raw.publish("u", b"5", about=About(reads=[reader]))
+    fits = raw.publish("u", b"5", about=PublishDetails(reads=[reader]))
     await raw.published(fits)
 
 
@@ -648,11 +649,11 @@ async def test_a_member_that_is_not_alone_may_wait_for_the_others(raw: Raw) -> N
     for member in members:
         await raw.subscribed(member)
     await raw.published(raw.publish("t", b"1"))
-    own = raw.publish("t", b"2", about=About(reads=[members[0]]))
+    own = raw.publish("t", b"2", about=PublishDetails(reads=[members[0]]))
     await raw.ask("topics")
-    grant = next(frame for frame in raw.inbox if frame[0] == Kind.GRANT)
+    grant = next(frame for frame in raw.inbox if frame[0] == FrameKind.GRANT)
     lease = read_grant(grant[2], grant[4])
-    raw.settle(Settlement(grant[3], lease.lease, Verb.ACK, lease.place, lease.place + 1))
+    raw.settle(Settlement(grant[3], lease.lease, SettleVerb.ACK, lease.place, lease.place + 1))
     await raw.published(own)
 
 
@@ -663,7 +664,7 @@ async def test_a_call_that_was_taken_back_is_over_before_the_next_one_begins(raw
         asking = raw.call("request", topic="ask", batch=pack([b"?"]), timeout=3600.0)
         got = await other.deliver(subscription)
         inbox = unpack(got.batch).metas[0].headers["runnel-reply-to"]
-        raw.send(frame(Kind.CANCEL, asking))
+        raw.send(frame(FrameKind.CANCEL, asking))
         assert await raw.ask("reply", reply_to=inbox, batch=pack([b"!"])) is False
 
 
@@ -674,14 +675,14 @@ async def test_a_transaction_that_is_being_written_cannot_be_taken_back(tmp_path
         disk.hold("sync")
         transaction = raw.call("transact", publishes=[["t", pack([b"a"]), None]])
         await disk.reached()
-        raw.send(frame(Kind.CANCEL, transaction))
+        raw.send(frame(FrameKind.CANCEL, transaction))
         assert (await raw.error(transaction)).code == "outcome_unknown"
         disk.go_on()
 
 
 async def test_after_a_goodbye_nothing_waits_for_room(raw: Raw, server: Server) -> None:
     async with connected(server) as other:
-        subscription = other.subscribe("t", policy=PolicyNote(kind="block"), buffer=1)
+        subscription = other.subscribe("t", policy=WirePolicy(kind="block"), buffer=1)
         await other.subscribed(subscription)
         kept = raw.subscribe("u", credit=1)
         await raw.subscribed(kept)
@@ -697,7 +698,7 @@ async def test_nothing_is_left_of_a_client_that_vanished(server: Server, caplog:
     async with connected(server) as raw:
         for id in [raw.subscribe("t"), raw.subscribe("a.*"), raw.subscribe("t", group="g")]:
             await raw.subscribed(id)
-        blocking = raw.subscribe("t", policy=PolicyNote(kind="block"), buffer=1)
+        blocking = raw.subscribe("t", policy=WirePolicy(kind="block"), buffer=1)
         await raw.subscribed(blocking)
         await raw.published(raw.publish("t", b"one"))
         raw.publish("t", b"waits for room")
@@ -714,7 +715,7 @@ async def test_nothing_is_left_of_a_client_that_vanished(server: Server, caplog:
 
 
 async def test_a_publish_that_waits_for_others_goes_with_its_client(server: Server, raw: Raw) -> None:
-    subscription = raw.subscribe("t", policy=PolicyNote(kind="block"), buffer=1)
+    subscription = raw.subscribe("t", policy=WirePolicy(kind="block"), buffer=1)
     await raw.subscribed(subscription)
     async with connected(server) as gone:
         await gone.published(gone.publish("t", b"one"))
@@ -740,7 +741,7 @@ async def test_a_settlement_is_answered_when_it_is_on_disk(tmp_path: Path) -> No
         await raw.published(raw.publish("t", b"work"))
         grant = await raw.grant(member)
         disk.hold("sync")
-        id = raw.settle(Settlement(member, grant.lease, Verb.ACK, grant.place, grant.place + 1))
+        id = raw.settle(Settlement(member, grant.lease, SettleVerb.ACK, grant.place, grant.place + 1))
         await disk.reached()
         await raw.ask("topics")
         assert not [one for one in raw.inbox if one[3] == id]
@@ -759,7 +760,7 @@ async def test_memory_is_free_as_soon_as_a_client_is_gone(server: Server) -> Non
                 await raw.published(raw.publish("t", bytes(300_000)))
                 await raw.ask("topics")
                 for peer in server._serving.connections:  # type: ignore[union-attr]
-                    assert isinstance(peer, Connection)
+                    assert isinstance(peer, NativeConnection)
                     gone += [weakref.ref(peer), weakref.ref(peer.session)]
                 del peer
                 raw.cut()
@@ -773,16 +774,16 @@ async def test_memory_is_free_as_soon_as_a_client_is_gone(server: Server) -> Non
 @given(st.data())
 def test_whatever_bytes_come_the_server_lives_and_others_notice_nothing(data: st.DataObject) -> None:
     good = [
-        frame(Kind.SUBSCRIBE, 1, encode(Subscribe(pattern="t"))),
-        frame(Kind.SUBSCRIBE, 2, encode(Subscribe(pattern="t", group="g"))),
-        b"".join(publish_frame(3, b"t", pack([b"x"]), About(message_id="m"))),
-        frame(Kind.CALL, 4, call_payload("transact", {"acks": [[2, 1, 0, 1]], "marks": [["a", 1]]})),
-        frame(Kind.CALL, 5, call_payload("topics", {})),
-        frame(Kind.SETTLE, 6, settle_payload([Settlement(2, 1, Verb.ACK, 0, 1)])),
+        frame(FrameKind.SUBSCRIBE, 1, encode_message(Subscribe(pattern="t"))),
+        frame(FrameKind.SUBSCRIBE, 2, encode_message(Subscribe(pattern="t", group="g"))),
+        b"".join(publish_frame(3, b"t", pack([b"x"]), PublishDetails(message_id="m"))),
+        frame(FrameKind.CALL, 4, call_payload("transact", {"acks": [[2, 1, 0, 1]], "marks": [["a", 1]]})),
+        frame(FrameKind.CALL, 5, call_payload("topics", {})),
+        frame(FrameKind.SETTLE, 6, settle_payload([Settlement(2, 1, SettleVerb.ACK, 0, 1)])),
         credit_frame(1, 100, 1, ask=True),
-        frame(Kind.CANCEL, 4),
+        frame(FrameKind.CANCEL, 4),
         unsubscribe_frame(1, 1),
-        frame(Kind.GOODBYE, 0, encode(Goodbye())),
+        frame(FrameKind.GOODBYE, 0, encode_message(Goodbye())),
     ]
     stream = bytearray()
     for part in data.draw(st.lists(st.sampled_from(good) | st.binary(max_size=40), max_size=8)):
@@ -821,9 +822,9 @@ async def test_what_nobody_reads_is_not_worked_out(monkeypatch: pytest.MonkeyPat
 
         monkeypatch.setattr(server.broker, "topics", noted)
         ids = [raw.new_id() for _ in range(500)]
-        raw.send(b"".join(frame(Kind.CALL, id, call_payload("topics", {})) for id in ids))
+        raw.send(b"".join(frame(FrameKind.CALL, id, call_payload("topics", {})) for id in ids))
         peer = [*server.serving.connections][-1] if server.serving is not None else None
-        assert isinstance(peer, Connection)
+        assert isinstance(peer, NativeConnection)
         await until(lambda: peer.room <= 0)
         await other.ask("info")
         assert peer.describe()["unsent_bytes"] <= high + one + 100
@@ -835,20 +836,20 @@ async def test_what_nobody_reads_is_not_worked_out(monkeypatch: pytest.MonkeyPat
 async def test_an_ack_is_on_disk_when_it_is_answered_though_the_member_has_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flushed: list[GroupFeed] = []
+    flushed: list[RemoteMember] = []
 
-    async def noted(feed: GroupFeed) -> None:
+    async def noted(feed: RemoteMember) -> None:
         flushed.append(feed)
         await flush(feed)
 
-    flush = GroupFeed.flushed
-    monkeypatch.setattr(GroupFeed, "flushed", noted)
+    flush = RemoteMember.flushed
+    monkeypatch.setattr(RemoteMember, "flushed", noted)
     async with serving(runnel.open(tmp_path)) as server:
         async with connected(server) as raw:
             await raw.published(raw.publish("t", b"1"))
             member = raw.subscribe("t", group="g")
             grant = await raw.grant(member)
-            id = raw.settle(Settlement(member, grant.lease, Verb.ACK, grant.place, grant.place + 1))
+            id = raw.settle(Settlement(member, grant.lease, SettleVerb.ACK, grant.place, grant.place + 1))
             raw.send(unsubscribe_frame(member))
             assert await raw.reply(id) is None
             assert flushed
@@ -859,6 +860,6 @@ async def test_very_many_settlements_at_once_are_all_answered(tmp_path: Path) ->
         await raw.published(raw.publish("t", *[b"x"] * 50))
         member = raw.subscribe("t", group="g", prefetch=50)
         grant = await raw.grant(member)
-        ids = [raw.settle(Settlement(member, grant.lease, Verb.ACK, at, at + 1)) for at in range(50)]
+        ids = [raw.settle(Settlement(member, grant.lease, SettleVerb.ACK, at, at + 1)) for at in range(50)]
         for id in ids:
             assert await raw.reply(id) is None

@@ -1,8 +1,8 @@
 """A publish under way: told of once, and weighed."""
 
-from runnel.core.packing import pack
+from runnel.core.batch_format import pack
 from runnel.core.position import Position, Span
-from runnel.server.publish import OVERHEAD, Publish, weight
+from runnel.server.native.session import PUBLISH_OVERHEAD, PendingPublish, batch_weight
 
 SPAN = Span(Position(1, 0), Position(1, 0))
 
@@ -13,13 +13,13 @@ class Notes:
     def __init__(self) -> None:
         self.heard: list[Span | Exception | None] = []
 
-    def published(self, publish: Publish, result: Span | Exception | None) -> None:
+    def published(self, publish: PendingPublish, result: Span | Exception | None) -> None:
         self.heard.append(result)
 
 
 def test_the_end_of_a_publish_is_told_once() -> None:
     notes = Notes()
-    publish = Publish(notes, 1, 100)
+    publish = PendingPublish(notes, 1, 100)
     publish(SPAN)
     publish(SPAN)
     publish.give_up()
@@ -28,13 +28,13 @@ def test_the_end_of_a_publish_is_told_once() -> None:
 
 def test_what_was_given_up_is_not_told_again() -> None:
     notes = Notes()
-    publish = Publish(notes, 1, 100)
+    publish = PendingPublish(notes, 1, 100)
     publish.give_up()
     publish(SPAN)
     assert notes.heard == [None]
 
 
 def test_a_small_publish_weighs_more_than_its_bytes_and_a_compressed_one_what_it_will_be() -> None:
-    assert weight(pack([b"x"])) > OVERHEAD
-    assert weight(pack([bytes(1_000_000)], compression="zstd")) > 1_000_000
-    assert weight(b"") == OVERHEAD
+    assert batch_weight(pack([b"x"])) > PUBLISH_OVERHEAD
+    assert batch_weight(pack([bytes(1_000_000)], compression="zstd")) > 1_000_000
+    assert batch_weight(b"") == PUBLISH_OVERHEAD

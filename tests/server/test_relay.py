@@ -7,14 +7,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from runnel.core.errors import RunnelError
-from runnel.core.network_errors import Unreachable
-from runnel.server import relay as module
+from runnel.core.errors import RunnelError, Unreachable
+from runnel.server import gateway as module
 from runnel.server.connections import Connections
+from runnel.server.gateway import ConnectionProxy
 from runnel.server.options import ServerOptions
-from runnel.server.relay import Relay
-from runnel.wire.frame import FROM_SERVER, FrameDecoder, Kind
-from runnel.wire.trouble import read_error
+from runnel.wire.errors import read_error
+from runnel.wire.frames import FROM_SERVER, FrameDecoder, FrameKind
 from tests.patience import PATIENCE
 from tests.server.raw import until
 
@@ -32,7 +31,7 @@ class Line:
 
     async def open(self, high_water: int) -> None:
         loop = asyncio.get_running_loop()
-        self.relay = Relay(ServerOptions(high_water=high_water), self.connections, self._dial)
+        self.relay = ConnectionProxy(ServerOptions(high_water=high_water), self.connections, self._dial)
         (near, client), (self._far, engine) = self._pairs
         await loop.connect_accepted_socket(lambda: self.relay.near, near)
         self.client = await asyncio.open_unix_connection(sock=client)
@@ -121,7 +120,7 @@ async def test_an_engine_that_is_gone_takes_its_client_with_it() -> None:
 
 @pytest.mark.parametrize("hung", ["client", "engine"])
 async def test_an_end_is_noticed_on_a_side_that_nobody_reads_from(monkeypatch: pytest.MonkeyPatch, hung: str) -> None:
-    monkeypatch.setattr(module, "HANGUP_LOOK", 0.01)
+    monkeypatch.setattr(module, "HANGUP_CHECK", 0.01)
     monkeypatch.setattr(module, "LINGER", 0.05)
     async with relaying(high_water=1024) as (line, _):
         says, silent = (line.client, line.engine) if hung == "client" else (line.engine, line.client)
@@ -150,7 +149,7 @@ async def test_an_engine_that_cannot_be_reached_is_told_even_to_one_who_keeps_ta
         decoder = FrameDecoder(kinds=FROM_SERVER)
         decoder.feed(await line.client[0].read())
         ((kind, _, _, id, payload),) = decoder.frames()
-        assert (kind, id, str(read_error(payload))) == (Kind.ERROR, 0, str(Unreachable("there", "because")))
+        assert (kind, id, str(read_error(payload))) == (FrameKind.ERROR, 0, str(Unreachable("there", "because")))
 
 
 async def test_a_fault_of_ours_ends_the_connection() -> None:
@@ -161,7 +160,7 @@ async def test_a_fault_of_ours_ends_the_connection() -> None:
 
 
 async def test_it_stops_when_the_engine_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "QUIET", 0.1)
+    monkeypatch.setattr(module, "QUIET_PERIOD", 0.1)
     async with relaying() as (line, _):
         line.client[1].write(b"asked")
         assert await line.engine[0].readexactly(5) == b"asked"

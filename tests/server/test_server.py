@@ -1,4 +1,4 @@
-"""A server's life: doors that open, clients that come back, goodbyes that are heard."""
+"""A server's life: listeners that open, clients that come back, goodbyes that are heard."""
 
 import asyncio
 from pathlib import Path
@@ -7,19 +7,18 @@ import pytest
 
 import runnel
 from runnel.broker.broker import Broker
-from runnel.core.errors import NotSupported
-from runnel.core.network_errors import AddressInUse, PublicBindRefused
-from runnel.core.packing import pack
+from runnel.core.batch_format import pack
+from runnel.core.errors import AddressInUse, NotSupported, PublicBindRefused
 from runnel.server import Server, ServerOptions
-from runnel.wire.frame import Kind, frame
-from runnel.wire.messages import Goodbye, PolicyNote, Settlement, Verb, decode
+from runnel.wire.frames import FrameKind, frame
+from runnel.wire.msgpack_messages import Goodbye, Settlement, SettleVerb, WirePolicy, decode_message
 from tests.patience import PATIENCE
 from tests.server.raw import connected, serving
 
 
 async def test_its_doors_say_their_real_addresses(tmp_path: Path) -> None:
     async with serving(json_port=0, unix=tmp_path / "sock") as server:
-        native, unix, lines = server.doors
+        native, unix, lines = server.listeners
         assert (native.name, native.url) == ("native", f"runnel://127.0.0.1:{native.port}")
         assert (unix.name, unix.url) == ("unix", f"runnel+unix://{tmp_path / 'sock'}")
         assert (lines.name, lines.url) == ("json", f"tcp://127.0.0.1:{lines.port}")
@@ -29,7 +28,7 @@ async def test_its_doors_say_their_real_addresses(tmp_path: Path) -> None:
 
 async def test_the_unix_door_speaks_the_same_protocol(tmp_path: Path) -> None:
     async with serving(unix=tmp_path / "sock") as server:
-        async with connected(server.doors[1]) as raw, connected(server.doors[0]) as other:
+        async with connected(server.listeners[1]) as raw, connected(server.listeners[0]) as other:
             id = raw.subscribe("t")
             await raw.subscribed(id)
             await other.published(other.publish("t", b"hello"))
@@ -39,7 +38,7 @@ async def test_the_unix_door_speaks_the_same_protocol(tmp_path: Path) -> None:
 
 async def test_a_port_that_is_taken_leaves_no_other_door_open(tmp_path: Path) -> None:
     async with serving() as server:
-        options = ServerOptions(port=0, unix=tmp_path / "sock", json_port=server.doors[0].port)
+        options = ServerOptions(port=0, unix=tmp_path / "sock", json_port=server.listeners[0].port)
         async with Broker() as broker:
             with pytest.raises(AddressInUse):
                 await Server(broker, options).__aenter__()
@@ -64,13 +63,13 @@ async def test_everybody_hears_a_goodbye_and_what_is_under_way_is_answered(tmp_p
             id = raw.publish("t", *[b"x" * 1000] * 1000)
             await idle.ask("topics")
             while not (await idle.ask("connections"))[0]["pending_bytes"]:
-                if any(kind == Kind.PUBLISHED for kind, *_ in raw.inbox):
+                if any(kind == FrameKind.PUBLISHED for kind, *_ in raw.inbox):
                     break
                 await raw._more()
             closing = asyncio.ensure_future(server.close(PATIENCE))
             for client in (raw, idle):
-                _, _, _, _, payload = await client.next(Kind.GOODBYE)
-                assert decode(Goodbye, payload).retry is not None
+                _, _, _, _, payload = await client.next(FrameKind.GOODBYE)
+                assert decode_message(Goodbye, payload).retry is not None
             await raw.published(id)
             await raw.eof()
             await idle.eof()
@@ -79,7 +78,7 @@ async def test_everybody_hears_a_goodbye_and_what_is_under_way_is_answered(tmp_p
             await closing
             assert server.connections == 0
             with pytest.raises(OSError, match=r"."):
-                await asyncio.open_connection(server.doors[0].host, server.doors[0].port)
+                await asyncio.open_connection(server.listeners[0].host, server.listeners[0].port)
 
 
 async def test_what_is_asked_after_the_goodbye_is_not_answered_and_nothing_is_stored() -> None:
@@ -89,10 +88,10 @@ async def test_what_is_asked_after_the_goodbye_is_not_answered_and_nothing_is_st
         raw.call("request", topic="ask", batch=pack([b"?"]), timeout=3600.0)  # keeps the connection
         await raw.deliver(id)
         closing = asyncio.ensure_future(server.close(PATIENCE))
-        await raw.next(Kind.GOODBYE)
+        await raw.next(FrameKind.GOODBYE)
         late = [raw.publish("t", b"too late"), raw.subscribe("t"), raw.call("topics")]
-        raw.send(frame(Kind.PING, 0))
-        await raw.next(Kind.PONG)  # all before it was seen
+        raw.send(frame(FrameKind.PING, 0))
+        await raw.next(FrameKind.PONG)  # all before it was seen
         assert not [one for one in raw.inbox if one[3] in late]
         assert await server.broker.topics() == ["ask"]
         await server.close()
@@ -105,8 +104,8 @@ async def test_acks_that_were_on_their_way_still_count() -> None:
         await raw.published(raw.publish("t", b"work"))
         grant = await raw.grant(member)
         closing = asyncio.ensure_future(server.close(PATIENCE))
-        await raw.next(Kind.GOODBYE)
-        raw.settle(Settlement(member, grant.lease, Verb.ACK, grant.place, grant.place + 1), answered=False)
+        await raw.next(FrameKind.GOODBYE)
+        raw.settle(Settlement(member, grant.lease, SettleVerb.ACK, grant.place, grant.place + 1), answered=False)
         await raw.eof()
         await raw.close()
         await closing
@@ -116,7 +115,7 @@ async def test_acks_that_were_on_their_way_still_count() -> None:
 
 async def test_what_does_not_end_is_cut_off_at_the_deadline() -> None:
     async with serving() as server, connected(server) as raw:
-        id = raw.subscribe("t", policy=PolicyNote(kind="block"), buffer=1)
+        id = raw.subscribe("t", policy=WirePolicy(kind="block"), buffer=1)
         await raw.subscribed(id)
         await raw.published(raw.publish("t", b"one"))
         raw.publish("t", b"waits for ever")
@@ -128,13 +127,13 @@ async def test_what_does_not_end_is_cut_off_at_the_deadline() -> None:
 
 async def test_a_second_call_closes_at_once() -> None:
     async with serving() as server, connected(server) as raw:
-        id = raw.subscribe("t", policy=PolicyNote(kind="block"), buffer=1)
+        id = raw.subscribe("t", policy=WirePolicy(kind="block"), buffer=1)
         await raw.subscribed(id)
         await raw.published(raw.publish("t", b"one"))
         raw.publish("t", b"waits for ever")
         await raw.ask("topics")
         first = asyncio.ensure_future(server.close(3600.0))
-        await raw.next(Kind.GOODBYE)
+        await raw.next(FrameKind.GOODBYE)
         async with asyncio.timeout(PATIENCE):
             await server.close(3600.0)
             await first

@@ -1,19 +1,19 @@
-"""What all doors share."""
+"""What all listeners share."""
 
 from pathlib import Path
 
 import runnel
 from runnel.broker.broker import Broker
 from runnel.server.options import ServerOptions
-from runnel.server.serving import Door, Serving
+from runnel.server.served_broker import ListenerAddress, ServedBroker
 from runnel.testing.clock import JumpingClock
 
 
 async def test_a_broker_in_memory_syncs_nothing_and_tells_how_long_it_is_up() -> None:
     clock = JumpingClock()
     async with Broker(clock=clock) as broker:
-        serving = Serving(broker, ServerOptions())
-        serving.doors.append(Door("native", "runnel://127.0.0.1:1", "127.0.0.1", 1))
+        serving = ServedBroker(broker, ServerOptions())
+        serving.listeners.append(ListenerAddress("native", "runnel://127.0.0.1:1", "127.0.0.1", 1))
         await clock.advance(90)
         told = serving.describe()
         assert (told["journal"], told["fsync"], told["uptime"]) == (broker.id, None, 90)
@@ -25,7 +25,7 @@ async def test_a_folder_is_known_by_its_journal_in_every_life(tmp_path: Path) ->
     seen = []
     for _ in range(2):
         async with runnel.open(tmp_path, fsync="interval") as broker:
-            serving = Serving(broker, ServerOptions())
+            serving = ServedBroker(broker, ServerOptions())
             assert serving.fsync == "interval"
             seen.append(serving.journal)
     assert seen[0]

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 import runnel
-from runnel.broker.cursor import SLICE
-from runnel.core.packing import unpack
+from runnel.broker.read.cursor import SLICE
+from runnel.core.batch_format import unpack
 from runnel.core.position import Position
-from runnel.server.connection import ROUNDS
+from runnel.server.native.connection import ROUNDS_PER_FLUSH
+from runnel.server.native.subscriptions import MAX_TAKE_RECORDS
 from runnel.server.server import Server
-from runnel.server.streams import WHOLE
 from runnel.testing.clock import JumpingClock
-from runnel.wire.frame import DROPPED, Kind
-from runnel.wire.layouts import Counts, credit_frame, read_deliver, unsubscribe_frame
-from runnel.wire.messages import AtSequence, PolicyNote, start_note
+from runnel.wire.binary_messages import ReaderCounts, credit_frame, read_deliver, unsubscribe_frame
+from runnel.wire.frames import DROPPED, FrameKind
+from runnel.wire.msgpack_messages import AtSequence, WirePolicy, wire_start
 from tests.server.raw import Raw, connected, serving
 
 
@@ -34,7 +34,7 @@ async def raw(server: Server) -> AsyncIterator[Raw]:
 
 
 def delivered(raw: Raw) -> int:
-    return sum(kind == Kind.DELIVER for kind, *_ in raw.inbox)
+    return sum(kind == FrameKind.DELIVER for kind, *_ in raw.inbox)
 
 
 async def test_what_is_published_is_delivered_with_its_place(raw: Raw) -> None:
@@ -58,7 +58,7 @@ async def test_what_a_reader_has_not_taken_up_is_its_lag(raw: Raw, server: Serve
     await raw.published(raw.publish("t", b"1", b"2", b"3", b"4", b"5"))
     await raw.values(id, 5)
     assert now() == (5, 0, 0, 0)
-    raw.send(credit_frame(id, 10, 1, counts=Counts(0, 4, 1, 2)))
+    raw.send(credit_frame(id, 10, 1, counts=ReaderCounts(0, 4, 1, 2)))
     await raw.ask("topics")
     assert now() == (1, 1, 1, 2)
 
@@ -80,9 +80,9 @@ async def test_an_ask_may_say_how_many_records_it_wants(raw: Raw) -> None:
     id = raw.subscribe("t", buffer=10)
     await raw.subscribed(id)
     await raw.published(raw.publish("t", b"1", b"2", b"3"))
-    raw.send(credit_frame(id, 0, ask=True, counts=Counts(2, 0, 0, 0)))
+    raw.send(credit_frame(id, 0, ask=True, counts=ReaderCounts(2, 0, 0, 0)))
     assert await raw.values(id, 2) == [b"1", b"2"]
-    raw.send(credit_frame(id, 0, ask=True, counts=Counts(2, 2, 0, 0)))
+    raw.send(credit_frame(id, 0, ask=True, counts=ReaderCounts(2, 2, 0, 0)))
     assert await raw.values(id, 1) == [b"3"]
 
 
@@ -101,7 +101,7 @@ async def test_without_credit_nothing_more_is_sent_than_one_frame(raw: Raw) -> N
 
 
 async def test_a_reader_with_bounds_gets_one_take_for_each_time_it_asks(raw: Raw) -> None:
-    id = raw.subscribe("t", buffer=10, policy=PolicyNote(kind="drop_newest"))
+    id = raw.subscribe("t", buffer=10, policy=WirePolicy(kind="drop_newest"))
     assert not (await raw.subscribed(id)).eager
     for number in range(3):
         await raw.published(raw.publish("t", b"%d" % number))
@@ -131,7 +131,7 @@ async def test_a_name_keeps_the_place_that_the_reader_confirmed(tmp_path: Path) 
         assert len(await raw.values(id, 4)) == 4
         raw.credit(id, place=1)
         raw.send(unsubscribe_frame(id, place=2))
-        await raw.next(Kind.END, id=id)
+        await raw.next(FrameKind.END, id=id)
         again = raw.subscribe("t", name="me")
         assert (await raw.subscribed(again)).position == 2
         assert await raw.values(again, 2) == [b"2", b"3"]
@@ -145,7 +145,7 @@ async def test_a_reader_that_comes_back_goes_on_where_it_stood_and_not_where_its
             await raw.values(id, 4)
             raw.credit(id, place=1)
         async with connected(server) as raw:
-            id = raw.subscribe("t", name="me", start=start_note(Position(epoch, 3)), resume=True)
+            id = raw.subscribe("t", name="me", start=wire_start(Position(epoch, 3)), resume=True)
             assert await raw.values(id, 1) == [b"3"]
 
 
@@ -156,7 +156,7 @@ async def test_a_reader_of_a_pattern_comes_back_by_its_sequence(raw: Raw) -> Non
     assert (await raw.subscribed(id)).is_pattern
     got = [await raw.deliver(id) for _ in range(3)]
     assert [one.topic for one in got] == ["a.x", "a.y", "a.x"]
-    back = raw.subscribe("a.*", start=start_note(AtSequence(got[1].sequence)), resume=True)
+    back = raw.subscribe("a.*", start=wire_start(AtSequence(got[1].sequence)), resume=True)
     assert await raw.values(back, 4) == [b"a.y", b"more", b"a.x", b"more"]
 
 
@@ -185,10 +185,10 @@ async def test_dropped_records_are_shown_to_those_who_ask(raw: Raw) -> None:
     for value in (b"0", b"1"):
         await raw.published(raw.publish("t", value))
     raw.credit(id, ask=True)
-    _, flags, extra, _, payload = await raw.next(Kind.DELIVER, id=id)
+    _, flags, extra, _, payload = await raw.next(FrameKind.DELIVER, id=id)
     assert flags == DROPPED
     assert unpack(read_deliver(extra, payload).batch).values == (b"0",)
-    _, flags, extra, _, payload = await raw.next(Kind.DELIVER, id=id)
+    _, flags, extra, _, payload = await raw.next(FrameKind.DELIVER, id=id)
     assert flags == 0
     assert unpack(read_deliver(extra, payload).batch).values == (b"1",)
 
@@ -241,14 +241,14 @@ async def test_very_many_expired_records_are_passed_over_a_few_at_a_time() -> No
             await topic.publish_many([b""] * 65_536, expires=1)
         await clock.advance(2)
         await topic.publish(b"new")
-        id = raw.subscribe("t", start="earliest", policy=PolicyNote(kind="disconnect"), buffer=1_000_000)
+        id = raw.subscribe("t", start="earliest", policy=WirePolicy(kind="disconnect"), buffer=1_000_000)
         await raw.subscribed(id)
         turns: list[int] = []
         looking = asyncio.ensure_future(count_takes(server, turns))
         raw.credit(id, ask=True)
         assert await raw.values(id, 1) == [b"new"]
         looking.cancel()
-        assert max(turns) <= ROUNDS * (WHOLE + SLICE)
+        assert max(turns) <= ROUNDS_PER_FLUSH * (MAX_TAKE_RECORDS + SLICE)
 
 
 async def count_takes(server: Server, turns: list[int]) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from runnel.core.errors import InvalidOption
+from runnel.server.listener import server_context
 from runnel.server.options import TlsOptions
-from runnel.server.tls import server_context
 from tests.server.certificates import Authority
 from tests.server.raw import connected, serving
 
@@ -28,7 +28,7 @@ async def test_a_client_that_trusts_the_authority_publishes_over_tls(
 ) -> None:
     cert, key = server_files
     async with serving(ssl=TlsOptions(cert=cert, key=key)) as server:
-        assert server.doors[0].url.startswith("runnels://127.0.0.1:")
+        assert server.listeners[0].url.startswith("runnels://127.0.0.1:")
         async with connected(server, context=authority.trusting()) as raw:
             subscription = raw.subscribe("t")
             await raw.subscribed(subscription)
@@ -63,7 +63,7 @@ async def test_with_a_client_ca_only_those_with_a_certificate_come_in(
 async def test_whoever_never_finishes_the_handshake_is_cut_off(server_files: tuple[Path, Path]) -> None:
     cert, key = server_files
     async with serving(ssl=TlsOptions(cert=cert, key=key), hello_timeout=0.1) as server:
-        reader, writer = await asyncio.open_connection(server.doors[0].host, server.doors[0].port)
+        reader, writer = await asyncio.open_connection(server.listeners[0].host, server.listeners[0].port)
         with pytest.raises((ConnectionError, EOFError, asyncio.IncompleteReadError)):
             await reader.readexactly(1)
         writer.close()

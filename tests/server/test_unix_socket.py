@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from runnel.core.errors import InvalidOption
-from runnel.core.network_errors import AddressInUse
-from runnel.server.unix_socket import MAX_PATH, UnixSocket, reachable
+from runnel.core.errors import AddressInUse, InvalidOption
+from runnel.server.unix_socket import MAX_PATH, UnixSocket, socket_address
 
 
 @pytest.fixture
@@ -28,7 +27,7 @@ def listening(path: Path) -> Iterator[UnixSocket]:
 
 
 def connects(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as client, reachable(path) as address:
+    with socket.socket(socket.AF_UNIX) as client, socket_address(path) as address:
         return client.connect_ex(address) == 0
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from runnel.client.address import Address
-from runnel.wire.frame import FROM_CLIENT, PREFACE, FrameDecoder, Kind, frame
-from runnel.wire.messages import Welcome, encode, read_call
+from runnel.client.address import ServerAddress
+from runnel.wire.frames import FROM_CLIENT, PREFACE, FrameDecoder, FrameKind, frame
+from runnel.wire.msgpack_messages import Welcome, encode_message, read_call
 from tests.patience import PATIENCE
 
 
@@ -20,7 +20,7 @@ class PlainPeer:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self._socket.settimeout(PATIENCE)
         self._callers: list[Caller] = []
-        self.address = Address("127.0.0.1", self._socket.getsockname()[1])
+        self.address = ServerAddress("127.0.0.1", self._socket.getsockname()[1])
 
     def close(self) -> None:
         self._socket.close()
@@ -37,8 +37,8 @@ class PlainPeer:
         line.settimeout(PATIENCE)
         caller = Caller(line)
         self._callers.append(caller)
-        assert caller.next()[0] == Kind.HELLO
-        caller.send(Kind.WELCOME, 0, encode(Welcome(durable=durable, journal="j")))
+        assert caller.next()[0] == FrameKind.HELLO
+        caller.send(FrameKind.WELCOME, 0, encode_message(Welcome(durable=durable, journal="j")))
         return caller
 
 
@@ -62,7 +62,7 @@ class Caller:
     def call(self) -> tuple[int, str, dict[str, Any]]:
         """The next call: its id, method and arguments."""
         kind, id, payload = self.next()
-        assert kind == Kind.CALL
+        assert kind == FrameKind.CALL
         return id, *read_call(payload)
 
     def send(self, kind: int, id: int, payload: bytes = b"") -> None:
@@ -70,7 +70,7 @@ class Caller:
 
     def reply(self, id: int, result: object) -> None:
         """Answer a call."""
-        self.send(Kind.REPLY, id, encode(result))
+        self.send(FrameKind.REPLY, id, encode_message(result))
 
     def close(self) -> None:
         self._line.close()

@@ -14,15 +14,14 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 import runnel
-from runnel.core.bounds import TopicBounds
 from runnel.core.pattern import matches
 from runnel.core.record import Meta
-from runnel.journal.found import Lost
-from runnel.journal.os_storage import OsStorage
+from runnel.core.topic_bounds import TopicBounds
+from runnel.journal.read.segment_reader import LostRange
+from runnel.journal.storage import OsStorage
 from runnel.server import Server, ServerOptions
-from runnel.spark.portion import Portion
+from runnel.spark.range_reader import DecodedBatch, RangeReader
 from runnel.spark.ranges import OffsetRange
-from runnel.spark.reading import Reading
 from tests.journal.cleaning_rig import Seen, World
 
 T = TypeVar("T")
@@ -48,11 +47,11 @@ def row_of(one: Seen) -> Row:
     return Row(one.offset, one.sequence, time, one.meta.key, one.value, dict(one.meta.headers))
 
 
-def rows_of(found: Iterable[Portion | Lost], wanted: OffsetRange) -> list[Row | Lost]:
+def rows_of(found: Iterable[DecodedBatch | LostRange], wanted: OffsetRange) -> list[Row | LostRange]:
     """What was read of a range, record by record."""
-    rows: list[Row | Lost] = []
+    rows: list[Row | LostRange] = []
     for one in found:
-        if isinstance(one, Lost):
+        if isinstance(one, LostRange):
             rows.append(one)
             continue
         batch, at = one.batch, one.at
@@ -75,7 +74,7 @@ def rows_of(found: Iterable[Portion | Lost], wanted: OffsetRange) -> list[Row | 
     return rows
 
 
-def read_all(reading: Reading, topic: str) -> list[Row | Lost]:
+def read_all(reading: RangeReader, topic: str) -> list[Row | LostRange]:
     """Everything that a topic has now."""
     (one,) = reading.bounds([topic])
     wanted = OffsetRange(topic, one.epoch, one.first, one.end)
@@ -128,7 +127,7 @@ class Shelf:
             return found
         return [msgspec.structs.replace(one, at=self.times[time].get(one.topic, one.end)) for one in found]
 
-    def read(self, wanted: OffsetRange) -> Iterator[Portion | Lost]:
+    def read(self, wanted: OffsetRange) -> Iterator[DecodedBatch | LostRange]:
         """Nothing: no test asks for it."""
         raise NotImplementedError
 
@@ -161,7 +160,7 @@ class Served:
         options = ServerOptions(port=self._port, json_port=None)
         self.server = await self._held.enter_async_context(Server(self.broker, options))
         assert self.server.serving is not None
-        self.url = self.server.serving.doors[0].url
+        self.url = self.server.serving.listeners[0].url
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something with the broker."""

@@ -12,7 +12,7 @@ from time import monotonic, sleep
 
 import runnel
 import runnel.blocking
-from runnel.core.network_errors import Unreachable
+from runnel.core.errors import Unreachable
 from runnel.server import Server, ServerOptions
 from tests.patience import PATIENCE
 from tests.ports import free_port

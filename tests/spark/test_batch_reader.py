@@ -12,11 +12,10 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSourceReader, EqualTo
 
 from runnel.core.errors import DataLost
-from runnel.spark.batch_reader import BatchReader
-from runnel.spark.filters import Narrowing
 from runnel.spark.options import SourceOptions
-from runnel.spark.partition import RangePartition
+from runnel.spark.planning import PushedFilters
 from runnel.spark.schema import spark_schema
+from runnel.spark.source import BatchReader, RangePartition
 from tests.spark.rig import Served
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ def test_a_reader_travels_without_what_is_only_the_driver_s(served: Served) -> N
     options = SourceOptions.parse({"path": str(served._folder), "topic": "numbers"})
     reader = BatchReader(options, spark_schema())
     assert reader.pushFilters([EqualTo(("offset",), 5)]) == []
-    assert reader.narrowing == Narrowing(first=5, end=6)
+    assert reader.filters == PushedFilters(first=5, end=6)
     assert reader.pushFilters.__func__ is DataSourceReader.pushFilters  # or a session without pushdown refuses it
     (partition,) = reader.partitions()
     assert isinstance(partition, RangePartition)

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.core.packing import pack, unpack
+from runnel.core.batch_format import pack, unpack
 from runnel.core.record import Meta
-from runnel.journal.merged import Run
+from runnel.journal.format.merged_batch import RecordRun
 from runnel.spark import columns as module
-from runnel.spark.columns import Columns, Rows, gathered
-from runnel.spark.portion import Portion, placed
+from runnel.spark.columns import RecordBatchBuilder, RowBuffer, buffer_rows
+from runnel.spark.range_reader import DecodedBatch, with_offsets
 
 SCHEMA = pa.schema(
     [
@@ -33,11 +33,11 @@ SCHEMA = pa.schema(
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def table(portions: Sequence[Portion], schema: pa.Schema = SCHEMA, now: float = 0.0) -> list[dict[str, Any]]:
-    rows = Rows("orders", 7)
+def table(portions: Sequence[DecodedBatch], schema: pa.Schema = SCHEMA, now: float = 0.0) -> list[dict[str, Any]]:
+    rows = RowBuffer("orders", 7)
     for one in portions:
         rows.add(one, now)
-    return Columns(schema).batch(rows).to_pylist() if rows.count else []
+    return RecordBatchBuilder(schema).batch(rows).to_pylist() if rows.count else []
 
 
 METAS = st.one_of(
@@ -59,7 +59,9 @@ def test_every_column_says_what_the_records_say(batches: list[tuple[list[Any], i
     for records, hole in batches:
         offset += hole
         values, metas, times = zip(*records, strict=True)
-        portions.append(placed(unpack(pack(values, list(metas), times=list(times))), offset, offset * 10, 1000 + hole))
+        portions.append(
+            with_offsets(unpack(pack(values, list(metas), times=list(times))), offset, offset * 10, 1000 + hole)
+        )
         for number, (value, meta, time) in enumerate(records):
             headers = dict(meta.headers) if meta else {}
             wanted.append(
@@ -83,58 +85,60 @@ def test_every_column_says_what_the_records_say(batches: list[tuple[list[Any], i
 
 
 def test_an_absent_column_is_made_without_looking_at_records() -> None:
-    (found,) = table([placed(unpack(pack([b"v"])), 0, 0, 0)])
+    (found,) = table([with_offsets(unpack(pack([b"v"])), 0, 0, 0)])
     assert (found["key"], found["headers"], found["traceparent"]) == (None, [], None)
 
 
 def test_a_trace_is_a_column_of_its_own() -> None:
-    found = table([placed(unpack(pack([b"v", b"w"], [Meta(headers={"traceparent": TRACE}), None])), 0, 0, 0)])
+    found = table([with_offsets(unpack(pack([b"v", b"w"], [Meta(headers={"traceparent": TRACE}), None])), 0, 0, 0)])
     assert [one["traceparent"] for one in found] == [TRACE, None]
 
 
 def test_what_has_expired_does_not_come() -> None:
     metas = [None, Meta(expires=50.0), Meta(expires=150.0), None]
     batch = unpack(pack([b"a", b"b", b"c", b"d"], metas))
-    found = table([Portion(batch, [Run(0, 0, 0, 2), Run(10, 20, 0, 2)])], now=100.0)
+    found = table([DecodedBatch(batch, [RecordRun(0, 0, 0, 2), RecordRun(10, 20, 0, 2)])], now=100.0)
     assert [(one["offset"], one["sequence"], one["value"]) for one in found] == [
         (0, 0, b"a"),
         (10, 20, b"c"),
         (11, 21, b"d"),
     ]
-    assert table([placed(unpack(pack([b"a"], [Meta(expires=1.0)])), 0, 0, 0)], now=2.0) == []
+    assert table([with_offsets(unpack(pack([b"a"], [Meta(expires=1.0)])), 0, 0, 0)], now=2.0) == []
 
 
 def test_fewer_columns_in_another_order_can_be_had() -> None:
     schema = pa.schema([SCHEMA.field("value"), SCHEMA.field("offset")])
-    assert table([placed(unpack(pack([b"a", b"b"])), 3, 0, 0)], schema) == [
+    assert table([with_offsets(unpack(pack([b"a", b"b"])), 3, 0, 0)], schema) == [
         {"value": b"a", "offset": 3},
         {"value": b"b", "offset": 4},
     ]
-    assert table([placed(unpack(pack([b"a"])), 3, 0, 0)], pa.schema([SCHEMA.field("topic")])) == [{"topic": "orders"}]
+    assert table([with_offsets(unpack(pack([b"a"])), 3, 0, 0)], pa.schema([SCHEMA.field("topic")])) == [
+        {"topic": "orders"}
+    ]
 
 
 def test_a_part_of_a_batch_is_a_part_of_every_column() -> None:
     batch = unpack(pack([b"a", b"b", b"c"], [Meta(key=b"%d" % at) for at in range(3)]))
-    (found,) = table([Portion(batch, [Run(1, 1, 1, 1)], at=1)])
+    (found,) = table([DecodedBatch(batch, [RecordRun(1, 1, 1, 1)], at=1)])
     assert (found["value"], found["key"], found["offset"]) == (b"b", b"1", 1)
 
 
 def test_record_batches_are_neither_tiny_nor_huge(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ROWS", 100)
     monkeypatch.setattr(module, "BYTES", 1000)
-    small = [placed(unpack(pack([b"x"] * 30)), at * 30, 0, 0) for at in range(10)]
-    assert [rows.count for rows in gathered(iter(small), "t", 1, lambda: 0.0)] == [120, 120, 60]
-    large = [placed(unpack(pack([bytes(600)] * 2)), at * 2, 0, 0) for at in range(3)]
-    assert [rows.count for rows in gathered(iter(large), "t", 1, lambda: 0.0)] == [2, 2, 2]
-    assert list(gathered(iter(()), "t", 1, lambda: 0.0)) == []
+    small = [with_offsets(unpack(pack([b"x"] * 30)), at * 30, 0, 0) for at in range(10)]
+    assert [rows.count for rows in buffer_rows(iter(small), "t", 1, lambda: 0.0)] == [120, 120, 60]
+    large = [with_offsets(unpack(pack([bytes(600)] * 2)), at * 2, 0, 0) for at in range(3)]
+    assert [rows.count for rows in buffer_rows(iter(large), "t", 1, lambda: 0.0)] == [2, 2, 2]
+    assert list(buffer_rows(iter(()), "t", 1, lambda: 0.0)) == []
 
 
 def test_a_constant_column_is_as_long_as_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ROWS", 2)
-    made = Columns(SCHEMA)
+    made = RecordBatchBuilder(SCHEMA)
     for count in (1, 5, 3):
-        rows = Rows("t", 1)
-        rows.add(placed(unpack(pack([b"x"] * count)), 0, 0, 0), 0.0)
+        rows = RowBuffer("t", 1)
+        rows.add(with_offsets(unpack(pack([b"x"] * count)), 0, 0, 0), 0.0)
         batch = made.batch(rows)
         assert batch.num_rows == count
         batch.validate(full=True)

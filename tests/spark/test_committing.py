@@ -9,21 +9,26 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from runnel.core.stage import StageKey
-from runnel.core.transaction_errors import Fenced, StageEnded, UnknownStage
-from runnel.spark.access import open_line
-from runnel.spark.committing import Writer, commit_batch, commit_job, make_room, sweep
-from runnel.spark.line import Line
-from runnel.spark.options import Place
-from runnel.spark.staging import Staging
-from runnel.wire.frame import Kind
-from runnel.wire.messages import encode
-from runnel.wire.trouble import trouble_of
+from runnel.core.errors import Fenced, StageEnded, UnknownStage
+from runnel.core.stages import StageKey
+from runnel.spark.connection import BlockingConnection, open_connection
+from runnel.spark.options import BrokerLocation
+from runnel.spark.staging import (
+    TaskStaging,
+    WriterId,
+    commit_batch,
+    commit_job,
+    drop_stages_of_other_runs,
+    drop_stale_stages,
+)
+from runnel.wire.errors import wire_error
+from runnel.wire.frames import FrameKind
+from runnel.wire.msgpack_messages import encode_message
 from tests.patience import PATIENCE
 from tests.spark.plain_peer import a_plain_peer
 from tests.spark.rig import Served
 
-OLD, NEW, OTHER = Writer("q", "old"), Writer("q", "new"), Writer("qq", "other")
+OLD, NEW, OTHER = WriterId("q", "old"), WriterId("q", "new"), WriterId("qq", "other")
 
 
 @pytest.fixture
@@ -33,13 +38,13 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 @pytest.fixture
-def line(served: Served) -> Iterator[Line]:
-    with open_line(Place(url=served.url)) as made:
+def line(served: Served) -> Iterator[BlockingConnection]:
+    with open_connection(BrokerLocation(url=served.url)) as made:
         yield made
 
 
-def stage(line: Line, writer: Writer, batch: int, task: int = 1, rows: int = 3) -> list[StageKey]:
-    staging = Staging(line, writer, batch, task, "t")
+def stage(line: BlockingConnection, writer: WriterId, batch: int, task: int = 1, rows: int = 3) -> list[StageKey]:
+    staging = TaskStaging(line, writer, batch, task, "t")
     staging.write([pa.record_batch({"value": pa.array([b"x"] * rows)})])
     return staging.keys
 
@@ -48,11 +53,11 @@ def end(served: Served) -> int:
     return served.broker.statistics().topics["t"].end
 
 
-def left(line: Line) -> list[tuple[str, int, int]]:
+def left(line: BlockingConnection) -> list[tuple[str, int, int]]:
     return [(one["writer"], one["batch"], one["part"] >> 20) for one in line.ask("stages")]
 
 
-def test_a_batch_is_committed_with_its_number(served: Served, line: Line) -> None:
+def test_a_batch_is_committed_with_its_number(served: Served, line: BlockingConnection) -> None:
     keys = stage(line, NEW, 0) + stage(line, NEW, 0, task=2)
     assert commit_batch(line, NEW, 0, keys)
     assert (end(served), line.ask("mark", name="spark:q")) == (6, 0)
@@ -60,7 +65,7 @@ def test_a_batch_is_committed_with_its_number(served: Served, line: Line) -> Non
     assert line.ask("mark", name="spark:q") == 1
 
 
-def test_a_batch_that_comes_again_is_a_no_op_and_its_stages_go(served: Served, line: Line) -> None:
+def test_a_batch_that_comes_again_is_a_no_op_and_its_stages_go(served: Served, line: BlockingConnection) -> None:
     commit_batch(line, OLD, 7, stage(line, OLD, 7))
     assert not commit_batch(line, NEW, 7, stage(line, NEW, 7))  # after a crash, another life
     assert end(served) == 3
@@ -69,7 +74,7 @@ def test_a_batch_that_comes_again_is_a_no_op_and_its_stages_go(served: Served, l
     assert end(served) == 6
 
 
-def test_a_driver_that_is_behind_is_told_so_and_writes_nothing(served: Served, line: Line) -> None:
+def test_a_driver_that_is_behind_is_told_so_and_writes_nothing(served: Served, line: BlockingConnection) -> None:
     for batch in range(3):
         commit_batch(line, NEW, batch, stage(line, NEW, batch))
     with pytest.raises(Fenced, match=r"batch 1 of 'spark:q'.*batch 2 was before.*new checkpoint") as told:
@@ -78,7 +83,7 @@ def test_a_driver_that_is_behind_is_told_so_and_writes_nothing(served: Served, l
     assert end(served) == 9
 
 
-def test_what_failed_attempts_left_is_swept_and_nobody_elses(line: Line) -> None:
+def test_what_failed_attempts_left_is_swept_and_nobody_elses(line: BlockingConnection) -> None:
     keys = stage(line, NEW, 5)
     stage(line, NEW, 5, task=9)  # an attempt that failed, or came second
     stage(line, NEW, 4, task=8)
@@ -91,33 +96,33 @@ def test_what_failed_attempts_left_is_swept_and_nobody_elses(line: Line) -> None
     assert left(line) == [("spark:qq:other", 1, 1)]
 
 
-def test_room_is_made_at_the_cost_of_other_lives_alone(line: Line) -> None:
+def test_room_is_made_at_the_cost_of_other_lives_alone(line: BlockingConnection) -> None:
     stage(line, NEW, 5)
     stage(line, OLD, 5)
     stage(line, OTHER, 5)
-    make_room(line, NEW)
+    drop_stages_of_other_runs(line, NEW)
     assert left(line) == [("spark:q:new", 5, 1), ("spark:qq:other", 5, 1)]
-    sweep(line, NEW, 5)
+    drop_stale_stages(line, NEW, 5)
     assert left(line) == [("spark:qq:other", 5, 1)]
 
 
-def test_a_job_is_committed_once_with_a_mark_and_every_time_without(served: Served, line: Line) -> None:
-    job = Writer("job", "job")
+def test_a_job_is_committed_once_with_a_mark_and_every_time_without(served: Served, line: BlockingConnection) -> None:
+    job = WriterId("job", "job")
     assert commit_job(line, job, stage(line, job, 0), ("nightly", 20261115))
-    again = Writer("again", "job")
+    again = WriterId("again", "job")
     assert not commit_job(line, again, stage(line, again, 0), ("nightly", 20261115))
     assert (end(served), left(line)) == (3, [])
-    third = Writer("third", "job")
+    third = WriterId("third", "job")
     assert commit_job(line, third, stage(line, third, 0), None)
     assert end(served) == 6
-    assert commit_job(line, Writer("empty", "job"), [], None)
+    assert commit_job(line, WriterId("empty", "job"), [], None)
 
 
-def test_a_stage_that_is_gone_is_an_error(line: Line) -> None:
+def test_a_stage_that_is_gone_is_an_error(line: BlockingConnection) -> None:
     with pytest.raises(UnknownStage):
         commit_job(line, NEW, [StageKey("spark:q:new", 0, 1, 0)], None)
     keys = stage(line, NEW, 0)
-    sweep(line, NEW, 0)
+    drop_stale_stages(line, NEW, 0)
     with pytest.raises(StageEnded, match="dropped"):
         commit_job(line, NEW, keys, None)
 
@@ -126,7 +131,11 @@ def test_a_stage_that_is_gone_is_an_error(line: Line) -> None:
     "error", [UnknownStage("it"), StageEnded("it", "it was committed")], ids=["another life", "this life"]
 )
 def test_a_job_whose_answer_was_lost_finds_that_it_was_done(error: Exception) -> None:
-    with a_plain_peer() as peer, ThreadPoolExecutor(1) as pool, open_line(Place(url=str(peer.address))) as line:
+    with (
+        a_plain_peer() as peer,
+        ThreadPoolExecutor(1) as pool,
+        open_connection(BrokerLocation(url=str(peer.address))) as line,
+    ):
         done = pool.submit(commit_job, line, NEW, [StageKey("spark:q:new", 0, 1, 0)], None)
         first = peer.accept()
         assert first.call()[1] == "transact"
@@ -134,7 +143,7 @@ def test_a_job_whose_answer_was_lost_finds_that_it_was_done(error: Exception) ->
         second = peer.accept()
         id, method, _ = second.call()
         assert method == "transact"
-        second.send(Kind.ERROR, id, encode(trouble_of(error)))
+        second.send(FrameKind.ERROR, id, encode_message(wire_error(error)))
         id, method, _ = second.call()
         assert method == "stages"
         second.reply(id, [])
@@ -142,12 +151,18 @@ def test_a_job_whose_answer_was_lost_finds_that_it_was_done(error: Exception) ->
 
 
 def test_a_stage_that_was_dropped_meanwhile_is_not_taken_for_committed() -> None:
-    with a_plain_peer() as peer, ThreadPoolExecutor(1) as pool, open_line(Place(url=str(peer.address))) as line:
+    with (
+        a_plain_peer() as peer,
+        ThreadPoolExecutor(1) as pool,
+        open_connection(BrokerLocation(url=str(peer.address))) as line,
+    ):
         done = pool.submit(commit_job, line, NEW, [StageKey("spark:q:new", 0, 1, 0)], None)
         first = peer.accept()
         first.call()
         first.close()
         second = peer.accept()
-        second.send(Kind.ERROR, second.call()[0], encode(trouble_of(StageEnded("it", "its topic was deleted"))))
+        second.send(
+            FrameKind.ERROR, second.call()[0], encode_message(wire_error(StageEnded("it", "its topic was deleted")))
+        )
         with pytest.raises(StageEnded):
             done.result(PATIENCE)

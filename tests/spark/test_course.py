@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.core.bounds import TopicBounds
 from runnel.core.errors import DataLost, NotSupported
-from runnel.spark.course import Course
-from runnel.spark.offsets import Reach, StreamOffset
+from runnel.core.topic_bounds import TopicBounds
+from runnel.spark.offsets import StreamOffset, TopicProgress
 from runnel.spark.options import SourceOptions
+from runnel.spark.planning import StreamPlanner
 from runnel.spark.ranges import OffsetRange
 from tests.spark.rig import Shelf
 
 
-def course(shelf: Shelf, topic: str = ">", **options: str) -> Course:
-    return Course(shelf, SourceOptions.parse({"path": "data", "topic": topic, **options}))
+def course(shelf: Shelf, topic: str = ">", **options: str) -> StreamPlanner:
+    return StreamPlanner(shelf, SourceOptions.parse({"path": "data", "topic": topic, **options}))
 
 
 def topic(name: str, first: int, end: int, epoch: int = 1, **more: object) -> TopicBounds:
@@ -24,7 +24,7 @@ def topic(name: str, first: int, end: int, epoch: int = 1, **more: object) -> To
 
 
 def at(**places: int) -> StreamOffset:
-    return StreamOffset("j", {name: Reach(1, offset) for name, offset in places.items()})
+    return StreamOffset("j", {name: TopicProgress(1, offset) for name, offset in places.items()})
 
 
 @given(
@@ -83,11 +83,11 @@ def test_of_a_topic_that_comes_later_only_what_is_left_then_was_promised() -> No
     shelf = Shelf(topic("b", 4, 7))
     query = course(shelf)
     end = query.latest(at())
-    assert end == StreamOffset("j", {"b": Reach(1, 7, 4)})
+    assert end == StreamOffset("j", {"b": TopicProgress(1, 7, 4)})
     shelf.put(topic("b", 6, 9))  # the same again, after a crash: what it was to read does not change
     assert query.ranges(at(), end) == [OffsetRange("b", 1, 4, 7, 1.0)]
     following = query.latest(end)
-    assert following == StreamOffset("j", {"b": Reach(1, 9, 4)})
+    assert following == StreamOffset("j", {"b": TopicProgress(1, 9, 4)})
     assert query.ranges(end, following) == [OffsetRange("b", 1, 7, 9, 1.0)]
 
 
@@ -109,17 +109,17 @@ def test_what_is_gone_is_an_error(there: TopicBounds | None, why: str) -> None:
 @pytest.mark.parametrize(
     ("there", "end", "lost"),
     [
-        (topic("a", 6, 9), StreamOffset("j", {"a": Reach(1, 9)}), 1),
-        (topic("a", 0, 4), StreamOffset("j", {"a": Reach(1, 4)}), 1),
-        (topic("a", 0, 9, epoch=2), StreamOffset("j", {"a": Reach(2, 9)}), 0),
-        (topic("a", 2, 9, epoch=2), StreamOffset("j", {"a": Reach(2, 9, 2)}), 0),
+        (topic("a", 6, 9), StreamOffset("j", {"a": TopicProgress(1, 9)}), 1),
+        (topic("a", 0, 4), StreamOffset("j", {"a": TopicProgress(1, 4)}), 1),
+        (topic("a", 0, 9, epoch=2), StreamOffset("j", {"a": TopicProgress(2, 9)}), 0),
+        (topic("a", 2, 9, epoch=2), StreamOffset("j", {"a": TopicProgress(2, 9, 2)}), 0),
         (None, StreamOffset("j", {}), 0),
     ],
 )
 def test_or_it_is_told_and_the_query_goes_on(there: TopicBounds | None, end: StreamOffset, lost: int) -> None:
     query = course(Shelf(*[there] if there else []), failOnDataLoss="false")
     assert query.latest(at(a=5)) == end
-    assert query.losses.offsets == lost
+    assert query.data_loss.offsets == lost
 
 
 def test_another_journal_is_never_taken_for_the_one_that_was_read() -> None:
@@ -128,7 +128,7 @@ def test_another_journal_is_never_taken_for_the_one_that_was_read() -> None:
         course(shelf).latest(at(a=5))
     query = course(shelf, failOnDataLoss="false")
     end = query.latest(at(a=5))
-    assert end == StreamOffset("other", {"a": Reach(1, 9)})
+    assert end == StreamOffset("other", {"a": TopicProgress(1, 9)})
     assert query.ranges(at(a=5), end) == [OffsetRange("a", 1, 0, 9, 1.0)]
 
 

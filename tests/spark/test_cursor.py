@@ -12,7 +12,7 @@ from runnel.core.errors import InvalidOption, NameInUse
 from runnel.core.position import Position
 from runnel.core.statistics import CursorStatistics
 from runnel.spark.cursor import QueryCursor, name_in
-from runnel.spark.options import Place
+from runnel.spark.options import BrokerLocation
 from tests.spark.rig import Served
 
 
@@ -33,7 +33,7 @@ def epoch(served: Served, topic: str) -> int:
 
 
 def test_where_it_stands_is_stored_for_each_topic(served: Served) -> None:
-    cursor = QueryCursor(Place(url=served.url), "report", hold=False)
+    cursor = QueryCursor(BrokerLocation(url=served.url), "report", hold=False)
     a, b = epoch(served, "a"), epoch(served, "b")
     cursor.store({"a": Position(a, 3), "b": Position(b, 4)})
     assert seen(served) == [
@@ -50,7 +50,7 @@ def test_where_it_stands_is_stored_for_each_topic(served: Served) -> None:
 
 def test_what_it_has_not_read_is_held_if_it_says_so(served: Served) -> None:
     a = epoch(served, "a")
-    cursor = QueryCursor(Place(url=served.url), "report", hold=True)
+    cursor = QueryCursor(BrokerLocation(url=served.url), "report", hold=True)
     cursor.store({"a": Position(a, 3)})
     assert [one.hold for one in seen(served)] == [True]
     assert [one.name for one in served.broker.statistics().journal.holders] == ["report/a"]  # type: ignore[union-attr]
@@ -58,7 +58,7 @@ def test_what_it_has_not_read_is_held_if_it_says_so(served: Served) -> None:
 
 
 def test_only_what_moved_is_told(served: Served) -> None:
-    cursor = QueryCursor(Place(url=served.url), "report", hold=False)
+    cursor = QueryCursor(BrokerLocation(url=served.url), "report", hold=False)
     place = {"a": Position(epoch(served, "a"), 3)}
     cursor.store(place)
     served.run(served.broker.forget("report/a"))
@@ -70,7 +70,7 @@ def test_only_what_moved_is_told(served: Served) -> None:
 def test_a_name_that_somebody_reads_under_is_an_error(served: Served) -> None:
     async def reading() -> None:
         async with served.broker.subscribe("a", name="report/a"):
-            cursor = QueryCursor(Place(url=served.url), "report", hold=False)
+            cursor = QueryCursor(BrokerLocation(url=served.url), "report", hold=False)
             import asyncio
 
             with pytest.raises(NameInUse):
@@ -83,7 +83,7 @@ def test_a_name_that_somebody_reads_under_is_an_error(served: Served) -> None:
 
 def test_a_name_that_stands_in_another_topic_is_an_error(served: Served) -> None:
     served.run(served.broker.place({"report/a": ("b", Position(epoch(served, "b"), 1))}))
-    cursor = QueryCursor(Place(url=served.url), "report", hold=False)
+    cursor = QueryCursor(BrokerLocation(url=served.url), "report", hold=False)
     with pytest.raises(InvalidOption, match="holds a position on 'b'"):
         cursor.store({"a": Position(epoch(served, "a"), 3)})
     cursor.close()
@@ -92,12 +92,12 @@ def test_a_name_that_stands_in_another_topic_is_an_error(served: Served) -> None
 def test_a_broker_that_cannot_be_asked_is_told_of_and_the_query_goes_on(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cursor = QueryCursor(Place(url="runnel://127.0.0.1:1", client={"wait": 0.0}), "report", hold=False)
+    cursor = QueryCursor(BrokerLocation(url="runnel://127.0.0.1:1", client={"wait": 0.0}), "report", hold=False)
     with caplog.at_level(logging.WARNING, "runnel.spark"):
         cursor.store({"a": Position(1, 3)})
     assert "'report' stands was not stored" in caplog.text
     with caplog.at_level(logging.WARNING, "runnel.spark"):
-        gone = QueryCursor(Place(url=served.url), "report", hold=False)
+        gone = QueryCursor(BrokerLocation(url=served.url), "report", hold=False)
         gone.store({"a": Position(99, 3)})  # of a topic that was deleted and made again
     assert "epoch 99" in caplog.text
     gone.close()

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from runnel.spark.filters import Narrowing, narrow
+from runnel.spark.planning import PushedFilters, push_filters
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 TOPIC, OFFSET, TIME = ("topic",), ("offset",), ("time",)
@@ -36,7 +36,7 @@ COMPARED: dict[type[Any], Any] = {
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(COMPARED, key=str)), st.integers(-3, 12)), max_size=4))
 def test_offsets_are_left_out_exactly(said: list[tuple[type[Any], int]]) -> None:
-    narrowing, rest = narrow([kind(OFFSET, value) for kind, value in said])
+    narrowing, rest = push_filters([kind(OFFSET, value) for kind, value in said])
     assert rest == []
     for offset in range(10):
         taken = narrowing.first <= offset < narrowing.end
@@ -46,7 +46,7 @@ def test_offsets_are_left_out_exactly(said: list[tuple[type[Any], int]]) -> None
 @given(st.lists(st.tuples(st.sampled_from(sorted(COMPARED, key=str)), st.integers(-3, 12)), max_size=4))
 def test_times_are_narrowed_and_spark_looks_again(said: list[tuple[type[Any], int]]) -> None:
     filters = [kind(TIME, NOON + timedelta(microseconds=value)) for kind, value in said]
-    narrowing, rest = narrow(filters)
+    narrowing, rest = push_filters(filters)
     assert rest == filters
     for late in range(10):
         time = NOON + timedelta(microseconds=late)
@@ -70,7 +70,7 @@ def test_times_are_narrowed_and_spark_looks_again(said: list[tuple[type[Any], in
     ],
 )
 def test_topics_are_left_out_exactly(filters: list[Filter], taken: list[str]) -> None:
-    narrowing, rest = narrow(filters)
+    narrowing, rest = push_filters(filters)
     assert rest == []
     assert [name for name in ("a.b", "a.x", "c") if narrowing.takes(name)] == taken
 
@@ -87,7 +87,7 @@ def test_topics_are_left_out_exactly(filters: list[Filter], taken: list[str]) ->
     ],
 )
 def test_what_says_nothing_here_is_handed_back(one: Filter) -> None:
-    assert narrow([one]) == (Narrowing(), [one])
+    assert push_filters([one]) == (PushedFilters(), [one])
 
 
 def test_columns_go_by_what_they_are_and_not_by_their_names() -> None:
@@ -95,4 +95,4 @@ def test_columns_go_by_what_they_are_and_not_by_their_names() -> None:
     mine = [EqualTo(("_offset",), 5), IsNotNull(("_time",))]
     others = [EqualTo(OFFSET, 7), GreaterThan(TIME, NOON), IsNotNull(TIME), EqualTo(("topic", "x"), "y")]
     late = GreaterThanOrEqual(("_time",), NOON)
-    assert narrow([*mine, *others, late], own) == (Narrowing(first=5, end=6, since=NOON), [*others, late])
+    assert push_filters([*mine, *others, late], own) == (PushedFilters(first=5, end=6, since=NOON), [*others, late])

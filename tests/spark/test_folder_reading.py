@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 import runnel
 from runnel.core.record import Record
-from runnel.journal.found import Lost
-from runnel.journal.os_storage import OsStorage
-from runnel.journal.parts import trim_part
-from runnel.spark import folder_reading
-from runnel.spark.folder_reading import FolderReading
+from runnel.journal.format.ledger import trim_part
+from runnel.journal.read.segment_reader import LostRange
+from runnel.journal.storage import OsStorage
+from runnel.spark import folder_reader
+from runnel.spark.folder_reader import FolderReader
 from runnel.spark.ranges import OffsetRange
 from tests.journal.folders import BEGAN, SECOND, Owner, fill, flip, other_owner, publish_numbered, segments_of
 from tests.patience import PATIENCE
@@ -30,9 +30,9 @@ from tests.spark.rig import Row, expected, live_through, read_all, rows_of, worl
 def nothing_kept() -> Iterator[None]:
     """What one test's process knows of a folder is no other test's business."""
     yield
-    for kept in folder_reading._resting.values():
+    for kept in folder_reader._idle_followers.values():
         kept.close()
-    folder_reading._resting.clear()
+    folder_reader._idle_followers.clear()
 
 
 @settings(max_examples=60)
@@ -42,7 +42,7 @@ def test_any_history_gives_exactly_the_records_of_any_range(
 ) -> None:
     folder = tmp_path_factory.mktemp("journal")
     made, random = world(folder, seed), Random(seed)
-    reading = FolderReading(str(folder))
+    reading = FolderReader(str(folder))
     try:
         for steps, clean in rounds:
             made.work(steps)
@@ -81,7 +81,7 @@ async def test_a_folder_and_its_own_broker_tell_the_same(tmp_path: Path) -> None
         for name in ("prices", "many"):
             (bounds,) = await broker.bounds(name)
             told = await _told(broker, name, bounds.end)
-            reading = await asyncio.to_thread(FolderReading, str(tmp_path))
+            reading = await asyncio.to_thread(FolderReader, str(tmp_path))
             try:
                 (seen,) = reading.bounds([name])
                 assert (seen.epoch, seen.first, seen.end) == (bounds.epoch, bounds.first, bounds.end)
@@ -113,7 +113,7 @@ def test_what_is_not_durable_yet_is_never_read(tmp_path: Path) -> None:
         publish_numbered(owner, 0, 4)
         owner.journal.sync()
         publish_numbered(owner, 4, 8)  # written, and nobody has synced it
-        reading = FolderReading(str(tmp_path))
+        reading = FolderReader(str(tmp_path))
         assert [one.end for one in reading.bounds([">"])] == [6, 6]
         owner.journal.sync()
         assert [one.end for one in reading.bounds([">"])] == [12, 12]
@@ -121,7 +121,7 @@ def test_what_is_not_durable_yet_is_never_read(tmp_path: Path) -> None:
         owner.crash()  # the next owner would keep them; a power cut would not
         assert [one.end for one in reading.bounds([">"])] == [12, 12]
         reading.close()
-        again = FolderReading(str(tmp_path))
+        again = FolderReader(str(tmp_path))
         assert [one.end for one in again.bounds([">"])] == [12, 12]
         again.close()
 
@@ -129,13 +129,13 @@ def test_what_is_not_durable_yet_is_never_read(tmp_path: Path) -> None:
 def test_a_range_that_was_let_go_of_is_told(tmp_path: Path) -> None:
     with Owner(tmp_path) as owner:
         publish_numbered(owner, 0, 6)
-        reading = FolderReading(str(tmp_path))
+        reading = FolderReader(str(tmp_path))
         (bounds,) = reading.bounds(["orders"])
         wanted = OffsetRange("orders", bounds.epoch, 2, 9)
         owner.write(trim_part(owner.topic("orders").id, 4, 0))
         reading.bounds(["orders"])
         found = rows_of(reading.read(wanted), wanted)
-        assert found[0] == Lost(2, 4, "the topic begins at offset 4 now (no longer kept)")
+        assert found[0] == LostRange(2, 4, "the topic begins at offset 4 now (no longer kept)")
         assert [one.offset for one in found[1:] if isinstance(one, Row)] == [4, 5, 6, 7, 8]
         reading.close()
 
@@ -146,19 +146,19 @@ def test_a_range_that_was_let_go_of_is_told(tmp_path: Path) -> None:
 )
 def test_another_life_of_a_topic_is_never_taken_for_it(tmp_path: Path, topic: str, epoch: int, why: str) -> None:
     fill(tmp_path, batches=6)
-    reading = FolderReading(str(tmp_path))
-    assert list(reading.read(OffsetRange(topic, epoch, 0, 4))) == [Lost(0, 4, why)]
+    reading = FolderReader(str(tmp_path))
+    assert list(reading.read(OffsetRange(topic, epoch, 0, 4))) == [LostRange(0, 4, why)]
     reading.close()
 
 
 def test_a_journal_that_shrank_is_told(tmp_path: Path) -> None:
     fill(tmp_path, batches=6)
-    reading = FolderReading(str(tmp_path))
+    reading = FolderReader(str(tmp_path))
     (bounds,) = reading.bounds(["orders"])
     wanted = OffsetRange("orders", bounds.epoch, 8, 12)
     found = rows_of(reading.read(wanted), wanted)
     assert [one.offset for one in found if isinstance(one, Row)] == [8]
-    assert found[-1] == Lost(9, 12, "the journal ends at offset 9: it has shrunk")
+    assert found[-1] == LostRange(9, 12, "the journal ends at offset 9: it has shrunk")
     reading.close()
 
 
@@ -166,14 +166,14 @@ def test_damage_is_told_and_what_lies_around_it_is_read(tmp_path: Path) -> None:
     fill(tmp_path, batches=60)
     name = segments_of(tmp_path)[0]
     flip(tmp_path / name, (tmp_path / name).stat().st_size // 2)
-    reading = FolderReading(str(tmp_path))
-    lost = [one for topic in ("orders", "jobs") for one in read_all(reading, topic) if isinstance(one, Lost)]
+    reading = FolderReader(str(tmp_path))
+    lost = [one for topic in ("orders", "jobs") for one in read_all(reading, topic) if isinstance(one, LostRange)]
     assert lost
     assert all("damaged on disk" in one.reason for one in lost)
     for topic in ("orders", "jobs"):
         found = read_all(reading, topic)
         there = {one.offset for one in found if isinstance(one, Row)}
-        gone = {at for one in found if isinstance(one, Lost) for at in range(one.first, one.end)}
+        gone = {at for one in found if isinstance(one, LostRange) for at in range(one.first, one.end)}
         assert there | gone == set(range(90))
         assert not there & gone
     reading.close()
@@ -181,7 +181,7 @@ def test_damage_is_told_and_what_lies_around_it_is_read(tmp_path: Path) -> None:
 
 def test_bounds_tell_where_a_time_lies(tmp_path: Path) -> None:
     fill(tmp_path, batches=60)
-    reading = FolderReading(str(tmp_path))
+    reading = FolderReader(str(tmp_path))
     for late in (0, 1, 31, 59, 60, 1000):
         time = datetime.fromtimestamp((BEGAN + late * SECOND) / SECOND, UTC)
         (bounds,) = reading.bounds(["orders"], time)
@@ -193,7 +193,7 @@ def test_bounds_tell_where_a_time_lies(tmp_path: Path) -> None:
 def test_a_process_that_looked_before_sees_what_is_new_and_lets_files_go_meanwhile(tmp_path: Path) -> None:
     with other_owner(tmp_path) as owner:
         owner.tell("publish", 4)
-        reading = FolderReading(str(tmp_path))
+        reading = FolderReader(str(tmp_path))
         assert sum(one.end for one in reading.bounds([">"])) == 12
         reading.close()
         named = {path.name for path in tmp_path.iterdir()}
@@ -202,7 +202,7 @@ def test_a_process_that_looked_before_sees_what_is_new_and_lets_files_go_meanwhi
             owner.tell("publish", 1)
             owner.tell("roll")
         assert not named <= {path.name for path in tmp_path.iterdir()}
-        again = FolderReading(str(tmp_path))
+        again = FolderReader(str(tmp_path))
         assert again._seen is not None
         assert sum(one.end for one in again.bounds([">"])) == 372
         assert len(read_all(again, "orders")) + len(read_all(again, "jobs")) == 372
@@ -211,8 +211,8 @@ def test_a_process_that_looked_before_sees_what_is_new_and_lets_files_go_meanwhi
 
 def test_a_reading_says_what_it_reads(tmp_path: Path) -> None:
     fill(tmp_path, batches=2)
-    reading = FolderReading(str(tmp_path))
-    assert repr(reading) == f"<FolderReading of {str(tmp_path)!r}>"
+    reading = FolderReader(str(tmp_path))
+    assert repr(reading) == f"<FolderReader of {str(tmp_path)!r}>"
     assert len(reading.journal) == 16
     reading.close()
     reading.close()

@@ -13,10 +13,9 @@ from pyspark.errors import AnalysisException
 import pyspark_runnel
 from runnel.core.errors import InvalidOption, NotSupported
 from runnel.spark import format as module
-from runnel.spark.batch_reader import BatchReader
 from runnel.spark.format import RunnelSource
 from runnel.spark.schema import spark_schema
-from runnel.spark.stream_reader import StreamReader
+from runnel.spark.source import BatchReader, StreamReader
 from tests.journal.folders import fill
 
 if TYPE_CHECKING:

@@ -11,18 +11,24 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from runnel.core.bounds import TopicBounds
-from runnel.core.codec import Codec, Schema
+from runnel.core.batch_format import pack, unpack
 from runnel.core.errors import InvalidOption
-from runnel.core.packing import pack, unpack
 from runnel.core.record import Meta
-from runnel.spark.columns import Columns, Rows
-from runnel.spark.layout import PLAIN, Layout, digits_of, layout_of, pinned
+from runnel.core.schema import Codec, Schema
+from runnel.core.topic_bounds import TopicBounds
+from runnel.spark.columns import RecordBatchBuilder, RowBuffer
 from runnel.spark.options import SourceOptions
-from runnel.spark.portion import placed
-from runnel.spark.schema import COLUMNS, spark_schema
-from runnel.spark.typed import Typed
-from runnel.spark.typed_schema import Digits
+from runnel.spark.range_reader import with_offsets
+from runnel.spark.schema import (
+    PLAIN_LAYOUT,
+    SOURCE_COLUMNS,
+    ColumnLayout,
+    common_schema,
+    parse_decimal_type,
+    resolve_layout,
+    spark_schema,
+)
+from runnel.spark.typed_values import Digits, TypedDecoder
 from tests.spark.rig import Served, Shelf
 
 
@@ -46,8 +52,8 @@ def schema(type_: Any, encoding: str = "json") -> Schema:
     return Schema(encoding, Codec(type_, encoding).schema)
 
 
-def layout(type_: Any, bad: str | None = "_corrupt_record") -> Layout:
-    return Layout(Typed(schema(type_), bad=bad))
+def layout(type_: Any, bad: str | None = "_corrupt_record") -> ColumnLayout:
+    return ColumnLayout(TypedDecoder(schema(type_), bad=bad))
 
 
 def options(**said: str) -> SourceOptions:
@@ -55,14 +61,14 @@ def options(**said: str) -> SourceOptions:
 
 
 def test_records_as_they_are_have_their_own_columns_alone() -> None:
-    assert PLAIN.own == {name: name for name in COLUMNS}
-    assert PLAIN.spark() == spark_schema()
-    assert layout_of(SourceOptions.parse({"path": "nowhere", "topic": "t"})) is PLAIN
+    assert PLAIN_LAYOUT.own == {name: name for name in SOURCE_COLUMNS}
+    assert PLAIN_LAYOUT.spark() == spark_schema()
+    assert resolve_layout(SourceOptions.parse({"path": "nowhere", "topic": "t"})) is PLAIN_LAYOUT
 
 
 def test_the_fields_of_the_type_stand_in_the_place_of_the_value() -> None:
     assert layout(Other).spark().fieldNames() == [
-        *(name for name in COLUMNS if name != "value"),
+        *(name for name in SOURCE_COLUMNS if name != "value"),
         *("id", "_corrupt_record"),
     ]
     assert layout(Other, bad=None).spark().fieldNames()[-1] == "id"
@@ -81,10 +87,10 @@ def test_what_arrow_makes_is_what_spark_was_told_to_the_letter_and_inside_too() 
     made = pickle.loads(pickle.dumps(layout(Order)))
     arrow = to_arrow_schema(made.spark(), timezone="UTC")
     value = b'{"id": 1, "time": "noon", "parts": [{"name": "nut", "grams": [1.5]}], "notes": {"a": [1, 2]}}'
-    rows = Rows("orders", 7, decoded=True)
+    rows = RowBuffer("orders", 7, decoded=True)
     metas = [None, Meta(key=b"k"), None, None]
-    rows.add(placed(unpack(pack([value, b"", b"", b"{}"], metas)), 5, 5, 1000), 0.0)
-    batch = Columns(arrow, made).batch(rows)
+    rows.add(with_offsets(unpack(pack([value, b"", b"", b"{}"], metas)), 5, 5, 1000), 0.0)
+    batch = RecordBatchBuilder(arrow, made).batch(rows)
     batch.validate(full=True)
     assert batch.schema.equals(arrow)
     assert [field.type for field in batch.schema] == [column.type for column in batch.columns]
@@ -99,9 +105,11 @@ def test_what_arrow_makes_is_what_spark_was_told_to_the_letter_and_inside_too() 
 
 def test_a_query_without_fields_decodes_nothing() -> None:
     made = layout(Order, bad=None)
-    rows = Rows("orders", 7, decoded=True)
-    rows.add(placed(unpack(pack([b"nonsense"])), 5, 5, 1000), 0.0)
-    assert Columns(pa.schema([pa.field("offset", pa.int64())]), made).batch(rows).to_pylist() == [{"offset": 5}]
+    rows = RowBuffer("orders", 7, decoded=True)
+    rows.add(with_offsets(unpack(pack([b"nonsense"])), 5, 5, 1000), 0.0)
+    assert RecordBatchBuilder(pa.schema([pa.field("offset", pa.int64())]), made).batch(rows).to_pylist() == [
+        {"offset": 5}
+    ]
 
 
 def bounds(name: str, type_: Any = None, encoding: str = "json") -> TopicBounds:
@@ -110,7 +118,7 @@ def bounds(name: str, type_: Any = None, encoding: str = "json") -> TopicBounds:
 
 def test_all_topics_of_a_query_have_one_type() -> None:
     same = Shelf(bounds("orders.eu", Order), bounds("orders.us", Order), bounds("else", Other))
-    assert pinned(same, options()) == schema(Order)
+    assert common_schema(same, options()) == schema(Order)
 
 
 @pytest.mark.parametrize(
@@ -125,23 +133,28 @@ def test_all_topics_of_a_query_have_one_type() -> None:
 )
 def test_topics_without_one_type_are_refused_with_the_way_out(topics: list[TopicBounds], why: str) -> None:
     with pytest.raises(InvalidOption, match=why):
-        pinned(Shelf(*topics), options())
+        common_schema(Shelf(*topics), options())
 
 
 def test_a_bad_record_has_a_column_of_a_name_that_is_free(tmp_path: Path) -> None:
     with Served(tmp_path) as served:
         served.run(served.broker.topic("orders.eu", Other).declare())
         where = {"path": str(tmp_path)}
-        assert layout_of(options(**where)).spark().fieldNames()[-2:] == ["id", "_corrupt_record"]
-        assert layout_of(options(**where, columnNameOfCorruptRecord="bad")).spark().fieldNames()[-1] == "bad"
-        assert layout_of(options(**where, mode="FAILFAST")).spark().fieldNames()[-1] == "id"
+        assert resolve_layout(options(**where)).spark().fieldNames()[-2:] == ["id", "_corrupt_record"]
+        assert resolve_layout(options(**where, columnNameOfCorruptRecord="bad")).spark().fieldNames()[-1] == "bad"
+        assert resolve_layout(options(**where, mode="FAILFAST")).spark().fieldNames()[-1] == "id"
         with pytest.raises(InvalidOption, match="a field of the type has this name"):
-            layout_of(options(**where, columnNameOfCorruptRecord="ID"))
+            resolve_layout(options(**where, columnNameOfCorruptRecord="ID"))
 
 
 def test_digits_are_read_as_spark_writes_them() -> None:
-    assert digits_of(None) is None
-    assert digits_of("18,4") == digits_of("decimal(18, 4)") == digits_of(" DECIMAL(18,4) ") == Digits(18, 4)
+    assert parse_decimal_type(None) is None
+    assert (
+        parse_decimal_type("18,4")
+        == parse_decimal_type("decimal(18, 4)")
+        == parse_decimal_type(" DECIMAL(18,4) ")
+        == Digits(18, 4)
+    )
     for text in ("18", "", "a,b", "-1,2"):
         with pytest.raises(InvalidOption, match="such as 18,4"):
-            digits_of(text)
+            parse_decimal_type(text)

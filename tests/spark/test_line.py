@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from runnel.client.options import ClientOptions
-from runnel.core.errors import InvalidOption, NotSupported
-from runnel.core.network_errors import ConnectionLost, LimitExceeded, NoAnswer, Unreachable
-from runnel.spark.line import AHEAD, Line
-from runnel.wire.frame import Kind
-from runnel.wire.messages import encode
-from runnel.wire.trouble import trouble_of
+from runnel.core.errors import ConnectionLost, InvalidOption, LimitExceeded, NoAnswer, NotSupported, Unreachable
+from runnel.spark.connection import MAX_PENDING_CALLS, BlockingConnection
+from runnel.wire.errors import wire_error
+from runnel.wire.frames import FrameKind
+from runnel.wire.msgpack_messages import encode_message
 from tests.patience import PATIENCE
 from tests.spark.plain_peer import PlainPeer, a_plain_peer
 from tests.spark.rig import Served
@@ -30,8 +29,8 @@ def peer() -> Iterator[PlainPeer]:
 
 
 @pytest.fixture
-def line(peer: PlainPeer) -> Iterator[Line]:
-    with Line(lambda: [peer.address], ClientOptions(timeout=PATIENCE, connect_timeout=PATIENCE)) as made:
+def line(peer: PlainPeer) -> Iterator[BlockingConnection]:
+    with BlockingConnection(lambda: [peer.address], ClientOptions(timeout=PATIENCE, connect_timeout=PATIENCE)) as made:
         yield made
 
 
@@ -45,9 +44,9 @@ def start() -> Iterator[Start]:
 def test_a_question_is_answered(tmp_path: Path) -> None:
     with Served(tmp_path / "data") as served:
         served.publish_many("t", [b"a", b"b"])
-        from runnel.client.address import parse
+        from runnel.client.address import parse_url
 
-        with Line(lambda: parse(served.url).addresses, ClientOptions()) as line:
+        with BlockingConnection(lambda: parse_url(served.url).addresses, ClientOptions()) as line:
             assert line.ask("topics") == ["t"]
             assert line.welcome.durable
             line.check_durable()
@@ -57,12 +56,14 @@ def test_a_question_is_answered(tmp_path: Path) -> None:
             assert line.ask("topics") == ["t"]  # an error of the server is no end of the line
 
 
-def test_what_is_told_goes_ahead_and_is_settled_together(peer: PlainPeer, line: Line, start: Start) -> None:
-    told = start(lambda: [line.tell("note", number=number) for number in range(AHEAD)])
+def test_what_is_told_goes_ahead_and_is_settled_together(
+    peer: PlainPeer, line: BlockingConnection, start: Start
+) -> None:
+    told = start(lambda: [line.tell("note", number=number) for number in range(MAX_PENDING_CALLS)])
     caller = peer.accept()
     questions = told.result(PATIENCE)
-    ids = [caller.call()[0] for _ in range(AHEAD)]
-    another = start(line.tell, "note", number=AHEAD)
+    ids = [caller.call()[0] for _ in range(MAX_PENDING_CALLS)]
+    another = start(line.tell, "note", number=MAX_PENDING_CALLS)
     assert not another.done()  # no more than so many are under way
     caller.reply(ids[1], "b")  # out of order
     another.result(PATIENCE)
@@ -75,7 +76,7 @@ def test_what_is_told_goes_ahead_and_is_settled_together(peer: PlainPeer, line: 
 
 
 def test_a_lost_connection_is_made_again_and_what_was_not_answered_is_asked_again(
-    peer: PlainPeer, line: Line, start: Start
+    peer: PlainPeer, line: BlockingConnection, start: Start
 ) -> None:
     told = start(lambda: [line.tell("write", at=at) for at in range(3)])
     first = peer.accept()
@@ -94,7 +95,7 @@ def test_a_lost_connection_is_made_again_and_what_was_not_answered_is_asked_agai
 
 
 def test_a_connection_that_was_lost_while_nothing_was_asked_is_no_loss(
-    peer: PlainPeer, line: Line, start: Start
+    peer: PlainPeer, line: BlockingConnection, start: Start
 ) -> None:
     asked = start(line.ask, "one")
     first = peer.accept()
@@ -109,18 +110,20 @@ def test_a_connection_that_was_lost_while_nothing_was_asked_is_no_loss(
     assert asked.result(PATIENCE) == 2
 
 
-def test_a_ping_is_answered_while_an_answer_is_waited_for(peer: PlainPeer, line: Line, start: Start) -> None:
+def test_a_ping_is_answered_while_an_answer_is_waited_for(
+    peer: PlainPeer, line: BlockingConnection, start: Start
+) -> None:
     asked = start(line.ask, "slow")
     caller = peer.accept()
     id, _, _ = caller.call()
-    caller.send(Kind.PING, 0, b"here?")
-    assert caller.next() == (Kind.PONG, 0, b"here?")
+    caller.send(FrameKind.PING, 0, b"here?")
+    assert caller.next() == (FrameKind.PONG, 0, b"here?")
     caller.reply(id, "at last")
     assert asked.result(PATIENCE) == "at last"
 
 
 def test_a_server_that_does_not_answer_is_not_waited_for_for_ever(peer: PlainPeer, start: Start) -> None:
-    with Line(lambda: [peer.address], ClientOptions(timeout=0.05)) as line:
+    with BlockingConnection(lambda: [peer.address], ClientOptions(timeout=0.05)) as line:
         asked = start(line.ask, "slow")
         caller = peer.accept()
         with pytest.raises(NoAnswer, match=r"slow\(\)"):
@@ -128,11 +131,13 @@ def test_a_server_that_does_not_answer_is_not_waited_for_for_ever(peer: PlainPee
         caller.close()
 
 
-def test_an_error_about_the_connection_itself_is_raised(peer: PlainPeer, line: Line, start: Start) -> None:
+def test_an_error_about_the_connection_itself_is_raised(
+    peer: PlainPeer, line: BlockingConnection, start: Start
+) -> None:
     asked = start(line.ask, "one")
     caller = peer.accept()
     caller.call()
-    caller.send(Kind.ERROR, 0, encode(trouble_of(LimitExceeded("max_calls", 3, 2))))
+    caller.send(FrameKind.ERROR, 0, encode_message(wire_error(LimitExceeded("max_calls", 3, 2))))
     with pytest.raises(LimitExceeded):
         asked.result(PATIENCE)
 
@@ -140,7 +145,7 @@ def test_an_error_about_the_connection_itself_is_raised(peer: PlainPeer, line: L
 def test_where_nobody_listens_is_said_at_once_or_after_a_while(peer: PlainPeer) -> None:
     peer.close()
     with pytest.raises(Unreachable, match="connection refused"):
-        Line(lambda: [peer.address], ClientOptions()).ask("topics")
+        BlockingConnection(lambda: [peer.address], ClientOptions()).ask("topics")
     rounds: list[int] = []
 
     def where() -> Any:
@@ -148,12 +153,12 @@ def test_where_nobody_listens_is_said_at_once_or_after_a_while(peer: PlainPeer) 
         return [peer.address]
 
     with pytest.raises(Unreachable):
-        Line(where, ClientOptions(wait=0.2)).ask("topics")
+        BlockingConnection(where, ClientOptions(wait=0.2)).ask("topics")
     assert len(rounds) > 1
 
 
 def test_a_server_that_is_gone_for_good_is_a_lost_connection(peer: PlainPeer, start: Start) -> None:
-    with Line(lambda: [peer.address], ClientOptions(timeout=0.2)) as line:
+    with BlockingConnection(lambda: [peer.address], ClientOptions(timeout=0.2)) as line:
         asked = start(line.ask, "one")
         caller = peer.accept()
         caller.call()
@@ -164,7 +169,7 @@ def test_a_server_that_is_gone_for_good_is_a_lost_connection(peer: PlainPeer, st
 
 
 def test_one_that_hangs_up_before_it_greets_is_not_reached(peer: PlainPeer, start: Start) -> None:
-    line = Line(lambda: [peer.address], ClientOptions())
+    line = BlockingConnection(lambda: [peer.address], ClientOptions())
     asked = start(line.ask, "one")
     connection, _ = peer._socket.accept()
     connection.close()
@@ -172,18 +177,18 @@ def test_one_that_hangs_up_before_it_greets_is_not_reached(peer: PlainPeer, star
         asked.result(PATIENCE)
 
 
-def test_a_server_in_memory_cannot_be_written_to(peer: PlainPeer, line: Line, start: Start) -> None:
+def test_a_server_in_memory_cannot_be_written_to(peer: PlainPeer, line: BlockingConnection, start: Start) -> None:
     checked = start(line.check_durable)
     peer.accept(durable=False)
     with pytest.raises(NotSupported, match="--data"):
         checked.result(PATIENCE)
 
 
-def test_a_line_tells_how_it_is(peer: PlainPeer, line: Line, start: Start) -> None:
-    assert repr(line) == "<Line, not connected, 0 questions under way>"
+def test_a_line_tells_how_it_is(peer: PlainPeer, line: BlockingConnection, start: Start) -> None:
+    assert repr(line) == "<BlockingConnection, not connected, 0 questions under way>"
     told = start(line.tell, "note")
     peer.accept()
     told.result(PATIENCE)
-    assert repr(line) == "<Line, connected, 1 questions under way>"
+    assert repr(line) == "<BlockingConnection, connected, 1 questions under way>"
     line.close()
     line.close()

@@ -7,12 +7,12 @@ import pickle
 import pytest
 
 from runnel.core.errors import DataLost
-from runnel.spark.losses import Losses
+from runnel.spark.range_reader import DataLossPolicy
 
 
 def test_a_loss_is_an_error_that_names_what_was_lost_and_the_way_out() -> None:
     with pytest.raises(DataLost) as raised:
-        Losses(fail=True).tell("orders", 3, 7, "trimmed")
+        DataLossPolicy(fail=True).tell("orders", 3, 7, "trimmed")
     assert str(raised.value) == (
         "offsets [3, 7) of topic 'orders' were to be read, and are lost: trimmed; "
         "with the option failOnDataLoss=false the query goes on behind them, and tells how many were lost"
@@ -25,11 +25,11 @@ def test_the_error_comes_from_an_executor_as_it_was() -> None:
 
 
 def test_losses_are_told_and_counted(caplog: pytest.LogCaptureFixture) -> None:
-    losses = Losses(fail=False)
+    losses = DataLossPolicy(fail=False)
     losses.tell("orders", 3, 7, "trimmed")
     losses.tell("jobs", 5, 5, "deleted")
     assert losses.offsets == 4
     assert caplog.records[0].message == (
         "offsets [3, 7) of topic 'orders' are lost (trimmed); the query goes on, and has lost 4 offsets now"
     )
-    assert repr(losses) == "<Losses, 4 offsets so far>"
+    assert repr(losses) == "<DataLossPolicy, 4 offsets so far>"

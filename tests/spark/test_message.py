@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pickle
 
-from runnel.core.stage import StageKey
-from runnel.spark.committing import Writer
-from runnel.spark.message import Staged, keys_of, writer_of
+from runnel.core.stages import StageKey
+from runnel.spark.sink import StagedMessage, keys_of, writer_of
+from runnel.spark.staging import WriterId
 
-ME = Writer("q", "life")
+ME = WriterId("q", "life")
 ONE, TWO, THREE = (StageKey("spark:q:life", 4, part, 0) for part in range(3))
 
 
 def test_keys_come_in_the_order_of_the_tasks() -> None:
-    messages = [Staged(ME, (TWO, ONE), 5), None, Staged(ME, (), 0), Staged(ME, (THREE,), 1)]
+    messages = [StagedMessage(ME, (TWO, ONE), 5), None, StagedMessage(ME, (), 0), StagedMessage(ME, (THREE,), 1)]
     assert keys_of(messages) == [TWO, ONE, THREE]
     assert writer_of([None, *messages]) == ME
     assert writer_of([None, None]) is None
@@ -21,7 +21,7 @@ def test_keys_come_in_the_order_of_the_tasks() -> None:
 
 
 def test_a_message_is_small_and_survives_the_way() -> None:
-    message = Staged(ME, (ONE, TWO), 1_000_000)
+    message = StagedMessage(ME, (ONE, TWO), 1_000_000)
     packed = pickle.dumps(message)
     assert pickle.loads(packed) == message
     assert len(packed) < 500

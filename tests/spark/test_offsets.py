@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.core.bounds import TopicBounds
 from runnel.core.errors import InvalidOption, OffsetOutOfRange
 from runnel.core.position import Position
-from runnel.spark.offsets import Reach, StreamOffset, Where, read_where
+from runnel.core.topic_bounds import TopicBounds
+from runnel.spark.offsets import OffsetSpec, StreamOffset, TopicProgress, parse_offsets
 
 A, B = TopicBounds("a", 3, 10, 50), TopicBounds("b", 4, 0, 7)
 NUMBERS = st.integers(0, 2**62)
 
 
-@given(st.dictionaries(st.text(min_size=1), st.builds(Reach, NUMBERS, NUMBERS, NUMBERS)), st.randoms())
+@given(st.dictionaries(st.text(min_size=1), st.builds(TopicProgress, NUMBERS, NUMBERS, NUMBERS)), st.randoms())
 def test_an_offset_comes_back_from_its_checkpoint_and_is_the_same_text(
-    topics: dict[str, Reach], random: st.DataObject
+    topics: dict[str, TopicProgress], random: st.DataObject
 ) -> None:
     offset = StreamOffset("j", topics)
     shuffled = list(topics.items())
@@ -60,7 +60,7 @@ def test_a_checkpoint_of_something_else_is_refused(kept: dict[str, object]) -> N
     ],
 )
 def test_a_start_is_a_word_or_json_by_topic(text: str | None, places: dict[str, Position]) -> None:
-    assert read_where("startingOffsets", text, "latest", ["a", "b"]).resolve([A, B]) == places
+    assert parse_offsets("startingOffsets", text, "latest", ["a", "b"]).resolve([A, B]) == places
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_start_is_a_word_or_json_by_topic(text: str | None, places: dict[str, 
     ],
 )
 def test_a_start_is_a_time(text: str, time: datetime) -> None:
-    where = read_where("startingOffsets", text, "latest", ["a"])
+    where = parse_offsets("startingOffsets", text, "latest", ["a"])
     assert where.time == time
     at = TopicBounds("a", 3, 10, 50, at=20)
     assert where.resolve([at, TopicBounds("b", 4, 5, 7, at=2), TopicBounds("c", 4, 5, 7)]) == {
@@ -100,15 +100,15 @@ def test_a_start_is_a_time(text: str, time: datetime) -> None:
 )
 def test_what_makes_no_sense_is_refused(text: str, why: str) -> None:
     with pytest.raises(InvalidOption, match=why):
-        read_where("startingOffsets", text, "latest", ["a", "b"])
+        parse_offsets("startingOffsets", text, "latest", ["a", "b"])
 
 
 @pytest.mark.parametrize("text", ["earliest", '{"a": -2}', '{"a": "earliest"}'])
 def test_a_read_does_not_end_where_it_begins(text: str) -> None:
     with pytest.raises(InvalidOption, match="nothing to read"):
-        read_where("endingOffsets", text, "latest", ["a"])
+        parse_offsets("endingOffsets", text, "latest", ["a"])
 
 
 def test_an_offset_beyond_the_end_is_refused() -> None:
     with pytest.raises(OffsetOutOfRange):
-        Where("latest", None, {"a": 51}).resolve([A])
+        OffsetSpec("latest", None, {"a": 51}).resolve([A])

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from runnel.core.errors import InvalidOption, InvalidPattern
-from runnel.spark.options import Place, SinkOptions, SourceOptions
+from runnel.spark.options import BrokerLocation, SinkOptions, SourceOptions
 
 FOLDER = {"path": "data", "topic": "orders"}
 
@@ -24,7 +24,7 @@ def test_names_are_matched_whatever_their_case() -> None:
             "failondataloss": "False",
         }
     )
-    assert said.place == Place(path="data")
+    assert said.location == BrokerLocation(path="data")
     assert said.topics == ("orders", "jobs.*")
     assert (said.starting, said.max_records, said.max_bytes, said.min_partitions) == ("earliest", 10, 64 << 20, 4)
     assert not said.fail_on_data_loss
@@ -99,7 +99,7 @@ def test_tls_and_patience_go_to_the_client() -> None:
     said = SourceOptions.parse(
         {"url": "runnels://h", "topic": "a", "tlsCa": "ca.pem", "tlsVerify": "true", "timeout": "5", "wait": "2.5"}
     )
-    assert said.place.client == {"ca": "ca.pem", "verify": True, "timeout": 5.0, "wait": 2.5}
+    assert said.location.client == {"ca": "ca.pem", "verify": True, "timeout": 5.0, "wait": 2.5}
 
 
 def test_a_name_is_needed_to_hold_retention() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pickle
 
-from runnel.spark.partition import RangePartition
 from runnel.spark.ranges import OffsetRange
+from runnel.spark.source import RangePartition
 
 
 def test_a_partition_travels() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.core.packing import pack, unpack
-from runnel.journal.merged import Run
-from runnel.spark.portion import Portion, placed
+from runnel.core.batch_format import pack, unpack
+from runnel.journal.format.merged_batch import RecordRun
+from runnel.spark.range_reader import DecodedBatch, with_offsets
 
 
-def records(portion: Portion | None) -> list[tuple[int, int, int, bytes]]:
+def records(portion: DecodedBatch | None) -> list[tuple[int, int, int, bytes]]:
     if portion is None:
         return []
     found, at = [], portion.at
@@ -25,18 +25,18 @@ def records(portion: Portion | None) -> list[tuple[int, int, int, bytes]]:
 def test_records_with_holes_between_them_are_where_they_belong(later: set[int], first: int, end: int) -> None:
     deltas = [0, *sorted(later)]
     values = [b"%d" % delta for delta in deltas]
-    portion = placed(unpack(pack(values, deltas=deltas)), 10, 100, 5)
+    portion = with_offsets(unpack(pack(values, deltas=deltas)), 10, 100, 5)
     whole = [(10 + delta, 100 + delta, 5, b"%d" % delta) for delta in deltas]
     assert records(portion) == whole
     assert records(portion.within(first, end)) == [one for one in whole if first <= one[0] < end]
 
 
 def test_a_batch_without_holes_is_one_run() -> None:
-    assert placed(unpack(pack([b"a", b"b"])), 3, 9, 1).runs == (Run(3, 9, 1, 2),)
+    assert with_offsets(unpack(pack([b"a", b"b"])), 3, 9, 1).runs == (RecordRun(3, 9, 1, 2),)
 
 
 def test_a_piece_of_a_merged_batch_is_cut_where_it_begins() -> None:
     batch = unpack(pack([b"%d" % at for at in range(9)]))
-    portion = Portion(batch, [Run(0, 5, 1, 2), Run(7, 30, 2, 3)], at=4)
+    portion = DecodedBatch(batch, [RecordRun(0, 5, 1, 2), RecordRun(7, 30, 2, 3)], at=4)
     assert records(portion.within(1, 9)) == [(1, 6, 1, b"5"), (7, 30, 2, b"6"), (8, 31, 2, b"7")]
     assert portion.within(2, 7) is None

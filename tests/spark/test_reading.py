@@ -6,34 +6,33 @@ from pathlib import Path
 
 import pytest
 
-from runnel.core.bounds import TopicBounds
-from runnel.core.errors import NotSupported
-from runnel.core.network_errors import Unreachable
-from runnel.journal.inspection import NoJournal
-from runnel.spark.options import Place
-from runnel.spark.reading import durable, open_reading
+from runnel.core.errors import NotSupported, Unreachable
+from runnel.core.topic_bounds import TopicBounds
+from runnel.journal.read.inspection import NoJournal
+from runnel.spark.options import BrokerLocation
+from runnel.spark.range_reader import durable_only, open_range_reader
 from tests.journal.folders import fill
 
 
 def test_a_folder_is_read_directly(tmp_path: Path) -> None:
     fill(tmp_path, batches=2)
-    reading = open_reading(Place(path=str(tmp_path)))
+    reading = open_range_reader(BrokerLocation(path=str(tmp_path)))
     assert [one.topic for one in reading.bounds([">"])] == ["jobs", "orders"]
     reading.close()
 
 
 def test_a_folder_without_a_journal_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NoJournal):
-        open_reading(Place(path=str(tmp_path / "nothing")))
+        open_range_reader(BrokerLocation(path=str(tmp_path / "nothing")))
 
 
 def test_a_server_that_is_not_there_is_told() -> None:
     with pytest.raises(Unreachable):
-        open_reading(Place(url="runnel://127.0.0.1:1", client={"wait": 0.0}))
+        open_range_reader(BrokerLocation(url="runnel://127.0.0.1:1", client={"wait": 0.0}))
 
 
 def test_what_is_in_memory_is_left_out_and_refused_by_name() -> None:
     found = [TopicBounds("a", 1, 0, 5), TopicBounds("m", 1, 0, 5, durable=False)]
-    assert [one.topic for one in durable(found, [">"])] == ["a"]
+    assert [one.topic for one in durable_only(found, [">"])] == ["a"]
     with pytest.raises(NotSupported, match="'m'"):
-        durable(found, ["a", "m"])
+        durable_only(found, ["a", "m"])

@@ -7,18 +7,18 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from runnel.core.errors import InvalidOption
-from runnel.spark.schema import COLUMNS, check_schema, spark_schema
+from runnel.spark.schema import SOURCE_COLUMNS, check_source_schema, spark_schema
 from tests.spark.test_columns import SCHEMA
 
 
 def test_what_columns_make_is_what_spark_was_told() -> None:
     assert to_arrow_schema(spark_schema(), timezone="UTC").equals(SCHEMA)
-    assert spark_schema().fieldNames() == list(COLUMNS)
+    assert spark_schema().fieldNames() == list(SOURCE_COLUMNS)
 
 
 def test_a_query_may_have_fewer_columns() -> None:
     fields = spark_schema().fields
-    check_schema(StructType([fields[6], fields[2]]))
+    check_source_schema(StructType([fields[6], fields[2]]))
 
 
 @pytest.mark.parametrize(
@@ -31,4 +31,4 @@ def test_a_query_may_have_fewer_columns() -> None:
 )
 def test_what_a_record_has_not_cannot_be_had(schema: StructType, why: str) -> None:
     with pytest.raises(InvalidOption, match=why):
-        check_schema(schema)
+        check_source_schema(schema)

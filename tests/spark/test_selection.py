@@ -6,12 +6,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from runnel.core.bounds import TopicBounds
 from runnel.core.errors import DataLost, UnknownTopic
-from runnel.spark.filters import Narrowing
+from runnel.core.topic_bounds import TopicBounds
 from runnel.spark.options import SourceOptions
+from runnel.spark.planning import PushedFilters, plan_batch
 from runnel.spark.ranges import OffsetRange
-from runnel.spark.selection import select
 from tests.spark.rig import Shelf
 
 A, B = TopicBounds("a", 1, 10, 50), TopicBounds("b", 2, 0, 7)
@@ -19,14 +18,14 @@ NOON, LATER = datetime(2026, 1, 1, 12, tzinfo=UTC), datetime(2026, 1, 1, 13, tzi
 
 
 def selected(
-    narrowing: Narrowing = Narrowing(),  # noqa: B008
+    narrowing: PushedFilters = PushedFilters(),  # noqa: B008
     shelf: Shelf | None = None,
     topic: str = "a,b",
     **options: str,
 ) -> dict[str, tuple[int, int]]:
     shelf = shelf or Shelf(A, B)
     shelf.times = {NOON: {"a": 20, "b": 0}, LATER: {"a": 40, "b": 5}}
-    found = select(shelf, SourceOptions.parse({"path": "data", "topic": topic, **options}), narrowing)
+    found = plan_batch(shelf, SourceOptions.parse({"path": "data", "topic": topic, **options}), narrowing)
     assert found.journal == "j"
     return {one.topic: (one.first, one.end) for one in found.ranges}
 
@@ -67,13 +66,13 @@ def test_what_is_gone_is_an_error_or_told(starting: str, ending: str, lost: str,
 
 
 def test_filters_make_it_smaller() -> None:
-    assert selected(Narrowing(names=frozenset({"b"}))) == {"b": (0, 7)}
-    assert selected(Narrowing(first=5, end=20)) == {"a": (10, 20), "b": (5, 7)}
-    assert selected(Narrowing(first=60)) == {}
-    assert selected(Narrowing(since=NOON, until=LATER)) == {"a": (20, 40), "b": (0, 5)}
+    assert selected(PushedFilters(names=frozenset({"b"}))) == {"b": (0, 7)}
+    assert selected(PushedFilters(first=5, end=20)) == {"a": (10, 20), "b": (5, 7)}
+    assert selected(PushedFilters(first=60)) == {}
+    assert selected(PushedFilters(since=NOON, until=LATER)) == {"a": (20, 40), "b": (0, 5)}
 
 
 def test_ranges_know_what_their_records_weigh() -> None:
     shelf = Shelf(TopicBounds("a", 1, 0, 10, bytes=1240))
     options = SourceOptions.parse({"path": "data", "topic": "a"})
-    assert select(shelf, options, Narrowing()).ranges == [OffsetRange("a", 1, 0, 10, 124.0)]
+    assert plan_batch(shelf, options, PushedFilters()).ranges == [OffsetRange("a", 1, 0, 10, 124.0)]

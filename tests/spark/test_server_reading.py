@@ -11,11 +11,11 @@ from time import sleep
 
 import pytest
 
-from runnel.journal.found import Lost
-from runnel.spark import server_reading
-from runnel.spark.folder_reading import FolderReading
+from runnel.journal.read.segment_reader import LostRange
+from runnel.spark import server_reader
+from runnel.spark.folder_reader import FolderReader
 from runnel.spark.ranges import OffsetRange
-from runnel.spark.server_reading import ServerReading
+from runnel.spark.server_reader import ServerReader
 from tests.spark.rig import Row, Served, live_through, read_all, rows_of
 
 CLIENT = {"timeout": 20.0, "wait": 0.0}
@@ -29,16 +29,16 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 @pytest.fixture
-def reading(served: Served) -> Iterator[ServerReading]:
-    made = ServerReading(served.url, CLIENT)
+def reading(served: Served) -> Iterator[ServerReader]:
+    made = ServerReader(served.url, CLIENT)
     yield made
     made.close()
 
 
-def test_a_server_tells_what_its_folder_tells(served: Served, reading: ServerReading, tmp_path: Path) -> None:
+def test_a_server_tells_what_its_folder_tells(served: Served, reading: ServerReader, tmp_path: Path) -> None:
     random = Random(3)
     served.run(live_through(served.broker, random))
-    folder = FolderReading(str(tmp_path))
+    folder = FolderReader(str(tmp_path))
     assert reading.journal == folder.journal
     for name in ("prices", "many"):
         (here,), (there,) = folder.bounds([name]), reading.bounds([name])
@@ -47,7 +47,7 @@ def test_a_server_tells_what_its_folder_tells(served: Served, reading: ServerRea
             first = random.randint(here.first, here.end)
             wanted = OffsetRange(name, here.epoch, first, random.randint(first, here.end))
             assert rows_of(reading.read(wanted), wanted) == rows_of(folder.read(wanted), wanted)
-        assert [one for one in read_all(reading, name) if isinstance(one, Lost)] == []
+        assert [one for one in read_all(reading, name) if isinstance(one, LostRange)] == []
     folder.close()
 
 
@@ -58,7 +58,7 @@ def test_a_range_that_ends_in_a_hole_ends(tmp_path: Path) -> None:
         served.publish_many("t", [b"x"] * 50)
         copytree(before, after, ignore=ignore_patterns("socket*"))  # as a crash would leave it
     with Served(after) as served:
-        reading = ServerReading(served.url, CLIENT)
+        reading = ServerReader(served.url, CLIENT)
         (bounds,) = reading.bounds(["t"])
         assert bounds.end > 50
         assert len(read_all(reading, "t")) == 50
@@ -67,14 +67,14 @@ def test_a_range_that_ends_in_a_hole_ends(tmp_path: Path) -> None:
         reading.close()
 
 
-def test_what_has_expired_does_not_keep_a_range_from_ending(served: Served, reading: ServerReading) -> None:
+def test_what_has_expired_does_not_keep_a_range_from_ending(served: Served, reading: ServerReader) -> None:
     served.publish_many("t", [b"x"] * 3)
     served.run(served.broker.publish("t", b"late", expires=0.001))
     sleep(0.01)  # until it has
     assert [one.value for one in read_all(reading, "t") if isinstance(one, Row)] == [b"x"] * 3
 
 
-def test_no_record_behind_the_end_is_sent(served: Served, reading: ServerReading) -> None:
+def test_no_record_behind_the_end_is_sent(served: Served, reading: ServerReader) -> None:
     served.publish_many("t", [b"%d" % at for at in range(5000)])
     (bounds,) = reading.bounds(["t"])
     wanted = OffsetRange("t", bounds.epoch, 990, 1017)
@@ -83,44 +83,44 @@ def test_no_record_behind_the_end_is_sent(served: Served, reading: ServerReading
     )
 
 
-def test_what_was_trimmed_is_told(served: Served, reading: ServerReading) -> None:
+def test_what_was_trimmed_is_told(served: Served, reading: ServerReader) -> None:
     served.publish_many("t", [b"x"] * 50)
     (bounds,) = reading.bounds(["t"])
     served.run(served.broker.topic("t").trim(20))
     wanted = OffsetRange("t", bounds.epoch, 10, 50)
     lost, *rows = rows_of(reading.read(wanted), wanted)
-    assert lost == Lost(10, 20, "no longer kept (trimmed)")
+    assert lost == LostRange(10, 20, "no longer kept (trimmed)")
     assert len(rows) == 30
 
 
-def test_a_topic_that_was_made_again_is_another_one(served: Served, reading: ServerReading) -> None:
+def test_a_topic_that_was_made_again_is_another_one(served: Served, reading: ServerReader) -> None:
     served.publish_many("t", [b"x"] * 50)
     (bounds,) = reading.bounds(["t"])
     served.run(served.broker.delete("t"))
     served.publish_many("t", [b"y"] * 50)
     (lost,) = reading.read(OffsetRange("t", bounds.epoch, 10, 50))
-    assert isinstance(lost, Lost)
+    assert isinstance(lost, LostRange)
     assert (lost.first, lost.end) == (10, 50)
     assert "deleted" in lost.reason
 
 
-def test_a_topic_that_shrank_is_told(served: Served, reading: ServerReading) -> None:
+def test_a_topic_that_shrank_is_told(served: Served, reading: ServerReader) -> None:
     served.publish_many("t", [b"x"] * 50)
     (bounds,) = reading.bounds(["t"])
     (lost,) = reading.read(OffsetRange("t", bounds.epoch, 40, 60))
-    assert lost == Lost(40, 60, "the topic ends at offset 50: it has shrunk")
+    assert lost == LostRange(40, 60, "the topic ends at offset 50: it has shrunk")
 
 
 def test_lost_connections_leave_nothing_out_and_bring_nothing_twice(
-    served: Served, reading: ServerReading, monkeypatch: pytest.MonkeyPatch
+    served: Served, reading: ServerReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_reading, "CREDIT", 1 << 16)
-    monkeypatch.setattr(server_reading, "TAKE", 1 << 14)
+    monkeypatch.setattr(server_reader, "CREDIT", 1 << 16)
+    monkeypatch.setattr(server_reader, "TAKE", 1 << 14)
     for at in range(100):
         served.publish_many("t", [b"%d" % (at * 100 + number) * 10 for number in range(100)])
     (bounds,) = reading.bounds(["t"])
     wanted = OffsetRange("t", bounds.epoch, 0, 10_000, bounds.record_bytes)
-    found: list[Row | Lost] = []
+    found: list[Row | LostRange] = []
     for number, one in enumerate(reading.read(wanted)):
         found += rows_of([one], wanted)
         if number % 20 == 10:
@@ -129,7 +129,7 @@ def test_lost_connections_leave_nothing_out_and_bring_nothing_twice(
     assert [one.offset for one in found if isinstance(one, Row)] == list(range(10_000))
 
 
-def test_bounds_tell_where_a_time_lies(served: Served, reading: ServerReading) -> None:
+def test_bounds_tell_where_a_time_lies(served: Served, reading: ServerReader) -> None:
     served.publish_many("t", [b"x"] * 5)
     later = datetime.now(UTC) + timedelta(hours=1)
     (bounds,) = reading.bounds(["t"], later)
@@ -140,7 +140,7 @@ def test_bounds_tell_where_a_time_lies(served: Served, reading: ServerReading) -
 
 
 def test_a_closed_reading_is_closed(served: Served) -> None:
-    made = ServerReading(served.url, CLIENT)
-    assert "ServerReading" in repr(made)
+    made = ServerReader(served.url, CLIENT)
+    assert "ServerReader" in repr(made)
     made.close()
     made.close()

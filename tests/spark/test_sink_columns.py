@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from runnel.core.errors import InvalidOption
-from runnel.spark.sink_columns import check_columns
+from runnel.spark.schema import check_sink_columns
 
 WHOLE = {"topic": "string", "key": "binary", "value": "string", "headers": "map<string,string>"}
 
 
 def test_all_columns_may_be_there_and_only_a_value_and_a_topic_must() -> None:
-    check_columns(WHOLE, None)
-    check_columns(WHOLE, "t")
-    check_columns({"value": "binary"}, "t")
-    check_columns({"value": "binary", "topic": "string"}, None)
+    check_sink_columns(WHOLE, None)
+    check_sink_columns(WHOLE, "t")
+    check_sink_columns({"value": "binary"}, "t")
+    check_sink_columns({"value": "binary", "topic": "string"}, None)
 
 
 @pytest.mark.parametrize(
@@ -31,9 +31,9 @@ def test_all_columns_may_be_there_and_only_a_value_and_a_topic_must() -> None:
 )
 def test_what_cannot_be_written_is_named(columns: dict[str, str], why: str) -> None:
     with pytest.raises(InvalidOption, match=why):
-        check_columns(columns, "t")
+        check_sink_columns(columns, "t")
 
 
 def test_rows_that_go_nowhere_are_refused() -> None:
     with pytest.raises(InvalidOption, match="option topic, or give each row a column 'topic'"):
-        check_columns({"value": "string"}, None)
+        check_sink_columns({"value": "string"}, None)

@@ -13,18 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.core.errors import BadBatch, InvalidName, InvalidValue, NotSupported, ValidationFailed
-from runnel.core.stage import StageKey
-from runnel.core.transaction_errors import StagingFull
+from runnel.core.errors import BadBatch, InvalidName, InvalidValue, NotSupported, StagingFull, ValidationFailed
+from runnel.core.stages import StageKey
 from runnel.spark import staging as module
-from runnel.spark.access import open_line
-from runnel.spark.committing import Writer, commit_job
-from runnel.spark.line import Line
-from runnel.spark.options import Place
-from runnel.spark.staging import TOPICS, Staging
+from runnel.spark.connection import BlockingConnection, open_connection
+from runnel.spark.options import BrokerLocation
+from runnel.spark.staging import TOPICS, TaskStaging, WriterId, commit_job
 from tests.spark.rig import Served
 
-ME = Writer("q", "life")
+ME = WriterId("q", "life")
 
 
 @pytest.fixture
@@ -34,8 +31,8 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 @pytest.fixture
-def line(served: Served) -> Iterator[Line]:
-    with open_line(Place(url=served.url)) as made:
+def line(served: Served) -> Iterator[BlockingConnection]:
+    with open_connection(BrokerLocation(url=served.url)) as made:
         yield made
 
 
@@ -65,18 +62,18 @@ def everything(served: Served, topic: str) -> list[Any]:
     return served.run(_everything(served, topic))
 
 
-def written(line: Line, *batches: pa.RecordBatch, topic: str | None = "t", task: int = 1) -> Staging:
+def written(line: BlockingConnection, *batches: pa.RecordBatch, topic: str | None = "t", task: int = 1) -> TaskStaging:
     """Rows that are staged."""
-    staging = Staging(line, ME, 0, task, topic)
+    staging = TaskStaging(line, ME, 0, task, topic)
     staging.write(batches)
     return staging
 
 
-def committed(line: Line, *batches: pa.RecordBatch, topic: str | None = "t") -> None:
+def committed(line: BlockingConnection, *batches: pa.RecordBatch, topic: str | None = "t") -> None:
     commit_job(line, ME, written(line, *batches, topic=topic).keys, None)
 
 
-def test_rows_are_staged_and_nobody_sees_them_before_the_commit(served: Served, line: Line) -> None:
+def test_rows_are_staged_and_nobody_sees_them_before_the_commit(served: Served, line: BlockingConnection) -> None:
     staging = written(line, rows([b"a", b"b"]), rows([]), rows([b"c"]))
     assert staging.records == 3
     assert staging.keys == [StageKey("spark:q:life", 0, TOPICS, 0)]
@@ -85,7 +82,7 @@ def test_rows_are_staged_and_nobody_sees_them_before_the_commit(served: Served, 
     assert [one.value for one in everything(served, "t")] == [b"a", b"b", b"c"]
 
 
-def test_keys_and_headers_go_along_and_text_is_as_good_as_bytes(served: Served, line: Line) -> None:
+def test_keys_and_headers_go_along_and_text_is_as_good_as_bytes(served: Served, line: BlockingConnection) -> None:
     headers = pa.array([[("a", "1"), ("b", "2")], None, []], HEADERS)
     committed(line, rows(["ä", "b", "c"], pa.string(), key=[None, "k", ""], headers=headers))
     more = written(line, rows([b"d"], key=pa.array([b"\xff"])), rows(["e"], pa.large_string()), task=2)
@@ -96,8 +93,10 @@ def test_keys_and_headers_go_along_and_text_is_as_good_as_bytes(served: Served, 
     assert [dict(one.headers) for one in found] == [{"a": "1", "b": "2"}, {}, {}, {}, {}]
 
 
-def test_headers_of_any_slice_belong_to_their_rows(served: Served, line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PIECE", 200)  # a few rows at a time
+def test_headers_of_any_slice_belong_to_their_rows(
+    served: Served, line: BlockingConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BATCH_BYTES", 200)  # a few rows at a time
     maps = [None if number % 5 == 0 else [("n", str(number)), ("m", "x")][: number % 3] for number in range(100)]
     batch = rows([b"%d" % number for number in range(100)], headers=pa.array(maps, HEADERS))
     committed(line, batch.slice(10))
@@ -105,7 +104,7 @@ def test_headers_of_any_slice_belong_to_their_rows(served: Served, line: Line, m
     assert [dict(one.headers) for one in found] == [dict(one or ()) for one in maps[10:]]
 
 
-def test_a_column_topic_says_where_each_row_goes_and_order_is_kept(served: Served, line: Line) -> None:
+def test_a_column_topic_says_where_each_row_goes_and_order_is_kept(served: Served, line: BlockingConnection) -> None:
     names = [f"t.{number % 7}" for number in range(500)]
     values = [b"%d" % number for number in range(500)]
     staging = written(
@@ -117,7 +116,7 @@ def test_a_column_topic_says_where_each_row_goes_and_order_is_kept(served: Serve
         assert [one.value for one in everything(served, f"t.{number}")] == values[number::7]
 
 
-def test_the_option_topic_wins_over_the_column(served: Served, line: Line) -> None:
+def test_the_option_topic_wins_over_the_column(served: Served, line: BlockingConnection) -> None:
     committed(line, rows([b"a", b"b"], topic=["x", "y"]))
     assert served.run(served.broker.topics()) == ["t"]
 
@@ -143,10 +142,10 @@ def test_however_rows_come_and_are_cut_each_is_there_once_and_in_order(
             expected.setdefault(name, []).append(value)
         batches.append(rows(values, topic=pa.array(names, pa.string())))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "PIECE", piece)
-        patch.setattr(module, "HELD", held)
+        patch.setattr(module, "BATCH_BYTES", piece)
+        patch.setattr(module, "BUFFER_BYTES", held)
         line = Book(taken)
-        staging = Staging(line, ME, 0, 1, None)  # type: ignore[arg-type]
+        staging = TaskStaging(line, ME, 0, 1, None)  # type: ignore[arg-type]
         staging.write(batches)
     assert taken == expected
     assert staging.records == number
@@ -168,18 +167,18 @@ class Book:
         assert method == "describe"
 
     def tell(self, method: str, *, topic: str, key: StageKey, batch: bytes, ordinal: int) -> Any:
-        from runnel.core.packing import unpack
-        from runnel.spark.line import Question
+        from runnel.core.batch_format import unpack
+        from runnel.spark.connection import PendingCall
 
         before = self._taken.setdefault(topic, [])
         assert ordinal == len(before)
         before += unpack(batch).values
-        question = Question(method, b"")
+        question = PendingCall(method, b"")
         question.is_over = True
         return question
 
 
-def test_a_compressed_topic_gets_compressed_batches(served: Served, line: Line) -> None:
+def test_a_compressed_topic_gets_compressed_batches(served: Served, line: BlockingConnection) -> None:
     line.ask("declare", topic="t", options={"compression": "zstd"})
     staging = written(line, rows([b"x" * 1000] * 100))
     (stage,) = line.ask("stages")
@@ -188,7 +187,7 @@ def test_a_compressed_topic_gets_compressed_batches(served: Served, line: Line) 
     assert len(everything(served, "t")) == 100
 
 
-def test_a_row_without_a_value_is_a_tombstone_where_there_are_any(served: Served, line: Line) -> None:
+def test_a_row_without_a_value_is_a_tombstone_where_there_are_any(served: Served, line: BlockingConnection) -> None:
     line.ask("declare", topic="kept", options={"compact": True})
     committed(line, rows([b"1", None], key=["a", "a"]), rows([None], pa.string(), key=["b"]), topic="kept")
     assert [(one.key, one.value) for one in everything(served, "kept")] == [(b"a", b"1"), (b"a", b""), (b"b", b"")]
@@ -211,14 +210,14 @@ def test_a_row_without_a_value_is_a_tombstone_where_there_are_any(served: Served
     ],
 )
 def test_what_may_not_be_published_fails_and_leaves_nothing(
-    line: Line, batch: pa.RecordBatch, topic: str | None, error: type[Exception]
+    line: BlockingConnection, batch: pa.RecordBatch, topic: str | None, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
         written(line, rows([b"good"] * 3, topic=["t"] * 3), batch, topic=topic)
     assert line.ask("stages") == []
 
 
-def test_a_typed_topic_takes_what_fits_its_schema(served: Served, line: Line) -> None:
+def test_a_typed_topic_takes_what_fits_its_schema(served: Served, line: BlockingConnection) -> None:
     served.run(served.broker.topic("n", int).declare())
     committed(line, rows(["1", "2"], pa.string()), topic="n")
     with pytest.raises(ValidationFailed):
@@ -227,10 +226,13 @@ def test_a_typed_topic_takes_what_fits_its_schema(served: Served, line: Line) ->
 
 
 def test_over_the_bound_the_error_names_the_option_of_the_source(tmp_path: Path) -> None:
-    with Served(tmp_path / "small", max_staged_bytes=200_000) as served, open_line(Place(url=served.url)) as line:
-        old = Staging(line, Writer("q", "an earlier life"), 0, 1, "t")
+    with (
+        Served(tmp_path / "small", max_staged_bytes=200_000) as served,
+        open_connection(BrokerLocation(url=served.url)) as line,
+    ):
+        old = TaskStaging(line, WriterId("q", "an earlier life"), 0, 1, "t")
         old.write([rows([bytes(1000)] * 50)])
-        other = Staging(line, Writer("other", "x"), 0, 1, "t")
+        other = TaskStaging(line, WriterId("other", "x"), 0, 1, "t")
         other.write([rows([bytes(1000)] * 50)])
         with pytest.raises(StagingFull, match=r"max_staged_bytes is 200,000.*maxBytesPerTrigger"):
             written(line, rows([bytes(1000)] * 150))
@@ -239,12 +241,12 @@ def test_over_the_bound_the_error_names_the_option_of_the_source(tmp_path: Path)
         written(line, rows([bytes(1000)] * 140))
 
 
-def test_an_error_in_the_rows_themselves_drops_what_was_staged(line: Line) -> None:
+def test_an_error_in_the_rows_themselves_drops_what_was_staged(line: BlockingConnection) -> None:
     def failing() -> Iterator[pa.RecordBatch]:
         yield rows([bytes(300_000)] * 4)
         raise RuntimeError("the task's own")
 
-    staging = Staging(line, ME, 0, 1, "t")
+    staging = TaskStaging(line, ME, 0, 1, "t")
     with pytest.raises(RuntimeError, match="own"):
         staging.write(failing())
     assert line.ask("stages") == []
@@ -265,7 +267,7 @@ def test_a_server_in_memory_refuses(tmp_path: Path) -> None:
     try:
         asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(30)
         assert server.serving is not None
-        with open_line(Place(url=server.serving.doors[0].url)) as line:
+        with open_connection(BrokerLocation(url=server.serving.listeners[0].url)) as line:
             with pytest.raises(NotSupported, match="memory only"):
                 written(line, rows([b"x"]))
     finally:
@@ -281,14 +283,13 @@ def test_a_task_loads_what_it_needs_and_no_more(served: Served) -> None:
 import sys
 import pyarrow as pa
 had = set(sys.modules)
-from runnel.spark.access import open_line
-from runnel.spark.committing import Writer, commit_batch
-from runnel.spark.options import Place
-from runnel.spark.staging import Staging
-with open_line(Place(url={served.url!r})) as line:
-    staging = Staging(line, Writer("q", "x"), 4, 1, "lean")
+from runnel.spark.connection import open_connection
+from runnel.spark.options import BrokerLocation
+from runnel.spark.staging import TaskStaging, WriterId, commit_batch
+with open_connection(BrokerLocation(url={served.url!r})) as line:
+    staging = TaskStaging(line, WriterId("q", "x"), 4, 1, "lean")
     staging.write([pa.record_batch({{"value": pa.array([b"x"] * 10)}})])
-    print(commit_batch(line, Writer("q", "x"), 4, staging.keys))
+    print(commit_batch(line, WriterId("q", "x"), 4, staging.keys))
 print(*(set(sys.modules) - had))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -297,5 +298,5 @@ print(*(set(sys.modules) - had))
     assert applied == "True"
     rooms = {name.split(".")[1] for name in modules if name.startswith("runnel.")}
     assert rooms == {"client", "core", "spark", "wire"}
-    assert not modules & {"asyncio", "runnel.client.broker", "runnel.client.link", "runnel.blocking", "pyspark"}
+    assert not modules & {"asyncio", "runnel.client.broker", "runnel.client.server_link", "runnel.blocking", "pyspark"}
     assert len(everything(served, "lean")) == 10

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from runnel.core.errors import InvalidOption
 from runnel.spark.options import SourceOptions
 from runnel.spark.schema import spark_schema
-from runnel.spark.stream_reader import StreamReader
+from runnel.spark.source import StreamReader
 from tests.patience import PATIENCE
 from tests.spark.rig import Served
 

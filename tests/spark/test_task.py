@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from runnel.core.errors import DataLost
-from runnel.journal.parts import trim_part
-from runnel.spark.options import Place
+from runnel.journal.format.ledger import trim_part
+from runnel.spark.options import BrokerLocation
 from runnel.spark.ranges import OffsetRange
-from runnel.spark.task import read_task
+from runnel.spark.source import read_task
 from tests.journal.folders import Owner, fill, publish_numbered
 from tests.spark.test_columns import SCHEMA
 
@@ -20,14 +20,14 @@ def offsets(batches: list[pa.RecordBatch]) -> list[tuple[str, int]]:
     return [(row["topic"], row["offset"]) for batch in batches for row in batch.to_pylist()]
 
 
-def place_of(folder: Path) -> tuple[Place, str, dict[str, int]]:
-    from runnel.spark.reading import open_reading
+def place_of(folder: Path) -> tuple[BrokerLocation, str, dict[str, int]]:
+    from runnel.spark.range_reader import open_range_reader
 
-    reading = open_reading(Place(path=str(folder)))
+    reading = open_range_reader(BrokerLocation(path=str(folder)))
     epochs = {one.topic: one.epoch for one in reading.bounds([">"])}
     journal = reading.journal
     reading.close()
-    return Place(path=str(folder)), journal, epochs
+    return BrokerLocation(path=str(folder)), journal, epochs
 
 
 def test_the_ranges_of_a_task_are_read_in_order(tmp_path: Path) -> None:

@@ -14,10 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.core.codec import Codec, Schema
 from runnel.core.errors import ValidationFailed
-from runnel.spark.typed import Typed
-from runnel.spark.typed_schema import Digits
+from runnel.core.schema import Codec, Schema
+from runnel.spark.typed_values import Digits, TypedDecoder
 
 
 class Part(msgspec.Struct):
@@ -46,11 +45,11 @@ NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 ORDER = Order(7, NOON, Decimal("12.50"), [Part("nut", 1.5), Part("bolt")], {"a": 1}, "paid")
 
 
-def typed(type_: Any, encoding: str = "json", bad: str | None = "_bad") -> Typed:
-    return Typed(Schema(encoding, Codec(type_, encoding).schema), bad=bad, digits=Digits(10, 2))
+def typed(type_: Any, encoding: str = "json", bad: str | None = "_bad") -> TypedDecoder:
+    return TypedDecoder(Schema(encoding, Codec(type_, encoding).schema), bad=bad, digits=Digits(10, 2))
 
 
-def rows(how: Typed, values: Sequence[bytes | None]) -> list[dict[str, Any]]:
+def rows(how: TypedDecoder, values: Sequence[bytes | None]) -> list[dict[str, Any]]:
     columns = how.columns(values, lambda at: ("orders", 100 + at))
     table = pa.table(columns, pa.schema(how.fields))
     table.validate(full=True)

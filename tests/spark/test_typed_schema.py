@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from runnel.core.errors import InvalidOption
-from runnel.spark.typed_schema import Digits, kind_of
+from runnel.spark.typed_values import Digits, kind_of
 
 
 class Side(enum.Enum):

@@ -9,10 +9,10 @@ import pytest
 
 import runnel
 from runnel import Broker
+from runnel.api import bridge as bridging
+from runnel.api.bridge import PATH, Bridge
 from runnel.server.options import ServerOptions
 from runnel.server.server import Server
-from runnel.surface import bridge as bridging
-from runnel.surface.bridge import PATH, Bridge
 from tests.ports import free_port
 
 
@@ -161,7 +161,7 @@ async def test_the_way_it_came_is_a_header(bus: Broker, central: Broker) -> None
 
 async def test_over_a_network_by_its_address(bus: Broker, central: Broker) -> None:
     async with Server(central, ServerOptions(port=0, json_port=None)) as server:
-        async with central.subscribe("t") as there, bus.bridge("t", to=server.doors[0].url):
+        async with central.subscribe("t") as there, bus.bridge("t", to=server.listeners[0].url):
             await bus.publish("t", b"a")
             assert (await anext(there)).value == b"a"
 

@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from runnel.surface.clock import SystemClock
+from runnel.runtime.clock import SystemClock
 
 
 async def test_it_tells_the_time_of_the_system() -> None:

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from runnel.core.codec import Codec
+from runnel.api.subscription_base import decoded
 from runnel.core.errors import ValidationFailed
 from runnel.core.record import NO_HEADERS, Gap, Record
-from runnel.surface.decoding import decoded
+from runnel.core.schema import Codec
 
 
 def record(value: bytes, key: bytes | None = None) -> Record[bytes]:

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 
 import pytest
 
+from runnel.api.delivery_base import ACCEPTED, DeliveryBase
 from runnel.core.record import NO_HEADERS, REPLY_TO, Record
-from runnel.surface.delivery import ACCEPTED, BaseDelivery
 
 
-class Noted(BaseDelivery[bytes]):
+class Noted(DeliveryBase[bytes]):
     """Notes how it was settled."""
 
     __slots__ = ("done", "ended", "promised")

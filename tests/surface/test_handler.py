@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from runnel.broker.delivery import Delivery
+from runnel.api.handlers import Handler, Middleware
+from runnel.broker.group.subscription import Delivery
 from runnel.core.errors import InvalidOption
 from runnel.core.record import NO_HEADERS, Record
-from runnel.surface.handler import Handler, Middleware
 
 
 class Order(msgspec.Struct):

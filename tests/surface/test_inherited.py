@@ -3,13 +3,13 @@
 import os
 import socket
 
-from runnel.surface.inherited import let_go
+from runnel.runtime.loop_owner import detach_sockets
 
 
 def test_what_is_let_go_of_is_nothing_any_more_and_its_number_stays_taken() -> None:
     one, other = socket.socketpair()
     with one, other, one.dup() as copy:
-        let_go([one.fileno(), -1])
+        detach_sockets([one.fileno(), -1])
         copy.send(b"still here")
         assert other.recv(100) == b"still here", "whoever has it too keeps it, and nobody was told"
         copy.close()
@@ -19,5 +19,5 @@ def test_what_is_let_go_of_is_nothing_any_more_and_its_number_stays_taken() -> N
 
 def test_nothing_is_left_open() -> None:
     before = len(os.listdir("/proc/self/fd"))
-    let_go([])
+    detach_sockets([])
     assert len(os.listdir("/proc/self/fd")) == before

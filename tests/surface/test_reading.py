@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 import runnel
+from runnel.api.subscription_base import SubscriptionBase
 from runnel.core.errors import RunnelError
-from runnel.surface.reading import Reading
 from runnel.testing import JumpingClock
 
 
-class Counting(Reading):
+class Counting(SubscriptionBase):
     """Hands out numbers that a test puts in."""
 
     def __init__(self) -> None:

@@ -4,14 +4,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from runnel.core.codec import Codec
+from runnel.api.subscription_base import WARN_SHARE, RecordSubscriptionBase
 from runnel.core.errors import RecordsMissed, RunnelError
-from runnel.core.missed import TOO_SLOW, Missed
-from runnel.core.record import NO_HEADERS, Gap, Record
-from runnel.surface.record_reading import WARN_SHARE, RecordReading
+from runnel.core.record import NO_HEADERS, TOO_SLOW, Gap, MissedRange, Record
+from runnel.core.schema import Codec
 
 
-class Plain(RecordReading[int]):
+class Plain(RecordSubscriptionBase[int]):
     """A subscription that a test fills by hand."""
 
     def __init__(self, pattern: str = "t", *, strict: bool = False) -> None:
@@ -92,8 +91,8 @@ def test_how_values_are_written_is_asked_for_each_topic() -> None:
 
 def test_gaps_one_after_the_other_are_told_as_one_once() -> None:
     reading = Plain()
-    reading._miss(Missed(0, 2, 2, "slow"), 0)
-    reading._miss(Missed(2, 3, 1, "gone"), 0)
+    reading._miss(MissedRange(0, 2, 2, "slow"), 0)
+    reading._miss(MissedRange(2, 3, 1, "gone"), 0)
     reading._miss(None, 5)
     assert reading._gap() == Gap("t", 0, 3, 3, "slow; gone")
     assert reading._gap() is None
@@ -103,7 +102,7 @@ def test_gaps_one_after_the_other_are_told_as_one_once() -> None:
 def test_where_a_gap_is_an_error_it_ends_with_it() -> None:
     reading = Plain(strict=True)
     with pytest.raises(RecordsMissed):
-        reading._miss(Missed(0, 2, 2, "slow"), 0)
+        reading._miss(MissedRange(0, 2, 2, "slow"), 0)
     assert isinstance(reading._error, RecordsMissed)
 
 
@@ -111,10 +110,10 @@ def test_above_one_percent_it_warns_once_and_says_what_helps(caplog: pytest.LogC
     assert WARN_SHARE == 0.01
     reading = Plain()
     reading.delivered = 99
-    reading._miss(Missed(0, 1, 1, TOO_SLOW), 0)
+    reading._miss(MissedRange(0, 1, 1, TOO_SLOW), 0)
     assert caplog.messages == []
-    reading._miss(Missed(1, 2, 1, TOO_SLOW), 0)
-    reading._miss(Missed(2, 9, 7, TOO_SLOW), 0)
+    reading._miss(MissedRange(1, 2, 1, TOO_SLOW), 0)
+    reading._miss(MissedRange(2, 9, 7, TOO_SLOW), 0)
     (warning,) = caplog.messages
     assert "'me' has missed 2 records" in warning
     assert "A larger buffer" in warning

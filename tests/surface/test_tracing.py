@@ -11,7 +11,7 @@ SCRIPT = """
     import runnel
     from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider
-    from runnel.surface.tracing import current_of_opentelemetry
+    from runnel.runtime.tracing import current_of_opentelemetry
 
     current_traceparent = current_of_opentelemetry()
 

@@ -4,18 +4,18 @@ import asyncio
 
 import pytest
 
-from runnel.surface.waiting import all_done, tell
+from runnel.runtime.waiting import resolve_waiter, wait_all
 from runnel.testing.clock import JumpingClock
 
 
 async def test_nothing_to_wait_for_is_done() -> None:
-    assert await all_done([], None, JumpingClock())
+    assert await wait_all([], None, JumpingClock())
 
 
 async def test_it_returns_when_the_last_is_done() -> None:
     loop = asyncio.get_running_loop()
     one, two = loop.create_future(), loop.create_future()
-    waiting = asyncio.ensure_future(all_done([one, two], None, JumpingClock()))
+    waiting = asyncio.ensure_future(wait_all([one, two], None, JumpingClock()))
     one.set_result(None)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -27,7 +27,7 @@ async def test_it_returns_when_the_last_is_done() -> None:
 
 async def test_it_gives_up_when_the_clock_says_so() -> None:
     clock, never = JumpingClock(), asyncio.get_running_loop().create_future()
-    waiting = asyncio.ensure_future(all_done([never], 5, clock))
+    waiting = asyncio.ensure_future(wait_all([never], 5, clock))
     await clock.advance(4.9)
     assert not waiting.done()
     await clock.advance(0.1)
@@ -38,13 +38,13 @@ async def test_it_gives_up_when_the_clock_says_so() -> None:
 async def test_its_timer_is_called_off_when_it_is_not_needed() -> None:
     clock, soon = JumpingClock(), asyncio.get_running_loop().create_future()
     soon.set_result(None)
-    assert await all_done([soon], 5, clock)
+    assert await wait_all([soon], 5, clock)
     assert all(timer.callback is None for _, _, timer in clock._timers)
 
 
 async def test_being_cancelled_leaves_nothing_behind() -> None:
     clock, never = JumpingClock(), asyncio.get_running_loop().create_future()
-    waiting = asyncio.ensure_future(all_done([never], 5, clock))
+    waiting = asyncio.ensure_future(wait_all([never], 5, clock))
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.wait([waiting])
@@ -55,8 +55,8 @@ async def test_being_cancelled_leaves_nothing_behind() -> None:
 
 async def test_a_waiter_is_told_once() -> None:
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    tell(waiter, KeyError("no"))
-    tell(waiter)
+    resolve_waiter(waiter, KeyError("no"))
+    resolve_waiter(waiter)
     with pytest.raises(KeyError):
         await waiter
 
@@ -66,5 +66,5 @@ def test_nobody_is_told_on_a_closed_loop() -> None:
     waiter: asyncio.Future[None] = loop.create_future()
     waiter.add_done_callback(lambda _: None)
     loop.close()
-    tell(waiter)
+    resolve_waiter(waiter)
     assert waiter.done()

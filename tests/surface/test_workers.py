@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from runnel import Broker, Delivery, Record
+from runnel.api.handlers import Reject
 from runnel.core.errors import InvalidOption, NotSupported, TopicDeleted
-from runnel.surface.handler import Reject
 
 
 @asynccontextmanager

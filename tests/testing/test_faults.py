@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.journal.os_storage import OsStorage
-from runnel.testing import FaultyStorage, MemoryStorage, PowerLost, fates
-from runnel.testing.faults import CHANGING, READING
+from runnel.journal.storage import OsStorage
+from runnel.testing import FaultyStorage, MemoryStorage, PowerLost, power_loss
+from runnel.testing.faulty_storage import CHANGING, READING
 
 
 def work(storage: FaultyStorage) -> None:
@@ -138,7 +138,7 @@ def test_a_failed_sync_is_not_made_good_by_the_next_one() -> None:
         file.sync()
     file.sync()  # says that all is well
     assert file.read(0, 10) == b"onetwo"
-    assert content(inner.after_power_loss(fates.everything), "a") == b"one"
+    assert content(inner.after_power_loss(power_loss.keep_everything), "a") == b"one"
 
 
 def test_a_failed_sync_may_have_written_some_of_it() -> None:
@@ -149,11 +149,11 @@ def test_a_failed_sync_may_have_written_some_of_it() -> None:
     file.write(0, [b"aaaabbbb"])
     file.sync()
     file.write(0, [b"cccc"])
-    storage.fate = fates.only_after(inner.calls)
+    storage.fate = power_loss.keep_after(inner.calls)
     file.write(4, [b"dddd"])
     with pytest.raises(OSError, match="Input/output error"):
         file.sync()
-    assert content(inner.after_power_loss(fates.everything), "a") == b"aaaadddd"
+    assert content(inner.after_power_loss(power_loss.keep_everything), "a") == b"aaaadddd"
 
 
 def test_a_failed_sync_of_names_is_not_made_good_by_the_next_one() -> None:
@@ -165,7 +165,7 @@ def test_a_failed_sync_of_names_is_not_made_good_by_the_next_one() -> None:
     storage.create("b")
     storage.sync_names()
     assert storage.names() == ["a", "b"]
-    assert inner.after_power_loss(fates.everything).names() == ["b"]
+    assert inner.after_power_loss(power_loss.keep_everything).names() == ["b"]
 
 
 def test_it_wraps_a_folder_of_the_system_as_well(tmp_path: Path) -> None:

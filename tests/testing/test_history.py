@@ -153,7 +153,7 @@ def test_the_checker_needs_no_loop_no_socket_and_no_broker() -> None:
     code = "import sys; before = set(sys.modules); from runnel.testing import History; History().check(); "
     code += "print(*(set(sys.modules) - before))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert "runnel.testing.judge" in loaded
+    assert "runnel.testing.checker" in loaded
     assert not {"asyncio", "socket", "runnel.broker.bus"} & set(loaded)
 
 

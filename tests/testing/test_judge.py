@@ -6,10 +6,10 @@ from runnel.testing import History
 from runnel.testing.verdict import (
     DeliveredOutOfOrder,
     DeliveredTwice,
-    Invented,
-    Lost,
-    Missed,
-    PlaceTakenTwice,
+    InventedRecord,
+    LostRecord,
+    MissedRecord,
+    OffsetTakenTwice,
     Violation,
     WrittenOutOfOrder,
     WrittenTwice,
@@ -32,12 +32,12 @@ def read(history: History, subscriber: str, *seen: tuple[int, str]) -> None:
 
 
 A, B, C = (0, "a"), (1, "b"), (2, "c")
-LOST = Lost(topic="t", epoch=1, offset=2, id="c", publisher="p", reader="s")
-MISSED = Missed(topic="t", epoch=1, offset=1, id="b", subscriber="s", witness="w")
+LOST = LostRecord(topic="t", epoch=1, offset=2, id="c", publisher="p", reader="s")
+MISSED = MissedRecord(topic="t", epoch=1, offset=1, id="b", subscriber="s", witness="w")
 TWICE = DeliveredTwice(topic="t", epoch=1, offset=0, id="a", subscriber="s")
 BEHIND = DeliveredOutOfOrder(topic="t", epoch=1, offset=1, id="b", subscriber="s", after="offset 2")
-GHOST = Invented(topic="t", epoch=1, offset=3, id="x", reader="s", failed=False)
-CLASH = PlaceTakenTwice(topic="t", epoch=1, offset=2, id="c", other="b")
+GHOST = InventedRecord(topic="t", epoch=1, offset=3, id="x", reader="s", failed=False)
+CLASH = OffsetTakenTwice(topic="t", epoch=1, offset=2, id="c", other="b")
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_subscriber_is_held_against_the_log(seen: list[tuple[int, str]], found
 def test_a_hole_that_everybody_has_is_a_loss() -> None:
     history = published("a", "b", "c")
     read(history, "s", A, C)
-    assert [type(v) for v in history.check().violations] == [Lost]
+    assert [type(v) for v in history.check().violations] == [LostRecord]
 
 
 def test_what_nobody_listened_for_is_not_lost() -> None:
@@ -150,4 +150,4 @@ def test_an_invention_is_charged_to_who_got_it_and_to_nobody_else() -> None:
     read(history, "s", A)
     read(history, "liar", A, (1, "ghost"))
     found = history.check().violations
-    assert [(type(v), v.id) for v in found] == [(Invented, "ghost")]
+    assert [(type(v), v.id) for v in found] == [(InventedRecord, "ghost")]

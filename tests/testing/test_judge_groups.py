@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from runnel.testing import History
-from runnel.testing.verdict import DeliveredAfterAck, HeldTwice, Lost
+from runnel.testing.verdict import DeliveredAfterAck, LeasedTwice, LostRecord
 
 
 def group_of(*offsets: int) -> History:
@@ -68,7 +68,7 @@ def test_two_members_that_hold_one_record_at_once_are_found() -> None:
     lease(history, "m")
     lease(history, "n", attempt=2)
     assert history.check().violations == (
-        HeldTwice(topic="t", epoch=1, offset=0, id="r0", group="g", member="n", holder="m"),
+        LeasedTwice(topic="t", epoch=1, offset=0, id="r0", group="g", member="n", holder="m"),
     )
 
 
@@ -110,7 +110,7 @@ def test_what_was_never_given_to_anybody_is_lost() -> None:
     history = group_of(0, 1)
     lease(history, "m")
     [lost] = history.check().violations
-    assert isinstance(lost, Lost)
+    assert isinstance(lost, LostRecord)
     assert (lost.offset, lost.reader) == (1, "g")
     assert str(lost).endswith("but 'g' as a group never gave it to any member")
 
@@ -135,7 +135,7 @@ def test_a_drained_group_must_have_settled_everything(nacked: bool, story: str) 
         history.nacked("g", "m", "t", 1, 0)
     history.drained("g", "t")
     [lost] = history.check().violations
-    assert isinstance(lost, Lost)
+    assert isinstance(lost, LostRecord)
     assert lost.story == f"as a group {story}"
 
 

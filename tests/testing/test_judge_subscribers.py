@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from runnel.testing import History
-from runnel.testing.verdict import DeliveredOutOfOrder, GapWrong, Lost, Missed
+from runnel.testing.verdict import DeliveredOutOfOrder, LostRecord, MissedRecord, WrongGap
 
 
 def publish(history: History, *offsets: int, epoch: int = 1, topic: str = "t") -> None:
@@ -105,7 +105,7 @@ def test_a_wrong_gap_is_found_with_its_reason(tell: Callable[[History], None], w
     tell(history)
     deliver(history, "s", 3)
     [wrong] = history.check().violations
-    assert isinstance(wrong, GapWrong)
+    assert isinstance(wrong, WrongGap)
     assert wrong.why == why
     assert f"but {why}" in str(wrong)
 
@@ -118,7 +118,7 @@ def test_a_gap_that_makes_no_sense_is_wrong(first: int, end: int, count: int | N
     history = History()
     history.gap("s", "t", 1, first, end, count)
     [wrong] = history.check().violations
-    assert isinstance(wrong, GapWrong)
+    assert isinstance(wrong, WrongGap)
     assert wrong.why == why
 
 
@@ -133,7 +133,7 @@ def test_gaps_that_overlap_count_records_twice() -> None:
     history.gap("s", "t", 1, 0, 5, 5)
     history.gap("s", "t", 1, 3, 8, 5)
     [wrong] = history.check().violations
-    assert isinstance(wrong, GapWrong)
+    assert isinstance(wrong, WrongGap)
     assert wrong.why == "another told gap reaches to 5"
 
 
@@ -187,7 +187,7 @@ def test_a_topic_made_again_starts_anew_and_takes_what_was_unread_with_it() -> N
     history.subscribed("s", "t", 1, 1)
     deliver(history, "s", 1)
     deliver(history, "s", 1, epoch=2)
-    assert [(type(v), v.epoch, v.offset) for v in history.check().violations] == [(Lost, 2, 0)]
+    assert [(type(v), v.epoch, v.offset) for v in history.check().violations] == [(LostRecord, 2, 0)]
 
 
 def test_going_back_to_a_dead_epoch_is_out_of_order() -> None:
@@ -224,7 +224,7 @@ def test_a_pattern_is_read_in_sequence_order() -> None:
 
 def test_a_gap_told_in_sequences_excuses_every_topic_of_a_pattern() -> None:
     history = pattern_run(("t", 0, 0), ("u", 1, 3))
-    assert [type(v) for v in history.check().violations] == [Lost, Missed]
+    assert [type(v) for v in history.check().violations] == [LostRecord, MissedRecord]
     history.sequence_gap("s", 1, 3, 2)
     assert found(history) == []
 
@@ -233,5 +233,5 @@ def test_a_gap_told_in_sequences_that_covers_a_delivered_record_is_wrong() -> No
     history = pattern_run(("t", 0, 0), ("u", 1, 3))
     history.sequence_gap("s", 1, 4, 3)
     [wrong] = history.check().violations
-    assert isinstance(wrong, GapWrong)
+    assert isinstance(wrong, WrongGap)
     assert wrong.why == "it got sequence 3 ('u' epoch 1 offset 1)"

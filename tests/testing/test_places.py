@@ -1,14 +1,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.testing.places import Fate, Places, Ranges, within
+from runnel.testing.checker import OffsetRanges, PublishOutcome, TopicLog, within
 
 ranges = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)).map(lambda pair: (min(pair), max(pair))))
 
 
 @given(ranges, st.integers(-1, 31))
 def test_an_offset_is_in_ranges_that_hold_it(held: list[tuple[int, int]], offset: int) -> None:
-    assert (offset in Ranges(held)) == any(first <= offset < end for first, end in held)
+    assert (offset in OffsetRanges(held)) == any(first <= offset < end for first, end in held)
 
 
 @given(st.sets(st.integers(0, 30)), st.integers(0, 30), st.integers(0, 30))
@@ -17,21 +17,21 @@ def test_within_gives_the_same_whichever_way_it_looks(offsets: set[int], first: 
 
 
 def test_one_attempt_of_unknown_outcome_is_enough_to_have_written_it() -> None:
-    assert Fate(handed=2, failed=2).surely_failed
-    assert not Fate(handed=2, failed=1).surely_failed
-    assert not Fate(handed=1, failed=1, acknowledged=[(1, 0)]).surely_failed
+    assert PublishOutcome(handed=2, failed=2).surely_failed
+    assert not PublishOutcome(handed=2, failed=1).surely_failed
+    assert not PublishOutcome(handed=1, failed=1, acknowledged=[(1, 0)]).surely_failed
 
 
 def test_the_first_offset_handed_over_after_a_time() -> None:
-    places = Places("t")
+    places = TopicLog("t")
     for at, offset in ((1.0, 5), (2.0, 7), (3.0, 6)):
         places.intend(offset, "p", at)
-        places.fate(offset).acknowledged.append((1, offset))
+        places.outcome(offset).acknowledged.append((1, offset))
     assert [places.first_handed_after(1, at) for at in (0.0, 1.0, 2.5, 3.0)] == [5, 6, 6, None]
     assert places.first_handed_after(2, 0.0) is None
 
 
 def test_a_reader_of_a_place_is_named() -> None:
-    places = Places("t")
+    places = TopicLog("t")
     places.readers[1].append(("s", {3}))
     assert (places.reader(1, 3), places.reader(1, 4)) == ("s", "")

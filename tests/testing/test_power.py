@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.testing import MemoryStorage, PowerLost, fates
-from runnel.testing.power import ENDLESS, MemoryFile
+from runnel.testing import MemoryStorage, PowerLost, power_loss
+from runnel.testing.memory_storage import ENDLESS, MemoryFile
 
 
 def files(storage: MemoryStorage) -> dict[str, bytes]:
@@ -184,7 +184,7 @@ def test_looking_what_is_left_leaves_the_storage_as_it_is() -> None:
     storage = MemoryStorage()
     work(storage)
     before = files(storage)
-    storage.after_power_loss(fates.nothing).create("a")
+    storage.after_power_loss(power_loss.keep_nothing).create("a")
     storage.after_kill().create("a")
     assert files(storage) == before
     storage.open("a", writable=True).write(0, [b"HEAD"])
@@ -194,7 +194,7 @@ def test_looking_what_is_left_leaves_the_storage_as_it_is() -> None:
 def test_what_is_found_after_a_loss_is_durable() -> None:
     storage = MemoryStorage(page=64)
     work(storage)
-    found = storage.after_power_loss(fates.everything)
+    found = storage.after_power_loss(power_loss.keep_everything)
     assert losses(found) == {tuple(files(storage).items())}
 
 
@@ -229,8 +229,8 @@ def test_what_came_before_a_kill_came_before_what_the_next_process_does() -> Non
     killed = storage.after_kill()
     killed.open("a", writable=True).write(2, [b"C"])
     assert killed.calls == 1
-    assert files(killed.after_power_loss(fates.only_after(0))) == {"a": b"abC"}
-    assert files(killed.after_power_loss(fates.only_until(0))) == {"a": b"Abc", "b": b""}
+    assert files(killed.after_power_loss(power_loss.keep_after(0))) == {"a": b"abC"}
+    assert files(killed.after_power_loss(power_loss.keep_until(0))) == {"a": b"Abc", "b": b""}
 
 
 # --- the power goes ------------------------------------------------------------------------------
@@ -438,7 +438,7 @@ def test_the_power_goes_even_if_the_last_call_fails_for_want_of_room() -> None:
 def test_a_full_disk_is_as_full_after_a_restart() -> None:
     storage = MemoryStorage(capacity=10)
     kept(storage, "a", b"abc")
-    assert storage.after_kill().free() == storage.after_power_loss(fates.nothing).free() == 7
+    assert storage.after_kill().free() == storage.after_power_loss(power_loss.keep_nothing).free() == 7
 
 
 # --- the worst -----------------------------------------------------------------------------------
@@ -452,17 +452,17 @@ def test_the_worst_ends_are_named_and_differ() -> None:
     storage.rename("a", "b")
     old, new = b"a" * 64, [b"b" * 64, b"c" * 64]
     assert {label: files(found) for label, found in storage.worst()} == {
-        "nothing": {"a": old + old},
-        "everything": {"b": new[0] + new[1]},
-        "names_only": {"b": old + old},
-        "names_and_lengths": {"b": old + old},
-        "data_only": {"a": new[0] + new[1]},
-        "only_after(5)": {"b": old + new[1]},
-        "only_until(5)": {"a": new[0] + old},
-        "only_after(6)": {"b": old + old},
-        "only_until(6)": {"a": new[0] + new[1]},
-        "only_after(7)": {"a": old + old},
-        "only_until(7)": {"b": new[0] + new[1]},
+        "keep_nothing": {"a": old + old},
+        "keep_everything": {"b": new[0] + new[1]},
+        "keep_names": {"b": old + old},
+        "keep_names_and_lengths": {"b": old + old},
+        "keep_data": {"a": new[0] + new[1]},
+        "keep_after(5)": {"b": old + new[1]},
+        "keep_until(5)": {"a": new[0] + old},
+        "keep_after(6)": {"b": old + old},
+        "keep_until(6)": {"a": new[0] + new[1]},
+        "keep_after(7)": {"a": old + old},
+        "keep_until(7)": {"b": new[0] + new[1]},
     }
 
 
@@ -541,8 +541,8 @@ def test_a_folder_that_was_synced_is_found_as_it_was(steps: list[Step], more: li
     synced = files(storage)
     assert files(storage.after_power_loss(random)) == synced
     carry_out(storage, [step for step in more if step[0] not in ("sync", "sync_names")])
-    assert files(storage.after_power_loss(fates.nothing)) == synced
-    assert files(storage.after_power_loss(fates.everything)) == files(storage)
+    assert files(storage.after_power_loss(power_loss.keep_nothing)) == synced
+    assert files(storage.after_power_loss(power_loss.keep_everything)) == files(storage)
 
 
 @given(steps=STEPS, random=st.randoms(use_true_random=False))

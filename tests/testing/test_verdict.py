@@ -1,7 +1,7 @@
 import pytest
 
 from runnel.testing import History, HistoryViolated
-from runnel.testing.verdict import SHOWN, Lost
+from runnel.testing.verdict import SHOWN, LostRecord
 
 
 def spoiled(lost: int) -> History:
@@ -58,7 +58,7 @@ def test_raising_carries_the_verdict_and_reads_as_an_assertion() -> None:
 
 
 def test_violations_are_frozen_values() -> None:
-    lost = Lost(topic="t", epoch=1, offset=0, id="a", publisher="p", reader="s")
+    lost = LostRecord(topic="t", epoch=1, offset=0, id="a", publisher="p", reader="s")
     assert lost in {lost}
     with pytest.raises(AttributeError):
         lost.offset = 1  # type: ignore[misc]

@@ -10,35 +10,35 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from runnel.core.network_errors import LimitExceeded, ProtocolError
-from runnel.wire.frame import (
+from runnel.core.errors import LimitExceeded, ProtocolError
+from runnel.wire.frames import (
     FLAGS,
+    FRAME_HEADER_SIZE,
     FROM_CLIENT,
     FROM_SERVER,
     HEADER,
-    HEADER_SIZE,
     KEPT_BUFFER,
     LARGE_BUFFER,
+    MAX_CONTROL_FRAME,
     MAX_PING,
-    MAX_SMALL,
     PREFACE,
     SMALL_BUFFER,
     Frame,
     FrameDecoder,
-    Kind,
+    FrameKind,
     frame,
-    head,
+    frame_header,
 )
 
-WITH_TOPIC = {Kind.PUBLISH, Kind.DELIVER, Kind.GRANT}
+WITH_TOPIC = {FrameKind.PUBLISH, FrameKind.DELIVER, FrameKind.GRANT}
 
 
 @st.composite
 def any_frame(draw: st.DrawFn) -> Frame:
-    kind = draw(st.sampled_from(Kind))
+    kind = draw(st.sampled_from(FrameKind))
     flags = draw(st.integers(0, 255)) & FLAGS.get(kind, 0)
     extra = draw(st.integers(0, 2**16 - 1)) if kind in WITH_TOPIC else 0
-    longest = MAX_PING if kind in (Kind.PING, Kind.PONG) else 200
+    longest = MAX_PING if kind in (FrameKind.PING, FrameKind.PONG) else 200
     return int(kind), flags, extra, draw(st.integers(0, 2**32 - 1)), draw(st.binary(max_size=longest))
 
 
@@ -80,10 +80,10 @@ def read(decoder: FrameDecoder, data: bytes, at_most: int = 2**30) -> list[Frame
 @pytest.mark.parametrize(
     ("made", "golden"),
     [
-        (frame(Kind.PING, 0, b"\x01\x02"), "0a000000 03 00 0000 00000000 0102"),
-        (frame(Kind.END, 7), "08000000 10 00 0000 07000000"),
-        (frame(Kind.PUBLISH, 0x01020304, b"t!", 1, 1), "0a000000 05 01 0100 04030201 7421"),
-        (head(Kind.DELIVER, 9, 300, flags=1, extra=2), "34010000 0e 01 0200 09000000"),
+        (frame(FrameKind.PING, 0, b"\x01\x02"), "0a000000 03 00 0000 00000000 0102"),
+        (frame(FrameKind.END, 7), "08000000 10 00 0000 07000000"),
+        (frame(FrameKind.PUBLISH, 0x01020304, b"t!", 1, 1), "0a000000 05 01 0100 04030201 7421"),
+        (frame_header(FrameKind.DELIVER, 9, 300, flags=1, extra=2), "34010000 0e 01 0200 09000000"),
         (PREFACE, "524e4c01"),
     ],
 )
@@ -96,12 +96,12 @@ def test_kinds_have_these_numbers_for_ever() -> None:
         "HELLO WELCOME PING PONG PUBLISH PUBLISHED CALL REPLY ERROR CANCEL SUBSCRIBE SUBSCRIBED CREDIT DELIVER GAP END "
         "UNSUBSCRIBE GRANT SETTLE LAPSED GOODBYE"
     )
-    assert [(kind.name, kind.value) for kind in Kind] == [(name, at) for at, name in enumerate(names.split(), 1)]
+    assert [(kind.name, kind.value) for kind in FrameKind] == [(name, at) for at, name in enumerate(names.split(), 1)]
 
 
 def test_every_kind_comes_from_somewhere_and_pings_and_goodbyes_from_both() -> None:
-    assert set(Kind) == FROM_CLIENT | FROM_SERVER
-    assert {Kind.PING, Kind.PONG, Kind.GOODBYE} == FROM_CLIENT & FROM_SERVER
+    assert set(FrameKind) == FROM_CLIENT | FROM_SERVER
+    assert {FrameKind.PING, FrameKind.PONG, FrameKind.GOODBYE} == FROM_CLIENT & FROM_SERVER
 
 
 # -- whole, however it arrives ----------------------------------------------------------------------------------
@@ -164,8 +164,8 @@ def test_frames_that_nobody_takes_for_a_while_are_kept_whole() -> None:
 
 def test_a_payload_stays_what_it_was_when_more_arrives() -> None:
     decoder = FrameDecoder()
-    (first,) = decoded([frame(Kind.REPLY, 1, b"first")], decoder)
-    decoded([frame(Kind.REPLY, 2, b"other")], decoder)
+    (first,) = decoded([frame(FrameKind.REPLY, 1, b"first")], decoder)
+    decoded([frame(FrameKind.REPLY, 2, b"other")], decoder)
     assert first[4] == b"first"
     assert type(first[4]) is bytes
 
@@ -174,7 +174,7 @@ def test_a_view_that_a_transport_still_holds_does_no_harm() -> None:
     decoder = FrameDecoder()
     views: list[memoryview] = []
     found: list[Frame] = []
-    data = frame(Kind.REPLY, 1, b"z" * 50_000)
+    data = frame(FrameKind.REPLY, 1, b"z" * 50_000)
     while data:
         room = decoder.get_buffer(65_536)
         views.append(room)
@@ -191,7 +191,7 @@ def test_a_view_that_a_transport_still_holds_does_no_harm() -> None:
 
 @pytest.mark.parametrize("place", range(len(PREFACE) + 15))
 def test_a_preface_is_passed_wherever_it_is_cut(place: int) -> None:
-    data = PREFACE + frame(Kind.HELLO, 0, b"hi")
+    data = PREFACE + frame(FrameKind.HELLO, 0, b"hi")
     assert decoded([data[:place], data[place:]], FrameDecoder(preface=PREFACE)) == [(1, 0, 0, 0, b"hi")]
 
 
@@ -217,7 +217,7 @@ def test_an_unknown_kind_is_refused(kind: int) -> None:
 
 def test_a_kind_that_this_side_does_not_take_is_refused() -> None:
     for allowed in (FROM_CLIENT, FROM_SERVER):
-        for kind in Kind:
+        for kind in FrameKind:
             decoder, data = FrameDecoder(kinds=allowed), frame(kind, 1)
             if kind in allowed:
                 assert decoded([data], decoder) == [(kind, 0, 0, 1, b"")]
@@ -225,8 +225,8 @@ def test_a_kind_that_this_side_does_not_take_is_refused() -> None:
                 assert f"a {kind.name} frame came, which this side does not take" in refused(data, decoder)
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_every_reserved_flag_is_refused(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", FrameKind)
+def test_every_reserved_flag_is_refused(kind: FrameKind) -> None:
     for bit in range(8):
         data = frame(kind, 1, flags=1 << bit)
         if FLAGS.get(kind, 0) & 1 << bit:
@@ -235,33 +235,35 @@ def test_every_reserved_flag_is_refused(kind: Kind) -> None:
             assert f"a {kind.name} frame has flags {1 << bit:#04x}" in refused(data)
 
 
-@pytest.mark.parametrize("kind", sorted(set(Kind) - WITH_TOPIC))
-def test_extra_is_refused_where_there_is_no_topic(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", sorted(set(FrameKind) - WITH_TOPIC))
+def test_extra_is_refused_where_there_is_no_topic(kind: FrameKind) -> None:
     assert f"a {kind.name} frame has extra=1" in refused(frame(kind, 1, extra=1))
 
 
 @pytest.mark.parametrize("length", range(8))
 def test_a_length_that_does_not_hold_the_header_is_refused(length: int) -> None:
-    assert f"a REPLY frame has length {length}" in refused(HEADER.pack(length, Kind.REPLY, 0, 0, 1))
+    assert f"a REPLY frame has length {length}" in refused(HEADER.pack(length, FrameKind.REPLY, 0, 0, 1))
 
 
-@pytest.mark.parametrize("kind", [Kind.PING, Kind.PONG])
-def test_a_ping_is_short(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [FrameKind.PING, FrameKind.PONG])
+def test_a_ping_is_short(kind: FrameKind) -> None:
     assert decoded([frame(kind, 0, bytes(64))]) == [(kind, 0, 0, 0, bytes(64))]
     assert f"{kind.name} frame is 65 bytes, at most 64" in refused(frame(kind, 0, bytes(65)))
 
 
 def test_a_frame_over_the_limit_is_refused_at_its_header() -> None:
     decoder = FrameDecoder(100)
-    assert decoded([frame(Kind.REPLY, 1, bytes(100 - HEADER_SIZE))], decoder)
+    assert decoded([frame(FrameKind.REPLY, 1, bytes(100 - FRAME_HEADER_SIZE))], decoder)
     with pytest.raises(LimitExceeded, match=r"101 is over max_frame=100") as caught:
-        decoded([head(Kind.REPLY, 1, 101 - HEADER_SIZE)], decoder)
+        decoded([frame_header(FrameKind.REPLY, 1, 101 - FRAME_HEADER_SIZE)], decoder)
     assert (caught.value.limit, caught.value.value, caught.value.allowed) == ("max_frame", 101, 100)
 
 
 def test_frames_before_a_bad_one_are_handed_out_and_the_error_stays() -> None:
     decoder, found = FrameDecoder(), []
-    decoder.feed(frame(Kind.REPLY, 1) + frame(Kind.REPLY, 2) + HEADER.pack(8, 99, 0, 0, 0) + frame(Kind.REPLY, 3))
+    decoder.feed(
+        frame(FrameKind.REPLY, 1) + frame(FrameKind.REPLY, 2) + HEADER.pack(8, 99, 0, 0, 0) + frame(FrameKind.REPLY, 3)
+    )
     frames = decoder.frames()
     found += [next(frames)[3], next(frames)[3]]
     assert found == [1, 2]
@@ -272,11 +274,11 @@ def test_frames_before_a_bad_one_are_handed_out_and_the_error_stays() -> None:
 
 def test_a_limit_that_is_raised_holds_for_the_very_next_frame() -> None:
     decoder, found = FrameDecoder(50), []
-    decoder.feed(frame(Kind.HELLO, 0, b"hello") + frame(Kind.CALL, 1, bytes(500)))
+    decoder.feed(frame(FrameKind.HELLO, 0, b"hello") + frame(FrameKind.CALL, 1, bytes(500)))
     for one in decoder.frames():
         found.append(one[0])
         decoder.max_frame = 1_000
-    assert found == [Kind.HELLO, Kind.CALL]
+    assert found == [FrameKind.HELLO, FrameKind.CALL]
     assert decoder.max_frame == 1_000
 
 
@@ -285,7 +287,7 @@ def test_a_limit_that_is_raised_holds_for_the_very_next_frame() -> None:
 
 def test_what_is_announced_costs_nothing_before_it_arrives() -> None:
     decoder, payload = FrameDecoder(64 << 20), bytes(60 << 20)
-    data = frame(Kind.CALL, 1, payload)
+    data = frame(FrameKind.CALL, 1, payload)
     sent = 0
     for size in (12, 1_000, 100_000, 1 << 20, 8 << 20):
         assert read(decoder, data[sent : sent + size], 65_536) == []
@@ -298,23 +300,23 @@ def test_what_is_announced_costs_nothing_before_it_arrives() -> None:
 def test_a_quiet_connection_holds_little_again() -> None:
     decoder = FrameDecoder()
     assert decoder.held == SMALL_BUFFER
-    read(decoder, frame(Kind.CALL, 1, bytes(500_000)) * 3)
+    read(decoder, frame(FrameKind.CALL, 1, bytes(500_000)) * 3)
     assert decoder.held >= LARGE_BUFFER
     for _ in range(20):
-        read(decoder, frame(Kind.PING, 0))
+        read(decoder, frame(FrameKind.PING, 0))
     assert decoder.held == SMALL_BUFFER
 
 
 def test_the_room_of_a_very_large_frame_goes_with_it() -> None:
     decoder = FrameDecoder()
-    read(decoder, frame(Kind.CALL, 1, bytes(5 << 20)))
-    read(decoder, frame(Kind.CALL, 2, bytes(50_000)))
+    read(decoder, frame(FrameKind.CALL, 1, bytes(5 << 20)))
+    read(decoder, frame(FrameKind.CALL, 2, bytes(50_000)))
     assert decoder.held == LARGE_BUFFER
 
 
 def test_a_busy_connection_reads_much_at_once() -> None:
     decoder = FrameDecoder()
-    read(decoder, frame(Kind.REPLY, 1, bytes(100)) * 5_000)
+    read(decoder, frame(FrameKind.REPLY, 1, bytes(100)) * 5_000)
     assert len(decoder.get_buffer()) == LARGE_BUFFER
 
 
@@ -329,10 +331,10 @@ def test_garbage_gives_frames_or_an_error_and_no_memory(chunks: list[bytes], max
         for chunk in chunks:
             came += len(chunk)
             for kind, flags, extra, _, payload in read(decoder, chunk):
-                assert kind in set(Kind)
-                assert not flags & ~FLAGS.get(Kind(kind), 0)
+                assert kind in set(FrameKind)
+                assert not flags & ~FLAGS.get(FrameKind(kind), 0)
                 assert not extra or kind in WITH_TOPIC
-                assert len(payload) + HEADER_SIZE <= max_frame
+                assert len(payload) + FRAME_HEADER_SIZE <= max_frame
             assert decoder.pending < max_frame
     except (ProtocolError, LimitExceeded):
         pass
@@ -345,7 +347,7 @@ def test_garbage_by_the_megabyte_never_holds_more_than_the_largest_frame() -> No
         decoder = FrameDecoder(1 << 20)
         try:
             for _ in range(20):
-                size, kind = rng.choice([8, 60, 5_000, 900_000]), rng.choice([*Kind, 7, 7])
+                size, kind = rng.choice([8, 60, 5_000, 900_000]), rng.choice([*FrameKind, 7, 7])
                 data = HEADER.pack(size, kind, 0, 0, 1) + rng.randbytes(rng.choice([size - 8, 10]))
                 read(decoder, data, rng.choice([1_000, 65_536]))
                 most = max(most, decoder.held)
@@ -360,11 +362,15 @@ def test_a_decoder_shows_what_it_holds() -> None:
     assert repr(decoder) == "<FrameDecoder 2 bytes of 4,096>"
 
 
-@pytest.mark.parametrize("kind", [Kind.SETTLE, Kind.SUBSCRIBE, Kind.GOODBYE, Kind.HELLO])
-def test_a_frame_without_records_is_small(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [FrameKind.SETTLE, FrameKind.SUBSCRIBE, FrameKind.GOODBYE, FrameKind.HELLO])
+def test_a_frame_without_records_is_small(kind: FrameKind) -> None:
     """Its payload is read at once, into many times as much."""
-    FrameDecoder().feed(head(kind, 0, MAX_SMALL - HEADER_SIZE))
+    FrameDecoder().feed(frame_header(kind, 0, MAX_CONTROL_FRAME - FRAME_HEADER_SIZE))
     with pytest.raises(LimitExceeded) as caught:
-        decoded([head(kind, 0, MAX_SMALL - HEADER_SIZE + 1)])
-    assert (caught.value.limit, caught.value.value, caught.value.allowed) == ("max_frame", MAX_SMALL + 1, MAX_SMALL)
-    assert decoded([head(Kind.PUBLISH, 1, MAX_SMALL)]) == []
+        decoded([frame_header(kind, 0, MAX_CONTROL_FRAME - FRAME_HEADER_SIZE + 1)])
+    assert (caught.value.limit, caught.value.value, caught.value.allowed) == (
+        "max_frame",
+        MAX_CONTROL_FRAME + 1,
+        MAX_CONTROL_FRAME,
+    )
+    assert decoded([frame_header(FrameKind.PUBLISH, 1, MAX_CONTROL_FRAME)]) == []

@@ -10,29 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runnel.core.network_errors import LimitExceeded, ProtocolError
-from runnel.core.packing import check, pack
-from runnel.wire.frame import (
-    ASK,
-    COUNTS,
-    DROPPED,
-    HAS_ABOUT,
-    HEADER_SIZE,
-    MAX_SMALL,
-    MORE,
-    PLACE_COUNTS,
-    Frame,
-    FrameDecoder,
-    Kind,
-    frame,
-)
-from runnel.wire.layouts import (
+from runnel.core.batch_format import check_batch, pack
+from runnel.core.errors import LimitExceeded, ProtocolError
+from runnel.wire.binary_messages import (
     DELIVER_COST,
     GRANT_COST,
-    Counts,
-    Deliver,
-    Grant,
-    Publish,
+    DeliverPayload,
+    GrantPayload,
+    PublishPayload,
+    ReaderCounts,
     credit_frame,
     deliver_head,
     grant_head,
@@ -47,7 +33,21 @@ from runnel.wire.layouts import (
     read_unsubscribe,
     unsubscribe_frame,
 )
-from runnel.wire.messages import About
+from runnel.wire.frames import (
+    ASK,
+    DROPPED,
+    FRAME_HEADER_SIZE,
+    HAS_COUNTS,
+    HAS_DETAILS,
+    HAS_POSITION,
+    MAX_CONTROL_FRAME,
+    MORE,
+    Frame,
+    FrameDecoder,
+    FrameKind,
+    frame,
+)
+from runnel.wire.msgpack_messages import PublishDetails
 
 IDS = st.integers(0, 2**32 - 1)
 NUMBERS = st.integers(0, 2**64 - 1)
@@ -73,7 +73,7 @@ BATCH = bytes.fromhex("aa bb cc")
     [
         (b"".join(publish_frame(1, b"t", BATCH)), "0c000000 05 00 0100 01000000 74 aabbcc"),
         (
-            b"".join(publish_frame(1, b"t", BATCH, About(wait=True))),
+            b"".join(publish_frame(1, b"t", BATCH, PublishDetails(wait=True))),
             "17000000 05 01 0100 01000000 74 07000000 81a477616974c3 aabbcc",
         ),
         (
@@ -83,7 +83,7 @@ BATCH = bytes.fromhex("aa bb cc")
         (credit_frame(7, 256), "14000000 0d 00 0000 07000000 00010000 0000000000000000"),
         (credit_frame(7, 1, 5, ask=True), "14000000 0d 03 0000 07000000 01000000 0500000000000000"),
         (
-            credit_frame(7, 1, counts=Counts(100, 9, 2, 1)),
+            credit_frame(7, 1, counts=ReaderCounts(100, 9, 2, 1)),
             "30000000 0d 04 0000 07000000 01000000 0000000000000000"
             " 64000000 0900000000000000 0200000000000000 0100000000000000",
         ),
@@ -109,36 +109,43 @@ def test_a_frame_looks_like_this_for_ever(made: bytes, golden: str) -> None:
 # -- there and back ---------------------------------------------------------------------------------------------
 
 
-@given(IDS, TOPICS, st.binary(max_size=60), st.none() | st.builds(About, message_id=st.text(), reads=st.lists(NUMBERS)))
-def test_a_publish_comes_back_as_it_went(id: int, topic: str, batch: bytes, about: About | None) -> None:
+@given(
+    IDS,
+    TOPICS,
+    st.binary(max_size=60),
+    st.none() | st.builds(PublishDetails, message_id=st.text(), reads=st.lists(NUMBERS)),
+)
+def test_a_publish_comes_back_as_it_went(id: int, topic: str, batch: bytes, about: PublishDetails | None) -> None:
     parts = publish_frame(id, topic.encode(), batch, about)
     assert parts[-1] is batch
     kind, flags, extra, came, payload = only_frame(b"".join(parts))
-    assert (kind, flags, came) == (Kind.PUBLISH, 0 if about is None else HAS_ABOUT, id)
-    assert read_publish(flags, extra, payload) == Publish(topic, about, batch)
+    assert (kind, flags, came) == (FrameKind.PUBLISH, 0 if about is None else HAS_DETAILS, id)
+    assert read_publish(flags, extra, payload) == PublishPayload(topic, about, batch)
 
 
 def test_a_batch_goes_through_a_publish_unharmed() -> None:
     batch = pack([b"one", b"two"], producer=7, producer_sequence=3)
     _, flags, extra, _, payload = only_frame(b"".join(publish_frame(1, b"orders", batch)))
-    header = check(read_publish(flags, extra, payload).batch)
+    header = check_batch(read_publish(flags, extra, payload).batch)
     assert (header.count, header.producer, header.producer_sequence) == (2, 7, 3)
 
 
 @given(IDS, NUMBERS, NUMBERS, NUMBERS)
 def test_a_published_comes_back_as_it_went(id: int, epoch: int, first: int, last: int) -> None:
     kind, _, _, came, payload = only_frame(published_frame(id, epoch, first, last))
-    assert (kind, came) == (Kind.PUBLISHED, id)
+    assert (kind, came) == (FrameKind.PUBLISHED, id)
     assert read_published(payload) == (epoch, first, last)
 
 
-@given(IDS, IDS, st.none() | NUMBERS, st.booleans(), st.none() | st.builds(Counts, IDS, NUMBERS, NUMBERS, NUMBERS))
+@given(
+    IDS, IDS, st.none() | NUMBERS, st.booleans(), st.none() | st.builds(ReaderCounts, IDS, NUMBERS, NUMBERS, NUMBERS)
+)
 def test_a_credit_comes_back_as_it_went(
-    id: int, given_back: int, place: int | None, ask: bool, counts: Counts | None
+    id: int, given_back: int, place: int | None, ask: bool, counts: ReaderCounts | None
 ) -> None:
     kind, flags, _, came, payload = only_frame(credit_frame(id, given_back, place, ask=ask, counts=counts))
-    assert (kind, came) == (Kind.CREDIT, id)
-    assert flags == (0 if place is None else PLACE_COUNTS) | (ASK if ask else 0) | (0 if counts is None else COUNTS)
+    assert (kind, came) == (FrameKind.CREDIT, id)
+    assert flags == (0 if place is None else HAS_POSITION) | (ASK if ask else 0) | (0 if counts is None else HAS_COUNTS)
     assert read_credit(flags, payload) == (given_back, place, ask)
     assert read_counts(flags, payload) == counts
 
@@ -146,7 +153,7 @@ def test_a_credit_comes_back_as_it_went(
 @given(IDS, st.none() | NUMBERS)
 def test_an_unsubscribe_comes_back_as_it_went(id: int, place: int | None) -> None:
     kind, flags, _, came, payload = only_frame(unsubscribe_frame(id, place))
-    assert (kind, came) == (Kind.UNSUBSCRIBE, id)
+    assert (kind, came) == (FrameKind.UNSUBSCRIBE, id)
     assert read_unsubscribe(flags, payload) == place
 
 
@@ -158,8 +165,8 @@ def test_a_deliver_comes_back_as_it_went(
     data = deliver_head(id, name, epoch, offset, sequence, time, len(batch), dropped=dropped) + batch
     assert len(data) == DELIVER_COST + len(name) + len(batch)
     kind, flags, extra, came, payload = only_frame(data)
-    assert (kind, flags, came) == (Kind.DELIVER, DROPPED if dropped else 0, id)
-    assert read_deliver(extra, payload) == Deliver(epoch, offset, sequence, time, topic, batch)
+    assert (kind, flags, came) == (FrameKind.DELIVER, DROPPED if dropped else 0, id)
+    assert read_deliver(extra, payload) == DeliverPayload(epoch, offset, sequence, time, topic, batch)
 
 
 @given(IDS, TOPICS, st.tuples(NUMBERS, NUMBERS, NUMBERS, TIMES, NUMBERS, NUMBERS, IDS), st.binary(), st.booleans())
@@ -170,22 +177,22 @@ def test_a_grant_comes_back_as_it_went(
     data = grant_head(id, name, *where, len(batch), more=more) + batch
     assert len(data) == GRANT_COST + len(name) + len(batch)
     kind, flags, extra, came, payload = only_frame(data)
-    assert (kind, flags, came) == (Kind.GRANT, MORE if more else 0, id)
-    assert read_grant(extra, payload) == Grant(*where, topic, batch)
+    assert (kind, flags, came) == (FrameKind.GRANT, MORE if more else 0, id)
+    assert read_grant(extra, payload) == GrantPayload(*where, topic, batch)
 
 
 # -- what is refused --------------------------------------------------------------------------------------------
 
 WHOLE: list[tuple[bytes, Callable[[int, int, bytes], Any]]] = [  # a frame without a batch, and its reader
     (b"".join(publish_frame(1, b"topic", b"")), read_publish),
-    (b"".join(publish_frame(1, b"topic", b"", About(message_id="m"))), read_publish),
+    (b"".join(publish_frame(1, b"topic", b"", PublishDetails(message_id="m"))), read_publish),
     (published_frame(1, 2, 3, 4), lambda _, __, payload: read_published(payload)),
     (credit_frame(1, 2, 3), lambda flags, _, payload: read_credit(flags, payload)),
     (unsubscribe_frame(1, 2), lambda flags, _, payload: read_unsubscribe(flags, payload)),
     (deliver_head(1, b"topic", 1, 2, 3, 4, 0), lambda _, extra, payload: read_deliver(extra, payload)),
     (grant_head(1, b"topic", 1, 2, 3, 4, 5, 6, 7, 0), lambda _, extra, payload: read_grant(extra, payload)),
-    (credit_frame(1, 2, counts=Counts(1, 2, 3, 4)), lambda flags, _, payload: read_credit(flags, payload)),
-    (credit_frame(1, 2, counts=Counts(1, 2, 3, 4)), lambda flags, _, payload: read_counts(flags, payload)),
+    (credit_frame(1, 2, counts=ReaderCounts(1, 2, 3, 4)), lambda flags, _, payload: read_credit(flags, payload)),
+    (credit_frame(1, 2, counts=ReaderCounts(1, 2, 3, 4)), lambda flags, _, payload: read_counts(flags, payload)),
 ]
 
 
@@ -195,7 +202,7 @@ def test_a_payload_that_is_cut_short_anywhere_is_refused(case: int) -> None:
     kind, flags, extra, _, payload = only_frame(data)
     reader(flags, extra, payload)
     for kept in range(len(payload)):
-        with pytest.raises(ProtocolError, match=Kind(kind).name.replace("PUBLISH", "PUBLISH|About")):
+        with pytest.raises(ProtocolError, match=FrameKind(kind).name.replace("PUBLISH", "PUBLISH|PublishDetails")):
             reader(flags, extra, payload[:kept])
 
 
@@ -217,13 +224,13 @@ def test_a_topic_that_is_no_text_is_refused(case: int) -> None:
 
 def test_an_about_that_is_none_is_refused_with_its_field() -> None:
     payload = b"t" + (15).to_bytes(4, "little") + b"\x81\xaamessage_id\x01" + b"!!batch"
-    with pytest.raises(ProtocolError, match=r"About"):
-        read_publish(HAS_ABOUT, 1, payload)
+    with pytest.raises(ProtocolError, match=r"PublishDetails"):
+        read_publish(HAS_DETAILS, 1, payload)
 
 
 def test_an_about_that_is_said_to_be_longer_than_what_came_is_refused() -> None:
     with pytest.raises(ProtocolError, match="PUBLISH frame ends after 6 bytes"):
-        read_publish(HAS_ABOUT, 1, b"t" + (2).to_bytes(4, "little") + b"\x80")
+        read_publish(HAS_DETAILS, 1, b"t" + (2).to_bytes(4, "little") + b"\x80")
 
 
 @settings(max_examples=300)
@@ -235,11 +242,11 @@ def test_garbage_is_read_or_a_protocol_error(flags: int, extra: int, payload: by
 
 
 def test_a_frame_made_by_hand_is_the_same() -> None:
-    assert b"".join(publish_frame(3, b"t", b"batch")) == frame(Kind.PUBLISH, 3, b"tbatch", extra=1)
+    assert b"".join(publish_frame(3, b"t", b"batch")) == frame(FrameKind.PUBLISH, 3, b"tbatch", extra=1)
 
 
 def test_an_about_is_small() -> None:
-    data = b"".join(publish_frame(1, b"t", b"", About(message_id="x" * MAX_SMALL)))
+    data = b"".join(publish_frame(1, b"t", b"", PublishDetails(message_id="x" * MAX_CONTROL_FRAME)))
     with pytest.raises(LimitExceeded) as refused:
-        read_publish(HAS_ABOUT, 1, data[HEADER_SIZE:])
+        read_publish(HAS_DETAILS, 1, data[FRAME_HEADER_SIZE:])
     assert refused.value.limit == "max_frame"

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.core.errors import RunnelError
-from runnel.core.network_errors import LimitExceeded, ProtocolError
-from runnel.wire.lines import LineDecoder, WholeLines
+from runnel.core.errors import LimitExceeded, ProtocolError, RunnelError
+from runnel.wire.json_lines import LineDecoder, WebSocketLines
 
 LIMIT = 64
 
@@ -178,7 +177,7 @@ def test_garbage_gives_lines_or_an_error_of_runnel_and_is_not_hoarded(pieces: li
 
 @given(st.lists(st.binary(max_size=LIMIT), max_size=20))
 def test_lines_that_come_one_by_one_are_as_they_came(pieces: list[bytes]) -> None:
-    lines = WholeLines(LIMIT)
+    lines = WebSocketLines(LIMIT)
     for piece in pieces:
         lines.feed(piece)
     assert lines.held == sum(map(len, pieces))
@@ -187,7 +186,7 @@ def test_lines_that_come_one_by_one_are_as_they_came(pieces: list[bytes]) -> Non
 
 
 def test_a_whole_line_that_is_too_long_is_refused_for_good() -> None:
-    lines = WholeLines(LIMIT)
+    lines = WebSocketLines(LIMIT)
     lines.feed(b"x" * LIMIT)
     lines.feed(b"x" * (LIMIT + 1))
     lines.feed(b"{}")

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.core.network_errors import BadCommand
+from runnel.core.errors import BadCommand
 from runnel.core.position import Position
-from runnel.wire import lines_commands as commands
-from runnel.wire.lines_commands import COMMANDS, FORMS, Command, Pub, Refusal, Sub, parse
+from runnel.wire import json_commands as commands
+from runnel.wire.json_commands import COMMANDS, FORMS, Command, Pub, Refusal, Sub, parse
 
 
 def said(**fields: Any) -> Command | Refusal:

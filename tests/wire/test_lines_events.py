@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.core.errors import UnknownTopic, ValidationFailed
-from runnel.core.network_errors import BadCommand
+from runnel.core.errors import BadCommand, UnknownTopic, ValidationFailed
 from runnel.core.record import Gap, Record
-from runnel.wire import lines_events as events
-from runnel.wire.lines_commands import COMMANDS, parse
+from runnel.wire import json_events as events
+from runnel.wire.json_commands import COMMANDS, parse
 
 TIME = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -11,35 +11,30 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from runnel.core.codec import Codec, Schema
-from runnel.core.errors import InvalidOption
-from runnel.core.network_errors import LimitExceeded, ProtocolError
-from runnel.core.options import TopicOptions
-from runnel.core.policy import Policy, PolicyKind
-from runnel.core.position import Position
+from runnel.core.errors import InvalidOption, LimitExceeded, ProtocolError
+from runnel.core.options import Policy, PolicyKind, TopicOptions
+from runnel.core.position import Position, Start
 from runnel.core.record import Gap
-from runnel.core.start import Start
-from runnel.wire.frame import MAX_SMALL
-from runnel.wire.messages import (
-    About,
+from runnel.core.schema import Codec, Schema
+from runnel.wire.frames import MAX_CONTROL_FRAME
+from runnel.wire.msgpack_messages import (
     AtSequence,
-    GapNote,
     Goodbye,
     Hello,
-    Lapse,
-    PolicyNote,
+    LapsedRange,
+    PublishDetails,
     Settlement,
+    SettleVerb,
     Subscribe,
-    Subscribed,
-    Trouble,
-    Verb,
+    SubscribeReply,
     Welcome,
+    WireError,
+    WireGap,
+    WirePolicy,
     call_payload,
-    decode,
-    encode,
-    gap_note,
+    decode_message,
+    encode_message,
     lapsed_payload,
-    policy_note,
     read_call,
     read_gap,
     read_lapsed,
@@ -48,10 +43,12 @@ from runnel.wire.messages import (
     read_settle,
     read_start,
     settle_payload,
-    start_note,
+    wire_gap,
+    wire_policy,
+    wire_start,
 )
 
-MESSAGES = (Hello, Welcome, About, Subscribe, Subscribed, GapNote, Goodbye, Trouble, PolicyNote)
+MESSAGES = (Hello, Welcome, PublishDetails, Subscribe, SubscribeReply, WireGap, Goodbye, WireError, WirePolicy)
 NUMBERS = st.integers(0, 2**64 - 1)
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary(),
@@ -69,37 +66,37 @@ def packed(value: object) -> bytes:
 GOLDEN: list[tuple[object, str]] = [
     (Hello(version=1, client="py"), "82 a776657273696f6e 01 a6636c69656e74 a27079"),
     (Goodbye(reason="stop", retry=1.5), "82 a6726561736f6e a473746f70 a57265747279 cb3ff8000000000000"),
-    (About(message_id="m"), "81 aa6d6573736167655f6964 a16d"),
+    (PublishDetails(message_id="m"), "81 aa6d6573736167655f6964 a16d"),
     (
         Subscribe(pattern="t", start="earliest", credit=1),
         "de0003 a77061747465726e a174 a57374617274 a86561726c69657374 a6637265646974 01",
     ),
     (("topics", {}), "92 a6746f70696373 80"),
-    ([Settlement(7, 1, Verb.ACK, 0, 3)], "91 97 07 01 01 00 03 c0 c0"),
-    ([Lapse(1, 0, 3)], "91 93 01 00 03"),
-    (Trouble(code="full", message="m"), "82 a4636f6465 a466756c6c a76d657373616765 a16d"),
+    ([Settlement(7, 1, SettleVerb.ACK, 0, 3)], "91 97 07 01 01 00 03 c0 c0"),
+    ([LapsedRange(1, 0, 3)], "91 93 01 00 03"),
+    (WireError(code="full", message="m"), "82 a4636f6465 a466756c6c a76d657373616765 a16d"),
 ]
 
 
 @pytest.mark.parametrize(("message", "golden"), GOLDEN)
 def test_a_message_looks_like_this_for_ever(message: object, golden: str) -> None:
-    assert encode(message).hex(" ") == bytes.fromhex(golden).hex(" ")
+    assert encode_message(message).hex(" ") == bytes.fromhex(golden).hex(" ")
 
 
 def test_fields_have_these_names_for_ever() -> None:
     assert {kind.__name__: " ".join(kind.__struct_fields__) for kind in MESSAGES} == {
         "Hello": "version client features",
         "Welcome": "version server features journal durable fsync max_frame ping time connection",
-        "About": "message_id expected_offset options schema reads wait timeout",
+        "PublishDetails": "message_id expected_offset options schema reads wait timeout",
         "Subscribe": (
             "pattern start name group policy buffer buffer_bytes prefetch prefetch_bytes strict dead_letter drops "
             "ack_wait max_ack_pending max_deliver backoff jitter hold credit resume until"
         ),
-        "Subscribed": "label eager position epoch is_pattern",
-        "GapNote": "pattern first end count reason",
+        "SubscribeReply": "label eager position epoch is_pattern",
+        "WireGap": "pattern first end count reason",
         "Goodbye": "reason retry",
-        "Trouble": "code message facts branch",
-        "PolicyNote": "kind after timeout",
+        "WireError": "code message facts branch",
+        "WirePolicy": "kind after timeout",
     }
 
 
@@ -110,7 +107,7 @@ def test_fields_have_these_names_for_ever() -> None:
 @given(st.data())
 def test_every_message_comes_back_as_it_went(kind: type[msgspec.Struct], data: st.DataObject) -> None:
     message = data.draw(st.builds(kind, **_fields(kind)))
-    assert decode(kind, encode(message)) == message
+    assert decode_message(kind, encode_message(message)) == message
 
 
 def _fields(kind: type[msgspec.Struct]) -> dict[str, st.SearchStrategy[Any]]:
@@ -125,7 +122,7 @@ def _fields(kind: type[msgspec.Struct]) -> dict[str, st.SearchStrategy[Any]]:
         "any": st.none() | st.text(max_size=5) | st.integers(0, 9),
         "none": st.none(),
         "namedtuple": st.builds(Schema, st.sampled_from(["json", "msgpack"]), st.just({"type": "integer"})),
-        "struct": st.builds(PolicyNote, kind=st.sampled_from(["block", "disconnect"]), after=st.integers(1, 9)),
+        "struct": st.builds(WirePolicy, kind=st.sampled_from(["block", "disconnect"]), after=st.integers(1, 9)),
     }
 
     def strategy(info: Any) -> st.SearchStrategy[Any]:
@@ -149,7 +146,7 @@ def test_a_call_comes_back_as_it_went(method: str, args: dict[str, Any]) -> None
 
 @given(ANYTHING)
 def test_a_reply_comes_back_as_it_went(result: object) -> None:
-    assert repr(read_reply(encode(result))) == repr(result)
+    assert repr(read_reply(encode_message(result))) == repr(result)
 
 
 @given(
@@ -158,7 +155,7 @@ def test_a_reply_comes_back_as_it_went(result: object) -> None:
             Settlement,
             NUMBERS,
             NUMBERS,
-            st.sampled_from(Verb),
+            st.sampled_from(SettleVerb),
             NUMBERS,
             NUMBERS,
             st.none() | st.floats(allow_nan=False),
@@ -169,7 +166,7 @@ def test_a_reply_comes_back_as_it_went(result: object) -> None:
 def test_settlements_come_back_as_they_went(settlements: list[Settlement]) -> None:
     back = read_settle(settle_payload(settlements))
     assert back == settlements
-    assert all(type(one) is Settlement and type(one.verb) is Verb for one in back)
+    assert all(type(one) is Settlement and type(one.verb) is SettleVerb for one in back)
 
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS)))
@@ -182,7 +179,7 @@ def test_lapses_come_back_as_they_went(lapses: list[tuple[int, int, int]]) -> No
 )
 def test_the_options_of_a_topic_come_back(options: dict[str, Any]) -> None:
     said = TopicOptions.of(options)
-    back = decode(About, encode(About(options=said.given()))).options
+    back = decode_message(PublishDetails, encode_message(PublishDetails(options=said.given()))).options
     assert TopicOptions.of(back or {}) == said
 
 
@@ -192,21 +189,21 @@ def test_the_schema_of_a_typed_topic_comes_back() -> None:
 
     codec: Codec[Order] = Codec(Order)
     schema = Schema(codec.encoding, codec.schema)
-    back = decode(About, encode(About(schema=schema))).schema
+    back = decode_message(PublishDetails, encode_message(PublishDetails(schema=schema))).schema
     assert back == schema
     codec.succeed("orders", back or Schema("msgpack", {}))
 
 
 def test_a_field_that_is_not_known_is_left_alone() -> None:
     later = packed({"version": 2, "client": "c", "features": ["x"], "mood": {"a": [1]}})
-    assert decode(Hello, later) == Hello(version=2, client="c", features=["x"])
+    assert decode_message(Hello, later) == Hello(version=2, client="c", features=["x"])
 
 
 def test_what_is_not_said_has_its_default() -> None:
-    assert decode(Hello, packed({"version": 1})) == Hello(version=1, client="", features=[])
-    assert decode(Subscribe, packed({"pattern": "t"})) == Subscribe(pattern="t")
-    assert decode(About, packed({})) == About()
-    assert len(encode(About())) == 1
+    assert decode_message(Hello, packed({"version": 1})) == Hello(version=1, client="", features=[])
+    assert decode_message(Subscribe, packed({"pattern": "t"})) == Subscribe(pattern="t")
+    assert decode_message(PublishDetails, packed({})) == PublishDetails()
+    assert len(encode_message(PublishDetails())) == 1
 
 
 # -- what is refused --------------------------------------------------------------------------------------------
@@ -225,13 +222,13 @@ def test_what_is_not_said_has_its_default() -> None:
         (Goodbye, b"\x81\xa6reason\xa1\xff", r"Goodbye: .*utf-8"),
         (Goodbye, packed({"retry": float("nan")}), r"Goodbye\.retry: Expected `float` >="),
         (Subscribe, packed({"pattern": "t", "policy": {}}), r"Subscribe\.policy\.kind: .*missing required"),
-        (About, packed({"schema": ["json"]}), r"About\.schema: Expected `array` of length 2"),
-        (GapNote, packed({"pattern": "t", "first": 1, "end": -1}), r"GapNote\.end: Expected `int` >= 0"),
+        (PublishDetails, packed({"schema": ["json"]}), r"PublishDetails\.schema: Expected `array` of length 2"),
+        (WireGap, packed({"pattern": "t", "first": 1, "end": -1}), r"WireGap\.end: Expected `int` >= 0"),
     ],
 )
 def test_a_wrong_field_is_named(kind: type[msgspec.Struct], payload: bytes, why: str) -> None:
     with pytest.raises(ProtocolError, match=why):
-        decode(kind, payload)
+        decode_message(kind, payload)
 
 
 def test_what_is_nested_too_deeply_is_refused() -> None:
@@ -248,7 +245,7 @@ def test_settlements_that_are_none_are_refused(payload: bytes) -> None:
 @pytest.mark.parametrize("value", [2**64, object(), {"a": [2**70]}])
 def test_what_cannot_travel_is_an_error_of_the_caller(value: object) -> None:
     with pytest.raises(InvalidOption, match="cannot travel"):
-        encode(value)
+        encode_message(value)
 
 
 # -- starts -----------------------------------------------------------------------------------------------------
@@ -266,7 +263,7 @@ TIMES = st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1), timezones=ZONES)
     | st.builds(AtSequence, NUMBERS)
 )
 def test_every_start_comes_back_as_it_went(start: Start | AtSequence) -> None:
-    travelled = decode(Subscribe, encode(Subscribe(pattern="t", start=start_note(start)))).start
+    travelled = decode_message(Subscribe, encode_message(Subscribe(pattern="t", start=wire_start(start)))).start
     back = read_start(travelled)
     assert back == start
     assert type(back) is type(start)
@@ -281,7 +278,7 @@ def test_every_start_comes_back_as_it_went(start: Start | AtSequence) -> None:
     ],
 )
 def test_a_start_travels_like_this_for_ever(start: Start | AtSequence, note: object) -> None:
-    assert start_note(start) == note
+    assert wire_start(start) == note
 
 
 @pytest.mark.parametrize("note", ["yesterday", -1])
@@ -331,25 +328,25 @@ def test_what_is_no_start_is_refused(note: object) -> None:
     ],
 )
 def test_every_policy_comes_back_as_it_went(policy: Policy | str) -> None:
-    note = decode(Subscribe, encode(Subscribe(pattern="t", policy=policy_note(policy)))).policy
+    note = decode_message(Subscribe, encode_message(Subscribe(pattern="t", policy=wire_policy(policy)))).policy
     assert read_policy(note) == Policy.of(policy)
 
 
 def test_no_policy_stays_none_since_that_is_not_the_default_policy() -> None:
-    assert policy_note(None) is None
+    assert wire_policy(None) is None
     assert read_policy(None) is None
 
 
 @pytest.mark.parametrize(
     "note",
     [
-        PolicyNote(kind="forget"),
-        PolicyNote(kind="block", timeout=-1),
-        PolicyNote(kind="block", timeout=float("nan")),
-        PolicyNote(kind="disconnect", after=0),
+        WirePolicy(kind="forget"),
+        WirePolicy(kind="block", timeout=-1),
+        WirePolicy(kind="block", timeout=float("nan")),
+        WirePolicy(kind="disconnect", after=0),
     ],
 )
-def test_a_policy_that_makes_no_sense_is_refused_as_in_process(note: PolicyNote) -> None:
+def test_a_policy_that_makes_no_sense_is_refused_as_in_process(note: WirePolicy) -> None:
     with pytest.raises(InvalidOption):
         read_policy(note)
 
@@ -357,13 +354,13 @@ def test_a_policy_that_makes_no_sense_is_refused_as_in_process(note: PolicyNote)
 @pytest.mark.parametrize("count", [None, 0, 5])
 def test_a_gap_comes_back_as_it_went(count: int | None) -> None:
     gap = Gap("orders.*", 5, 10, count, "its buffer was full")
-    assert read_gap(encode(gap_note(gap))) == gap
+    assert read_gap(encode_message(wire_gap(gap))) == gap
 
 
 # -- garbage ----------------------------------------------------------------------------------------------------
 
 READERS = [
-    *((lambda payload, kind=kind: decode(kind, payload)) for kind in MESSAGES),
+    *((lambda payload, kind=kind: decode_message(kind, payload)) for kind in MESSAGES),
     read_reply,
     read_call,
     read_settle,
@@ -390,7 +387,7 @@ def test_garbage_is_a_message_or_a_protocol_error(payload: bytes) -> None:
 @given(st.dictionaries(st.sampled_from(["pattern", *Subscribe.__struct_fields__]), ANYTHING))
 def test_a_subscribe_of_garbage_is_read_or_refused(fields: dict[str, Any]) -> None:
     try:
-        asked = decode(Subscribe, packed({"pattern": "t", **fields}))
+        asked = decode_message(Subscribe, packed({"pattern": "t", **fields}))
         read_start(asked.start)
         read_policy(asked.policy)
     except (ProtocolError, InvalidOption):
@@ -398,7 +395,7 @@ def test_a_subscribe_of_garbage_is_read_or_refused(fields: dict[str, Any]) -> No
 
 
 def test_a_large_call_is_of_batches_and_not_of_other_things() -> None:
-    large = bytes(MAX_SMALL)
+    large = bytes(MAX_CONTROL_FRAME)
     for args in (
         {"batch": large},
         {"publishes": [["t", large, None], ["t", b"", {"wait": True}]], "acks": [[1, 2, 3, 4]]},
@@ -408,8 +405,8 @@ def test_a_large_call_is_of_batches_and_not_of_other_things() -> None:
         read_call(call_payload("topics", {"x": large}))
     assert refused.value.limit == "max_frame"
     with pytest.raises(LimitExceeded):
-        read_call(call_payload("transact", {"publishes": [["t", b"", {"message_id": "x" * MAX_SMALL}]]}))
-    nothing: list[list[int]] = [[]] * MAX_SMALL
+        read_call(call_payload("transact", {"publishes": [["t", b"", {"message_id": "x" * MAX_CONTROL_FRAME}]]}))
+    nothing: list[list[int]] = [[]] * MAX_CONTROL_FRAME
     for name in ("batch", "publishes"):
         with pytest.raises(ProtocolError):
             read_call(call_payload("transact", {name: nothing}))

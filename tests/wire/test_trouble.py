@@ -15,18 +15,18 @@ from runnel.core.errors import (
     InvalidOption,
     InvalidValue,
     NotNow,
+    ProtocolError,
     PublishTimeout,
     RecordsMissed,
     RunnelError,
     Stalled,
+    TopicHeld,
     UsageError,
 )
-from runnel.core.journal_errors import TopicHeld
-from runnel.core.network_errors import ProtocolError
 from runnel.core.record import Gap
-from runnel.wire.frame import HEADER_SIZE, FrameDecoder, Kind
-from runnel.wire.messages import Trouble, decode, encode
-from runnel.wire.trouble import error_frame, error_of, read_error, trouble_of
+from runnel.wire.errors import error_frame, error_from_wire, read_error, wire_error
+from runnel.wire.frames import FRAME_HEADER_SIZE, FrameDecoder, FrameKind
+from runnel.wire.msgpack_messages import WireError, decode_message, encode_message
 from tests.house.test_errors import all_errors
 
 GAPS = st.builds(Gap, st.text(), st.integers(0, 99), st.integers(0, 99), st.none() | st.integers(0, 9), st.text())
@@ -45,7 +45,7 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
     "int | None": st.none() | st.integers(0, 2**31),
     "float": st.floats(0, 1e9) | st.integers(0, 2**31),
     "object": st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | WORDS | st.binary(max_size=5),
-    "Sequence[Problem]": st.just(()),  # of a configuration; they do not travel
+    "Sequence[ConfigProblem]": st.just(()),  # of a configuration; they do not travel
     "Mapping[str, int]": st.dictionaries(WORDS, st.integers(0, 9)),
 }
 
@@ -68,7 +68,7 @@ def travelled(error: BaseException) -> RunnelError:
     decoder = FrameDecoder()
     decoder.feed(error_frame(7, error))
     ((kind, _, _, id, payload),) = decoder.frames()
-    assert (kind, id) == (Kind.ERROR, 7)
+    assert (kind, id) == (FrameKind.ERROR, 7)
     return read_error(payload)
 
 
@@ -126,7 +126,7 @@ def test_facts_that_hold_themselves_end_somewhere() -> None:
 
 
 def test_a_code_that_is_not_known_comes_as_its_branch_with_its_code() -> None:
-    back = error_of(Trouble(code="from_the_future", message="words", facts={"what": 5}, branch="not_now"))
+    back = error_from_wire(WireError(code="from_the_future", message="words", facts={"what": 5}, branch="not_now"))
     assert type(back) is NotNow
     assert (back.code, str(back), vars(back)["what"]) == ("from_the_future", "words", 5)
     assert NotNow.code == "not_now"
@@ -134,15 +134,15 @@ def test_a_code_that_is_not_known_comes_as_its_branch_with_its_code() -> None:
 
 @pytest.mark.parametrize("branch", ["", "also_from_the_future"])
 def test_a_branch_that_is_not_known_either_is_just_an_error(branch: str) -> None:
-    back = error_of(Trouble(code="from_the_future", message="words", branch=branch))
+    back = error_from_wire(WireError(code="from_the_future", message="words", branch=branch))
     assert (type(back), back.code) == (RunnelError, "from_the_future")
 
 
 def test_the_branch_of_an_error_travels() -> None:
-    assert trouble_of(PublishTimeout("t", "s", 1)).branch == "not_now"
-    assert trouble_of(InvalidOption("a", 1, "no")).branch == "usage_error"
-    assert trouble_of(BadBatch("no")).branch == "damaged"
-    assert trouble_of(ProtocolError("no")).branch == ""
+    assert wire_error(PublishTimeout("t", "s", 1)).branch == "not_now"
+    assert wire_error(InvalidOption("a", 1, "no")).branch == "usage_error"
+    assert wire_error(BadBatch("no")).branch == "damaged"
+    assert wire_error(ProtocolError("no")).branch == ""
 
 
 def test_an_error_that_is_not_runnels_own_tells_no_secrets() -> None:
@@ -170,19 +170,19 @@ def test_facts_cannot_take_the_place_of_what_an_error_is() -> None:
         "not a name": 1,
         "why": "w",
     }
-    back = error_of(Trouble(code="bad_batch", message="words", facts=facts))
+    back = error_from_wire(WireError(code="bad_batch", message="words", facts=facts))
     assert isinstance(back, BadBatch)
     assert (back.args, back.code, vars(back)) == (("words",), "bad_batch", {"why": "w"})
 
 
 def test_a_fact_of_another_shape_is_left_as_it_is() -> None:
-    back = error_of(Trouble(code="invalid_value", message="m", facts={"gap": 5, "subscribers": "x"}))
+    back = error_from_wire(WireError(code="invalid_value", message="m", facts={"gap": 5, "subscribers": "x"}))
     assert isinstance(back, InvalidValue)
     assert vars(back) == {"gap": 5, "subscribers": "x"}
 
 
 def test_an_error_looks_like_this_for_ever() -> None:
-    data = error_frame(1, BadBatch("x"))[HEADER_SIZE:]
+    data = error_frame(1, BadBatch("x"))[FRAME_HEADER_SIZE:]
     assert msgspec.msgpack.decode(data) == {
         "code": "bad_batch",
         "message": str(BadBatch("x")),
@@ -199,7 +199,7 @@ def test_an_error_looks_like_this_for_ever() -> None:
 )
 def test_garbage_is_an_error_or_a_protocol_error(fields: dict[str, Any]) -> None:
     try:
-        back = error_of(decode(Trouble, encode(fields)))
+        back = error_from_wire(decode_message(WireError, encode_message(fields)))
     except ProtocolError:
         return
     assert isinstance(back, RunnelError)

@@ -6,12 +6,8 @@ any thread and blocks until it is done.
 """
 
 from runnel.blocking.broker import Broker, attach, open
-from runnel.blocking.delivery import Delivery, DeliveryBatch
-from runnel.blocking.producer import Producer
-from runnel.blocking.stage import Stage
-from runnel.blocking.subscription import GroupSubscription, Subscription
-from runnel.blocking.topic import Topic
-from runnel.blocking.transaction import Transaction
+from runnel.blocking.publishing import Producer, Stage, Topic, Transaction
+from runnel.blocking.subscription import Delivery, DeliveryBatch, GroupSubscription, Subscription
 
 __all__ = [
     "Broker",

@@ -1,4 +1,4 @@
-"""`runnel.Broker` without asyncio, and how to get one."""
+"""`runnel.Broker` without asyncio; `open` and `attach`, which return one."""
 
 from __future__ import annotations
 
@@ -11,25 +11,21 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from runnel.blocking.portal import Portal
-from runnel.blocking.producer import Producer
-from runnel.blocking.stage import Stage
+from runnel.blocking.publishing import Producer, Stage, Topic, Transaction
 from runnel.blocking.subscription import GroupSubscription, Subscription
-from runnel.blocking.topic import Topic
-from runnel.blocking.transaction import Transaction
-from runnel.core.bounds import TopicBounds
 from runnel.core.errors import NotSupported
-from runnel.core.position import Position
+from runnel.core.position import Position, Start
 from runnel.core.publishing import Seconds
 from runnel.core.record import Record
-from runnel.core.stage import StageInfo
-from runnel.core.start import Start
+from runnel.core.stages import StageInfo
 from runnel.core.statistics import Statistics
+from runnel.core.topic_bounds import TopicBounds
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultingTypeVar
 
     from runnel.broker import broker as aio
-    from runnel.core.mark import MarkValue
+    from runnel.core.markers import MarkerValue
 
     V = DefaultingTypeVar("V", default=bytes)
 else:
@@ -45,7 +41,7 @@ def open(where: str | Path | None = None, **options: Any) -> Broker:
     ...         print(greetings.receive(timeout=1).value)
     """
     # By its name: places lie above this room, and which of them is opened decides what is loaded.
-    return Broker(import_module("runnel.place").open(where, **options), None)
+    return Broker(import_module("runnel.opening").open(where, **options), None)
 
 
 def attach(broker: aio.Broker) -> Broker:
@@ -127,11 +123,11 @@ class Broker:
         """The stages that are open, by their key."""
         return self._portal.run(self._broker.stages())
 
-    def mark(self, name: str) -> MarkValue | None:
+    def mark(self, name: str) -> MarkerValue | None:
         """The value of a mark that a transaction left; None: there is none of that name."""
         return self._portal.run(self._broker.mark(name))
 
-    def marks(self, prefix: str = "") -> dict[str, MarkValue]:
+    def marks(self, prefix: str = "") -> dict[str, MarkerValue]:
         """All marks whose names begin with `prefix`, sorted by name."""
         return self._portal.run(self._broker.marks(prefix))
 

@@ -1,4 +1,4 @@
-"""An event loop in another thread, and the way there."""
+"""Runs coroutines on an event loop in another thread, and blocks the calling thread until they finish."""
 
 from __future__ import annotations
 

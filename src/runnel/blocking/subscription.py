@@ -1,30 +1,115 @@
-"""Subscriptions without asyncio: records, or deliveries, with a plain `for`."""
+"""Subscriptions, deliveries and delivery batches without asyncio: a plain `for`, or `receive` with a timeout."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from runnel.blocking.delivery import Delivery, DeliveryBatch
 from runnel.blocking.portal import Portal
 from runnel.core.batch import Batch
 from runnel.core.clock import Clock
 from runnel.core.errors import BrokerClosed, SubscriptionEnded
 from runnel.core.record import Record
-from runnel.surface.waiting import all_done
+from runnel.runtime.waiting import wait_all
 
 if TYPE_CHECKING:
-    from runnel.broker.group_subscription import GroupSubscription as AsyncGroupSubscription
-    from runnel.broker.subscription import Subscription as AsyncSubscription
+    from runnel.broker.group.subscription import Delivery as AsyncDelivery
+    from runnel.broker.group.subscription import DeliveryBatch as AsyncBatch
+    from runnel.broker.group.subscription import GroupSubscription as AsyncGroupSubscription
+    from runnel.broker.read.subscription import Subscription as AsyncSubscription
 
-S = TypeVar("S", bound="_Reading")
+
 T = TypeVar("T")
 
 
-class _Reading:
+class _Settleable:
+    """Something to be acked, nacked or rejected on the broker's loop."""
+
+    def __init__(self, inner: AsyncDelivery[Any] | AsyncBatch[Any], portal: Portal) -> None:
+        self._inner, self._portal = inner, portal
+
+    def __repr__(self) -> str:
+        return f"<Blocking {self._inner!r}>"
+
+    def ack(self, *, durable: bool = False) -> None:
+        """The work is done. Accepted when it returns; with `durable`, on disk."""
+        self._settle(lambda: self._inner.ack(durable=durable))
+
+    def nack(self, delay: float | None = None, reason: str = "nacked") -> None:
+        """The work failed: try again after `delay` seconds, or after the group's backoff."""
+        self._settle(lambda: self._inner.nack(delay, reason))
+
+    def reject(self, reason: str) -> None:
+        """The work can never succeed: to the dead-letter topic, with the reason."""
+        self._settle(lambda: self._inner.reject(reason))
+
+    def _settle(self, say: Callable[[], Awaitable[None]]) -> None:
+        async def saying() -> None:
+            await say()
+
+        self._portal.run(saying())
+
+
+class Delivery(_Settleable, Generic[T]):
+    """A record, `delivery.record`, and the duty to settle it. `with delivery:` acks, or nacks if the block raises."""
+
+    _inner: AsyncDelivery[T]
+
+    @property
+    def record(self) -> Record[T]:
+        """The record."""
+        return self._inner.record
+
+    @property
+    def value(self) -> T:
+        """The value of the record."""
+        return self._inner.record.value
+
+    @property
+    def attempt(self) -> int:
+        """1 the first time, and one more each time it is handed out again."""
+        return self._inner.attempt
+
+    def extend(self, seconds: float) -> None:
+        """The work takes longer: keep the lease for so many seconds from now."""
+        self._settle(lambda: self._inner.extend(seconds))
+
+    def __enter__(self) -> Delivery[T]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._portal.run(self._inner.__aexit__(kind, error, trace))
+
+
+class DeliveryBatch(_Settleable, Generic[T]):
+    """Deliveries taken together: `batch.values`, iteration over deliveries, and one `ack()` for all."""
+
+    _inner: AsyncBatch[T]
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def __iter__(self) -> Iterator[Delivery[T]]:
+        return (Delivery(delivery, self._portal) for delivery in self._inner)
+
+    @property
+    def values(self) -> tuple[T, ...]:
+        """The values alone."""
+        return self._inner.values
+
+
+# -- Subscriptions ---------------------------------------------------------------------------------------
+
+
+S = TypeVar("S", bound="_BlockingReader")
+
+
+class _BlockingReader:
     """What both kinds of subscription do alike: enter, leave, and wait for the next item with a limit."""
 
     def __init__(
@@ -75,7 +160,7 @@ class _Reading:
                 self._next = asyncio.ensure_future(anext(aiter(self._inner), None))
             awaited = self._next
             left = None if timeout is None else max(0.0, timeout - (self._clock.time() - began))
-            if not await all_done([awaited], left, self._clock):
+            if not await wait_all([awaited], left, self._clock):
                 raise TimeoutError(f"nothing for {self.label!r} within {timeout:g} s")
             if awaited is self._next:  # else another thread that waits for the same was quicker
                 self._next = None
@@ -89,7 +174,7 @@ class _Reading:
         await self._inner.__aexit__(None, None, None)
 
 
-class Subscription(_Reading, Generic[T]):
+class Subscription(_BlockingReader, Generic[T]):
     """Records to iterate over with a plain `for`, or one by one with `receive`."""
 
     _inner: AsyncSubscription[T]
@@ -107,7 +192,7 @@ class Subscription(_Reading, Generic[T]):
         return self._batches(self._inner.batches(max_records, max_wait))
 
 
-class GroupSubscription(_Reading, Generic[T]):
+class GroupSubscription(_BlockingReader, Generic[T]):
     """Deliveries to iterate over with a plain `for`, or one by one with `receive`."""
 
     _inner: AsyncGroupSubscription[T]

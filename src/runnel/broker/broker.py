@@ -1,7 +1,4 @@
-"""The broker in this process, as users hold it: every call is a line to the part that does it.
-
-Below: bus, topic, subscribing, workers. Above: runnel.open, blocking, every door.
-"""
+"""The `Broker` in this process. Each method forwards to the part that does the work."""
 
 from __future__ import annotations
 
@@ -11,54 +8,50 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from runnel.broker import letterbox, replay, request
+from runnel.api.bridge import Bridge
+from runnel.api.handlers import Handler, HandlerRunner, Middleware
+from runnel.broker import dead_letters, request
 from runnel.broker.bus import Bus
-from runnel.broker.delivery import Delivery
-from runnel.broker.folder_place import FolderPlace
-from runnel.broker.group_reader import GroupReader
-from runnel.broker.group_subscription import GroupSubscription
-from runnel.broker.places import Places
+from runnel.broker.durable.folder import BrokerFolder
+from runnel.broker.group.reader import GroupReader
+from runnel.broker.group.subscription import Delivery, GroupSubscription
 from runnel.broker.producer import Producer
-from runnel.broker.stage import Stage, infos
+from runnel.broker.read.positions import PositionMethods
+from runnel.broker.read.subscription import Subscription
 from runnel.broker.statistics import snapshot
-from runnel.broker.subscribing import open_subscription
-from runnel.broker.subscription import Subscription
-from runnel.broker.topic import Topic
-from runnel.broker.transaction import Transaction
+from runnel.broker.subscribe import open_subscription
+from runnel.broker.topic_handle import Topic
+from runnel.broker.tx.stage import Stage, stage_infos
+from runnel.broker.tx.transaction import Transaction
 from runnel.core.clock import Clock
-from runnel.core.codec import Codec
 from runnel.core.errors import (
     InvalidOption,
     NotSupported,
 )
-from runnel.core.mark import check_mark_name
-from runnel.core.options import TopicOptions, not_negative, positive
+from runnel.core.markers import check_marker_name
+from runnel.core.options import Policy, TopicOptions, not_negative, positive
 from runnel.core.pattern import check_name, check_pattern
-from runnel.core.policy import Policy
-from runnel.core.position import Position
+from runnel.core.position import Position, Start
 from runnel.core.publishing import Seconds
 from runnel.core.record import Gap, Record
-from runnel.core.stage import StageInfo, StageKey
-from runnel.core.start import Start
+from runnel.core.schema import Codec
+from runnel.core.stages import StageInfo, StageKey
 from runnel.core.statistics import HandlerStatistics, Statistics
-from runnel.surface.bridge import Bridge
-from runnel.surface.clock import SystemClock
-from runnel.surface.handler import Handler, Middleware
-from runnel.surface.workers import Workers
+from runnel.runtime.clock import SystemClock
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultingTypeVar
 
-    from runnel.core.mark import MarkValue
+    from runnel.core.markers import MarkerValue
 
     V = DefaultingTypeVar("V", default=bytes)  # without a type, values are bytes
 else:
     V = TypeVar("V")
 
 
-class Broker(Places):
+class Broker(PositionMethods):
     """Topics and subscriptions. Get one from `runnel.open()`; close it by leaving the block.
 
     >>> async with runnel.open() as broker:
@@ -70,24 +63,24 @@ class Broker(Places):
     """
 
     def __init__(
-        self, *, auto_create: bool = True, clock: Clock | None = None, folder: FolderPlace | None = None
+        self, *, auto_create: bool = True, clock: Clock | None = None, folder: BrokerFolder | None = None
     ) -> None:
         self._bus = Bus(auto_create=auto_create, clock=clock or SystemClock(), durable=folder is not None)
         self._folder = folder
         self._middleware: list[Middleware] = []
-        self._workers: Workers | None = None
+        self._workers: HandlerRunner | None = None
 
     def __repr__(self) -> str:
         bus = self._bus
         where = "in memory" if self._folder is None else f"in {str(self._folder.path)!r}"
-        return f"<Broker {where}, {bus.home.state}, {len(bus.catalog.logs)} topics, {len(bus.readers)} readers>"
+        return f"<Broker {where}, {bus.loop_owner.state}, {len(bus.catalog.logs)} topics, {len(bus.readers)} readers>"
 
     # -- life ---------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Broker:
-        if self._folder is not None and not self._bus.home.entered:
+        if self._folder is not None and not self._bus.loop_owner.entered:
             await self._folder.open(self._bus)
-        self._bus.home.check_usable("entering it again")
+        self._bus.loop_owner.check_usable("entering it again")
         return self
 
     async def __aexit__(
@@ -117,7 +110,7 @@ class Broker(Places):
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
         """The event loop it runs on, once it was used on one."""
-        return self._bus.home.loop
+        return self._bus.loop_owner.loop
 
     # -- topics -------------------------------------------------------------------------------------------------
 
@@ -133,12 +126,12 @@ class Broker(Places):
 
     async def topics(self) -> list[str]:
         """The names of all topics, sorted."""
-        self._bus.home.check_usable("listing topics")
+        self._bus.loop_owner.check_usable("listing topics")
         return self._bus.catalog.names()
 
     async def delete(self, name: str) -> None:
         """Delete a topic and its records. Subscribers of it get `TopicDeleted`, those of patterns a gap."""
-        self._bus.home.check_usable("deleting a topic")
+        self._bus.loop_owner.check_usable("deleting a topic")
         self._bus.catalog.delete(check_name(name))
         await self._bus.flushed()
 
@@ -183,16 +176,16 @@ class Broker(Places):
         """
         return Transaction(self._bus)
 
-    async def mark(self, name: str) -> MarkValue | None:
+    async def mark(self, name: str) -> MarkerValue | None:
         """The value of a mark that a transaction left; None: there is none of that name."""
-        self._bus.home.check_usable("reading a mark")
-        return self._bus.marks.values.get(check_mark_name(name))
+        self._bus.loop_owner.check_usable("reading a mark")
+        return self._bus.marks.values.get(check_marker_name(name))
 
-    async def marks(self, prefix: str = "") -> dict[str, MarkValue]:
+    async def marks(self, prefix: str = "") -> dict[str, MarkerValue]:
         """All marks whose names begin with `prefix`, sorted by name."""
-        self._bus.home.check_usable("reading marks")
+        self._bus.loop_owner.check_usable("reading marks")
         known = sorted(self._bus.marks.values.items())
-        hidden = letterbox.HIDDEN
+        hidden = dead_letters.HIDDEN_PREFIX
         return {name: value for name, value in known if name.startswith(prefix) and not name.startswith(hidden)}
 
     def producer(self, name: str | None = None) -> Producer:
@@ -231,8 +224,8 @@ class Broker(Places):
 
     async def stages(self) -> list[StageInfo]:
         """The stages that are open, by their key."""
-        self._bus.home.check_usable("listing stages")
-        return infos(self._bus)
+        self._bus.loop_owner.check_usable("listing stages")
+        return stage_infos(self._bus)
 
     def bridge(
         self, pattern: str, to: Broker | str | Path, *, name: str | None = None, into: str = "{topic}", **options: Any
@@ -325,13 +318,13 @@ class Broker(Places):
 
     async def forget(self, name: str) -> None:
         """Forget a named subscription: where it stands, and what it holds. `NameInUse` while it is open."""
-        self._bus.home.check_usable("forgetting a subscription")
+        self._bus.loop_owner.check_usable("forgetting a subscription")
         self._bus.forget_position(name)
         await self._bus.flushed()
 
     async def forget_group(self, name: str, pattern: str) -> None:
         """Forget a group that has no members, and all that it settled. `GroupInUse` while it has some."""
-        self._bus.home.check_usable("forgetting a group")
+        self._bus.loop_owner.check_usable("forgetting a group")
         self._bus.groups.remove(name, pattern)
         await self._bus.flushed()
 
@@ -352,17 +345,17 @@ class Broker(Places):
         `where` picks them; those it refuses are passed over for good. With `offsets`, only the letters there.
         """
         if offsets is None:
-            return await replay.replay(self._bus, topic, limit, where)
+            return await dead_letters.replay(self._bus, topic, limit, where)
         if limit is not None or where is not None:
             raise InvalidOption("offsets", offsets, "they say which; leave out limit and where")
-        return await letterbox.settle(self, topic, offsets, put_back=True)
+        return await dead_letters.settle_dead_letters(self, topic, offsets, put_back=True)
 
     async def discard(self, topic: str, offsets: Sequence[int] | None = None) -> int:
         """Be done with dead letters of `topic`, at `offsets` or all that are there: never put back; how many.
 
         They stay in the topic as long as it keeps them: `trim` and retention take records away.
         """
-        return await letterbox.settle(self, topic, offsets, put_back=False)
+        return await dead_letters.settle_dead_letters(self, topic, offsets, put_back=False)
 
     # -- handlers -----------------------------------------------------------------------------------------------
 
@@ -411,10 +404,10 @@ class Broker(Places):
 
         Then nothing new is taken, and what is in hand has `deadline` seconds to finish.
         """
-        self._bus.home.check_usable("running handlers")
+        self._bus.loop_owner.check_usable("running handlers")
         if self._workers is not None:
             raise NotSupported("a second run()", "the handlers of this broker are running already")
-        self._workers = Workers(self, self._bus.handlers, self._middleware)
+        self._workers = HandlerRunner(self, self._bus.handlers, self._middleware)
         try:
             await self._workers.run(not_negative("deadline", deadline), signals=signals)
         finally:
@@ -431,4 +424,4 @@ class Broker(Places):
 
     def statistics(self) -> Statistics:
         """What happened so far and what is held now, as a frozen snapshot. From any thread."""
-        return self._bus.home.ask(lambda: snapshot(self._bus))
+        return self._bus.loop_owner.ask(lambda: snapshot(self._bus))

@@ -1,7 +1,6 @@
-"""The bus: everything that the parts of a broker share. Users hold a `Broker`, which is a door to it.
+"""The shared state of a broker: topics, readers, groups, markers, positions, and the event loop.
 
-All of it lives on one event loop; `home` knows which.
-Below: timeline, catalog, publisher, groups. Above: broker, topic.
+Every part still reaches the others through it. All of it is used on one event loop, the one that `loop_owner` knows.
 """
 
 from __future__ import annotations
@@ -12,22 +11,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from runnel.broker.catalog import Catalog
-from runnel.broker.gate import TURN, Entry, GateReader, Watch
-from runnel.broker.groups import Groups
-from runnel.broker.log import Log
-from runnel.broker.marks import Marks
-from runnel.broker.publisher import Publisher
+from runnel.api.handlers import Handler
+from runnel.broker.durable.store import Store
+from runnel.broker.group.registry import GroupRegistry
+from runnel.broker.read.subscription import Subscription
 from runnel.broker.statistics import Totals
-from runnel.broker.store import Store
-from runnel.broker.subscription import Subscription
-from runnel.broker.timeline import Timeline
+from runnel.broker.topic.catalog import TopicCatalog
+from runnel.broker.topic.log import Log
+from runnel.broker.topic.publisher import Publisher
+from runnel.broker.topic.readers import PUBLISH_TURN, Append, ProcessedWaiter, TopicReader
+from runnel.broker.topic.timeline import Timeline
+from runnel.broker.tx.markers import Markers
 from runnel.core.clock import Clock
-from runnel.core.errors import BrokerClosed, NameInUse
-from runnel.core.journal_errors import UnknownName
+from runnel.core.errors import BrokerClosed, NameInUse, UnknownName
 from runnel.core.position import Position
-from runnel.surface.handler import Handler
-from runnel.surface.home import Home
+from runnel.runtime.loop_owner import LoopOwner
 
 
 class Bus:
@@ -39,12 +37,12 @@ class Bus:
         self._id = secrets.token_hex(16)  # of a life in memory
         self.store: Store | None = None
         self.timeline = Timeline(clock, self.settle_readers)
-        self.home = Home(self.timeline.move_in, self._forked, entered=not durable)
-        self.catalog = Catalog(self, auto_create=auto_create)
+        self.loop_owner = LoopOwner(self.timeline.move_in, self._forked, entered=not durable)
+        self.catalog = TopicCatalog(self, auto_create=auto_create)
         self.publisher = Publisher(self)
-        self.readers: dict[GateReader, None] = {}
-        self.groups = Groups(self)
-        self.marks = Marks(self)
+        self.readers: dict[TopicReader, None] = {}
+        self.groups = GroupRegistry(self)
+        self.marks = Markers(self)
         self.handlers: list[Handler] = []
         self.named: dict[str, Subscription[Any]] = {}  # the open subscriptions that have a name
         self.positions: dict[str, tuple[str, Position | int]] = {}  # where names were when they left
@@ -55,11 +53,11 @@ class Bus:
 
     def close(self) -> None:
         """End every reader, after what was published; refuse everything else. Closing twice is harmless."""
-        if self.home.state == "open":
-            self.home.take_posted()
-        if not self.home.close():
+        if self.loop_owner.state == "open":
+            self.loop_owner.take_posted()
+        if not self.loop_owner.close():
             return
-        if self.home.loop is not None and self.home.loop.is_closed():
+        if self.loop_owner.loop is not None and self.loop_owner.loop.is_closed():
             self._move_out()
         try:
             self._end()
@@ -80,10 +78,10 @@ class Bus:
 
     def _move_out(self) -> None:
         """The loop is closed: have nothing more to do with it."""
-        self.home.loop = self.timeline.call_soon = None
+        self.loop_owner.loop = self.timeline.call_soon = None
         for log in self.publisher.blocked:
-            if log.gate is not None:
-                log.gate.blocked = None  # and nobody publishes in their name
+            if log.topic_readers is not None:
+                log.topic_readers.blocked = None  # and nobody publishes in their name
         self.publisher.blocked.clear()
 
     @contextmanager
@@ -92,7 +90,7 @@ class Bus:
         try:
             yield
         except RuntimeError:
-            if self.home.loop is not None:
+            if self.loop_owner.loop is not None:
                 raise
 
     def _forked(self) -> None:
@@ -116,7 +114,7 @@ class Bus:
         """Remember where `name` stands, as durably as this broker remembers anything."""
         self.positions[name] = (pattern, place)
         if self.store is not None:
-            self.store.keeper.keep(name)
+            self.store.pending_state.keep(name)
 
     def forget_position(self, name: str) -> None:
         """Forget where `name` stands, and what it holds."""
@@ -125,11 +123,11 @@ class Bus:
         if self.positions.pop(name, None) is None:
             raise UnknownName(name)
         if self.store is not None:
-            self.store.keeper.forget(name)
+            self.store.pending_state.forget(name)
 
-    async def until_durable(self, log: Log, entry: Entry, first: int) -> None:
+    async def until_durable(self, log: Log, entry: Append, first: int) -> None:
         """Return when `entry`, whose first record is at `first` of a durable topic, is on disk, and visible."""
-        if (landed := entry.landed or self.publisher.once.landing(log, entry, first)) is not None:
+        if (landed := entry.landed or self.publisher.deduplicator.landing(log, entry, first)) is not None:
             await landed
 
     async def flushed(self) -> None:
@@ -149,14 +147,16 @@ class Bus:
 
     def is_turn_over(self, log: Log) -> bool:
         """Whether a publisher should let the readers of `log` run before it goes on."""
-        return self.timeline.published_in_turn() >= (TURN if log.gate is None else log.gate.turn)
+        return self.timeline.published_in_turn() >= (
+            PUBLISH_TURN if log.topic_readers is None else log.topic_readers.turn
+        )
 
     def watch(self, log: Log, position: Position) -> dict[asyncio.Future[None], str]:
         """A future per current reader of `log`, done once it has processed `position`; and its label."""
         watched: dict[asyncio.Future[None], str] = {}
-        if log.gate is not None and log.epoch == position.epoch:
+        if log.topic_readers is not None and log.epoch == position.epoch:
             loop = asyncio.get_running_loop()
-            for reader in log.gate:
+            for reader in log.topic_readers:
                 watched[future := loop.create_future()] = reader.label
-                reader.watch(log, Watch(position.offset, future))
+                reader.watch(log, ProcessedWaiter(position.offset, future))
         return watched

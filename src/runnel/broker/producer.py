@@ -1,7 +1,4 @@
-"""A publisher that numbers its records, so that what it sends again is stored once.
-
-Below: once, publisher, topic. Above: the user; blocking.
-"""
+"""A producer numbers its records, so that a record that is sent again is stored once."""
 
 from __future__ import annotations
 
@@ -9,13 +6,13 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from runnel.broker.gate import Entry
-from runnel.broker.topic import Topic
+from runnel.broker.topic.readers import Append
+from runnel.broker.topic_handle import Topic
+from runnel.core.deduplication import MAX_SEQUENCE, producer_id
 from runnel.core.errors import InvalidOption
 from runnel.core.options import TopicOptions
 from runnel.core.pattern import check_name
 from runnel.core.position import Position, Span
-from runnel.core.producers import MAX_SEQUENCE, id_of
 from runnel.core.publishing import Seconds
 
 if TYPE_CHECKING:
@@ -48,7 +45,7 @@ class Producer:
         if name is not None and not (isinstance(name, str) and 0 < len(name) <= 256):
             raise InvalidOption("name", name, "the name of a producer is a str of 1 to 256 characters")
         self.name = name
-        self.id = secrets.randbits(64) or 1 if name is None else id_of(name)
+        self.id = secrets.randbits(64) or 1 if name is None else producer_id(name)
         self._bus = bus
         self._floor = 0  # numbers below it are stored, whoever forgot
         self._handles: dict[str, Topic[Any]] = {}
@@ -59,12 +56,12 @@ class Producer:
     @property
     def next(self) -> int:
         """The number of its next record; all below are stored, or on their way. From any thread."""
-        found = self._bus.home.ask(self._next)
+        found = self._bus.loop_owner.ask(self._next)
         return self._floor if found is None else found
 
     def _next(self) -> int | None:
-        self._bus.home.check_usable("looking at a producer")
-        return self._bus.publisher.once.next(self.id)
+        self._bus.loop_owner.check_usable("looking at a producer")
+        return self._bus.publisher.deduplicator.next(self.id)
 
     async def publish(
         self,
@@ -83,8 +80,8 @@ class Producer:
         It has the number `sequence`; if there is none, the next. To be able to send it again, know its number:
         give it, or look at `next` before.
         """
-        if not self._bus.home.is_here():
-            return await self._bus.home.visit(
+        if not self._bus.loop_owner.is_here():
+            return await self._bus.loop_owner.visit(
                 self.publish(
                     topic,
                     value,
@@ -117,8 +114,8 @@ class Producer:
         Sent again, it may be another part of what was published before in one piece. A list of which only the
         first records were published is a `SequenceOverlap`.
         """
-        if not self._bus.home.is_here():
-            return await self._bus.home.visit(
+        if not self._bus.loop_owner.is_here():
+            return await self._bus.loop_owner.visit(
                 self.publish_many(
                     topic,
                     values,
@@ -148,12 +145,12 @@ class Producer:
             handle = self._handles[topic] = Topic(self._bus, check_name(topic), None, _NO_OPTIONS)
         return handle
 
-    async def _send(self, handle: Topic[Any], entry: Entry, sequence: int | None) -> Position:
+    async def _send(self, handle: Topic[Any], entry: Append, sequence: int | None) -> Position:
         if sequence is None:
             sequence = -1 - self._floor
         elif isinstance(sequence, bool) or not isinstance(sequence, int) or not 0 <= sequence <= MAX_SEQUENCE:
             raise InvalidOption("sequence", sequence, "the number of a record is a whole number, 0 or more")
         entry.producer, entry.producer_sequence = self.id, sequence
-        position = await self._bus.publisher.once.publish(handle._resolve(), entry)
+        position = await self._bus.publisher.deduplicator.publish(handle._resolve(), entry)
         self._floor = max(self._floor, entry.producer_sequence + len(entry.values))
         return position

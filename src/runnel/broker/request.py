@@ -1,4 +1,4 @@
-"""Request and reply over topics: an inbox per request, gone when the answer is there."""
+"""Request and reply: each request has a reply topic of its own, which is deleted when the answer came."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from runnel.broker.catalog import UNSAID
-from runnel.broker.delivery import Delivery
-from runnel.broker.reader import Reader, SubscribeOptions
-from runnel.broker.subscription import Subscription
-from runnel.broker.topic import Topic
+from runnel.broker.group.subscription import Delivery
+from runnel.broker.read.subscription import SubscribeOptions, Subscription, SubscriptionReader
+from runnel.broker.topic.catalog import UNDECLARED
+from runnel.broker.topic_handle import Topic
 from runnel.core.errors import BrokerClosed, InvalidOption, NoResponders, RequestTimeout
 from runnel.core.pattern import check_name
 from runnel.core.record import REPLY_TO, Record
-from runnel.core.trace import HEADER
-from runnel.surface.waiting import all_done
+from runnel.core.trace_context import TRACEPARENT
+from runnel.runtime.waiting import wait_all
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus
@@ -32,21 +31,23 @@ async def request(
     headers: Mapping[str, str] | None,
 ) -> Record[bytes]:
     """Publish `value` and wait for the first reply."""
-    bus.home.check_usable("a request")
+    bus.loop_owner.check_usable("a request")
     if not bus.catalog.has_readers(check_name(topic)):
         raise NoResponders(topic)
     # A request that is on disk outlives its broker: no later life may give its inbox to another one.
     inbox = f"{INBOX}.{bus.life}.{bus.next_number()}"
     bus.catalog.make(inbox)
-    subscription: Subscription[bytes] = Subscription(Reader(bus, inbox, SubscribeOptions(start="earliest")), None)
+    subscription: Subscription[bytes] = Subscription(
+        SubscriptionReader(bus, inbox, SubscribeOptions(start="earliest")), None
+    )
     try:
         async with subscription:
-            await Topic[bytes](bus, topic, None, UNSAID).publish(
+            await Topic[bytes](bus, topic, None, UNDECLARED).publish(
                 value, key=key, headers={**(headers or {}), REPLY_TO: inbox}
             )
             answer = asyncio.ensure_future(anext(aiter(subscription), None))
             try:
-                if not await all_done([answer], timeout, bus.clock):
+                if not await wait_all([answer], timeout, bus.clock):
                     raise RequestTimeout(topic, timeout)
                 if (found := answer.result()) is None:
                     raise BrokerClosed("waiting for a reply")
@@ -66,13 +67,13 @@ async def reply(
     if inbox is None:
         raise InvalidOption("record", record.topic, "it is not a request: nobody waits for a reply")
     if not inbox.startswith(f"{INBOX}."):
-        await Topic[bytes](bus, check_name(inbox), None, UNSAID).publish(value, headers=headers)
+        await Topic[bytes](bus, check_name(inbox), None, UNDECLARED).publish(value, headers=headers)
         return True
     log = bus.catalog.logs.get(inbox)
     if log is None:
         return False
     entry = bus.publisher.one(
-        inbox, None, value, None, {HEADER: record.traceparent, **(headers or {})}, None, None, 0, None
+        inbox, None, value, None, {TRACEPARENT: record.traceparent, **(headers or {})}, None, None, 0, None
     )
     bus.publisher.append(log, entry)
     return True

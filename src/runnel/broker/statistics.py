@@ -1,30 +1,61 @@
-"""What a broker did and holds, as a frozen snapshot. Counters never go back while a broker is open.
-
-Below: bus, core.statistics (its shapes). Above: observe, which prints it; the user.
-"""
+"""What a broker did and holds, as a frozen snapshot. Counters never go back while it is open."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from runnel.broker.journal_statistics import of_store
-from runnel.broker.subscription import Subscription
+from runnel.broker.read.subscription import Subscription
 from runnel.core.position import Position
 from runnel.core.statistics import (
+    ArchiveStatistics,
     CursorStatistics,
-    Flowed,
-    GroupStatistics,
-    MemberStatistics,
+    HolderStatistics,
+    JournalStatistics,
     Statistics,
+    SubscriberTotals,
     SubscriptionStatistics,
     TopicStatistics,
 )
 
 if TYPE_CHECKING:
     from runnel.broker.bus import Bus
-    from runnel.broker.group_reader import GroupReader
-    from runnel.broker.log import Log
+    from runnel.broker.durable.store import Store
+    from runnel.broker.topic.log import Log
+
+
+def journal_statistics(store: Store) -> JournalStatistics:
+    """The journal as it is now."""
+    journal, watch, scrubber = store.journal, store.disk_monitor, store.scrubber
+    sources = tuple(journal.history.sources)
+    cleaner = store.cleaner
+    return JournalStatistics(
+        len(sources),
+        sum(source.written for source in sources),
+        store.commits.pending.bytes,
+        journal.syncs,
+        watch.free,
+        journal.options.min_free,
+        watch.is_low,
+        watch.free is not None and watch.free < journal.needed(0),
+        None if journal.failed is None else str(journal.failed),
+        tuple(
+            HolderStatistics(hold.name, hold.pattern, watch.held.get(hold.name, 0))
+            for hold in store.holding.holds.values()
+        ),
+        scrubber.scrub.bytes,
+        scrubber.scrub.segments,
+        scrubber.damage(),
+        None if cleaner is None else cleaner.statistics(),
+        len(store.staging),
+        store.staging.bytes,
+        tuple(ArchiveStatistics(one.place, one.through, one.since / 1e6, one.seen / 1e6) for one in watch.archives),
+        journal.sync_durations.snapshot(),
+    )
+
+
+# -- The broker ------------------------------------------------------------------------------------------
+
 
 ANONYMOUS = "anonymous"
 OTHER = "(other)"
@@ -39,7 +70,7 @@ class Tally:
     def __init__(self) -> None:
         self.delivered = self.dropped = self.expired = self.lag = 0
 
-    def add(self, other: Tally | Flowed) -> None:
+    def add(self, other: Tally | SubscriberTotals) -> None:
         """Count another in."""
         self.delivered += other.delivered
         self.dropped += other.dropped
@@ -61,23 +92,23 @@ class Totals:
     def add(self, subscription: Subscription[Any]) -> None:
         """Count in a subscription that ended, unless it is internal: there is one for each request."""
         if subscription.pattern[0] != "$":
-            ended = flowed(subscription)
+            ended = tally_of(subscription)
             ended.lag = 0
             self._tally(subscription).add(ended)
 
-    def with_open(self, subscriptions: Iterable[Subscription[Any]]) -> dict[tuple[str, str], Flowed]:
+    def with_open(self, subscriptions: Iterable[Subscription[Any]]) -> dict[tuple[str, str], SubscriberTotals]:
         """The sums, with those counted in that are still open."""
         tallies: dict[int, Tally] = {}
         for one in subscriptions:
             tally = self._tally(one)
-            tallies.setdefault(id(tally), Tally()).add(flowed(one))
+            tallies.setdefault(id(tally), Tally()).add(tally_of(one))
         sums = {}
         for key, tally in self._tallies.items():
             both = Tally()
             both.add(tally)
             if (still_open := tallies.get(id(tally))) is not None:
                 both.add(still_open)
-            sums[key] = Flowed(both.delivered, both.dropped, both.expired, both.lag)
+            sums[key] = SubscriberTotals(both.delivered, both.dropped, both.expired, both.lag)
         return sums
 
     def sum(self) -> Tally:
@@ -94,40 +125,15 @@ class Totals:
         return self._tallies.setdefault(key, Tally())
 
 
-def flowed(subscription: Subscription[Any]) -> Tally:
+def tally_of(subscription: Subscription[Any]) -> Tally:
     """What one subscription received and lost so far."""
-    tally, flow = Tally(), subscription.flow
+    tally, overflow = Tally(), subscription.overflow
     tally.delivered, tally.expired, tally.lag = subscription.delivered, subscription.expired, subscription.lag
-    tally.dropped = subscription.dropped_count + flow.drops()
+    tally.dropped = subscription.dropped_count + overflow.drops()
     return tally
 
 
-def of_group(reader: GroupReader) -> GroupStatistics:
-    """A group as it is now: how far it is, and what each member holds."""
-    group = reader.group
-    members = tuple(
-        MemberStatistics(member.name, member.held, member.prefetch, member.granted, member.acked)
-        for member in group.members.values()
-    )
-    published = group.time_at(reader.floor())  # the oldest that is not settled
-    return GroupStatistics(
-        reader.name,
-        reader.pattern,
-        reader.flow.lag(),
-        group.outstanding,
-        group.scheduled,
-        0.0 if published is None else max(0.0, reader.clock.time() - published),
-        group.acked,
-        group.redelivered,
-        group.dead_lettered,
-        group.expired,
-        reader.missed,
-        group.paused,
-        members,
-    )
-
-
-def of_topic(bus: Bus, log: Log) -> TopicStatistics:
+def topic_statistics(bus: Bus, log: Log) -> TopicStatistics:
     """A topic as it is now."""
     return TopicStatistics(
         log.name,
@@ -137,7 +143,7 @@ def of_topic(bus: Bus, log: Log) -> TopicStatistics:
         bus.timeline.first(log),
         log.end,
         log.live_bytes,
-        sum(reader.members for reader in log.gate or ()),
+        sum(reader.members for reader in log.topic_readers or ()),
     )
 
 
@@ -146,23 +152,23 @@ def open_subscriptions(bus: Bus) -> list[Subscription[Any]]:
     return [one for one in bus.readers if isinstance(one, Subscription) and one.pattern[0] != "$"]
 
 
-def of_subscription(one: Subscription[Any]) -> SubscriptionStatistics:
+def subscription_statistics(one: Subscription[Any]) -> SubscriptionStatistics:
     """A subscription as it is now."""
-    flow = one.flow
+    overflow = one.overflow
     return SubscriptionStatistics(
         one.label,
         one.pattern,
         one.name,
-        str(flow.policy),
-        flow.buffer,
+        str(overflow.policy),
+        overflow.buffer,
         one.lag,
         one.delivered,
-        one.dropped_count + flow.drops(),
+        one.dropped_count + overflow.drops(),
         one.expired,
     )
 
 
-def of_cursor(bus: Bus, name: str) -> CursorStatistics:
+def cursor_statistics(bus: Bus, name: str) -> CursorStatistics:
     """A name under which nobody reads, as it stands."""
     pattern, place = bus.positions[name]
     hold = bus.store is not None and name in bus.store.holding.holds
@@ -180,12 +186,12 @@ def snapshot(bus: Bus) -> Statistics:
     topics = {}
     for log in bus.catalog.logs.values():
         if log.name[0] != "$":
-            topics[log.name] = of_topic(bus, log)
+            topics[log.name] = topic_statistics(bus, log)
     open_ones = open_subscriptions(bus)
     sums = bus.ended.with_open(open_ones)
     return Statistics(
         topics,
-        tuple(map(of_subscription, open_ones)),
+        tuple(map(subscription_statistics, open_ones)),
         tuple(reader.statistics() for reader in bus.groups),
         tuple(handler.statistics() for handler in bus.handlers),
         sums,
@@ -193,7 +199,9 @@ def snapshot(bus: Bus) -> Statistics:
         bus.ended.published_bytes + sum(topic.published_bytes for topic in topics.values()),
         sum(each.delivered for each in sums.values()),
         sum(each.dropped for each in sums.values()),
-        sum(len(log.gate.blocked or ()) for log in bus.publisher.blocked if log.gate),
-        None if bus.store is None else of_store(bus.store),
-        tuple(of_cursor(bus, name) for name in sorted(bus.positions.keys() - bus.named.keys()) if name[0] != "$"),
+        sum(len(log.topic_readers.blocked or ()) for log in bus.publisher.blocked if log.topic_readers),
+        None if bus.store is None else journal_statistics(bus.store),
+        tuple(
+            cursor_statistics(bus, name) for name in sorted(bus.positions.keys() - bus.named.keys()) if name[0] != "$"
+        ),
     )

@@ -1,1 +1,1 @@
-"""The `runnel` command: parse, call one function, print, return an exit code."""
+"""The `runnel` command. Each command family is a module: it parses, calls, prints, and returns an exit code."""

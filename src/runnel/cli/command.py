@@ -1,4 +1,4 @@
-"""How commands are made known: a summary for the list, a description, and examples that teach."""
+"""Declaring commands: a summary for the list, a description, and examples that teach."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`runnel completion`: what a shell needs to know to complete commands and options, read off the parsers themselves."""
+"""`runnel completion`: shell completion of commands and options, generated from the parsers."""
 
 from __future__ import annotations
 

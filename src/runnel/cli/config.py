@@ -1,4 +1,4 @@
-"""`runnel config`: which settings act and where each came from; and whether a file makes sense."""
+"""`runnel config`: which settings act and where each came from; whether a file makes sense."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import os
 from pathlib import Path
 
 from runnel.cli.command import Commands, add_command, add_family, add_json
-from runnel.cli.document import print_document
-from runnel.cli.problem import FINE, FOUND
-from runnel.cli.table import many, table
+from runnel.cli.errors import FINE, FOUND
+from runnel.cli.output import many, print_document, table
+from runnel.config.errors import InvalidConfig
 from runnel.config.keys import keys
-from runnel.config.problems import InvalidConfig
 from runnel.config.settings import DEFAULT, Settings, load
 
 EXAMPLE = """\

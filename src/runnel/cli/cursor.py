@@ -1,15 +1,14 @@
-"""`runnel cursor`: named subscriptions, where they stand, what they hold; and forgetting one."""
+"""`runnel cursor`: named subscriptions, their position and what they hold; forgetting one."""
 
 from __future__ import annotations
 
 import argparse
 
-from runnel.cli.ask import agreed, check_answerable
 from runnel.cli.command import Commands, add_command, add_family, add_json
-from runnel.cli.document import print_document
-from runnel.cli.problem import FOUND
-from runnel.cli.table import present, table
-from runnel.cli.target import add_target, changing, looking_at
+from runnel.cli.confirm import check_can_confirm, confirm
+from runnel.cli.errors import FOUND
+from runnel.cli.output import known_columns, print_document, table
+from runnel.cli.target import add_target, open_to_change, open_to_inspect
 from runnel.core.pattern import is_pattern
 
 EXAMPLE = """\
@@ -57,7 +56,7 @@ def add_to(commands: Commands) -> None:
 
 def run_list(chosen: argparse.Namespace) -> int:
     """Print the named subscriptions."""
-    with looking_at(chosen) as target:
+    with open_to_inspect(chosen) as target:
         found = target.cursors()
     if chosen.json:
         print_document(found)
@@ -65,7 +64,7 @@ def run_list(chosen: argparse.Namespace) -> int:
     if not found:
         print("there are no named subscriptions")
         return 0
-    columns = present(_COLUMNS, found)
+    columns = known_columns(_COLUMNS, found)
     rows = ([_yes(one.get(key)) if key == "hold" else one.get(key) for key in columns] for one in found)
     print(table(list(columns.values()), rows))
     return 0
@@ -73,14 +72,14 @@ def run_list(chosen: argparse.Namespace) -> int:
 
 def run_forget(chosen: argparse.Namespace) -> int:
     """Forget a named subscription."""
-    check_answerable(chosen)
-    with changing(chosen) as target:
+    check_can_confirm(chosen)
+    with open_to_change(chosen) as target:
         found = target.cursor(chosen.name)
         where, hold = repr(found["name"]), found.get("hold")
         if "place" in found:
             what = "sequence" if is_pattern(found["pattern"]) else "offset"
             where += f", at {what} {found['place']:,} of {found['pattern']!r}"
-        if not chosen.yes and not agreed(f"Forget {where}{', and what it holds' if hold else ''}?"):
+        if not chosen.yes and not confirm(f"Forget {where}{', and what it holds' if hold else ''}?"):
             print("nothing was done")
             return FOUND
         target.forget(chosen.name)

@@ -1,4 +1,4 @@
-"""`runnel doctor`: what this machine has of what runnel can use, and what to do about what it has not."""
+"""`runnel doctor`: what this machine has of what runnel can use, and what to do about what is missing."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from runnel.cli.command import Commands, add_command, add_json
-from runnel.cli.document import print_document
-from runnel.cli.problem import FINE, FOUND
-from runnel.cli.table import table
+from runnel.cli.errors import FINE, FOUND
+from runnel.cli.output import print_document, table
 
 EXAMPLE = """\
 examples:
@@ -33,7 +32,7 @@ OK, MISSING, WRONG = "ok", "missing", "wrong"
 
 EXTRAS = {
     "server": (
-        "the HTTP door, and a quicker event loop",
+        "the HTTP listener, and a quicker event loop",
         ("starlette", "uvicorn", "httptools", "uvloop", "websockets"),
     ),
     "spark": ("the format `runnel` of Spark", ("pyspark", "pyarrow", "pandas")),

@@ -1,8 +1,7 @@
-"""Which folder a command means, and opening it: to look, or to change it.
+"""Which folder a command works on, and opening it: to inspect, or to change it.
 
-`--data DIR` names it everywhere, and so does a bare DIR where a command takes nothing else; then comes
-RUNNEL_DATA, then `data` in the file runnel.toml, then `data`.
-Below: journal. Above: the commands.
+`--data DIR` names it, or a bare DIR where a command takes nothing else; then RUNNEL_DATA, then `data` in runnel.toml,
+then `data`. Any process may inspect a folder at any time; only its owner changes it.
 """
 
 from __future__ import annotations
@@ -13,17 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from runnel.cli.address import configured
-from runnel.cli.problem import Refused, in_use, needs_folder
-from runnel.core.journal_errors import FolderInUse
-from runnel.journal import manifest
-from runnel.journal.draft import Draft, WriteFailed
-from runnel.journal.entry import Part
-from runnel.journal.folder import FolderLock
-from runnel.journal.inspection import Inspection, check_folder
-from runnel.journal.journal import Journal
+from runnel.cli.errors import CommandError, in_use, needs_folder
+from runnel.cli.server_address import load_settings
+from runnel.core.errors import FolderInUse
+from runnel.journal.folder_lock import FolderLock
+from runnel.journal.format import manifest
+from runnel.journal.format.entry import Draft, Part, WriteFailed
 from runnel.journal.options import JournalOptions
-from runnel.journal.os_storage import OsStorage
+from runnel.journal.read.inspection import Inspection, check_folder
+from runnel.journal.storage import OsStorage
+from runnel.journal.write.journal import Journal
 
 ENVIRONMENT = "RUNNEL_DATA"
 DEFAULT = "data"
@@ -48,8 +46,8 @@ def folder_of(chosen: argparse.Namespace) -> Path:
         raise needs_folder(chosen.only_folder, chosen.server)
     bare = getattr(chosen, "folder", None)
     if bare and chosen.data and Path(bare) != Path(chosen.data):
-        raise Refused("usage_error", f"two folders were named: {bare!r} and --data {chosen.data!r}", 2)
-    return Path(bare or chosen.data or configured().general.data)
+        raise CommandError("usage_error", f"two folders were named: {bare!r} and --data {chosen.data!r}", 2)
+    return Path(bare or chosen.data or load_settings().general.data)
 
 
 def folder_and(chosen: argparse.Namespace, what: str) -> Path:
@@ -57,20 +55,20 @@ def folder_and(chosen: argparse.Namespace, what: str) -> Path:
     *folder, chosen.what = chosen.what
     if len(folder) > 1 or (folder and chosen.data):
         given = " ".join([*folder, chosen.what])
-        raise Refused("usage_error", f"one folder and one {what.lower()}, not {given!r}", 2)
+        raise CommandError("usage_error", f"one folder and one {what.lower()}, not {given!r}", 2)
     if not folder and not chosen.data and (Path(chosen.what) / manifest.NAME).exists():
-        raise Refused("usage_error", f"{what} is missing: {chosen.what!r} is the folder of a journal", 2)
+        raise CommandError("usage_error", f"{what} is missing: {chosen.what!r} is the folder of a journal", 2)
     chosen.folder = folder[0] if folder else None
     return folder_of(chosen)
 
 
-def looking(chosen: argparse.Namespace) -> Inspection:
+def open_inspection(chosen: argparse.Namespace) -> Inspection:
     """The folder, to look at; any process may, at any time."""
     return Inspection(folder_of(chosen))
 
 
 @contextmanager
-def owning(folder: Path, *, create: bool = False) -> Iterator[Journal]:
+def open_journal(folder: Path, *, create: bool = False) -> Iterator[Journal]:
     """The journal, to change it. Somebody else's cannot be changed from here."""
     if not create:
         check_folder(folder)
@@ -93,7 +91,7 @@ def owning(folder: Path, *, create: bool = False) -> Iterator[Journal]:
         lock.release()
 
 
-def write(journal: Journal, *parts: Part) -> None:
+def write_parts(journal: Journal, *parts: Part) -> None:
     """Write one change; durable when it returns."""
     now = max(time.time_ns() // 1000, journal.ledger.time)
     try:

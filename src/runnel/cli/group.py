@@ -1,18 +1,16 @@
-"""`runnel group`: how far groups have come, and setting one back or forth."""
+"""`runnel group`: how far groups have come; reset, pause, resume and delete one."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from runnel.cli.ask import agreed, check_answerable
 from runnel.cli.command import Commands, add_command, add_family, add_json
-from runnel.cli.document import print_document
-from runnel.cli.problem import FOUND, USAGE, Refused
-from runnel.cli.server_target import ServerTarget
+from runnel.cli.confirm import check_can_confirm, confirm
+from runnel.cli.errors import FOUND, USAGE, CommandError
+from runnel.cli.output import human_age, known_columns, print_document, table
 from runnel.cli.start import parse_start
-from runnel.cli.table import human_age, present, table
-from runnel.cli.target import add_target, changing, find_group, looking_at
+from runnel.cli.target import ServerTarget, add_target, find_group, open_to_change, open_to_inspect
 from runnel.core.pattern import is_pattern
 
 EXAMPLE = """\
@@ -94,7 +92,7 @@ def _add_group(parser: argparse.ArgumentParser) -> None:
 
 def run_list(chosen: argparse.Namespace) -> int:
     """Print the groups."""
-    with looking_at(chosen) as target:
+    with open_to_inspect(chosen) as target:
         found = target.groups()
     if chosen.json:
         print_document(found)
@@ -102,18 +100,18 @@ def run_list(chosen: argparse.Namespace) -> int:
     if not found:
         print("there are no groups")
         return 0
-    columns = present(_COLUMNS, found)
+    columns = known_columns(_COLUMNS, found)
     print(table(list(columns.values()), ([_cell(one, key) for key in columns] for one in found)))
     return 0
 
 
 def run_steer(chosen: argparse.Namespace) -> int:
     """Pause a group, or have it go on."""
-    with changing(chosen) as target:
+    with open_to_change(chosen) as target:
         pattern = find_group(target, chosen.group, chosen.topic)
         if not isinstance(target, ServerTarget):
             what = f"a group is {chosen.verb}d in a running broker, and {target.name} is a folder: say --server URL"
-            raise Refused("needs_server", what, USAGE)
+            raise CommandError("needs_server", what, USAGE)
         (target.pause if chosen.verb == "pause" else target.resume)(chosen.group, pattern)
     if chosen.json:
         print_document({"group": chosen.group, "pattern": pattern, "paused": chosen.verb == "pause"})
@@ -125,7 +123,7 @@ def run_steer(chosen: argparse.Namespace) -> int:
 def run_reset(chosen: argparse.Namespace) -> int:
     """Set a group back or forth."""
     start = parse_start("to", chosen.to)
-    with changing(chosen) as target:
+    with open_to_change(chosen) as target:
         pattern = find_group(target, chosen.group, chosen.topic)
         found = target.reset(chosen.group, pattern, start)
     if chosen.json:
@@ -141,10 +139,10 @@ def run_reset(chosen: argparse.Namespace) -> int:
 
 def run_delete(chosen: argparse.Namespace) -> int:
     """Forget a group."""
-    check_answerable(chosen)
-    with changing(chosen) as target:
+    check_can_confirm(chosen)
+    with open_to_change(chosen) as target:
         pattern = find_group(target, chosen.group, chosen.topic)
-        if not chosen.yes and not agreed(f"Delete group {chosen.group!r} on {pattern!r}, and what it settled?"):
+        if not chosen.yes and not confirm(f"Delete group {chosen.group!r} on {pattern!r}, and what it settled?"):
             print("nothing was done")
             return FOUND
         found = target.forget_group(chosen.group, pattern)

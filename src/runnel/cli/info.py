@@ -1,4 +1,4 @@
-"""`runnel info`: what a folder is, or a server, at a glance."""
+"""`runnel info`: what a folder or a server is, at a glance."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import Any
 import msgspec
 
 from runnel.cli.command import Commands, add_command, add_json
-from runnel.cli.document import print_document
-from runnel.cli.folder import looking
-from runnel.cli.server_target import connected
-from runnel.cli.table import Size, hidden, human_age, human_time, many, pairs
-from runnel.cli.target import add_target, server_of
-from runnel.core.journal_errors import JournalDamaged
-from runnel.journal import archived, manifest
-from runnel.journal.archived import Holder
-from runnel.journal.inspection import Inspection
+from runnel.cli.folder import open_inspection
+from runnel.cli.output import Size, human_age, human_time, many, not_synced, pairs, print_document
+from runnel.cli.target import add_target, connect, server_of
+from runnel.core.errors import JournalDamaged
+from runnel.journal.format import manifest
+from runnel.journal.read.inspection import Inspection
+from runnel.journal.write import archive_holds
+from runnel.journal.write.archive_holds import ArchiveHolder
 
 EXAMPLE = """\
 examples:
@@ -43,7 +42,7 @@ def add_to(commands: Commands) -> None:
         EXAMPLE,
         run,
         "Names the journal in a folder, who owns it now, how it is synced, and how much it holds. Works while a\n"
-        "broker has the folder open. Of a server: its version, its doors, what it did since it started.",
+        "broker has the folder open. Of a server: its version, its listeners, what it did since it started.",
     )
     add_target(parser)
     add_json(parser)
@@ -53,11 +52,11 @@ def run(chosen: argparse.Namespace) -> int:
     """Print what a folder or a server is."""
     url = server_of(chosen)
     if url is not None:
-        with connected(url) as server:
+        with connect(url) as server:
             found = server.info()
         view = shown_server
     else:
-        with looking(chosen) as seen:
+        with open_inspection(chosen) as seen:
             found = facts(seen)
         view = shown
     if chosen.json:
@@ -83,7 +82,7 @@ def shown_server(found: dict[str, Any]) -> str:
         ("delivered", many(found["delivered"], "record")),
         ("dropped", many(found["dropped"], "record")),
     ]
-    lines += [("door", f"{door['name']}: {door['url']}") for door in found.get("doors", ())]
+    lines += [("listener", f"{one['name']}: {one['url']}") for one in found.get("doors", ())]
     return pairs(line for line in lines if line[1] is not None)
 
 
@@ -113,10 +112,10 @@ def facts(seen: Inspection) -> dict[str, Any]:
     }
 
 
-def _archives(seen: Inspection) -> tuple[list[Holder], list[str]]:
+def _archives(seen: Inspection) -> tuple[list[ArchiveHolder], list[str]]:
     """The archives that hold, and what is to be said if that cannot be told."""
     try:
-        return archived.load(seen.storage), []
+        return archive_holds.load(seen.storage), []
     except JournalDamaged as error:
         return [], [f"nothing is cleaned or dropped, an archive may be waiting: {error}"]
 
@@ -140,7 +139,7 @@ def shown(found: dict[str, Any]) -> str:
     if found["torn_bytes"]:
         lines.append(("torn tail", f"{Size(found['torn_bytes'])}, cut at the next opening"))
     if found["unsynced_bytes"]:
-        lines.append(("note", hidden(found["unsynced_records"], found["unsynced_bytes"])))
+        lines.append(("note", not_synced(found["unsynced_records"], found["unsynced_bytes"])))
     for one in found["archives"]:
         since, seen = human_time(one["since"]), human_time(one["seen"])
         has = f"segments up to {one['through']:,}" if one["through"] else "nothing"

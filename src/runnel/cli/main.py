@@ -1,6 +1,6 @@
-"""The `runnel` command and its help.
+"""The `runnel` command: finds the command, runs it, turns errors into one line and an exit code.
 
-Each command parses, calls one function, prints, and returns an exit code.
+Only the module of the chosen command is imported, since loading all of them takes longer than most commands.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from runnel.cli.colour import is_colourful
-from runnel.cli.command import Commands, add_command
+from runnel.cli.command import Commands
 
 EXAMPLES = """\
 examples:
@@ -22,30 +21,23 @@ examples:
   runnel pub greetings.world hello   in a third one
   runnel top                         rates, lag and drops, live
   runnel info data/                  what a folder is, and who has it open
-  runnel tour --quick                the event bus at work, a page of it
-  python -m runnel tour              when the `runnel` script is not on the path
+  python -m runnel top               when the `runnel` script is not on the path
 
 `runnel COMMAND --help` teaches a command with examples.
-"""
-
-TOUR = """\
-examples:
-  runnel tour            takes a minute
-  runnel tour --quick    without the pauses
 """
 
 GROUPS = {
     "a server, and talking to it": ("serve", "pub", "sub", "top", "bench"),
     "topics, and who reads them": ("topic", "group", "cursor"),
     "a folder": ("info", "log"),
-    "getting along": ("doctor", "config", "completion", "tour"),
+    "getting along": ("doctor", "config", "completion"),
 }
 
 
-COMMANDS = [name for names in GROUPS.values() for name in names if name != "tour"]  # each a module of this room
+COMMANDS = [name for names in GROUPS.values() for name in names]  # each a module of this package
 
 
-class Grouped(argparse.ArgumentParser):
+class GroupedHelpParser(argparse.ArgumentParser):
     """A parser whose help lists its commands by what they are for."""
 
     commands: Commands
@@ -73,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(arguments)
     except BrokenPipeError:
-        # Whoever read our output has gone (`runnel tour | head`): nothing to say, and nobody to say it to.
+        # Whoever read our output has gone (`runnel log cat | head`): nothing to say, and nobody to say it to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
@@ -91,7 +83,7 @@ def _prepare_streams() -> None:
 
 def _run(arguments: Sequence[str] | None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
-    parser = make_parser(arguments[0] if arguments and arguments[0] in (*COMMANDS, "tour") else None)
+    parser = make_parser(arguments[0] if arguments and arguments[0] in COMMANDS else None)
     chosen = parser.parse_args(arguments)
     if chosen.version:
         from runnel import __version__
@@ -106,7 +98,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _do(chosen: argparse.Namespace) -> int:
     """Run a command that works on a folder; what goes wrong is one line."""
-    from runnel.cli.problem import INTERRUPTED, Refused, complain
+    from runnel.cli.errors import INTERRUPTED, CommandError, print_error
     from runnel.core.errors import RunnelError
 
     try:
@@ -115,21 +107,15 @@ def _do(chosen: argparse.Namespace) -> int:
         return status
     except BrokenPipeError:
         raise
-    except (RunnelError, Refused, OSError) as error:
-        return complain(error)
+    except (RunnelError, CommandError, OSError) as error:
+        return print_error(error)
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
-def _tour(chosen: argparse.Namespace) -> int:
-    from runnel.cli.tour import tour
-
-    return tour(pause=0.0 if chosen.quick else 0.4, colour=is_colourful(sys.stdout))
-
-
 def make_parser(only: str | None = None) -> argparse.ArgumentParser:
     """The parser of all commands; or of one, since loading the others takes longer than many a command."""
-    parser = Grouped(
+    parser = GroupedHelpParser(
         prog="runnel",
         description="Durable, real-time pub/sub for Python, without a cluster.",
         epilog=EXAMPLES,
@@ -142,18 +128,4 @@ def make_parser(only: str | None = None) -> argparse.ArgumentParser:
     for name in COMMANDS:
         if only in (None, name):
             import_module(f"runnel.cli.{name}").add_to(parser.commands)
-    if only in (None, "tour"):
-        _add_tour(parser.commands)
     return parser
-
-
-def _add_tour(commands: Commands) -> None:
-    tour = add_command(
-        commands,
-        "tour",
-        "a short tour of the event bus, in this terminal",
-        TOUR,
-        _tour,
-        "Publishes, subscribes, falls behind on purpose, asks and answers: the bus in a page.",
-    )
-    tour.add_argument("--quick", action="store_true", help="without the pauses for reading")

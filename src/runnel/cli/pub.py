@@ -1,4 +1,8 @@
-"""`runnel pub`: publish a value, the lines of a file, or what comes in by the pipe."""
+"""`runnel pub`: publish a value, the lines of a file, or standard input.
+
+A thread reads lines, the event loop publishes them in order and in batches: what is there, one typed line or
+thousands from a file.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,16 @@ import argparse
 import asyncio
 import os
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from runnel.cli.address import add_server, where_of
 from runnel.cli.command import Commands, add_command, add_json, check_count
-from runnel.cli.document import print_document
-from runnel.cli.lines import lines_of
-from runnel.cli.problem import USAGE, Refused
-from runnel.cli.progress import Bar, Ticker
-from runnel.cli.table import many
+from runnel.cli.errors import USAGE, CommandError
+from runnel.cli.output import ProgressBar, StatusLine, many, print_document
+from runnel.cli.server_address import add_server, location_of
 from runnel.core.errors import InvalidOption
 from runnel.core.pattern import check_name
 
@@ -61,8 +63,8 @@ def run(chosen: argparse.Namespace) -> int:
     if chosen.rate is not None and not chosen.rate > 0:
         raise InvalidOption("rate", chosen.rate, "expected records a second, above 0")
     if chosen.value not in (None, "-") and (chosen.file or chosen.whole):
-        raise Refused("usage_error", "a value was named, and a file or the input: say one of them", USAGE)
-    where = where_of(chosen)
+        raise CommandError("usage_error", "a value was named, and a file or the input: say one of them", USAGE)
+    where = location_of(chosen)
     try:
         found = asyncio.run(_publish(chosen, where, headers))
     finally:
@@ -119,7 +121,7 @@ async def _values(chosen: argparse.Namespace) -> AsyncIterator[list[bytes]]:
     if chosen.value not in (None, "-"):
         left = 1 if chosen.count is None else chosen.count
         value = os.fsencode(chosen.value)
-        with Bar("publishing", unit="record") as bar:
+        with ProgressBar("publishing", unit="record") as bar:
             while left:
                 chunk = min(left, CHUNK)
                 yield [value] * chunk
@@ -142,8 +144,8 @@ async def _lines(chosen: argparse.Namespace) -> AsyncIterator[list[bytes]]:
         print("each line is a record; Ctrl-D ends", file=sys.stderr)
     sent, interactive = 0, not chosen.file and sys.stdin.isatty()
     try:
-        with Bar("publishing") as bar, Ticker() as ticker:
-            async for lines, read in lines_of(descriptor):
+        with ProgressBar("publishing") as bar, StatusLine() as ticker:
+            async for lines, read in read_lines(descriptor):
                 chunk = lines if left is None else lines[:left]
                 if chunk:
                     yield chunk
@@ -178,3 +180,54 @@ async def _paced(chunks: AsyncIterator[list[bytes]], rate: float | None) -> Asyn
             part = chunk[at : at + step]
             yield part
             due = max(due, time.monotonic() - 1.0) + len(part) / rate  # what was missed is made up for a second
+
+
+# -- Lines of a file or of standard input ----------------------------------------------------------------
+
+
+READ_BYTES = 256 * 1024
+MAX_LINES = 4096  # of a chunk
+MAX_AHEAD = 8  # chunks that may wait, so that a huge file is never in memory as a whole
+
+
+def split_lines(carry: bytes, data: bytes) -> tuple[list[bytes], bytes]:
+    """The whole lines, without their ends, and what is left of the last one."""
+    lines = (carry + data).split(b"\n")
+    left = lines.pop()
+    return [line.removesuffix(b"\r") for line in lines], left
+
+
+async def read_lines(descriptor: int) -> AsyncIterator[tuple[list[bytes], int]]:
+    """Lines as they come, in chunks, with the bytes that were read so far. A last line without an end counts."""
+    loop = asyncio.get_running_loop()
+    arrived: asyncio.Queue[tuple[list[bytes], int] | BaseException | None] = asyncio.Queue()
+    room = threading.Semaphore(MAX_AHEAD)
+
+    def hand_over(item: tuple[list[bytes], int] | BaseException | None) -> None:
+        room.acquire()
+        try:
+            loop.call_soon_threadsafe(arrived.put_nowait, item)
+        except RuntimeError:  # nobody waits any more, and the loop is closed
+            pass
+
+    def read() -> None:
+        carry, count = b"", 0
+        try:
+            while data := os.read(descriptor, READ_BYTES):
+                count += len(data)
+                lines, carry = split_lines(carry, data)
+                for at in range(0, len(lines), MAX_LINES):
+                    hand_over((lines[at : at + MAX_LINES], count))
+            if carry:
+                hand_over(([carry.removesuffix(b"\r")], count))
+            hand_over(None)
+        except OSError as error:
+            hand_over(error)
+
+    # A daemon: it may wait for a line that never comes, and nobody can end that wait.
+    threading.Thread(target=read, name="runnel-lines", daemon=True).start()
+    while (item := await arrived.get()) is not None:
+        if isinstance(item, BaseException):
+            raise item
+        room.release()
+        yield item

@@ -1,7 +1,7 @@
-"""`runnel serve`: a broker as a network service, until it is told to stop.
+"""`runnel serve`: options and settings of a server process.
 
-Its options are the keys of the configuration, read off the structs that use them.
-Below: config, server, place. Above: main.
+Its options are the keys of the configuration, read from the structs that use them. The server is imported when it
+runs, so that `--help` stays fast.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from contextlib import suppress
 from typing import Any
 
 from runnel.cli.command import Commands, add_command, add_json
-from runnel.cli.problem import USAGE, Refused
-from runnel.config.keys import Key, keys
+from runnel.cli.errors import USAGE, CommandError
+from runnel.config.keys import ConfigKey, keys
 from runnel.config.settings import Settings, load
 
 EXAMPLE = """\
@@ -25,7 +25,7 @@ examples:
   runnel serve --data /var/lib/runnel --config /etc/runnel.toml
   runnel serve --port 0 --json-port off --json   any free port, told in one JSON line
   runnel serve --unix run/runnel.sock            also a Unix socket
-  runnel serve --engine runnel://10.0.0.7:7788   a gateway: the same doors, and that server behind them
+  runnel serve --engine runnel://10.0.0.7:7788   a gateway: the same listeners, and that server behind them
   runnel serve --tls-cert cert.pem --tls-key key.pem --host 0.0.0.0 --insecure-public
 
 Every option is also a key of the file and a variable of the environment: `runnel config show` lists them, with the
@@ -63,13 +63,13 @@ def add_to(commands: Commands) -> None:
         EXAMPLE,
         run,
         "Opens a folder (or none, with --memory) and serves it over TCP and, if asked, a Unix socket.\n"
-        "Without auth it listens on this machine alone.",
+        "Without authentication it listens on this machine only.",
     )
     where = "[--data DIR | --memory | --engine URL]"
     parser.usage = f"runnel serve {where} [--host NAME] [--port N] [--http-port N] [...]"
     parser.add_argument("--config", metavar="FILE", help="a TOML file (default: $RUNNEL_CONFIG, else runnel.toml)")
     add_keys(parser)
-    add_json(parser, "the doors as one JSON line, once they are open")
+    add_json(parser, "the listeners as one JSON line, once they are open")
 
 
 def add_keys(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +85,7 @@ def add_keys(parser: argparse.ArgumentParser) -> None:
             _add_key(groups[title], key)
 
 
-def _add_key(to: Any, key: Key) -> None:
+def _add_key(to: Any, key: ConfigKey) -> None:
     shown = f"{key.doc} (default: {key.shown(key.default)})".replace("%", "%%").replace(" (default: -)", "")
     flags = [key.flag] if key.name != "fsync" else [key.flag, "--journal-fsync"]
     said: dict[str, Any] = {"dest": key.dotted, "help": shown}
@@ -105,7 +105,7 @@ def settings_of(chosen: argparse.Namespace) -> Settings:
     if settings.where("data") == "--data" and settings.serving.memory:
         said = settings.where("serve.memory")
         why = "say one of them" if said == "--memory" else "say --memory false"
-        raise Refused("usage_error", f"--data names a folder, and {said} says to keep nothing: {why}", USAGE)
+        raise CommandError("usage_error", f"--data names a folder, and {said} says to keep nothing: {why}", USAGE)
     if settings.serving.engine is not None:
         _check_engine(settings)
     return settings
@@ -116,26 +116,25 @@ def _check_engine(settings: Settings) -> None:
     said = [key.flag for key in keys().values() if settings.where(key.dotted) == key.flag]
     asked = [key.flag for key in keys().values() if key.section == "journal"]
     if "--http-port" in said and settings.server.http_port is not None:
-        why = "a gateway has no HTTP door: ask the server behind it, or leave --http-port away"
-        raise Refused("usage_error", why, USAGE)
+        why = "a gateway has no HTTP listener: ask the server behind it, or leave --http-port away"
+        raise CommandError("usage_error", why, USAGE)
     contrary = next((one for one in said if one == "--data" or one in asked), None)
     if settings.serving.memory:
         contrary = settings.where("serve.memory")
     if contrary is not None:
         engine = settings.where("serve.engine")
         why = f"{engine} makes this a gateway, that keeps nothing itself, and {contrary} says how to keep it"
-        raise Refused("usage_error", f"{why}: say one of them", USAGE)
+        raise CommandError("usage_error", f"{why}: say one of them", USAGE)
 
 
 def run(chosen: argparse.Namespace) -> int:
     """Serve until told to stop."""
     settings = settings_of(chosen)
-    from runnel.cli.logs import tell
-    from runnel.cli.serving import Life
+    from runnel.cli.server_process import ServerProcess, set_up_logging
 
-    tell(settings.serving.log_level, settings.serving.log_format)
+    set_up_logging(settings.serving.log_level, settings.serving.log_format)
     sys.setswitchinterval(SWITCH_INTERVAL)
     with suppress(OSError, ValueError):  # every connection is a handle, and the usual limit is low
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    return Life(settings, as_json=chosen.json).run()
+    return ServerProcess(settings, as_json=chosen.json).run()

@@ -1,6 +1,6 @@
-"""Where to begin, as it is said on a command line: `earliest`, `latest`, an offset, or a time.
+"""A starting point on the command line: `earliest`, `latest`, an offset, or a time.
 
-A time without a zone is in UTC, as all times that the commands print.
+A time without a zone is UTC, like all times that the commands print.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
+from runnel.core.clock import micros
 from runnel.core.errors import InvalidOption
-from runnel.core.moment import micros
 from runnel.core.pattern import is_pattern
 
 if TYPE_CHECKING:
-    from runnel.journal.inspection import Inspection
+    from runnel.journal.read.inspection import Inspection
 
 _WORDS = ("earliest", "latest")
 
@@ -41,7 +41,7 @@ def parse_start(option: str, given: str) -> Start:
     return Start(time=micros(time if time.tzinfo else time.replace(tzinfo=UTC)))
 
 
-def place_of(start: Start, pattern: str, seen: Inspection, option: str) -> int:
+def resolve_start(start: Start, pattern: str, seen: Inspection, option: str) -> int:
     """The offset of a topic, or the sequence of a pattern, that is meant."""
     topic = seen.topic(pattern)
     whole = is_pattern(pattern)
@@ -56,13 +56,13 @@ def place_of(start: Start, pattern: str, seen: Inspection, option: str) -> int:
     return end if start.word == "latest" else first
 
 
-def moment(microseconds: int) -> datetime:
+def utc_time(microseconds: int) -> datetime:
     """A time as the API takes it."""
     return datetime.fromtimestamp(microseconds // 1_000_000, UTC).replace(microsecond=microseconds % 1_000_000)
 
 
-def start_of(start: Start) -> str | int | datetime | None:
+def api_start(start: Start) -> str | int | datetime | None:
     """Where to begin, as the API takes it."""
     if start.time is not None:
-        return moment(start.time)
+        return utc_time(start.time)
     return start.word if start.offset is None else start.offset

@@ -1,4 +1,4 @@
-"""`runnel sub`: read a topic or a pattern and print it, from wherever it shall begin, and go on as records come."""
+"""`runnel sub`: print the records of a topic or pattern, from a starting point on, as they come."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from runnel.cli.address import add_server, where_of
 from runnel.cli.command import Commands, add_command, check_count
-from runnel.cli.document import of_gap, of_record, print_line
-from runnel.cli.problem import FINE
-from runnel.cli.readable import line_of
-from runnel.cli.start import parse_start, start_of
+from runnel.cli.errors import FINE
+from runnel.cli.output import line_of, of_gap, of_record, print_line
+from runnel.cli.server_address import add_server, location_of
+from runnel.cli.start import api_start, parse_start
 from runnel.config import units
 from runnel.core.errors import InvalidOption
 from runnel.core.pattern import check_pattern
@@ -56,10 +55,10 @@ def run(chosen: argparse.Namespace) -> int:
     """Print records as they come."""
     check_pattern(chosen.pattern)
     check_count(chosen.count)
-    start = None if chosen.start is None else start_of(parse_start("from", chosen.start))
+    start = None if chosen.start is None else api_start(parse_start("from", chosen.start))
     if chosen.count == 0:
         return FINE
-    asyncio.run(_read(chosen, where_of(chosen), start, idle_of(chosen.idle)))
+    asyncio.run(_read(chosen, location_of(chosen), start, idle_of(chosen.idle)))
     return FINE
 
 

@@ -1,24 +1,50 @@
-"""What a command works on: a folder, or a server. One implementation of each command serves both.
+"""What a command works on, a folder or a server: one implementation of each command serves both.
 
 `--server URL` names a server; `--data DIR`, or a bare DIR, a folder. Without either: RUNNEL_SERVER, RUNNEL_DATA, then
-`server` and `data` in the file, then the folder `data`.
-Below: folder_target, server_target, config. Above: the commands.
+`server` and `data` in the file, then the folder `data`. Targets return facts: the plain dicts that `--json` prints.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import asyncio
+import time
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from runnel.cli.address import checked, configured
-from runnel.cli.folder import add_data, folder_of, owning
-from runnel.cli.folder_target import FolderTarget, OwnedFolder
-from runnel.cli.problem import Refused, unknown_group
-from runnel.cli.server_target import ServerTarget, connected
-from runnel.core.pattern import check_pattern
-from runnel.journal.inspection import Inspection, owner_of
+import msgspec
+
+import runnel
+from runnel.cli.errors import USAGE, CommandError, unknown_group, unknown_topic
+from runnel.cli.folder import add_data, folder_of, open_journal, write_parts
+from runnel.cli.server_address import check_url, load_settings
+from runnel.cli.start import Start, api_start, resolve_start, utc_time
+from runnel.core.deduplication import producer_id
+from runnel.core.errors import InvalidOption, OffsetOutOfRange, TopicConflict, TopicHeld, UnknownName
+from runnel.core.markers import MarkerValue
+from runnel.core.options import TopicOptions
+from runnel.core.pattern import check_pattern, is_pattern
+from runnel.journal.format.entry import PartKind, state_part
+from runnel.journal.format.ledger import (
+    CursorState,
+    GroupState,
+    TopicState,
+    cursor_forgotten_part,
+    group_part,
+    topic_part,
+    trim_part,
+)
+from runnel.journal.format.removed_offsets import RemovalReason
+from runnel.journal.read.inspection import Inspection, StoredSize, owner_of
+from runnel.journal.write import retention
+from runnel.journal.write.journal import Journal
+
+if TYPE_CHECKING:
+    from runnel.broker.broker import Broker
+    from runnel.core.statistics import Statistics
 
 
 def add_target(parser: argparse.ArgumentParser, *, bare: bool = True) -> None:
@@ -32,22 +58,22 @@ def server_of(chosen: argparse.Namespace) -> str | None:
     said = chosen.data or getattr(chosen, "folder", None)
     if chosen.server:
         if said:
-            raise Refused("usage_error", f"a server and a folder were named: {chosen.server!r} and {said!r}", 2)
-        return checked(chosen.server)
+            raise CommandError("usage_error", f"a server and a folder were named: {chosen.server!r} and {said!r}", 2)
+        return check_url(chosen.server)
     if said:
         return None
-    settings = configured()
+    settings = load_settings()
     if settings.where("server") != "RUNNEL_SERVER" and settings.where("data") == "RUNNEL_DATA":
         return None
-    return None if settings.general.server is None else checked(settings.general.server)
+    return None if settings.general.server is None else check_url(settings.general.server)
 
 
 @contextmanager
-def looking_at(chosen: argparse.Namespace) -> Iterator[FolderTarget | ServerTarget]:
+def open_to_inspect(chosen: argparse.Namespace) -> Iterator[FolderTarget | ServerTarget]:
     """The target, to look at."""
     url = server_of(chosen)
     if url is not None:
-        with connected(url) as server:
+        with connect(url) as server:
             yield server
         return
     with Inspection(folder_of(chosen)) as seen:
@@ -55,19 +81,19 @@ def looking_at(chosen: argparse.Namespace) -> Iterator[FolderTarget | ServerTarg
 
 
 @contextmanager
-def changing(chosen: argparse.Namespace, *, create: bool = False) -> Iterator[OwnedFolder | ServerTarget]:
+def open_to_change(chosen: argparse.Namespace, *, create: bool = False) -> Iterator[OwnedFolder | ServerTarget]:
     """The target, to change it. A folder that a server or a program shares is changed through that one."""
-    url = server_of(chosen) or _sharing(folder_of(chosen))
+    url = server_of(chosen) or _shared_by_owner(folder_of(chosen))
     if url is not None:
-        with connected(url) as server:
+        with connect(url) as server:
             yield server
         return
     folder = folder_of(chosen)
-    with owning(folder, create=create) as journal:
+    with open_journal(folder, create=create) as journal:
         yield OwnedFolder(folder, journal)
 
 
-def _sharing(folder: Path) -> str | None:
+def _shared_by_owner(folder: Path) -> str | None:
     """The folder, as a place to open, if somebody has it who lets others in."""
     owner = owner_of(folder)
     return str(folder) if owner is not None and owner.shares else None
@@ -82,5 +108,452 @@ def find_group(target: OwnedFolder | ServerTarget, name: str, pattern: str | Non
         return str(found[0])
     if found:
         several = ", ".join(map(repr, found))
-        raise Refused("usage_error", f"there are groups {name!r} on {several}: say which with --topic", 2)
+        raise CommandError("usage_error", f"there are groups {name!r} on {several}: say which with --topic", 2)
     raise unknown_group(name, pattern, target.name)
+
+
+# -- A folder --------------------------------------------------------------------------------------------
+
+
+Facts = dict[str, Any]
+
+
+class FolderTarget:
+    """A folder that is looked at; any process may, at any time."""
+
+    def __init__(self, seen: Inspection) -> None:
+        self._seen = seen
+        self.name = repr(str(seen.folder))
+
+    def topics(self) -> list[Facts]:
+        """Every topic, and what it holds."""
+        held = self._seen.held()
+        return [_of_topic(topic, held[topic.name]) for topic in self._seen.topics]
+
+    def topic(self, name: str) -> Facts:
+        """One topic, with the groups and the named subscriptions on it."""
+        found = next((one for one in self.topics() if one["topic"] == name), None)
+        if found is None:
+            raise unknown_topic(name, self.name)
+        groups = [one["group"] for one in self.groups() if one["pattern"] == name]
+        return found | {
+            "groups": groups,
+            "cursors": [one["name"] for one in self.cursors() if one["pattern"] == name],
+        }
+
+    def configure(self, name: str, given: dict[str, Any]) -> Facts:
+        """The options of a topic, as they are."""
+        return self.topic(name)
+
+    def groups(self) -> list[Facts]:
+        """Every group, and how far it has come."""
+        return [_of_group(group, self._seen) for group in self._seen.groups]
+
+    def cursors(self) -> list[Facts]:
+        """Every named subscription."""
+        return [_of_cursor(cursor, self._seen) for cursor in self._seen.cursors]
+
+    def marks(self) -> dict[str, MarkerValue]:
+        """Every mark."""
+        return dict(sorted(self._seen.ledger.marks.items()))
+
+    def producers(self, names: list[str]) -> list[Facts]:
+        """Producers that are not forgotten, the one that published last at the end; those of `names`, if there are."""
+        found, now, producers = [], time.time(), self._seen.ledger.producers
+        named = {producer_id(name): name for name in names}
+        for producer in producers:
+            if named and producer not in named:
+                continue
+            encoded = producers.encode(producer)
+            if isinstance(encoded, list) and producers.next(producer, now) is not None:
+                _, last, following, _ = encoded
+                name = named.get(producer)
+                found.append({"producer": producer, "name": name, "next": following, "time": int(last * 1e6)})
+        return sorted(found, key=lambda one: (one["time"], one["producer"]))
+
+
+class OwnedFolder:
+    """A folder that this process owns, to change it."""
+
+    def __init__(self, folder: Path, journal: Journal) -> None:
+        self._folder, self._journal = folder, journal
+        self.name = repr(str(folder))
+
+    # -- topics -------------------------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> Facts:
+        """What is known of a topic before it is changed."""
+        topic = self._topic(name)
+        return {"topic": topic.name, "epoch": topic.epoch, "first": topic.first, "end": topic.end}
+
+    def create(self, name: str, options: dict[str, Any]) -> Facts:
+        """Make a topic, or find that it is there already with the same options."""
+        options = durable(options)
+        topic = self._find(name)
+        made = topic is None
+        if topic is None:
+            ledger = self._journal.ledger
+            # Above every epoch there ever was, as the broker gives them: milliseconds and a counter.
+            epoch = max(ledger.epoch + 1, time.time_ns() // 1_000_000 << 11)
+            topic = TopicState(ledger.next_topic, name, epoch, options)
+            write_parts(self._journal, topic_part(topic))
+        else:
+            for option in sorted({*options, *topic.options}):
+                has, asked = topic.options.get(option), options.get(option)
+                if _plain(has) != _plain(asked):
+                    raise TopicConflict(name, option, has, asked)
+        return {"topic": name, "epoch": topic.epoch, "options": topic.options, "made": made}
+
+    def configure(self, name: str, given: dict[str, Any]) -> Facts:
+        """Change options of a topic; None is back to the default."""
+        topic = self._topic(name)
+        merged = {name: value for name, value in (topic.options | given).items() if value is not None}
+        topic = msgspec.structs.replace(topic, options=durable(TopicOptions.of(merged).given()))
+        write_parts(self._journal, topic_part(topic))
+        return {"topic": topic.name, "epoch": topic.epoch, "options": topic.options}
+
+    def delete(self, name: str) -> Facts:
+        """Delete a topic, its records and the groups on it."""
+        topic, journal = self._topic(name), self._journal
+        groups = [group.name for group in journal.ledger.groups.values() if group.pattern == topic.name]
+        files = self._sizes()
+        write_parts(journal, state_part(PartKind.TOPIC_DELETED, topic=topic.id))
+        journal.retain(time.time_ns() // 1000)
+        left = sum(found.bytes for _, found in journal.history.ranges(topic.id))
+        journal.close()  # what it may remove, it removes now at the latest
+        freed = sum(size for file, size in files.items() if not file.exists())
+        facts = {"topic": topic.name, "epoch": topic.epoch, "first": topic.first, "end": topic.end, "groups": groups}
+        return facts | {"freed_bytes": freed, "left_bytes": left}
+
+    def trim_place(self, name: str, start: Start, *, force: bool) -> Facts:
+        """Where a topic would begin; `TopicHeld` where somebody holds what would go."""
+        topic = self._topic(name)
+        before = max(topic.first, self._offset(start, topic))
+        held = retention.held_offsets(self._journal.ledger, self._journal.history).get(topic.id, before)
+        if held < before and not force:
+            raise TopicHeld(topic.name, before, dict.fromkeys(retention.holder_names(self._journal.ledger, name), held))
+        return {"topic": topic.name, "epoch": topic.epoch, "before": topic.first, "first": before, "end": topic.end}
+
+    def trim(self, name: str, before: int, *, force: bool) -> int:
+        """Take away the records before an offset, as `trim_place` found it; where the topic begins then."""
+        now = time.time_ns() // 1000
+        write_parts(self._journal, trim_part(self._topic(name).id, before, 0, RemovalReason.ASKED, now))
+        self._journal.retain(now)
+        return before
+
+    def _offset(self, start: Start, topic: TopicState) -> int:
+        if start.offset is not None:
+            if start.offset > topic.end:
+                raise OffsetOutOfRange(topic.name, start.offset, topic.first, topic.end)
+            return start.offset
+        if start.time is not None:
+            found = self._journal.history.offset_at(topic.id, start.time)
+            return topic.end if found is None else found
+        return topic.end if start.word == "latest" else topic.first
+
+    # -- groups and subscriptions -------------------------------------------------------------------------------
+
+    def groups(self) -> list[Facts]:
+        """The groups there are: name, pattern, floor."""
+        groups = self._journal.ledger.groups.values()
+        return [{"group": one.name, "pattern": one.pattern, "floor": one.floor} for one in groups]
+
+    def reset(self, name: str, pattern: str, start: Start) -> Facts:
+        """Have a group go on somewhere else."""
+        group = self._group(name, pattern)
+        with Inspection(self._folder) as seen:
+            place = resolve_start(start, group.pattern, seen, "to")
+            topic = seen.topic(group.pattern)
+        if topic is not None and place > topic.end:
+            raise OffsetOutOfRange(topic.name, place, topic.first, topic.end)
+        before = group.floor
+        write_parts(self._journal, group_part(GroupState(group.id, group.name, group.pattern, group.options, place)))
+        return {"group": group.name, "pattern": group.pattern, "before": before, "floor": place}
+
+    def forget_group(self, name: str, pattern: str) -> Facts:
+        """Forget a group."""
+        group = self._group(name, pattern)
+        write_parts(self._journal, state_part(PartKind.GROUP_DELETED, topic=group.id))
+        return {"group": group.name, "pattern": group.pattern, "floor": group.floor}
+
+    def cursor(self, name: str) -> Facts:
+        """A named subscription, before it is forgotten."""
+        cursor = self._journal.ledger.cursors.get(name)
+        if cursor is None:
+            raise UnknownName(name)
+        return {"name": cursor.name, "pattern": cursor.pattern, "place": cursor.place, "hold": cursor.hold}
+
+    def forget(self, name: str) -> None:
+        """Forget a named subscription."""
+        write_parts(self._journal, cursor_forgotten_part(name))
+
+    # -- finding ------------------------------------------------------------------------------------------------
+
+    def _group(self, name: str, pattern: str) -> GroupState:
+        for group in self._journal.ledger.groups.values():
+            if (group.name, group.pattern) == (name, pattern):
+                return group
+        raise unknown_group(name, pattern, self.name)
+
+    def _find(self, name: str) -> TopicState | None:
+        return next((topic for topic in self._journal.ledger.topics.values() if topic.name == name), None)
+
+    def _topic(self, name: str) -> TopicState:
+        topic = self._find(name)
+        if topic is None:
+            raise unknown_topic(name, self.name)
+        return topic
+
+    def _sizes(self) -> dict[Path, int]:
+        """The files that may go, and their bytes."""
+        sealed = [info for info in self._journal.manifest.segments if info.sealed]
+        files = [self._folder / name for info in sealed for name in (info.name, info.index_name)]
+        return {file: file.stat().st_size for file in files if file.exists()}
+
+
+def durable(options: dict[str, Any]) -> dict[str, Any]:
+    """The options, when a topic on disk can have them."""
+    if options.get("durable") is False:
+        raise InvalidOption("durable", False, "a topic that is not durable lives in a running broker only")
+    return options
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _of_topic(topic: TopicState, held: StoredSize) -> Facts:
+    return {
+        "topic": topic.name,
+        "epoch": topic.epoch,
+        "first": topic.first,
+        "end": topic.end,
+        "records": held.records,
+        "bytes": held.bytes,
+        "last_time": topic.last_time,
+        "options": topic.options,
+        "schema": topic.schema,
+        "gone": [
+            {"first": one.first, "end": one.end, "reason": RemovalReason(one.reason).name.lower(), "time": one.time}
+            for one in topic.gone
+        ],
+    }
+
+
+def _of_group(group: GroupState, seen: Inspection) -> Facts:
+    topic = seen.topic(group.pattern)
+    return {
+        "group": group.name,
+        "pattern": group.pattern,
+        "floor": group.floor,
+        "end": seen.ledger.sequence if topic is None else topic.end,
+        "lag": seen.lag_of(group),
+        "settled_ahead": sum(end - first for first, end in group.settled),
+        "failed": [
+            {"place": place, "attempts": failure.attempts, "due": failure.due, "reason": failure.reason}
+            for place, failure in sorted(group.failed.items())
+        ],
+        "options": group.options,
+    }
+
+
+def _of_cursor(cursor: CursorState, seen: Inspection) -> Facts:
+    return {
+        "name": cursor.name,
+        "pattern": cursor.pattern,
+        "epoch": cursor.epoch,
+        "place": cursor.place,
+        "lag": seen.cursor_lag(cursor),
+        "hold": cursor.hold,
+    }
+
+
+# -- A server --------------------------------------------------------------------------------------------
+# Facts have the names that those of a folder have, where a server knows them. What only the folder can tell is
+# refused, with the reason.
+
+
+T = TypeVar("T")
+
+
+@contextmanager
+def connect(url: str) -> Iterator[ServerTarget]:
+    """The server, while the block lasts. It is reached at once or not at all."""
+    with asyncio.Runner() as runner:
+        broker = runnel.open(url)
+        runner.run(_enter(broker))
+        try:
+            yield ServerTarget(url, broker, runner)
+        finally:
+            runner.run(_leave(broker))
+
+
+async def _enter(broker: Broker) -> None:
+    await broker.__aenter__()
+
+
+async def _info(broker: Broker) -> Facts:
+    """What a server says of itself; a broker that is none says nothing."""
+    info = getattr(broker, "info", None)
+    return {} if info is None else dict(await info())
+
+
+async def _leave(broker: Broker) -> None:
+    await broker.__aexit__(None, None, None)
+
+
+class ServerTarget:
+    """A server, to look at and to change; whoever else uses it sees the change at once."""
+
+    def __init__(self, url: str, broker: Broker, runner: asyncio.Runner) -> None:
+        self.name = url
+        self._broker, self._runner = broker, runner
+
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(work)
+
+    def statistics(self) -> Statistics:
+        """What the server did and holds."""
+        return self._broker.statistics()
+
+    def info(self) -> Facts:
+        """What the server is, and did since it started."""
+        seen, said = self.statistics(), self._do(_info(self._broker))
+        sums = ("published", "published_bytes", "delivered", "dropped")
+        held = {"topics": len(seen.topics), "groups": len(seen.groups)}
+        return {"server": self.name} | said | held | {name: getattr(seen, name) for name in sums}
+
+    # -- topics -------------------------------------------------------------------------------------------------
+
+    def topics(self) -> list[Facts]:
+        """Every topic, and what it holds."""
+        return [
+            {
+                "topic": one.name,
+                "epoch": one.epoch,
+                "first": one.first,
+                "end": one.end,
+                "bytes": one.kept_bytes,
+                "published": one.published,
+                "subscribers": one.subscribers,
+            }
+            for _, one in sorted(self.statistics().topics.items())
+        ]
+
+    def topic(self, name: str) -> Facts:
+        """One topic, with the groups and the subscriptions on it."""
+        seen = self.statistics()
+        found = next((one for one in self.topics() if one["topic"] == name), None)
+        if found is None:
+            raise unknown_topic(name, self.name)
+        return found | {
+            "groups": [one.name for one in seen.groups if one.pattern == name],
+            "cursors": [one.name for one in seen.subscriptions if one.pattern == name and one.name],
+        }
+
+    def create(self, name: str, options: Facts) -> Facts:
+        """Make a topic, or find that it is there already with the same options."""
+        made = name not in self._do(self._broker.topics())
+        self._do(self._broker.topic(name, **options).declare())
+        return {"topic": name, "epoch": self.topic(name)["epoch"], "options": options, "made": made}
+
+    def configure(self, name: str, given: Facts) -> Facts:
+        """The options of a topic are changed in a folder that nobody has open."""
+        raise CommandError(
+            "needs_folder",
+            f"the options of a topic are changed while nobody has its folder open, and {self.name!r} is being served: "
+            "stop that, and say --data DIR",
+            USAGE,
+        )
+
+    def delete(self, name: str) -> Facts:
+        """Delete a topic, its records and the groups on it."""
+        found = self.topic(name)
+        self._do(self._broker.delete(name))
+        return {one: found[one] for one in ("topic", "epoch", "first", "end", "groups")}
+
+    def trim_place(self, name: str, start: Start, *, force: bool) -> Facts:
+        """Where a topic would begin; by a time only the server can tell, so that is asked of it."""
+        found = self.topic(name)
+        first, end = found["first"], found["end"]
+        if start.offset is not None and start.offset > end:
+            raise OffsetOutOfRange(name, start.offset, first, end)
+        before: int | datetime = end if start.word == "latest" else first
+        if start.offset is not None:
+            before = max(first, start.offset)
+        elif start.time is not None:
+            before = utc_time(start.time)
+        return {"topic": name, "epoch": found["epoch"], "before": first, "first": before, "end": end}
+
+    def trim(self, name: str, before: int | datetime, *, force: bool) -> int:
+        """Take away the records before an offset or a time; where the topic begins then."""
+        return self._do(self._broker.topic(name).trim(before, force=force))
+
+    # -- groups and subscriptions -------------------------------------------------------------------------------
+
+    def groups(self) -> list[Facts]:
+        """Every group, how far it has come, and its members."""
+        return [_renamed(one, name="group") for one in self.statistics().groups]
+
+    def reset(self, name: str, pattern: str, start: Start) -> Facts:
+        """Have a group go on somewhere else."""
+        if start.offset is not None and is_pattern(pattern):
+            raise InvalidOption("to", start.offset, f"offsets differ between the topics of {pattern!r}; give a time")
+        self._group(name, pattern)
+        self._do(self._steer(name, pattern, "reset", api_start(start)))
+        return {"group": name, "pattern": pattern, "lag": self._group(name, pattern)["lag"]}
+
+    def pause(self, name: str, pattern: str) -> None:
+        """Have a group grant nothing more."""
+        self._do(self._steer(name, pattern, "pause"))
+
+    def resume(self, name: str, pattern: str) -> None:
+        """Have a group go on."""
+        self._do(self._steer(name, pattern, "resume"))
+
+    async def _steer(self, name: str, pattern: str, verb: str, *start: object) -> None:
+        getattr(self._broker.group(name, pattern), verb)(*start)
+
+    def forget_group(self, name: str, pattern: str) -> Facts:
+        """Forget a group that has no members."""
+        lag = self._group(name, pattern)["lag"]
+        self._do(self._broker.forget_group(name, pattern))
+        return {"group": name, "pattern": pattern, "lag": lag}
+
+    def _group(self, name: str, pattern: str) -> Facts:
+        for one in self.groups():
+            if (one["group"], one["pattern"]) == (name, pattern):
+                return one
+        raise unknown_group(name, pattern, self.name)
+
+    def cursors(self) -> list[Facts]:
+        """The named subscriptions: those that are open now, and where the others stand."""
+        seen = self.statistics()
+        opened: list[Facts] = [
+            {"name": one.name, "pattern": one.pattern, "lag": one.lag, "delivered": one.delivered}
+            for one in seen.subscriptions
+            if one.name
+        ]
+        return opened + [msgspec.to_builtins(one) for one in seen.cursors]
+
+    def cursor(self, name: str) -> Facts:
+        """What is known of a named subscription that is to be forgotten; of one that is not there, its name."""
+        found = next((one for one in self.statistics().cursors if one.name == name), None)
+        return {"name": name} if found is None else msgspec.to_builtins(found)
+
+    def forget(self, name: str) -> None:
+        """Forget a named subscription that is closed."""
+        self._do(self._broker.forget(name))
+
+    def marks(self) -> dict[str, MarkerValue]:
+        """Every mark."""
+        return self._do(self._broker.marks())
+
+    def producers(self, names: list[str]) -> list[Facts]:
+        """The next numbers of producers that are named; which ones there are, only the folder can tell."""
+        return [{"producer": one.id, "name": one.name, "next": one.next} for one in map(self._broker.producer, names)]
+
+
+def _renamed(found: Any, **names: str) -> Facts:
+    """A struct's fields as facts, some under another name."""
+    return {names.get(name, name): value for name, value in msgspec.to_builtins(found).items()}

@@ -1,31 +1,48 @@
-"""`runnel top`: what a server does, live: rates, lag, drops."""
+"""`runnel top`: rates, lag and drops of a server, live.
+
+Two looks at the broker's counters become rates per second. The page is redrawn in place with one write, so nothing
+half-drawn is seen.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import re
+import shutil
 import sys
 import time
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
-from runnel.cli.address import add_server, where_of
-from runnel.cli.colour import BOLD, DIM, RED, YELLOW, is_colourful, painted
 from runnel.cli.command import Commands, add_command, add_json
-from runnel.cli.document import print_document, print_line
-from runnel.cli.keyboard import awaiting
-from runnel.cli.problem import FINE
-from runnel.cli.rates import View, between
-from runnel.cli.screen import Screen
-from runnel.cli.table import Size, human_age, table
+from runnel.cli.errors import FINE
+from runnel.cli.output import (
+    BOLD,
+    DIM,
+    RED,
+    YELLOW,
+    Size,
+    human_age,
+    is_colourful,
+    painted,
+    print_document,
+    print_line,
+    table,
+)
+from runnel.cli.server_address import add_server, location_of
 from runnel.config import units
 from runnel.core.errors import InvalidOption
 
 if TYPE_CHECKING:
     from runnel.broker.broker import Broker
     from runnel.core.statistics import Statistics
+
 
 EXAMPLE = """\
 examples:
@@ -58,7 +75,7 @@ def run(chosen: argparse.Namespace) -> int:
         raise InvalidOption("interval", chosen.interval, str(error)) from None
     if not interval >= 0.1:
         raise InvalidOption("interval", chosen.interval, "expected a tenth of a second, or more")
-    asyncio.run(_watch(chosen, where_of(chosen), interval))
+    asyncio.run(_watch(chosen, location_of(chosen), interval))
     return FINE
 
 
@@ -70,10 +87,10 @@ async def _watch(chosen: argparse.Namespace, where: str, interval: float) -> Non
             await _print(chosen, broker, where, interval)
             return
         colourful = is_colourful(sys.stdout)
-        with Screen() as screen, awaiting("q") as ended:
+        with Screen() as screen, key_pressed("q") as ended:
             screen.show([f"runnel top · {where}", "", "looking ..."])
             async for view in _views(broker, interval, ended):
-                screen.show(drawn(view, heading(where, await _info(broker)), screen.size[1], colourful))
+                screen.show(draw(view, heading(where, await _info(broker)), screen.size[1], colourful))
 
 
 async def _print(chosen: argparse.Namespace, broker: Broker, where: str, interval: float) -> None:
@@ -81,13 +98,13 @@ async def _print(chosen: argparse.Namespace, broker: Broker, where: str, interva
         if chosen.json:
             (print_document if chosen.once else print_line)(msgspec.to_builtins(view))
         else:
-            print("\n".join(drawn(view, heading(where, await _info(broker)), _MOST, is_colourful(sys.stdout))))
+            print("\n".join(draw(view, heading(where, await _info(broker)), _MOST, is_colourful(sys.stdout))))
         sys.stdout.flush()
         if chosen.once:
             return
 
 
-async def _views(broker: Broker, interval: float, ended: asyncio.Event | None = None) -> AsyncIterator[View]:
+async def _views(broker: Broker, interval: float, ended: asyncio.Event | None = None) -> AsyncIterator[BrokerRates]:
     """A view after each interval, until it is to end."""
     ended = ended or asyncio.Event()
     before, at = await _look(broker), time.monotonic()
@@ -99,7 +116,7 @@ async def _views(broker: Broker, interval: float, ended: asyncio.Event | None = 
         except TimeoutError:
             pass
         now, then = await _look(broker), time.monotonic()
-        yield between(before, now, then - at)
+        yield rates_between(before, now, then - at)
         before, at = now, then
 
 
@@ -123,7 +140,7 @@ def heading(where: str, info: dict[str, Any]) -> str:
     return " · ".join([*parts, time.strftime("%H:%M:%S")])
 
 
-def drawn(view: View, title: str, height: int, colourful: bool) -> list[str]:
+def draw(view: BrokerRates, title: str, height: int, colourful: bool) -> list[str]:
     """The page: sums, then topics, groups and subscribers, as many of each as there is room for."""
     dropped = f"dropped {view.dropped:,.0f}/s ({view.dropped_ever:,} ever)"
     lines = [
@@ -150,7 +167,7 @@ def drawn(view: View, title: str, height: int, colourful: bool) -> list[str]:
     return lines
 
 
-def _topics(view: View) -> list[str]:
+def _topics(view: BrokerRates) -> list[str]:
     heads = ("TOPIC", "IN/S", "BYTES/S", "END", "KEPT", "SUBSCRIBERS")
     rows = (
         (
@@ -166,7 +183,7 @@ def _topics(view: View) -> list[str]:
     return table(heads, rows).splitlines() if view.topics else []
 
 
-def _groups(view: View) -> list[str]:
+def _groups(view: BrokerRates) -> list[str]:
     heads = ("GROUP", "READS", "DONE/S", "LAG", "OUT", "AGAIN/S", "DEAD", "OLDEST", "MEMBERS", "STATE")
     rows = (
         (
@@ -186,10 +203,223 @@ def _groups(view: View) -> list[str]:
     return table(heads, rows).splitlines() if view.groups else []
 
 
-def _readers(view: View) -> list[str]:
+def _readers(view: BrokerRates) -> list[str]:
     heads = ("SUBSCRIBER", "READS", "OUT/S", "LAG", "DROPPED/S", "DROPPED")
     rows = (
         (one.subscriber, one.reads, round(one.delivered), one.lag, round(one.dropped), one.dropped_ever)
         for one in view.readers
     )
     return table(heads, rows).splitlines() if view.readers else []
+
+
+# -- Rates between two looks at a broker -----------------------------------------------------------------
+
+
+class TopicRow(msgspec.Struct, frozen=True):
+    """A topic: what came in per second, and what it holds."""
+
+    topic: str
+    published: float
+    published_bytes: float
+    end: int
+    kept_bytes: int
+    subscribers: int
+
+
+class ReaderRow(msgspec.Struct, frozen=True):
+    """All subscriptions of one pattern and name: what went out per second, what was lost, how far they are behind."""
+
+    reads: str
+    subscriber: str
+    delivered: float
+    dropped: float
+    dropped_ever: int
+    lag: int
+
+
+class GroupRow(msgspec.Struct, frozen=True):
+    """A group: what was done per second, and what is to do."""
+
+    group: str
+    reads: str
+    acked: float
+    lag: int
+    in_flight: int
+    redelivered: float
+    dead_lettered: int
+    oldest: float
+    members: int
+    paused: bool
+
+
+class BrokerRates(msgspec.Struct, frozen=True):
+    """A broker between two looks. Rates are per second."""
+
+    seconds: float
+    published: float
+    published_bytes: float
+    delivered: float
+    dropped: float
+    dropped_ever: int
+    waiting_publishers: int
+    topics: tuple[TopicRow, ...]
+    groups: tuple[GroupRow, ...]
+    readers: tuple[ReaderRow, ...]
+
+
+def cursor_positions(statistics: Statistics) -> dict[tuple[str, str], int]:
+    """Where the names stand under which nobody reads now."""
+    return {(one.pattern, one.name): one.place for one in statistics.cursors}
+
+
+def rates_between(before: Statistics, now: Statistics, seconds: float) -> BrokerRates:
+    """The view, the busiest of each first. What was not there before counts from 0; a restarted server, too."""
+
+    def rate(new: int, old: int) -> float:
+        return (new - old if new >= old else new) / seconds
+
+    def topic_rows() -> list[TopicRow]:
+        rows = []
+        for name, one in now.topics.items():
+            old = before.topics.get(name)
+            if old is not None and old.epoch != one.epoch:
+                old = None
+            published = rate(one.published, old.published if old else 0)
+            size = rate(one.published_bytes, old.published_bytes if old else 0)
+            rows.append(TopicRow(name, published, size, one.end, one.kept_bytes, one.subscribers))
+        return rows
+
+    def reader_rows() -> list[ReaderRow]:
+        rows = []
+        parked = {(one.pattern, one.name): one.lag for one in now.cursors if one.lag is not None}
+        for (pattern, subscriber), one in now.flowed.items():
+            old = before.flowed.get((pattern, subscriber))
+            delivered = rate(one.delivered, old.delivered if old else 0)
+            dropped = rate(one.dropped, old.dropped if old else 0)
+            lag = parked.pop((pattern, subscriber), one.lag)
+            rows.append(ReaderRow(pattern, subscriber, delivered, dropped, one.dropped, lag))
+        return rows + [ReaderRow(*key, passed(*key), 0.0, 0, lag) for key, lag in parked.items()]
+
+    def passed(pattern: str, name: str) -> float:
+        """How fast a name moves under which nobody reads here: it reads elsewhere, and says where it is."""
+        new, old = cursor_positions(now).get((pattern, name), 0), cursor_positions(before).get((pattern, name))
+        return 0.0 if old is None else max(0, new - old) / seconds
+
+    def group_rows() -> list[GroupRow]:
+        known = {(one.name, one.pattern): one for one in before.groups}
+        rows = []
+        for one in now.groups:
+            old = known.get((one.name, one.pattern))
+            rows.append(
+                GroupRow(
+                    one.name,
+                    one.pattern,
+                    rate(one.acked, old.acked if old else 0),
+                    one.lag,
+                    one.in_flight,
+                    rate(one.redelivered, old.redelivered if old else 0),
+                    one.dead_lettered,
+                    one.oldest_unacked_age,
+                    len(one.members),
+                    one.paused,
+                )
+            )
+        return rows
+
+    return BrokerRates(
+        seconds,
+        rate(now.published, before.published),
+        rate(now.published_bytes, before.published_bytes),
+        rate(now.delivered, before.delivered),
+        rate(now.dropped, before.dropped),
+        now.dropped,
+        now.waiting_publishers,
+        tuple(sorted(topic_rows(), key=lambda row: (-row.published, row.topic))),
+        tuple(sorted(group_rows(), key=lambda row: (-row.lag, row.group, row.reads))),
+        tuple(sorted(reader_rows(), key=lambda row: (-row.dropped, -row.lag, row.reads, row.subscriber))),
+    )
+
+
+# -- The page of a terminal ------------------------------------------------------------------------------
+
+
+_ENTER = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J"  # a page of its own, no cursor
+_LEAVE = "\x1b[?25h\x1b[?1049l"
+_HOME, _TO_THE_END, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
+_STYLE = re.compile(r"\x1b\[\d*m")
+
+
+class Screen:
+    """`with Screen() as screen: screen.show(lines)`. What was there before is there again afterwards."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = sys.stdout if stream is None else stream
+
+    def __enter__(self) -> Screen:
+        self._write(_ENTER)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._write(_LEAVE)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Columns and lines, as they are now."""
+        return shutil.get_terminal_size()
+
+    def show(self, lines: Sequence[str]) -> None:
+        """Draw: one write, so that nothing half-drawn is seen; what does not fit is left out."""
+        width, height = self.size
+        fitting = [cut(line, width) + _TO_THE_END for line in lines[:height]]
+        self._write(_HOME + "\r\n".join(fitting) + _BELOW)
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+def cut(line: str, width: int) -> str:
+    """The line, no wider than `width`; styles take no room and are ended."""
+    if len(_STYLE.sub("", line)) <= width:
+        return line
+    kept, room, at = [], width, 0
+    for style in (*_STYLE.finditer(line), None):
+        text = line[at : style.start() if style else None]
+        kept.append(text[:room])
+        room -= len(text[:room])
+        if style is not None:
+            kept.append(style[0])
+            at = style.end()
+    return "".join(kept)
+
+
+# -- Keys, without Enter ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def key_pressed(key: str) -> Iterator[asyncio.Event]:
+    """An event that comes when `key` is pressed; never, where the input is no terminal."""
+    came = asyncio.Event()
+    if sys.stdin is None or not sys.stdin.isatty():
+        yield came
+        return
+    import termios
+    import tty
+
+    descriptor, loop = sys.stdin.fileno(), asyncio.get_running_loop()
+
+    def look() -> None:
+        typed = os.read(descriptor, 64).decode(errors="ignore")
+        if key in typed or not typed:  # or the terminal is gone
+            came.set()
+
+    before = termios.tcgetattr(descriptor)
+    tty.setcbreak(descriptor)  # Ctrl-C still interrupts
+    loop.add_reader(descriptor, look)
+    try:
+        yield came
+    finally:
+        loop.remove_reader(descriptor)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

@@ -1,25 +1,28 @@
-"""`runnel topic`: the topics of a folder or a server. A folder is changed while nobody else has it open."""
+"""`runnel topic`: list, show, create, configure, trim and delete topics of a folder or a server.
+
+A folder is changed through the process that has it open if that one shares it, else only while nobody has it open.
+"""
 
 from __future__ import annotations
 
 import argparse
 import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from runnel.cli import trim
-from runnel.cli.ask import agreed, check_answerable
 from runnel.cli.command import Commands, add_command, add_family, add_json
-from runnel.cli.document import print_document
-from runnel.cli.problem import FOUND
-from runnel.cli.table import Size, human_age, human_time, pairs, present, table
-from runnel.cli.target import add_target, changing, looking_at
+from runnel.cli.confirm import check_can_confirm, confirm
+from runnel.cli.errors import FOUND
+from runnel.cli.output import Size, human_age, human_time, iso, known_columns, pairs, print_document, table
+from runnel.cli.start import parse_start
+from runnel.cli.target import add_target, open_to_change, open_to_inspect
 from runnel.core.errors import InvalidOption
 from runnel.core.options import TopicOptions
 from runnel.core.pattern import check_name, check_pattern, matches
-from runnel.journal.gone import Reason
+from runnel.journal.format.removed_offsets import RemovalReason
 
 EXAMPLE = """\
 examples:
@@ -110,7 +113,7 @@ def add_to(commands: Commands) -> None:
     add_target(delete, bare=False)
     delete.add_argument("--yes", action="store_true", help="do not ask")
     add_json(delete)
-    trim.add_to(inner)
+    add_trim(inner)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -131,7 +134,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def run_list(chosen: argparse.Namespace) -> int:
     """Print the topics."""
     pattern = check_pattern(chosen.match)
-    with looking_at(chosen) as target:
+    with open_to_inspect(chosen) as target:
         found = [one for one in target.topics() if matches(pattern, one["topic"])]
     if chosen.json:
         print_document(found)
@@ -142,19 +145,19 @@ def run_list(chosen: argparse.Namespace) -> int:
     if not found and chosen.match == ">":
         print("there are no topics")
         return 0
-    columns = present(_COLUMNS, found)
+    columns = known_columns(_COLUMNS, found)
     print(table([head for head, _ in columns.values()], ([_cell(one, key) for key in columns] for one in found)))
     return 0
 
 
 def run_show(chosen: argparse.Namespace) -> int:
     """Print one topic."""
-    with looking_at(chosen) as target:
+    with open_to_inspect(chosen) as target:
         found = target.topic(check_name(chosen.name))
     if chosen.json:
         print_document(found)
         return 0
-    rows = [(head.lower(), _cell(found, key)) for key, (head, _) in present(_COLUMNS, [found]).items()]
+    rows = [(head.lower(), _cell(found, key)) for key, (head, _) in known_columns(_COLUMNS, [found]).items()]
     rows += [("epoch", str(found["epoch"]))]
     rows += [
         (what, ", ".join(found[key]) or None) for key, what in (("groups", "groups"), ("cursors", "subscriptions"))
@@ -166,8 +169,8 @@ def run_show(chosen: argparse.Namespace) -> int:
 def run_create(chosen: argparse.Namespace) -> int:
     """Make a topic."""
     name = check_name(chosen.name)
-    options = checked(parsed(chosen.options))
-    with changing(chosen, create=True) as target:
+    options = check_options(parse_options(chosen.options))
+    with open_to_change(chosen, create=True) as target:
         found = target.create(name, options)
     if chosen.json:
         print_document(found)
@@ -179,17 +182,17 @@ def run_create(chosen: argparse.Namespace) -> int:
 def run_config(chosen: argparse.Namespace) -> int:
     """Show the options of a topic, or change them."""
     if not chosen.options and not chosen.unset:
-        with looking_at(chosen) as seen:
+        with open_to_inspect(chosen) as seen:
             shown_one = seen.topic(chosen.name)
             found = shown_one if "options" in shown_one else seen.configure(chosen.name, {})
             found = {one: found[one] for one in ("topic", "epoch", "options")}
     else:
-        given = parsed(chosen.options)
+        given = parse_options(chosen.options)
         for name in chosen.unset:
-            checked({name: None})
+            check_options({name: None})
             given[name] = None
-        with changing(chosen) as target:
-            found = target.configure(chosen.name, listed(given))
+        with open_to_change(chosen) as target:
+            found = target.configure(chosen.name, with_backoff_list(given))
     if chosen.json:
         print_document(found)
     elif found["options"]:
@@ -201,10 +204,10 @@ def run_config(chosen: argparse.Namespace) -> int:
 
 def run_delete(chosen: argparse.Namespace) -> int:
     """Delete a topic."""
-    check_answerable(chosen)
-    with changing(chosen) as target:
+    check_can_confirm(chosen)
+    with open_to_change(chosen) as target:
         topic = target.topic(chosen.name)
-        if not chosen.yes and not agreed(
+        if not chosen.yes and not confirm(
             f"Delete {topic['topic']!r} with offsets [{topic['first']:,}, {topic['end']:,})?"
         ):
             print("nothing was done")
@@ -224,7 +227,7 @@ def run_delete(chosen: argparse.Namespace) -> int:
 # -- options ----------------------------------------------------------------------------------------------------
 
 
-def parsed(given: list[str]) -> dict[str, Any]:
+def parse_options(given: list[str]) -> dict[str, Any]:
     """NAME=VALUE, as often as it was said. Values are JSON, or lists of numbers with commas, or text."""
     found: dict[str, Any] = {}
     for one in given:
@@ -253,12 +256,12 @@ def _value(text: str) -> Any:
     return text
 
 
-def checked(options: dict[str, Any]) -> dict[str, Any]:
+def check_options(options: dict[str, Any]) -> dict[str, Any]:
     """The options, when a topic can have them."""
-    return TopicOptions.of(listed(options)).given()
+    return TopicOptions.of(with_backoff_list(options)).given()
 
 
-def listed(options: dict[str, Any]) -> dict[str, Any]:
+def with_backoff_list(options: dict[str, Any]) -> dict[str, Any]:
     """The same, with a single pause as a list of pauses."""
     if options.get("backoff") is not None and not isinstance(options["backoff"], list | tuple):
         return options | {"backoff": [options["backoff"]]}
@@ -296,10 +299,61 @@ def _gone(found: list[dict[str, Any]]) -> str:
             (
                 one["topic"],
                 f"[{gone['first']:,}, {gone['end']:,})",
-                Reason[gone["reason"].upper()].words,
+                RemovalReason[gone["reason"].upper()].words,
                 human_time(gone["time"]) if gone["time"] else None,
             )
             for one in found
             for gone in one["gone"]
         ),
     )
+
+
+# -- runnel topic trim -----------------------------------------------------------------------------------
+
+
+TRIM = """\
+examples:
+  runnel topic trim orders --before 1200                  keep offset 1200 and what follows
+  runnel topic trim orders --before 2026-05-01T00:00      keep what is not older than that (UTC)
+  runnel topic trim orders --before latest --yes          keep nothing; does not ask
+
+What a subscription holds is not taken, unless with --force.
+"""
+
+
+def add_trim(inner: Commands) -> None:
+    """Make `runnel topic trim` known."""
+    trim = add_command(inner, "trim", "take away the records of a topic before a place", TRIM, run_trim)
+    trim.add_argument("name", metavar="NAME", help="the name of the topic")
+    trim.add_argument("--before", required=True, metavar="WHERE", help="an offset, a time, or latest: all of it")
+    add_target(trim, bare=False)
+    trim.add_argument("--force", action="store_true", help="also what a subscription holds")
+    trim.add_argument("--yes", action="store_true", help="do not ask")
+    add_json(trim)
+
+
+def run_trim(chosen: argparse.Namespace) -> int:
+    """Take away the beginning of a topic."""
+    start = parse_start("before", chosen.before)
+    check_can_confirm(chosen)
+    with open_to_change(chosen) as target:
+        found = target.trim_place(chosen.name, start, force=chosen.force)
+        first, before = found["before"], found["first"]
+        if isinstance(before, datetime) or before > first:
+            if not chosen.yes and not confirm(_trim_question(chosen.name, first, before)):
+                print("nothing was done")
+                return FOUND
+            found["first"] = target.trim(chosen.name, before, force=chosen.force)
+    if chosen.json:
+        print_document(found)
+    elif found["first"] == first:
+        print(f"topic {chosen.name!r} begins at offset {first:,} already; nothing was done")
+    else:
+        print(f"topic {chosen.name!r} begins at offset {found['first']:,} now; it began at {first:,}")
+    return 0
+
+
+def _trim_question(name: str, first: int, before: int | datetime) -> str:
+    if isinstance(before, datetime):
+        return f"Take what is older than {iso(before)} of {name!r} away?"
+    return f"Take offsets [{first:,}, {before:,}) of {name!r} away?"

@@ -1,5 +1,6 @@
-"""The client: the broker of another process, with the API of the one in this process.
+"""The remote backend: a broker in another process, with the API of a local one.
 
-`link` keeps a connection; `outbox` holds what is published until it is answered; `broker` and `topic`
-are what users hold. Below: surface, wire, core. Above: place.
+Users hold `broker`, `topic`, `producer`, `stage`, `transaction`, `subscription`, `group` and `delivery`. Below them,
+`server_link` owns one connection at a time, `reconnect` replaces it when it drops, and `outbox` resends what was not
+answered. The package imports no broker and no journal.
 """

@@ -1,7 +1,6 @@
-"""Where servers are: `runnel://host:port`, `runnels://` with TLS, `runnel+unix:///path`, and options behind a `?`.
+"""Server URLs: `runnel://host:port`, `runnels://` with TLS, `runnel+unix:///path`, options after a `?`.
 
-Several hosts, split by commas, are servers to be tried in turn: `runnel://a:7788,b:7788`.
-Below: core. Above: options, connection, side.
+A URL may list several hosts, separated by commas (`runnel://a:7788,b:7788`): the client tries them in turn.
 """
 
 from __future__ import annotations
@@ -9,13 +8,13 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, unquote
 
-from runnel.core.network_errors import BadAddress
+from runnel.core.errors import BadAddress
 
 PORT = 7788
 SCHEMES = ("runnel", "runnels", "runnel+unix")
 
 
-class Address(NamedTuple):
+class ServerAddress(NamedTuple):
     """One server: a host and a port, or the path of a Unix socket."""
 
     host: str
@@ -30,10 +29,10 @@ class Address(NamedTuple):
         return f"{'runnels' if self.tls else 'runnel'}://{host}:{self.port}"
 
 
-class Place(NamedTuple):
+class ServerUrl(NamedTuple):
     """What a url says: servers, in the order in which they are tried, and options, still as text."""
 
-    addresses: tuple[Address, ...]
+    addresses: tuple[ServerAddress, ...]
     options: dict[str, str]
 
 
@@ -42,7 +41,7 @@ def is_url(where: object) -> bool:
     return isinstance(where, str) and "://" in where
 
 
-def parse(url: str) -> Place:
+def parse_url(url: str) -> ServerUrl:
     """The servers and options of a url, or `BadAddress` with what is wrong."""
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in SCHEMES:
@@ -52,16 +51,16 @@ def parse(url: str) -> Place:
     if scheme == "runnel+unix":
         if not rest.startswith("/"):
             raise BadAddress(url, "the path of a socket begins with '/'")
-        return Place((Address("", 0, unquote(rest)),), options)
+        return ServerUrl((ServerAddress("", 0, unquote(rest)),), options)
     hosts = rest.removesuffix("/")
     if "/" in hosts:
         raise BadAddress(url, "a server has a host and a port, and no path")
     if "@" in hosts:
         raise BadAddress(url, "a server asks for no name or password")
-    return Place(tuple(_server(url, one, tls=scheme == "runnels") for one in hosts.split(",")), options)
+    return ServerUrl(tuple(_server(url, one, tls=scheme == "runnels") for one in hosts.split(",")), options)
 
 
-def _server(url: str, text: str, *, tls: bool) -> Address:
+def _server(url: str, text: str, *, tls: bool) -> ServerAddress:
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
@@ -77,7 +76,7 @@ def _server(url: str, text: str, *, tls: bool) -> Address:
         raise BadAddress(url, "a host is missing")
     if not (number.isascii() and number.isdigit() and 0 < int(number) < 65536):
         raise BadAddress(url, f"{number!r} is not a port: 1 to 65535")
-    return Address(host, int(number), tls=tls)
+    return ServerAddress(host, int(number), tls=tls)
 
 
 def _options(url: str, query: str) -> dict[str, str]:

@@ -1,7 +1,4 @@
-"""The broker of a server, as users hold it: the twin of the one in this process.
-
-Below: link, topic, subscribing. Above: runnel.open, blocking.
-"""
+"""`RemoteBroker`: what `runnel.open("runnel://…")` returns. It has every method of the local `Broker`."""
 
 from __future__ import annotations
 
@@ -13,41 +10,38 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
+from runnel.api.bridge import Bridge
+from runnel.api.delivery_base import DeliveryBase
+from runnel.api.handlers import Handler, HandlerRunner, Middleware
 from runnel.client import request
-from runnel.client.address import parse
+from runnel.client.address import parse_url
+from runnel.client.connection import ConnectionState
 from runnel.client.group import RemoteGroup
-from runnel.client.link import Link
 from runnel.client.options import ClientOptions
-from runnel.client.places import Places
+from runnel.client.positions import RemotePositions
 from runnel.client.producer import RemoteProducer
+from runnel.client.server_link import ServerLink
 from runnel.client.stage import RemoteStage
-from runnel.client.state import ConnectionState
-from runnel.client.subscribing import open_subscription
+from runnel.client.subscription import open_subscription
 from runnel.client.topic import RemoteTopic, checked_options
 from runnel.client.transaction import RemoteTransaction
 from runnel.core.clock import Clock
-from runnel.core.codec import Codec
 from runnel.core.errors import InvalidOption, NotSupported
-from runnel.core.mark import MarkValue, check_mark_name
-from runnel.core.options import TopicOptions, not_negative, positive
+from runnel.core.markers import MarkerValue, check_marker_name
+from runnel.core.options import Policy, TopicOptions, not_negative, positive
 from runnel.core.pattern import check_name, check_pattern
-from runnel.core.policy import Policy
-from runnel.core.position import Position
+from runnel.core.position import Position, Start
 from runnel.core.publishing import Seconds
 from runnel.core.record import Gap, Record
-from runnel.core.stage import StageInfo, StageKey
-from runnel.core.start import Start
+from runnel.core.schema import Codec
+from runnel.core.stages import StageInfo, StageKey
 from runnel.core.statistics import HandlerStatistics, Statistics
-from runnel.surface.bridge import Bridge
-from runnel.surface.clock import SystemClock
-from runnel.surface.delivery import BaseDelivery
-from runnel.surface.handler import Handler, Middleware
-from runnel.surface.workers import Workers
+from runnel.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultingTypeVar
 
-    from runnel.client.group_subscription import RemoteGroupSubscription
+    from runnel.client.group import RemoteGroupSubscription
     from runnel.client.subscription import RemoteSubscription
 
     V = DefaultingTypeVar("V", default=bytes)  # without a type, values are bytes
@@ -61,7 +55,7 @@ HANDLES = 1024  # topics whose handles are kept
 _NO_OPTIONS = TopicOptions()
 
 
-class RemoteBroker(Places):
+class RemoteBroker(RemotePositions):
     """Topics and subscriptions of a server. Get one from `runnel.open("runnel://host:7788")`; use it with `async with`.
 
     All that a broker in this process can do, over a connection that is made again when it is lost: subscriptions
@@ -72,23 +66,23 @@ class RemoteBroker(Places):
         if not auto_create:
             why = "whether topics are made on first use is the server's to say: give auto_create=False there"
             raise NotSupported("auto_create=False", why)
-        addresses, written = parse(url)
-        self._link = Link(addresses, ClientOptions.of(options, written), clock or SystemClock())
-        self._home, self._publishing = self._link.home, self._link.publishing
+        addresses, written = parse_url(url)
+        self._link = ServerLink(addresses, ClientOptions.of(options, written), clock or SystemClock())
+        self._loop_owner, self._publishing = self._link.loop_owner, self._link.publishing
         self._topics: dict[str, RemoteTopic[bytes]] = {}
         self._handlers: list[Handler] = []
         self._middleware: list[Middleware] = []
-        self._workers: Workers | None = None
+        self._workers: HandlerRunner | None = None
 
     def __repr__(self) -> str:
-        return f"<Broker at {self._link.address}, {self._home.state}, {self._link.state}>"
+        return f"<Broker at {self._link.address}, {self._loop_owner.state}, {self._link.state}>"
 
     # -- life ---------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> RemoteBroker:
-        if not self._home.entered:
+        if not self._loop_owner.entered:
             await self._link.open()
-        self._home.check_usable("entering it again")
+        self._loop_owner.check_usable("entering it again")
         return self
 
     async def __aexit__(
@@ -132,7 +126,7 @@ class RemoteBroker(Places):
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
         """The event loop it runs on, once it was used on one."""
-        return self._home.loop
+        return self._loop_owner.loop
 
     # -- topics -------------------------------------------------------------------------------------------------
 
@@ -206,14 +200,14 @@ class RemoteBroker(Places):
         """
         return RemoteTransaction(self)
 
-    async def mark(self, name: str) -> MarkValue | None:
+    async def mark(self, name: str) -> MarkerValue | None:
         """The value of a mark that a transaction left; None: there is none of that name."""
-        value: MarkValue | None = await self._link.call("mark", {"name": check_mark_name(name)})
+        value: MarkerValue | None = await self._link.call("mark", {"name": check_marker_name(name)})
         return value
 
-    async def marks(self, prefix: str = "") -> dict[str, MarkValue]:
+    async def marks(self, prefix: str = "") -> dict[str, MarkerValue]:
         """All marks whose names begin with `prefix`, sorted by name."""
-        values: dict[str, MarkValue] = await self._link.call("marks", {"prefix": prefix})
+        values: dict[str, MarkerValue] = await self._link.call("marks", {"prefix": prefix})
         return values
 
     def producer(self, name: str | None = None) -> RemoteProducer:
@@ -236,7 +230,7 @@ class RemoteBroker(Places):
         return await request.request(self._link, topic, value, timeout, key, headers)
 
     async def reply(
-        self, record: Record[Any] | BaseDelivery[Any], value: bytes | str, *, headers: Mapping[str, str] | None = None
+        self, record: Record[Any] | DeliveryBase[Any], value: bytes | str, *, headers: Mapping[str, str] | None = None
     ) -> bool:
         """Answer a request; False when whoever asked has stopped waiting."""
         if (elsewhere := request.topic_of_reply(record)) is not None:
@@ -421,7 +415,7 @@ class RemoteBroker(Places):
         self._link.check_usable("running handlers")
         if self._workers is not None:
             raise NotSupported("a second run()", "the handlers of this broker are running already")
-        self._workers = Workers(self, self._handlers, self._middleware)
+        self._workers = HandlerRunner(self, self._handlers, self._middleware)
         try:
             await self._workers.run(not_negative("deadline", deadline), signals=signals)
         finally:

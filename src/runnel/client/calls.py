@@ -1,24 +1,30 @@
-"""Requests that get one answer: sent, sent again where that does no harm, and answered or given up.
+"""Calls: requests with one answer each, over the connection or, blocking, over a socket of their own.
 
-Below: wire. Above: link.
+After a lost connection a repeatable call is sent again; any other fails with `ConnectionLost`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from contextlib import closing
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 
-from runnel.core.errors import RunnelError
-from runnel.core.network_errors import NoAnswer
-from runnel.wire.frame import Kind, frame
-from runnel.wire.trouble import read_error
+from runnel.client.handshake import MAX_FRAME, connect_socket, failure_reason, hello_bytes, read_welcome
+from runnel.core.errors import Forked, NoAnswer, RunnelError, Unreachable
+from runnel.wire.errors import read_error
+from runnel.wire.frames import FROM_SERVER, FrameDecoder, FrameKind, frame
+from runnel.wire.msgpack_messages import call_payload, read_reply
 
 if TYPE_CHECKING:
-    from runnel.client.link import Link
+    from collections.abc import Iterator
+
+    from runnel.client.server_link import ServerLink
 
 
-class Call:
+class ClientCall:
     """A request, and who waits for its answer."""
 
     __slots__ = ("again", "answer", "id", "kind", "payload")
@@ -28,23 +34,23 @@ class Call:
         self.id = 0  # of its frame, when it is under way
 
 
-class Calls:
+class ClientCalls:
     """The requests of a link that are not answered."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: ServerLink) -> None:
         self._link = link
-        self._waiting: list[Call] = []  # for a connection
-        self._sent: dict[int, Call] = {}
+        self._waiting: list[ClientCall] = []  # for a connection
+        self._sent: dict[int, ClientCall] = {}
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._sent)
 
     def __repr__(self) -> str:
-        return f"<Calls, {len(self._sent)} under way, {len(self._waiting)} waiting>"
+        return f"<ClientCalls, {len(self._sent)} under way, {len(self._waiting)} waiting>"
 
     async def request(self, what: str, kind: int, payload: bytes, *, again: bool, timeout: float | None) -> bytes:
         """The payload of the answer; `NoAnswer` after `timeout` seconds. Given up, the server is told."""
-        call = Call(kind, payload, asyncio.get_running_loop().create_future(), again=again)
+        call = ClientCall(kind, payload, asyncio.get_running_loop().create_future(), again=again)
         self._send(call)
         try:
             async with asyncio.timeout(timeout):
@@ -56,7 +62,7 @@ class Calls:
         finally:
             self._forget(call)
 
-    def _send(self, call: Call) -> None:
+    def _send(self, call: ClientCall) -> None:
         if self._link.state == "connected":
             call.id = self._link.new_id()
             self._sent[call.id] = call
@@ -64,10 +70,10 @@ class Calls:
         else:
             self._waiting.append(call)
 
-    def _forget(self, call: Call) -> None:
+    def _forget(self, call: ClientCall) -> None:
         """Nobody waits any more: because it is answered, or because it is given up."""
         if call.id and self._sent.pop(call.id, None) is not None:
-            self._link.send(frame(Kind.CANCEL, call.id))
+            self._link.send(frame(FrameKind.CANCEL, call.id))
         elif call in self._waiting:
             self._waiting.remove(call)
 
@@ -77,7 +83,7 @@ class Calls:
         if call is None:
             return False
         if not call.answer.done():
-            if kind == Kind.REPLY:
+            if kind == FrameKind.REPLY:
                 call.answer.set_result(payload)
             else:
                 call.answer.set_exception(read_error(payload))
@@ -105,3 +111,76 @@ class Calls:
             if not call.answer.done():
                 call.answer.set_exception(error())
         self._sent, self._waiting = {}, []
+
+
+# -- Blocking calls --------------------------------------------------------------------------------------
+# Synchronous methods such as `statistics()` cannot wait on the event loop, which may be the caller's own.
+# Each call opens a socket of its own, so any thread may call, and a fork inherits nothing.
+
+
+_READ = 256 * 1024
+
+
+class BlockingCalls:
+    """Asks a server, beside the connection of a link."""
+
+    def __init__(self, link: ServerLink) -> None:
+        self._link = link
+
+    def __repr__(self) -> str:
+        return f"<BlockingCalls of {self._link!r}>"
+
+    def call(self, method: str, args: dict[str, Any]) -> Any:
+        """The result of a CALL, while this thread waits. The server's error is raised; `NoAnswer` after the timeout."""
+        link = self._link
+        if link.loop_owner.forked:
+            raise Forked
+        timeout = link.options.timeout
+        if (
+            link.loop_owner.loop is not None and link.loop_owner.is_here()
+        ):  # all else on the loop stands still meanwhile
+            shortest = link.options.connect_timeout
+            timeout = shortest if timeout is None else min(timeout, shortest)
+        error: RunnelError | None = None
+        for address in link.addresses:
+            try:
+                with closing(connect_socket(address, link.options)) as sock:
+                    sock.settimeout(timeout)
+                    return self._exchange(sock, method, args, timeout)
+            except Unreachable as found:
+                error = found
+            except TimeoutError as found:
+                if isinstance(found, RunnelError):
+                    raise
+                raise NoAnswer(f"{method}()", timeout or 0.0, link.state) from None
+            except OSError as found:
+                error = Unreachable(str(address), failure_reason(found))
+        assert error is not None, "a link has an address"
+        raise error
+
+    def _exchange(self, sock: socket.socket, method: str, args: dict[str, Any], timeout: float | None) -> Any:
+        """Greet, ask, and read until the answer."""
+        until = None if timeout is None else monotonic() + timeout
+        sock.sendall(hello_bytes(self._link.options) + frame(FrameKind.CALL, 1, call_payload(method, args)))
+        is_greeted = False
+        for kind, id, payload in _frames(sock, until):
+            if not is_greeted:
+                read_welcome(kind, payload)
+                is_greeted = True
+            elif kind == FrameKind.REPLY and id == 1:
+                sock.sendall(frame(FrameKind.GOODBYE, 0, b"\x80"))
+                return read_reply(payload)
+            elif kind == FrameKind.ERROR:
+                raise read_error(payload)
+        raise ConnectionResetError("it was closed before the answer")
+
+
+def _frames(sock: socket.socket, until: float | None) -> Iterator[tuple[int, int, bytes]]:
+    """Kind, id and payload of the frames that come, up to the end."""
+    decoder = FrameDecoder(MAX_FRAME, kinds=FROM_SERVER)
+    while data := sock.recv(_READ):
+        decoder.feed(data)
+        for kind, _, _, id, payload in decoder.frames():
+            yield kind, id, payload
+        if until is not None:
+            sock.settimeout(max(until - monotonic(), 0.001))

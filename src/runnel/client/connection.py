@@ -1,34 +1,110 @@
-"""One connection to one server: made, greeted, kept alive, and over once it fails.
+"""One connection to one server: connect, handshake, pings, and the reason it ended; and `broker.connection`, its state.
 
-Bytes in become frames; frames out are written together, once in a turn of the loop.
-Below: wire, address, plain, surface.inherited. Above: link, which makes the next one.
+A connection is never reused after an error: `reconnect` makes the next one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, cast
 
-from runnel.client.address import Address
+from runnel.client.address import ServerAddress
+from runnel.client.handshake import MAX_FRAME, failure_reason, hello_bytes, read_welcome
 from runnel.client.options import ClientOptions
-from runnel.client.plain import MAX_FRAME, greeting, read_greeting, reason
-from runnel.core.errors import RunnelError
-from runnel.core.network_errors import ConnectionLost, Unreachable
-from runnel.surface.inherited import let_go
-from runnel.wire.frame import FROM_SERVER, FrameDecoder, Kind, frame
-from runnel.wire.messages import Welcome
-from runnel.wire.trouble import read_error
+from runnel.core.errors import BrokerClosed, ConnectionLost, InvalidOption, NoAnswer, RunnelError, Unreachable
+from runnel.runtime.loop_owner import detach_sockets
+from runnel.wire.errors import read_error
+from runnel.wire.frames import FROM_SERVER, FrameDecoder, FrameKind, frame
+from runnel.wire.msgpack_messages import Welcome
+
+STATES = ("new", "connecting", "connected", "reconnecting", "closed")
+
+
+class ConnectionState:
+    """The connection of a broker to its server, as it is now. Read its attributes; none of them waits.
+
+    - `state`: "new", "connecting" (for the first time), "connected", "reconnecting", "closed".
+    - `address`: the server's, that it is connected to or tries; `server`: what that says it is, once it has.
+    - `error`: why it was lost, or could not be made, the last time; None while all is well.
+    - `attempts`: how often it was tried in vain since it was there last; `connections`: how often it was made.
+    - `failed`: how many records that were published without waiting were refused, or lost when the broker was closed.
+    """
+
+    def __init__(self) -> None:
+        self.state = "new"
+        self.address: str | None = None
+        self.server: str | None = None
+        self.error: RunnelError | None = None
+        self.attempts = 0
+        self.connections = 0
+        self.failed = 0
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    def __repr__(self) -> str:
+        where = f" to {self.address}" if self.address else ""
+        return f"<Connection{where}, {self.state}{f', {self.error.code}' if self.error else ''}>"
+
+    def count_failed(self) -> None:
+        """A record that somebody published without waiting was refused, and nobody but the log was told."""
+        self.failed += 1
+
+    def become(self, state: str) -> None:
+        """Be in another state, and tell whoever waits for that."""
+        if state == self.state:
+            return
+        self.state = state
+        waiters, self._waiters = self._waiters, set()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def changes(self) -> AsyncIterator[str]:
+        """The state now, and each one that follows, up to "closed". One that was very short may be left out."""
+        seen = ""
+        while True:
+            if self.state != seen:
+                seen = self.state
+                yield seen
+            if seen == "closed":
+                return
+            if self.state == seen:
+                await self._changed()
+
+    async def wait(self, state: str = "connected", timeout: float | None = None) -> None:
+        """Return when it is in `state`; `NoAnswer` after `timeout` seconds, or why it was closed, if it was."""
+        if state not in STATES:
+            raise InvalidOption("state", state, f"expected one of {', '.join(STATES)}")
+        try:
+            async with asyncio.timeout(timeout):
+                while self.state not in (state, "closed"):
+                    await self._changed()
+        except TimeoutError:
+            raise NoAnswer(f"waiting to be {state}", timeout or 0.0, self.state) from self.error
+        if self.state != state:
+            raise self.error or BrokerClosed(f"waiting to be {state}")
+
+    async def _changed(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
+
+
+# -- The connection --------------------------------------------------------------------------------------
+
 
 Receive = Callable[[int, int, int, int, bytes], None]
 
 _GIVEN_UP = ConnectionLost("the server", "nobody waits for it any more")
 
 
-class Connection(asyncio.BufferedProtocol):
+class ClientConnection(asyncio.BufferedProtocol):
     """A connection. `receive` gets every frame after the greeting; `over` is done when it has ended, with why."""
 
-    def __init__(self, address: Address, options: ClientOptions, receive: Receive) -> None:
+    def __init__(self, address: ServerAddress, options: ClientOptions, receive: Receive) -> None:
         self.address = address
         self.welcome = Welcome()
         self.is_writable = True
@@ -58,7 +134,7 @@ class Connection(asyncio.BufferedProtocol):
         """It stands: greet."""
         transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass of it
         self._transport = transport
-        transport.write(greeting(self._options))
+        transport.write(hello_bytes(self._options))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go."""
@@ -96,7 +172,7 @@ class Connection(asyncio.BufferedProtocol):
         """It is over."""
         if self._watch is not None:
             self._watch.cancel()
-        error = self._error or ConnectionLost(str(self.address), reason(exc) if exc else "the server closed it")
+        error = self._error or ConnectionLost(str(self.address), failure_reason(exc) if exc else "the server closed it")
         if not self.greeted.done():
             self.greeted.set_exception(error)
             self.greeted.exception()  # whoever dials looks at it, or has given up
@@ -107,15 +183,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def _about_itself(self, kind: int, payload: bytes) -> None:
         if not self.greeted.done():
-            self.welcome = read_greeting(kind, payload)
+            self.welcome = read_welcome(kind, payload)
             self._decoder.max_frame = max(self.welcome.max_frame, 1 << 20) if self.welcome.max_frame else MAX_FRAME
             self.greeted.set_result(None)
             self._watch = self._loop.call_later(self._options.ping, self._look)
-        elif kind == Kind.PING:
-            self.write([frame(Kind.PONG, 0, payload)])
-        elif kind == Kind.ERROR:
+        elif kind == FrameKind.PING:
+            self.write([frame(FrameKind.PONG, 0, payload)])
+        elif kind == FrameKind.ERROR:
             self.fail(read_error(payload))
-        elif kind != Kind.PONG:
+        elif kind != FrameKind.PONG:
             self._receive(kind, 0, 0, 0, payload)
 
     def _look(self) -> None:
@@ -127,7 +203,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         else:
             self._asked = True
-            self.write([frame(Kind.PING, 0)])
+            self.write([frame(FrameKind.PING, 0)])
         self._heard = False
         self._watch = self._loop.call_later(self._options.ping, self._look)
 
@@ -143,8 +219,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def abandon(self) -> None:
         """In the child of a fork: it is the parent's, and ends with the parent."""
-        if self._transport is not None and (line := self._transport.get_extra_info("socket")) is not None:
-            let_go([line.fileno()])
+        if self._transport is not None and (sock := self._transport.get_extra_info("socket")) is not None:
+            detach_sockets([sock.fileno()])
 
     def fail(self, error: RunnelError) -> None:
         """End it at once, because of `error`."""
@@ -154,12 +230,12 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
 
-async def dial(address: Address, options: ClientOptions, receive: Receive) -> Connection:
+async def connect(address: ServerAddress, options: ClientOptions, receive: Receive) -> ClientConnection:
     """A connection that is greeted, or `Unreachable`, or the error that the server greeted with."""
     loop = asyncio.get_running_loop()
-    connection = Connection(address, options, receive)
+    connection = ClientConnection(address, options, receive)
 
-    def make() -> Connection:
+    def make() -> ClientConnection:
         return connection
 
     try:
@@ -167,7 +243,7 @@ async def dial(address: Address, options: ClientOptions, receive: Receive) -> Co
             if address.path:
                 await loop.create_unix_connection(make, address.path)
             else:
-                await loop.create_connection(make, address.host, address.port, **_secured(address, options))
+                await loop.create_connection(make, address.host, address.port, **_tls_arguments(address, options))
             await connection.greeted
     except TimeoutError:
         connection.fail(_GIVEN_UP)
@@ -175,14 +251,14 @@ async def dial(address: Address, options: ClientOptions, receive: Receive) -> Co
     except ConnectionLost as error:
         raise Unreachable(str(address), f"it was closed before the server greeted: {error.why}") from None
     except OSError as error:
-        raise Unreachable(str(address), reason(error)) from None
+        raise Unreachable(str(address), failure_reason(error)) from None
     except BaseException:
         connection.fail(_GIVEN_UP)
         raise
     return connection
 
 
-def _secured(address: Address, options: ClientOptions) -> dict[str, Any]:
+def _tls_arguments(address: ServerAddress, options: ClientOptions) -> dict[str, Any]:
     if not address.tls:
         return {}
     return {

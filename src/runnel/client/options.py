@@ -1,6 +1,6 @@
-"""What a client can be told, checked when it is said: by keywords, or as text in the url.
+"""Client options, given as keywords or in the URL, and validated when they are given.
 
-Below: address, core. Above: link, broker.
+A keyword wins over the URL.
 """
 
 from __future__ import annotations

@@ -1,31 +1,218 @@
-"""What was published and is not answered yet: sent in order, sent again after a lost connection, stored once.
+"""Published batches that the server has not answered: sent in order, resent after a lost connection, stored once.
 
-Topics are spread over lanes. A lane has a producer id and numbers its records, so that the server knows what it
-has already; it sends in order, and at most `WINDOW` frames before the first of them is answered. The law it keeps:
+Topics are hashed onto lanes. A lane has a producer id and numbers its records, so the server can detect duplicates. It
+sends in order, with at most `WINDOW` unanswered frames. The rules it keeps:
 
-- A number never names two records. After a publish was refused, what was sent behind it is refused as well (a
-  gap in the numbers). The lane then stops until all that is under way was answered, and goes on from the number
-  that the server asked for, with the same records in the same order.
-- After a lost connection, all that is unanswered is sent again as it was. The server may still be busy with what
-  came on the old one: a lane that would have to use a number again takes a new producer id instead.
-- A server may know nobody: it is new, or was started again. It takes any number of one whom it does not know, so
-  on every connection a lane waits for the answer to its first frame before it sends the next.
+- A number never names two records. When the server refuses a batch, it also refuses the batches sent after it (their
+  numbers leave a gap). The lane then stops until everything in flight is answered, and continues from the number that
+  the server expects, with the same records in the same order.
+- After a lost connection every unanswered batch is resent unchanged. The server may still be processing frames of the
+  old connection, so a lane that would have to reuse a number takes a new producer id instead.
+- A new or restarted server knows no producers and accepts any first number. So on every connection a lane waits for the
+  answer to its first frame before it sends the next.
 
-It owns no socket, no loop and no clock. Below: parcel, wire. Above: publishing, link.
+No socket, no event loop, no clock.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
+from typing import Any, NamedTuple
 
-from runnel.client.parcel import LANES, Parcel, Route
-from runnel.core.errors import RunnelError
-from runnel.core.network_errors import LimitExceeded
-from runnel.core.packing import renumbered
-from runnel.wire.frame import Kind, frame
-from runnel.wire.layouts import publish_frame
+from runnel.core.batch_format import BYTES, pack, unpack, with_producer_sequence
+from runnel.core.checksum import crc_of
+from runnel.core.errors import LimitExceeded, RunnelError
+from runnel.core.record import Meta
+from runnel.wire.binary_messages import publish_frame
+from runnel.wire.frames import FrameKind, frame
+
+LANES = 64
+UNSAID = -1.0  # of a timeout: as in the options
+OVERHEAD = 48  # what a record costs beside its bytes, about: an empty one is not free
+
+
+class Route(NamedTuple):
+    """What all batches of one handle have in common: where they go, and how they are packed."""
+
+    topic: str
+    name: bytes  # the topic, as it travels
+    lane: int
+    said: bytes | None = None  # an About, encoded: the options and the type of the handle
+    content_type: int = BYTES
+    compression: str | None = None
+
+    @classmethod
+    def to(
+        cls, topic: str, said: bytes | None = None, content_type: int = BYTES, compression: str | None = None
+    ) -> Route:
+        """The way to `topic`."""
+        name = topic.encode()
+        return cls(topic, name, crc_of(name) % LANES, said, content_type, compression)
+
+
+class OutgoingBatch:
+    """Records that are sent together. It takes more while its `size` is below its `cap`; sealed, that is 0.
+
+    A `whole` one was published by one call and is answered as one; others gather what many calls published.
+    `waiters` are pairs of an index and whoever waits for the record there.
+    """
+
+    __slots__ = (
+        "abandoned",
+        "batch",
+        "born",
+        "cap",
+        "count",
+        "epoch",
+        "first",
+        "id",
+        "lane",
+        "metas",
+        "number",
+        "numbered",
+        "order",
+        "patience",
+        "producer",
+        "route",
+        "said",
+        "sent",
+        "size",
+        "tries",
+        "values",
+        "waiters",
+        "whole",
+    )
+
+    def __init__(
+        self,
+        route: Route,
+        values: list[bytes],
+        metas: list[Meta | None] | None = None,
+        *,
+        size: int = 0,
+        cap: int = 0,
+        whole: bool = False,
+        numbered: bool = True,
+        said: bytes | None = None,
+        batch: bytes | None = None,
+    ) -> None:
+        self.route, self.values, self.metas = route, values, metas
+        self.size, self.cap, self.whole, self.numbered = size, cap, whole, numbered
+        self.said = said or route.said
+        self.waiters: list[list[Any]] = []
+        self.count = len(values)
+        self.batch = batch  # once it was sent; the values are let go then
+        self.producer = self.number = 0
+        self.id = 0  # of its frame; 0: it is not under way
+        self.sent = False  # at least once
+        self.lane: Any = None  # that it waits in, or is under way in; None: it is answered
+        self.order = 0  # among all that was ever published by this client
+        self.epoch = self.first = 0  # where it is, once that is known
+        self.tries = 0  # how often its numbers did not fit
+        self.abandoned = False  # nobody waits for it any more, and nobody is to have it
+        self.born = 0.0
+        self.patience: float | None = UNSAID  # seconds that its waiters wait
+
+    def __repr__(self) -> str:
+        state = f"under way as {self.id}" if self.id else "waiting to be sent"
+        return f"<OutgoingBatch of {self.count or len(self.values)} records for {self.route.topic!r}, {state}>"
+
+    def add(self, value: bytes, meta: Meta | None, size: int) -> int:
+        """Take in one more record; its index. One that carries nothing may be appended to `values` as well."""
+        index = len(self.values)
+        if meta is not None:
+            self._fill_metas()
+            if self.metas is None:
+                self.metas = [None] * index
+            self.metas.append(meta)
+        self.values.append(value)
+        self.size += size
+        return index
+
+    def _fill_metas(self) -> None:
+        """Have as many metas as values, if there are any."""
+        if self.metas is not None and len(self.metas) < len(self.values):
+            self.metas += [None] * (len(self.values) - len(self.metas))
+
+    def pack(self, producer: int, number: int) -> bytes:
+        """The batch, with its numbers; packed now if it was not before. Nothing can be added or taken out any more."""
+        if self.batch is None:
+            self._fill_metas()
+            self.count = len(self.values)
+            route = self.route
+            self.batch = pack(
+                self.values,
+                self.metas,
+                compression=route.compression,
+                content_type=route.content_type,
+                producer=producer if self.numbered else 0,
+                producer_sequence=number if self.numbered else 0,
+            )
+            self.producer, self.number = producer, number
+            self.values, self.metas = [], None
+        return self.batch
+
+    def withdraw(self, waiter: Any) -> int:
+        """Take out the record that `waiter` waits for, of a batch that was never sent; the bytes that are free now."""
+        place = next((place for place, (_, other) in enumerate(self.waiters) if other is waiter), None)
+        if place is None:
+            return 0
+        index, _ = self.waiters.pop(place)
+        if self.whole:
+            freed, self.size = self.size, 0
+            self.values, self.metas, self.batch = [], None, None
+            return freed
+        self._fill_metas()
+        freed = record_cost(self.values[index], None if self.metas is None else self.metas[index])
+        del self.values[index]
+        if self.metas is not None:
+            del self.metas[index]
+        for pair in self.waiters[place:]:
+            pair[0] -= 1
+        self.size -= freed
+        return freed
+
+    def is_awaited(self) -> bool:
+        """Whether anybody still wants to have it sent: one who waits, or one who never did."""
+        if any(not waiter.done() for _, waiter in self.waiters):
+            return True
+        return not self.waiters if self.whole else len(self.waiters) < (self.count or len(self.values))
+
+    def halves(self) -> tuple[OutgoingBatch, OutgoingBatch]:
+        """The same records in two batches, with the same numbers. It was packed, and has two records at least."""
+        assert self.batch is not None, "what was refused was packed"
+        unpacked = unpack(self.batch, verify=False)
+        metas = unpacked.metas
+        middle = self.count // 2
+        made = []
+        for start, end in ((0, middle), (middle, self.count)):
+            found = [metas.get(index) for index in range(start, end)] if metas else None
+            values = list(unpacked.values[start:end])
+            half = OutgoingBatch(self.route, values, found, size=batch_cost(values, found), said=self.said)
+            half.waiters = [[index - start, waiter] for index, waiter in self.waiters if start <= index < end]
+            half.born, half.patience, half.lane, half.order = self.born, self.patience, self.lane, self.order
+            half.pack(self.producer, self.number + start)
+            half.sent = True
+            made.append(half)
+        return made[0], made[1]
+
+
+def record_cost(value: bytes, meta: Meta | None) -> int:
+    """What a record counts towards the bound of what may be on its way."""
+    return len(value) + OVERHEAD if meta is None else len(value) + OVERHEAD + meta.weight
+
+
+def batch_cost(values: Sequence[bytes], metas: Sequence[Meta | None] | None) -> int:
+    """What records count together."""
+    size = sum(map(len, values)) + OVERHEAD * len(values)
+    return size if metas is None else size + sum(meta.weight for meta in metas if meta is not None)
+
+
+# -- Lanes and the outbox --------------------------------------------------------------------------------
+# The rules are in the module docstring.
+
 
 WINDOW = 64  # as many publishes as a server remembers of each producer
 BATCH_BYTES = 1024 * 1024  # what is gathered into one frame
@@ -54,11 +241,11 @@ class Lane:
     )
 
     def __init__(self, producer: int) -> None:
-        self.queue: deque[Parcel] = deque()
-        self.open: dict[str, Parcel] = {}  # parcels in the queue that take more, by topic
+        self.queue: deque[OutgoingBatch] = deque()
+        self.open: dict[str, OutgoingBatch] = {}  # batches in the queue that take more, by topic
         self.under_way = 0
         self.stopped = False  # until all that is under way was answered
-        self.again: list[Parcel] = []  # refused because of what came before, or in halves
+        self.again: list[OutgoingBatch] = []  # refused because of what came before, or in halves
         self.begin(producer)
 
     def begin(self, producer: int) -> None:
@@ -79,13 +266,13 @@ class Outbox:
     def __init__(self, limit: int, new_producer: Callable[[], int]) -> None:
         self.bytes, self.limit = 0, limit
         self.max_frame = 2**32 - 1  # of the server
-        self.refusals: list[tuple[Parcel, RunnelError]] = []  # of parcels that cannot even be sent
-        self.is_full = False  # whether the last parcel was begun because the one before it took no more
-        self._count = 0  # of parcels, ever
+        self.refusals: list[tuple[OutgoingBatch, RunnelError]] = []  # of batches that cannot even be sent
+        self.is_full = False  # whether the last batch was begun because the one before it took no more
+        self._count = 0  # of batches, ever
         self._new_producer = new_producer
         self._lanes: list[Lane | None] = [None] * LANES
         self._ready: dict[Lane, None] = {}  # lanes that may have something to send, in order
-        self._sent: dict[int, Parcel] = {}
+        self._sent: dict[int, OutgoingBatch] = {}
 
     def __repr__(self) -> str:
         return f"<Outbox, {self.bytes:,} bytes of {self.limit:,}, {len(self._sent)} frames under way>"
@@ -105,15 +292,15 @@ class Outbox:
         """Whether there may be something to send."""
         return bool(self._ready)
 
-    def parcels(self) -> list[Parcel]:
+    def unanswered(self) -> list[OutgoingBatch]:
         """All that is not answered."""
-        waiting = [parcel for lane in self._lanes if lane is not None for parcel in (*lane.again, *lane.queue)]
+        waiting = [outgoing for lane in self._lanes if lane is not None for outgoing in (*lane.again, *lane.queue)]
         return [*self._sent.values(), *waiting]
 
     # -- in -----------------------------------------------------------------------------------------------------
 
-    def gathering(self, route: Route, size: int = 0) -> tuple[Parcel, bool]:
-        """The parcel that takes a record of `size` that is published by `route` now, and whether it is new."""
+    def gathering(self, route: Route, size: int = 0) -> tuple[OutgoingBatch, bool]:
+        """The batch that takes a record of `size` that is published by `route` now, and whether it is new."""
         lane = self._lane(route.lane)
         found = lane.open.get(route.topic)
         if (
@@ -124,30 +311,30 @@ class Outbox:
         ):
             return found, False
         self.is_full = found is not None and found.size >= found.cap > 0
-        parcel = Parcel(route, [], cap=min(BATCH_BYTES, self.max_frame // 2))
-        self._append(lane, parcel)
-        lane.open[route.topic] = parcel
-        return parcel, True
+        outgoing = OutgoingBatch(route, [], cap=min(BATCH_BYTES, self.max_frame // 2))
+        self._append(lane, outgoing)
+        lane.open[route.topic] = outgoing
+        return outgoing, True
 
-    def add(self, parcel: Parcel) -> None:
-        """A whole parcel, behind all that was published to its topic before."""
-        self.bytes += parcel.size
-        self._append(self._lane(parcel.route.lane), parcel)
+    def add(self, outgoing: OutgoingBatch) -> None:
+        """A whole batch, behind all that was published to its topic before."""
+        self.bytes += outgoing.size
+        self._append(self._lane(outgoing.route.lane), outgoing)
 
     def seal(self) -> None:
         """Let nothing more be put into what is gathered."""
         for lane in self._lanes:
             if lane is not None:
-                for parcel in lane.open.values():
-                    parcel.cap = 0
+                for outgoing in lane.open.values():
+                    outgoing.cap = 0
                 lane.open.clear()
 
-    def _append(self, lane: Lane, parcel: Parcel) -> None:
-        if (before := lane.open.pop(parcel.route.topic, None)) is not None:
+    def _append(self, lane: Lane, outgoing: OutgoingBatch) -> None:
+        if (before := lane.open.pop(outgoing.route.topic, None)) is not None:
             before.cap = 0
         self._count += 1
-        parcel.lane, parcel.order = lane, self._count
-        lane.queue.append(parcel)
+        outgoing.lane, outgoing.order = lane, self._count
+        lane.queue.append(outgoing)
         self._ready[lane] = None
 
     def _lane(self, number: int) -> Lane:
@@ -156,18 +343,18 @@ class Outbox:
             lane = self._lanes[number] = Lane(self._new_producer())
         return lane
 
-    def give_up(self, parcel: Parcel, waiter: object) -> int:
+    def give_up(self, outgoing: OutgoingBatch, waiter: object) -> int:
         """`waiter`, which is done, does not wait any more; the id of a frame that may be cancelled now, or 0."""
-        if parcel.lane is None:
+        if outgoing.lane is None:
             return 0  # answered in the meantime
-        if not parcel.sent:
-            self.bytes -= parcel.withdraw(waiter)
-            if parcel.whole:
-                parcel.lane.queue.remove(parcel)
-                parcel.lane = None
-        elif not parcel.is_awaited():
-            parcel.abandoned = True
-            return parcel.id
+        if not outgoing.sent:
+            self.bytes -= outgoing.withdraw(waiter)
+            if outgoing.whole:
+                outgoing.lane.queue.remove(outgoing)
+                outgoing.lane = None
+        elif not outgoing.is_awaited():
+            outgoing.abandoned = True
+            return outgoing.id
         return 0
 
     # -- out ----------------------------------------------------------------------------------------------------
@@ -177,14 +364,14 @@ class Outbox:
         pieces: list[bytes] = []
         for lane in list(self._ready):
             while lane.queue and not lane.stopped and lane.under_way < WINDOW and not self._must_wait(lane):
-                parcel = lane.queue.popleft()
-                if parcel.cap:
-                    parcel.cap = 0
-                    lane.open.pop(parcel.route.topic, None)
-                if parcel.batch is None and not parcel.values:
-                    self._let_go(parcel)  # all were withdrawn
+                outgoing = lane.queue.popleft()
+                if outgoing.cap:
+                    outgoing.cap = 0
+                    lane.open.pop(outgoing.route.topic, None)
+                if outgoing.batch is None and not outgoing.values:
+                    self._let_go(outgoing)  # all were withdrawn
                 else:
-                    self._send(lane, parcel, new_id(), pieces)
+                    self._send(lane, outgoing, new_id(), pieces)
             if lane.stopped or not lane.queue:
                 del self._ready[lane]
         return pieces
@@ -197,82 +384,82 @@ class Outbox:
         """
         if not (lane.fresh and lane.under_way and lane.queue[0].numbered):
             return False
-        return any(parcel.numbered for parcel in self._sent.values() if parcel.lane is lane)
+        return any(outgoing.numbered for outgoing in self._sent.values() if outgoing.lane is lane)
 
-    def _send(self, lane: Lane, parcel: Parcel, id: int, pieces: list[bytes]) -> None:
-        is_new = parcel.batch is None
+    def _send(self, lane: Lane, outgoing: OutgoingBatch, id: int, pieces: list[bytes]) -> None:
+        is_new = outgoing.batch is None
         try:
-            batch = parcel.pack(lane.producer, lane.next)
+            batch = outgoing.pack(lane.producer, lane.next)
         except RunnelError as error:
-            self._refuse(parcel, error)
+            self._refuse(outgoing, error)
             return
-        parts = publish_frame(id, parcel.route.name, batch, parcel.said)
+        parts = publish_frame(id, outgoing.route.name, batch, outgoing.said)
         if (size := len(parts[0]) + len(batch)) > self.max_frame:
-            self._refuse(parcel, LimitExceeded("max_frame", size, self.max_frame))
+            self._refuse(outgoing, LimitExceeded("max_frame", size, self.max_frame))
             return
-        if is_new and parcel.numbered:
-            lane.next += parcel.count
-        parcel.id, parcel.sent = id, True
+        if is_new and outgoing.numbered:
+            lane.next += outgoing.count
+        outgoing.id, outgoing.sent = id, True
         lane.under_way += 1
-        self._sent[id] = parcel
+        self._sent[id] = outgoing
         pieces += parts
-        if parcel.abandoned:  # what was sent once is sent again: nobody knows whether its number is taken
-            pieces.append(frame(Kind.CANCEL, id))
+        if outgoing.abandoned:  # what was sent once is sent again: nobody knows whether its number is taken
+            pieces.append(frame(FrameKind.CANCEL, id))
 
-    def _refuse(self, parcel: Parcel, error: RunnelError) -> None:
-        self._let_go(parcel)
-        self.refusals.append((parcel, error))
+    def _refuse(self, outgoing: OutgoingBatch, error: RunnelError) -> None:
+        self._let_go(outgoing)
+        self.refusals.append((outgoing, error))
 
     # -- answers ------------------------------------------------------------------------------------------------
 
-    def published(self, id: int, epoch: int, first: int) -> Parcel | None:
-        """The server stored the parcel of frame `id`; None: nobody asked."""
-        parcel = self._answered(id)
-        if parcel is not None:
-            lane: Lane = parcel.lane
-            parcel.epoch, parcel.first = epoch, first
-            if parcel.numbered and parcel.producer == lane.producer:
+    def published(self, id: int, epoch: int, first: int) -> OutgoingBatch | None:
+        """The server stored the batch of frame `id`; None: nobody asked."""
+        outgoing = self._answered(id)
+        if outgoing is not None:
+            lane: Lane = outgoing.lane
+            outgoing.epoch, outgoing.first = epoch, first
+            if outgoing.numbered and outgoing.producer == lane.producer:
                 lane.fresh = False
-                lane.stored = max(lane.stored, parcel.number + parcel.count)
-            self._let_go(parcel)
+                lane.stored = max(lane.stored, outgoing.number + outgoing.count)
+            self._let_go(outgoing)
             self._go_on(lane)
-        return parcel
+        return outgoing
 
-    def refused(self, id: int, error: RunnelError) -> Parcel | None:
-        """The server refused the parcel of frame `id`; None: it will be sent again, or nobody asked."""
-        parcel = self._answered(id)
-        if parcel is None:
+    def refused(self, id: int, error: RunnelError) -> OutgoingBatch | None:
+        """The server refused the batch of frame `id`; None: it will be sent again, or nobody asked."""
+        outgoing = self._answered(id)
+        if outgoing is None:
             return None
-        lane: Lane = parcel.lane
-        kept = self._to_send_again(lane, parcel, error)
+        lane: Lane = outgoing.lane
+        kept = self._to_send_again(lane, outgoing, error)
         if kept:
             lane.again += kept
             lane.stopped = True
         else:
-            self._let_go(parcel)
+            self._let_go(outgoing)
             if error.code in _LOST_COUNT:
                 lane.tainted = lane.stopped = True
         self._go_on(lane)
-        return None if kept else parcel
+        return None if kept else outgoing
 
-    def _to_send_again(self, lane: Lane, parcel: Parcel, error: RunnelError) -> list[Parcel]:
-        """What of a refused parcel has to be sent again: nothing, all of it, or its halves."""
-        if parcel.abandoned:
+    def _to_send_again(self, lane: Lane, outgoing: OutgoingBatch, error: RunnelError) -> list[OutgoingBatch]:
+        """What of a refused batch has to be sent again: nothing, all of it, or its halves."""
+        if outgoing.abandoned:
             return []
-        if error.code == "sequence_gap" and parcel.numbered:
-            lane.asked = getattr(error, "expected", parcel.number)
-            parcel.tries += lane.asked == parcel.number  # it got what it asks for
-            return [parcel] if parcel.tries <= MAX_TRIES else []
-        if error.code in _SPLIT and not parcel.whole and parcel.count > 1:
-            return list(parcel.halves())
+        if error.code == "sequence_gap" and outgoing.numbered:
+            lane.asked = getattr(error, "expected", outgoing.number)
+            outgoing.tries += lane.asked == outgoing.number  # it got what it asks for
+            return [outgoing] if outgoing.tries <= MAX_TRIES else []
+        if error.code in _SPLIT and not outgoing.whole and outgoing.count > 1:
+            return list(outgoing.halves())
         return []
 
-    def _answered(self, id: int) -> Parcel | None:
-        parcel = self._sent.pop(id, None)
-        if parcel is not None:
-            parcel.id = 0
-            parcel.lane.under_way -= 1
-        return parcel
+    def _answered(self, id: int) -> OutgoingBatch | None:
+        outgoing = self._sent.pop(id, None)
+        if outgoing is not None:
+            outgoing.id = 0
+            outgoing.lane.under_way -= 1
+        return outgoing
 
     def _go_on(self, lane: Lane) -> None:
         """After an answer: the lane has room for another frame, or has nothing under way any more."""
@@ -292,27 +479,27 @@ class Outbox:
     @staticmethod
     def _number(lane: Lane) -> None:
         """Give the next numbers of the lane to all that waits and has been numbered before."""
-        for parcel in lane.queue:
-            if not (parcel.sent and parcel.numbered):
+        for outgoing in lane.queue:
+            if not (outgoing.sent and outgoing.numbered):
                 continue
-            if (parcel.producer, parcel.number) != (lane.producer, lane.next):
-                assert parcel.batch is not None
-                parcel.batch = renumbered(parcel.batch, lane.producer, lane.next)
-                parcel.producer, parcel.number = lane.producer, lane.next
-            lane.next += parcel.count
+            if (outgoing.producer, outgoing.number) != (lane.producer, lane.next):
+                assert outgoing.batch is not None
+                outgoing.batch = with_producer_sequence(outgoing.batch, lane.producer, lane.next)
+                outgoing.producer, outgoing.number = lane.producer, lane.next
+            lane.next += outgoing.count
 
-    def _let_go(self, parcel: Parcel) -> None:
-        self.bytes -= parcel.size
-        parcel.size, parcel.batch, parcel.lane = 0, None, None
+    def _let_go(self, outgoing: OutgoingBatch) -> None:
+        self.bytes -= outgoing.size
+        outgoing.size, outgoing.batch, outgoing.lane = 0, None, None
 
     # -- the connection -----------------------------------------------------------------------------------------
 
     def lost(self) -> None:
         """The connection is gone: all that is unanswered is sent again, as it was, before anything else."""
-        back: dict[Lane, list[Parcel]] = {}
-        for parcel in self._sent.values():
-            parcel.id = 0
-            back.setdefault(parcel.lane, []).append(parcel)
+        back: dict[Lane, list[OutgoingBatch]] = {}
+        for outgoing in self._sent.values():
+            outgoing.id = 0
+            back.setdefault(outgoing.lane, []).append(outgoing)
         self._sent.clear()
         for lane in self._lanes:
             if lane is None:
@@ -328,12 +515,12 @@ class Outbox:
             if lane.queue:
                 self._ready[lane] = None
 
-    def abandon(self) -> list[Parcel]:
+    def abandon(self) -> list[OutgoingBatch]:
         """Nothing will be sent any more: all that is left, let go."""
-        left = self.parcels()
-        for parcel in left:
-            parcel.cap = parcel.id = 0
-            self._let_go(parcel)
+        left = self.unanswered()
+        for outgoing in left:
+            outgoing.cap = outgoing.id = 0
+            self._let_go(outgoing)
         self.seal()
         for lane in self._lanes:
             if lane is not None:

@@ -1,7 +1,4 @@
-"""A publisher that numbers its records, so that what it sends again is stored once by the server.
-
-Below: entry, link. Above: the user; blocking.
-"""
+"""A publisher that numbers its records: the server stores a number once, however often it is sent."""
 
 from __future__ import annotations
 
@@ -10,13 +7,13 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from runnel.client import entry
-from runnel.client.entry import Entry
+from runnel.client import publishing
+from runnel.client.publishing import PreparedPublish
 from runnel.client.topic import RemoteTopic
+from runnel.core.deduplication import producer_id
 from runnel.core.errors import InvalidOption
 from runnel.core.pattern import check_name
 from runnel.core.position import Position, Span
-from runnel.core.producers import id_of
 from runnel.core.publishing import Seconds
 
 if TYPE_CHECKING:
@@ -49,7 +46,7 @@ class RemoteProducer:
         if name is not None and not (isinstance(name, str) and 0 < len(name) <= 256):
             raise InvalidOption("name", name, "the name of a producer is a str of 1 to 256 characters")
         self.name = name
-        self.id = secrets.randbits(64) or 1 if name is None else id_of(name)
+        self.id = secrets.randbits(64) or 1 if name is None else producer_id(name)
         self._broker = broker
         self._floor = 0  # numbers below it are stored, whoever forgot
         self._is_sure = True  # whether no more than those are: nothing of it was given up on its way
@@ -85,8 +82,8 @@ class RemoteProducer:
         It has the number `sequence`; if there is none, the next. To be able to send it again, know its number:
         give it, or look at `next` before.
         """
-        home = self._broker._link.home
-        if not home.is_here():
+        loop_owner = self._broker._link.loop_owner
+        if not loop_owner.is_here():
             again = self.publish(
                 topic,
                 value,
@@ -97,9 +94,9 @@ class RemoteProducer:
                 expires=expires,
                 priority=priority,
             )
-            return await home.visit(again)
+            return await loop_owner.visit(again)
         handle = self._handle(topic)
-        found = entry.one(handle, value, key, headers, delay, expires, priority)
+        found = publishing.prepare_one(handle, value, key, headers, delay, expires, priority)
         return (await self._send(found, sequence)).first
 
     async def publish_many(
@@ -119,8 +116,8 @@ class RemoteProducer:
         Sent again, it may be another part of what was published before in one piece. A list of which only the
         first records were published is a `SequenceOverlap`.
         """
-        home = self._broker._link.home
-        if not home.is_here():
+        loop_owner = self._broker._link.loop_owner
+        if not loop_owner.is_here():
             again = self.publish_many(
                 topic,
                 values,
@@ -131,9 +128,9 @@ class RemoteProducer:
                 expires=expires,
                 priority=priority,
             )
-            return await home.visit(again)
+            return await loop_owner.visit(again)
         handle = self._handle(topic)
-        found = entry.many(handle, values, keys, headers, delay, expires, priority)
+        found = publishing.prepare_many(handle, values, keys, headers, delay, expires, priority)
         return await self._send(found, sequence)
 
     def _handle(self, topic: str | RemoteTopic[Any]) -> RemoteTopic[Any]:
@@ -148,7 +145,7 @@ class RemoteProducer:
             handle = self._handles[topic] = self._broker.topic(check_name(topic))
         return handle
 
-    async def _send(self, found: Entry, sequence: int | None) -> Span:
+    async def _send(self, found: PreparedPublish, sequence: int | None) -> Span:
         if sequence is None:
             async with self._turn:
                 return await self._sent(found, await self._following())
@@ -156,7 +153,7 @@ class RemoteProducer:
             raise InvalidOption("sequence", sequence, "the number of a record is a whole number, 0 or more")
         return await self._sent(found, sequence)
 
-    async def _sent(self, found: Entry, sequence: int) -> Span:
+    async def _sent(self, found: PreparedPublish, sequence: int) -> Span:
         try:
             span = await self._broker._link.publish(found.topic, found.pack(self.id, sequence), found.about)
         except BaseException:

@@ -1,6 +1,7 @@
-"""From a publish to its answer, on the loop: what a turn gathers, who waits, and for how long.
+"""From a publish to the server's answer: check, wait for room, send, wait, time out.
 
-Below: outbox, parcel. Above: topic, link.
+At most `max_pending_bytes` are unanswered; beyond that `publish` waits and `publish_nowait` raises `Full`. `outbox`
+decides what is sent and resent; this module has the futures and the timers.
 """
 
 from __future__ import annotations
@@ -8,33 +9,121 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from secrets import randbits
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from runnel.client.outbox import Outbox
-from runnel.client.parcel import OVERHEAD, UNSAID, Parcel, Route, cost, weight
-from runnel.core.errors import BrokerClosed, Full, RunnelError
-from runnel.core.network_errors import NoAnswer
+from runnel.client.outbox import OVERHEAD, UNSAID, Outbox, OutgoingBatch, Route, batch_cost, record_cost
+from runnel.core import publishing
+from runnel.core.batch_format import BYTES, JSON, MSGPACK, pack
+from runnel.core.errors import BrokerClosed, Full, NoAnswer, RunnelError
 from runnel.core.position import Position
+from runnel.core.publishing import CheckedRecords, Headers, Seconds, check_expected_offset
 from runnel.core.record import Meta
-from runnel.surface.tracing import Tracing
-from runnel.wire.layouts import read_published
-from runnel.wire.messages import About, encode
-from runnel.wire.trouble import read_error
+from runnel.runtime.tracing import Tracing
+from runnel.wire.binary_messages import read_published
+from runnel.wire.errors import read_error
+from runnel.wire.msgpack_messages import PublishDetails, encode_message
 
 if TYPE_CHECKING:
-    from runnel.client.link import Link
+    from runnel.client.server_link import ServerLink
+    from runnel.client.topic import RemoteTopic
+
+
+_CONTENT = {None: BYTES, "json": JSON, "msgpack": MSGPACK}
+_NOTHING = PublishDetails()
+
+
+class PreparedPublish(NamedTuple):
+    """Records of one topic that are published together: what they are, what they weigh, what is said about them."""
+
+    topic: str
+    weighed: CheckedRecords
+    content_type: int
+    compression: str | None
+    about: PublishDetails | None
+
+    @property
+    def records(self) -> int:
+        """How many records."""
+        return len(self.weighed[0])
+
+    @property
+    def size(self) -> int:
+        """Bytes of values, keys and headers."""
+        return self.weighed[2] + self.weighed[3]
+
+    def pack(self, producer: int = 0, sequence: int = 0) -> bytes:
+        """The records as a batch."""
+        values, metas, *_ = self.weighed
+        return pack(
+            values,
+            metas,
+            compression=self.compression,
+            content_type=self.content_type,
+            producer=producer,
+            producer_sequence=sequence,
+        )
+
+
+def prepare_one(
+    topic: RemoteTopic[Any],
+    value: object,
+    key: object,
+    headers: Mapping[str, str] | None,
+    delay: Seconds | None,
+    expires: Seconds | None,
+    priority: int,
+    message_id: str | None = None,
+    expected_offset: int | None = None,
+) -> PreparedPublish:
+    """Check one record and prepare its publish."""
+    weighed = topic._one(value, key, headers, delay, expires, priority, message_id)
+    return prepare_weighed(topic, weighed, message_id, expected_offset)
+
+
+def prepare_many(
+    topic: RemoteTopic[Any],
+    values: Sequence[object],
+    keys: Sequence[object] | None,
+    headers: Headers | None,
+    delay: Seconds | None,
+    expires: Seconds | None,
+    priority: int,
+    expected_offset: int | None = None,
+) -> PreparedPublish:
+    """Check many records and prepare their publish, in order. The caller may go on changing its own list."""
+    data, metas, size, extra = publishing.checked_records(
+        topic.name, topic._codec, values, keys, topic._traced_all(headers), delay, expires, priority, topic._now()
+    )
+    return prepare_weighed(topic, (tuple(data), metas, size, extra), None, expected_offset)
+
+
+def prepare_weighed(
+    topic: RemoteTopic[Any], weighed: CheckedRecords, message_id: str | None = None, expected_offset: int | None = None
+) -> PreparedPublish:
+    """Records that were checked, for `topic`, with what a publish to it has to say."""
+    check_expected_offset(expected_offset)
+    about = topic._said(message_id=message_id, expected_offset=expected_offset)
+    codec = topic._codec
+    content_type = _CONTENT[None if codec is None else codec.encoding]
+    return PreparedPublish(
+        topic.name, weighed, content_type, topic.options.compression, None if about == _NOTHING else about
+    )
+
+
+# -- From a publish to its answer ------------------------------------------------------------------------
+
 
 OUTBOX = "the outbox"
 
 logger = logging.getLogger("runnel")
 
 
-class Publishing:
+class ClientPublisher:
     """What a client publishes, on its way."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: ServerLink) -> None:
         self.outbox = Outbox(link.options.max_pending_bytes, lambda: randbits(64) or 1)
         self.tracing = Tracing()
         self._link = link
@@ -44,7 +133,7 @@ class Publishing:
         self._timer: asyncio.TimerHandle | None = None  # looks for publishes that waited long enough
 
     def __repr__(self) -> str:
-        return f"<Publishing, {self.outbox!r}, {len(self._room)} waiting for room>"
+        return f"<ClientPublisher, {self.outbox!r}, {len(self._room)} waiting for room>"
 
     # -- in -----------------------------------------------------------------------------------------------------
 
@@ -86,74 +175,74 @@ class Publishing:
                 waiter.set_result(None)
                 outbox.bytes += size  # kept for it until it runs
 
-    def gather(self, route: Route, value: bytes, meta: Meta | None) -> tuple[Parcel, int]:
-        """Put one record, for which there is room, into the parcel that gathers; that, and the record's index in it."""
-        size = cost(value, meta)
-        parcel, is_new = self.outbox.gathering(route, size)
-        index = parcel.add(value, meta, size)
+    def gather(self, route: Route, value: bytes, meta: Meta | None) -> tuple[OutgoingBatch, int]:
+        """Put one record, for which there is room, into the batch that gathers; that, and the record's index in it."""
+        size = record_cost(value, meta)
+        outgoing, is_new = self.outbox.gathering(route, size)
+        index = outgoing.add(value, meta, size)
         self.outbox.bytes += size
         if is_new:
-            parcel.born = self._link.now()
+            outgoing.born = self._link.now()
             self._link.soon()
             if self.outbox.is_full:
                 self._link.at_once()
-        return parcel, index
+        return outgoing, index
 
     def add(
         self,
         route: Route,
         values: Sequence[bytes],
         metas: Sequence[Meta | None] | None,
-        about: About | None = None,
+        about: PublishDetails | None = None,
         patience: float | None = UNSAID,
-    ) -> Parcel:
+    ) -> OutgoingBatch:
         """Have records sent in one frame of their own, with what is said about them. A list is not copied."""
-        size = weight(values, metas)
-        parcel = Parcel(
+        size = batch_cost(values, metas)
+        outgoing = OutgoingBatch(
             route,
             values if isinstance(values, list) else list(values),
             metas if isinstance(metas, list) or metas is None else list(metas),
             size=size,
             whole=True,
             numbered=about is None or about.message_id is None,
-            said=None if about is None else encode(about),
+            said=None if about is None else encode_message(about),
         )
-        return self._added(parcel, patience)
+        return self._added(outgoing, patience)
 
-    def add_packed(self, route: Route, batch: bytes, count: int, about: About | None) -> Parcel:
+    def add_packed(self, route: Route, batch: bytes, count: int, about: PublishDetails | None) -> OutgoingBatch:
         """Have a batch sent that somebody else packed and numbered."""
-        said = None if about is None else encode(about)
+        said = None if about is None else encode_message(about)
         size = len(batch) + OVERHEAD
-        parcel = Parcel(route, [], size=size, whole=True, numbered=False, said=said, batch=batch)
-        parcel.count = count
-        return self._added(parcel, UNSAID)
+        outgoing = OutgoingBatch(route, [], size=size, whole=True, numbered=False, said=said, batch=batch)
+        outgoing.count = count
+        return self._added(outgoing, UNSAID)
 
-    def _added(self, parcel: Parcel, patience: float | None) -> Parcel:
-        parcel.born, parcel.patience = self._link.now(), patience
-        self.outbox.add(parcel)
+    def _added(self, outgoing: OutgoingBatch, patience: float | None) -> OutgoingBatch:
+        outgoing.born, outgoing.patience = self._link.now(), patience
+        self.outbox.add(outgoing)
         self._link.soon()
-        if parcel.size >= self.outbox.limit // 2:
+        if outgoing.size >= self.outbox.limit // 2:
             self._link.at_once()
-        return parcel
+        return outgoing
 
     # -- waiting ------------------------------------------------------------------------------------------------
 
-    async def answer(self, parcel: Parcel, index: int = 0) -> Position:
-        """Where the record at `index` of a parcel is, once the server has answered."""
+    async def answer(self, outgoing: OutgoingBatch, index: int = 0) -> Position:
+        """Where the record at `index` of a batch is, once the server has answered."""
         waiter: asyncio.Future[Position] = self._link.loop.create_future()
-        if not parcel.waiters:
-            parcel.born = self._link.now()  # it may have gathered for long what nobody waits for
-        parcel.waiters.append([index, waiter])
+        if not outgoing.waiters:
+            outgoing.born = self._link.now()  # it may have gathered for long what nobody waits for
+        outgoing.waiters.append([index, waiter])
         if self._timer is None:
             self._watch()
         try:
             return await waiter
         except asyncio.CancelledError:
-            self._give_up(parcel, waiter)
+            self._give_up(outgoing, waiter)
             raise
 
-    def _give_up(self, parcel: Parcel, waiter: asyncio.Future[Position]) -> None:
-        id = self.outbox.give_up(parcel, waiter)
+    def _give_up(self, outgoing: OutgoingBatch, waiter: asyncio.Future[Position]) -> None:
+        id = self.outbox.give_up(outgoing, waiter)
         if id:
             self._link.cancel(id)
         self.make_room()
@@ -168,18 +257,18 @@ class Publishing:
         self._timer = None
         self.outbox.seal()  # whoever publishes now waits as long as the others, and not for what is left of their time
         now, default, is_awaited = self._link.now(), self._link.options.timeout, False
-        for parcel in self.outbox.parcels():
-            patience = default if parcel.patience == UNSAID else parcel.patience
-            if patience is None or not parcel.waiters:
+        for outgoing in self.outbox.unanswered():
+            patience = default if outgoing.patience == UNSAID else outgoing.patience
+            if patience is None or not outgoing.waiters:
                 continue
-            if now - parcel.born < patience:
+            if now - outgoing.born < patience:
                 is_awaited = True
                 continue
-            topic, state = parcel.route.topic, self._link.state
-            for _, waiter in list(parcel.waiters):
+            topic, state = outgoing.route.topic, self._link.state
+            for _, waiter in list(outgoing.waiters):
                 if not waiter.done():
                     waiter.set_exception(NoAnswer(f"a publish to {topic!r}", patience, state))
-                    self._give_up(parcel, waiter)
+                    self._give_up(outgoing, waiter)
         if is_awaited:
             self._watch()
 
@@ -190,16 +279,16 @@ class Publishing:
         pieces = self.outbox.take(self._link.new_id)
         if self.outbox.refusals:
             refusals, self.outbox.refusals = self.outbox.refusals, []
-            for parcel, error in refusals:
-                self._fail(parcel, error)
+            for outgoing, error in refusals:
+                self._fail(outgoing, error)
         return pieces
 
     def published(self, id: int, payload: bytes) -> None:
         """A PUBLISHED came."""
         epoch, first, _ = read_published(payload)
-        parcel = self.outbox.published(id, epoch, first)
-        if parcel is not None:
-            for index, waiter in parcel.waiters:
+        outgoing = self.outbox.published(id, epoch, first)
+        if outgoing is not None:
+            for index, waiter in outgoing.waiters:
                 if not waiter.done():
                     waiter.set_result(Position(epoch, first + index))
             if self._room:
@@ -208,21 +297,25 @@ class Publishing:
     def refused(self, id: int, payload: bytes) -> None:
         """An ERROR came that is for a publish, or for nobody."""
         error = read_error(payload)
-        parcel = self.outbox.refused(id, error)
-        if parcel is not None:
-            self._fail(parcel, error)
+        outgoing = self.outbox.refused(id, error)
+        if outgoing is not None:
+            self._fail(outgoing, error)
         self.make_room()
 
-    def _fail(self, parcel: Parcel, error: RunnelError) -> None:
+    def _fail(self, outgoing: OutgoingBatch, error: RunnelError) -> None:
         """Tell those who wait; log what nobody waits for."""
-        for _, waiter in parcel.waiters:
+        for _, waiter in outgoing.waiters:
             if not waiter.done():
-                waiter.set_exception(_twin(error))
-        unheard = 0 if parcel.whole and parcel.waiters else max(parcel.count, len(parcel.values)) - len(parcel.waiters)
+                waiter.set_exception(_copy_error(error))
+        unheard = (
+            0
+            if outgoing.whole and outgoing.waiters
+            else max(outgoing.count, len(outgoing.values)) - len(outgoing.waiters)
+        )
         if unheard > 0:
             self._link.connection.failed += unheard
             logger.error(
-                "%d records published without waiting to %r were refused: %s", unheard, parcel.route.topic, error
+                "%d records published without waiting to %r were refused: %s", unheard, outgoing.route.topic, error
             )
 
     def end(self, error: Callable[[], RunnelError]) -> None:
@@ -230,8 +323,8 @@ class Publishing:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for parcel in self.outbox.abandon():
-            self._fail(parcel, error())
+        for outgoing in self.outbox.abandon():
+            self._fail(outgoing, error())
         self.close()
 
     def close(self) -> None:
@@ -242,7 +335,7 @@ class Publishing:
                 waiter.set_exception(BrokerClosed("publishing"))
 
 
-def _twin(error: RunnelError) -> RunnelError:
+def _copy_error(error: RunnelError) -> RunnelError:
     """The same error for another one who waits: raised in two places, one would show the other's traceback."""
     twin = type(error).__new__(type(error))
     twin.args = error.args

@@ -1,6 +1,6 @@
-"""Request and reply over a server, which keeps the inboxes.
+"""Request and reply. The server keeps the reply inboxes.
 
-Below: link. Above: broker.
+A request is never resent after a lost connection: the responder might act twice.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from runnel.api.delivery_base import DeliveryBase
 from runnel.core import publishing
+from runnel.core.batch_format import pack, unpack
 from runnel.core.errors import InvalidOption
-from runnel.core.packing import pack, unpack
 from runnel.core.pattern import check_name
 from runnel.core.record import NO_HEADERS, Record
-from runnel.core.trace import HEADER
-from runnel.surface.delivery import BaseDelivery
+from runnel.core.trace_context import TRACEPARENT
 
 if TYPE_CHECKING:
-    from runnel.client.link import Link
+    from runnel.client.server_link import ServerLink
 
 INBOX = "$runnel.inbox."
 
@@ -26,7 +26,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 async def request(
-    link: Link,
+    link: ServerLink,
     topic: str,
     value: bytes | str,
     timeout: float,
@@ -40,7 +40,7 @@ async def request(
     return _record(await link.call("request", args, again=False, timeout=patience))
 
 
-def topic_of_reply(record: Record[Any] | BaseDelivery[Any]) -> str | None:
+def topic_of_reply(record: Record[Any] | DeliveryBase[Any]) -> str | None:
     """The topic that a reply is published to; None: it goes to an inbox of the server."""
     inbox = record.reply_to
     if inbox is None:
@@ -49,20 +49,20 @@ def topic_of_reply(record: Record[Any] | BaseDelivery[Any]) -> str | None:
 
 
 async def reply(
-    link: Link, record: Record[Any] | BaseDelivery[Any], value: bytes | str, headers: Mapping[str, str] | None
+    link: ServerLink, record: Record[Any] | DeliveryBase[Any], value: bytes | str, headers: Mapping[str, str] | None
 ) -> bool:
     """Answer `record`; False when whoever asked is no longer waiting."""
     inbox = record.reply_to or ""
-    batch = _packed(link, inbox, value, None, {HEADER: record.traceparent, **(headers or {})})
+    batch = _packed(link, inbox, value, None, {TRACEPARENT: record.traceparent, **(headers or {})})
     answered: bool = await link.call("reply", {"reply_to": inbox, "batch": batch})
     return answered
 
 
-def _packed(link: Link, topic: str, value: object, key: object, headers: Mapping[str, str] | None) -> bytes:
+def _packed(link: ServerLink, topic: str, value: object, key: object, headers: Mapping[str, str] | None) -> bytes:
     tracing = link.publishing.tracing
     if tracing.is_active:
         headers = tracing.traced(headers)
-    values, metas, _, _ = publishing.one(topic, None, value, key, headers)
+    values, metas, _, _ = publishing.checked_record(topic, None, value, key, headers)
     return pack(values, metas)
 
 

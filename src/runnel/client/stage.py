@@ -1,8 +1,7 @@
-"""A handle on one stage of a server: records that are durable there and that nobody sees, until a transaction commits.
+"""A handle on one stage: records that are durable on the server and invisible until a transaction commits them.
 
-A long write travels in short pieces. Each says which record of the stage its first one is, so that a piece whose
+A long write is sent in chunks of about 1 MB. Each chunk says which record of the stage it starts with, so a chunk whose
 answer was lost is sent again and stored once.
-Below: entry, link. Above: transaction, the user.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from runnel.client import entry
-from runnel.client.entry import Entry
+from runnel.client import publishing
+from runnel.client.publishing import PreparedPublish
 from runnel.core.errors import InvalidOption, InvalidValue, NotSupported, TooLarge
 from runnel.core.publishing import Headers, Seconds, headers_of_each
-from runnel.core.stage import StageKey, checked_key, name_of
+from runnel.core.stages import StageKey, checked_stage_key, stage_name
 
 if TYPE_CHECKING:
     from runnel.client.broker import RemoteBroker
-    from runnel.client.link import Link
+    from runnel.client.server_link import ServerLink
     from runnel.client.topic import RemoteTopic
 
 T = TypeVar("T")
@@ -29,7 +28,7 @@ Value = bytes | str  # said here: in `RemoteStage`, `bytes` is how many there ar
 PIECE = 1024 * 1024  # bytes of values in a piece; a larger value is a piece of its own
 STEP = 65_536  # values in a piece
 
-_turns: WeakKeyDictionary[Link, WeakValueDictionary[StageKey, asyncio.Lock]] = WeakKeyDictionary()
+_turns: WeakKeyDictionary[ServerLink, WeakValueDictionary[StageKey, asyncio.Lock]] = WeakKeyDictionary()
 
 
 class RemoteStage(Generic[T]):
@@ -42,11 +41,11 @@ class RemoteStage(Generic[T]):
     __slots__ = ("_broker", "_held", "_topic", "key")
 
     def __init__(self, broker: RemoteBroker, topic: RemoteTopic[T], key: StageKey) -> None:
-        self._broker, self._topic, self.key = broker, topic, checked_key(key)
+        self._broker, self._topic, self.key = broker, topic, checked_stage_key(key)
         self._held: tuple[int, int] | None = None  # records and bytes, as far as this handle was told
 
     def __repr__(self) -> str:
-        return f"<Stage {name_of(self.key)} of {self.topic!r}>"
+        return f"<Stage {stage_name(self.key)} of {self.topic!r}>"
 
     @property
     def topic(self) -> str:
@@ -84,13 +83,13 @@ class RemoteStage(Generic[T]):
         every record, or a list of those of each. Other options as in `Topic.publish_many`. Writing nothing opens the
         stage, so that it can be committed.
         """
-        home = self._broker._link.home
-        if not home.is_here():
+        loop_owner = self._broker._link.loop_owner
+        if not loop_owner.is_here():
             again = self.write(
                 values, keys=keys, headers=headers, delay=delay, expires=expires, priority=priority, ordinal=ordinal
             )
-            return await home.visit(again)
-        home.check_usable("staging")
+            return await loop_owner.visit(again)
+        loop_owner.check_usable("staging")
         self._check_durable()
         if isinstance(values, Value | bytearray | memoryview) or not isinstance(values, Sequence):
             why = "a stage takes a sequence; put one value in a list"
@@ -111,11 +110,11 @@ class RemoteStage(Generic[T]):
 
     async def drop(self) -> None:
         """Give it up: its records are never seen, and their space comes back. A stage that is over is left alone."""
-        home = self._broker._link.home
-        if not home.is_here():
-            await home.visit(self.drop())
+        loop_owner = self._broker._link.loop_owner
+        if not loop_owner.is_here():
+            await loop_owner.visit(self.drop())
             return
-        home.check_usable("dropping a stage")
+        loop_owner.check_usable("dropping a stage")
         self._check_durable()
         await self._broker._link.call("stage_drop", self._named())
 
@@ -127,13 +126,13 @@ class RemoteStage(Generic[T]):
     def _checked(self, ordinal: int, records: int) -> int:
         """`ordinal`, if a write to a stage of so many records can begin there."""
         if isinstance(ordinal, bool) or not isinstance(ordinal, int) or not 0 <= ordinal <= records:
-            why = f"the stage {name_of(self.key)} holds {records} records: the next is {records}"
+            why = f"the stage {stage_name(self.key)} holds {records} records: the next is {records}"
             raise InvalidOption("ordinal", ordinal, why)
         return ordinal
 
-    async def _put(self, piece: Entry | None, ordinal: int) -> int:
+    async def _put(self, piece: PreparedPublish | None, ordinal: int) -> int:
         """Have one piece staged, or the stage opened; how many records it holds then."""
-        about = entry.entry_of(self._topic, ((), None, 0, 0)).about
+        about = publishing.prepare_weighed(self._topic, ((), None, 0, 0)).about
         said: dict[str, Any] = {
             **self._named(),
             "batch": None if piece is None else piece.pack(),
@@ -151,7 +150,7 @@ class RemoteStage(Generic[T]):
         keys: Sequence[object] | None,
         headers: Headers | None,
         rest: tuple[Seconds | None, Seconds | None, int],
-    ) -> Iterator[Entry]:
+    ) -> Iterator[PreparedPublish]:
         """The values a few at a time: as many as the last ones suggest."""
         at, step = 0, 1
         while at < len(values):
@@ -178,10 +177,10 @@ class RemoteStage(Generic[T]):
         rest: tuple[Seconds | None, Seconds | None, int],
         first: int,
         end: int,
-    ) -> Entry:
+    ) -> PreparedPublish:
         some = None if keys is None else keys[first:end]
         theirs = headers[first:end] if isinstance(headers, list | tuple) else headers
-        return entry.many(self._topic, values[first:end], some, theirs, *rest)
+        return publishing.prepare_many(self._topic, values[first:end], some, theirs, *rest)
 
     def _state(self) -> tuple[int, int]:
         if self._held is None:

@@ -1,35 +1,37 @@
-"""Records of a topic or pattern of a server: read as those of a broker in this process are.
+"""Subscriptions to a topic or pattern of a server, and `open_subscription`, which checks the options of `subscribe()`.
 
-What was received is kept when the connection is lost; the next one goes on behind it. So every record comes once.
-Below: inbox, standing. Above: the user.
+Records that were received survive a lost connection, and the next connection continues after them: each record is
+delivered once. `open_subscription` also opens group members (see `group`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from runnel.client.arrival import unpacked
-from runnel.client.inbox import Inbox, Taken
-from runnel.client.standing import Standing
+from runnel.api.subscription_base import RecordSubscriptionBase
+from runnel.client.group import RemoteGroupSubscription
+from runnel.client.receive_buffer import ReceiveBuffer, ReceivedRecords, unpack_frame
+from runnel.client.subscription_session import RemoteSession
 from runnel.core.batch import Batch, Slice
-from runnel.core.codec import Codec
-from runnel.core.errors import BadBatch, RecordsMissed, RunnelError, TopicDeleted
-from runnel.core.options import not_negative, positive
-from runnel.core.policy import Policy, PolicyKind
-from runnel.core.position import Position
+from runnel.core.errors import BadBatch, InvalidOption, NotSupported, RecordsMissed, RunnelError, TopicDeleted
+from runnel.core.options import Policy, PolicyKind, not_negative, positive
+from runnel.core.pattern import check_name, check_pattern, is_pattern, matches
+from runnel.core.position import Position, Start, check_start
 from runnel.core.record import Gap, Record
-from runnel.surface.record_reading import RecordReading
-from runnel.wire.frame import DROPPED, Kind
-from runnel.wire.layouts import Counts, credit_frame, read_deliver
-from runnel.wire.messages import AtSequence, Subscribe, Subscribed, read_gap, start_note
+from runnel.core.schema import Codec
+from runnel.wire.binary_messages import ReaderCounts, credit_frame, read_deliver
+from runnel.wire.frames import DROPPED, FrameKind
+from runnel.wire.msgpack_messages import AtSequence, Subscribe, SubscribeReply, read_gap, wire_policy, wire_start
 
 if TYPE_CHECKING:
-    from runnel.client.link import Link
+    from runnel.client.server_link import ServerLink
+
 
 T = TypeVar("T")
 
@@ -43,7 +45,7 @@ MOST = 2**32 - 1  # bytes of credit that one frame can give back
 _EXACT = (PolicyKind.BLOCK, PolicyKind.DROP_NEWEST)  # what is in hand counts against their bounds
 
 
-class RemoteSubscription(RecordReading[T], Generic[T]):
+class RemoteSubscription(RecordSubscriptionBase[T], Generic[T]):
     """Records of one topic or pattern of a server, read one by one or in batches.
 
     >>> async with broker.subscribe("orders") as orders:
@@ -53,7 +55,7 @@ class RemoteSubscription(RecordReading[T], Generic[T]):
 
     def __init__(
         self,
-        link: Link,
+        link: ServerLink,
         asked: Subscribe,
         codec: Codec[T] | None,
         label: str,
@@ -67,8 +69,8 @@ class RemoteSubscription(RecordReading[T], Generic[T]):
         self._link, self._asked, self._label = link, asked, label
         self._policy, self._buffer = policy, buffer
         self._on_gap, self._on_drop = on_gap, on_drop
-        self._standing = Standing(link, self)
-        self._inbox = Inbox(asked.credit, verify=link.verify, typed=codec is not None)
+        self._session = RemoteSession(link, self)
+        self._received = ReceiveBuffer(asked.credit, verify=link.verify, typed=codec is not None)
         self._each = asked.name is not None or policy.kind in _EXACT  # whether each record that is done with is told
         self._eager = True
         self._epoch: int | None = None
@@ -111,24 +113,24 @@ class RemoteSubscription(RecordReading[T], Generic[T]):
         The server is asked, and the loop waits for its answer.
         """
         self._check_entered()
-        if self._standing.is_up:
+        if self._session.is_up:
             self.flush()
             for one in self._link.ask("statistics", {})["subscriptions"]:
                 if one["label"] == self.label:
-                    return int(one["lag"]) + self._inbox.kept
-        return self._inbox.records
+                    return int(one["lag"]) + self._received.kept
+        return self._received.records
 
     async def __aenter__(self) -> RemoteSubscription[T]:
         self._check_not_entered()
-        await self._standing.enter()
+        await self._session.enter()
         self._entered = True
         if self._policy.kind is PolicyKind.BLOCK:
-            self._link.blockers.add(self._standing)
+            self._link.blockers.add(self._session)
         return self
 
     async def __aexit__(self, *how: Any) -> None:
         await super().__aexit__(*how)
-        await self._standing.left()
+        await self._session.left()
 
     def __aiter__(self) -> AsyncIterator[Record[T]]:
         return self._iterate(self._records, None, None)
@@ -199,20 +201,20 @@ class RemoteSubscription(RecordReading[T], Generic[T]):
 
     def _ahead(self) -> int:
         """How many records are here; as many as anybody can want when no more would come."""
-        inbox = self._inbox
-        return MOST if inbox.is_full else inbox.records or len(inbox)
+        received = self._received
+        return MOST if received.is_full else received.records or len(received)
 
-    def _take(self, limit: int) -> Taken | None:
+    def _take(self, limit: int) -> ReceivedRecords | None:
         if self._error is not None:
             raise self._error
         if self._left:
             return None
-        taken = self._inbox.take(limit, as_it_came=limit == SLICE)
-        if taken is not None and self._inbox.returned * CHUNK >= self._inbox.credit:
+        taken = self._received.take(limit, as_it_came=limit == SLICE)
+        if taken is not None and self._received.returned * CHUNK >= self._received.credit:
             self._in_a_moment()
         return taken
 
-    def _advanced(self, taken: Taken) -> None:
+    def _advanced(self, taken: ReceivedRecords) -> None:
         """The user asked beyond all that was taken."""
         self._current = self._holding = None
         self._place = max(self._place, taken.end)
@@ -226,7 +228,7 @@ class RemoteSubscription(RecordReading[T], Generic[T]):
 
     # -- what was read ------------------------------------------------------------------------------------------
 
-    def _open(self, taken: Taken) -> Batch[T]:
+    def _open(self, taken: ReceivedRecords) -> Batch[T]:
         """What was taken, decoded, without the expired, with the gap before it."""
         slices = taken.slices
         batch: Batch[Any] = Batch(slices)
@@ -287,7 +289,7 @@ class RemoteSubscription(RecordReading[T], Generic[T]):
     @property
     def is_pattern(self) -> bool:
         """Whether it reads in the order of sequences."""
-        return self._inbox.is_pattern
+        return self._received.is_pattern
 
     def _move(self) -> None:
         self._moved = True
@@ -303,19 +305,19 @@ class RemoteSubscription(RecordReading[T], Generic[T]):
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
-        inbox = self._inbox
-        given = min(inbox.returned, MOST)
-        if not self._standing.is_up or self._ended:
+        received = self._received
+        given = min(received.returned, MOST)
+        if not self._session.is_up or self._ended:
             return
-        counted = inbox.taken, self.expired - self._expired_before, self._unreadable - self._unreadable_before
+        counted = received.taken, self.expired - self._expired_before, self._unreadable - self._unreadable_before
         if self._moved or self._asks_now or given or counted != self._counted:
             place = self.position if self._moved else None
-            counts = Counts(max(1, self._limit - inbox.records), *counted)
-            frame = credit_frame(self._standing.id, given, place, ask=self._asks_now, counts=counts)
+            counts = ReaderCounts(max(1, self._limit - received.records), *counted)
+            frame = credit_frame(self._session.id, given, place, ask=self._asks_now, counts=counts)
             self._link.send(frame, ahead=True)
             self._moved = self._asks_now = False
             self._counted = counted
-            inbox.returned -= given
+            received.returned -= given
 
     def end(self, error: RunnelError | None = None) -> None:
         """No more records than are here. The server is told where the user is."""
@@ -323,7 +325,7 @@ class RemoteSubscription(RecordReading[T], Generic[T]):
             self._asks_now = False
             self.flush()
             self._ended, self._error = True, error
-            self._standing.leave(self.position)
+            self._session.leave(self.position)
             self._release()
 
     # -- what the server says -----------------------------------------------------------------------------------
@@ -338,19 +340,19 @@ class RemoteSubscription(RecordReading[T], Generic[T]):
             return self._asked
         if self.is_pattern and self._link.welcome.journal != self._journal:
             raise TopicDeleted(self.pattern, 0)
-        place = self._inbox.next if self.name is None else self.position
+        place = self._received.next if self.name is None else self.position
         start = AtSequence(place) if self.is_pattern else Position(self._epoch or 0, place)
-        return msgspec.structs.replace(self._asked, start=start_note(start), resume=True)
+        return msgspec.structs.replace(self._asked, start=wire_start(start), resume=True)
 
-    def stands(self, said: Subscribed) -> None:
+    def stands(self, said: SubscribeReply) -> None:
         """It stands, for the first time or again."""
         self._label, self._eager = said.label, said.eager
         if not self._begun:
             self._begun, self._place, self._epoch = True, said.position, said.epoch
             self._journal = self._link.welcome.journal
-            self._inbox.begin(said.position, is_pattern=said.is_pattern)
-        elif said.epoch != self._epoch and (self._inbox.next or self._link.welcome.journal != self._journal):
-            self._standing.leave(None)
+            self._received.begin(said.position, is_pattern=said.is_pattern)
+        elif said.epoch != self._epoch and (self._received.next or self._link.welcome.journal != self._journal):
+            self._session.leave(None)
             self.over(TopicDeleted(self.pattern, self._epoch or 0))
         else:
             self._epoch = said.epoch  # a topic without records goes with its readers, and is made again for them
@@ -359,13 +361,13 @@ class RemoteSubscription(RecordReading[T], Generic[T]):
 
     def arrived(self, kind: int, flags: int, extra: int, payload: bytes) -> None:
         """Records, or that some were missed."""
-        if kind == Kind.DELIVER:
+        if kind == FrameKind.DELIVER:
             if flags & DROPPED:
                 self._dropped(extra, payload)
                 return
-            self._inbox.deliver(extra, payload)
-        elif kind == Kind.GAP:
-            self._inbox.miss(read_gap(payload))
+            self._received.deliver(extra, payload)
+        elif kind == FrameKind.GAP:
+            self._received.miss(read_gap(payload))
         else:
             return
         self._asking = False
@@ -377,7 +379,7 @@ class RemoteSubscription(RecordReading[T], Generic[T]):
         if self._on_drop is None:
             return
         try:
-            part, _ = unpacked(read_deliver(extra, payload), verify=self._link.verify)
+            part, _ = unpack_frame(read_deliver(extra, payload), verify=self._link.verify)
         except BadBatch as error:
             log.warning("dropped records of subscriber %r could not be read: %s", self.label, error)
             return
@@ -387,7 +389,7 @@ class RemoteSubscription(RecordReading[T], Generic[T]):
     def broken(self) -> None:
         """The connection was lost. What is here stays; what was asked for is asked for again."""
         self._asking = False
-        self._inbox.resume()
+        self._received.resume()
         self._expired_before, self._unreadable_before, self._counted = self.expired, self._unreadable, (0, 0, 0)
 
     def over(self, error: RunnelError | None) -> None:
@@ -395,14 +397,132 @@ class RemoteSubscription(RecordReading[T], Generic[T]):
         if not self._ended:
             self._ended, self._error = True, error
             if error is not None:
-                self._inbox.clear()
+                self._received.clear()
                 if isinstance(error, RecordsMissed):
                     self._say(error.gap)
             self._release()
 
     def _release(self) -> None:
-        self._link.blockers.discard(self._standing)
+        self._link.blockers.discard(self._session)
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
         self.wake()
+
+
+# -- From the options of subscribe() to a subscription ---------------------------------------------------
+# Options that are wrong in any case raise at once, as with a local broker; the rest raise when the server answers.
+
+
+V = TypeVar("V")
+
+BUFFER = 1024  # records that a subscriber may lag by where nothing was said, as the server has it
+
+_numbers = count(1)
+
+
+def open_subscription(
+    link: ServerLink,
+    pattern: str,
+    *,
+    start: Start = None,
+    name: str | None = None,
+    group: str | None = None,
+    policy: Policy | str | None = None,
+    buffer: int | None = None,
+    buffer_bytes: int | None = None,
+    prefetch: int | None = None,
+    prefetch_bytes: int | None = None,
+    type: type[V] | None = None,
+    strict: bool = False,
+    on_gap: Callable[[Gap], object] | None = None,
+    on_drop: Callable[[Record[bytes]], object] | None = None,
+    dead_letter: str | None = None,
+    ack_wait: float | None = None,
+    max_ack_pending: int | None = None,
+    max_deliver: int | None = None,
+    backoff: Sequence[float] | None = None,
+    jitter: float | None = None,
+    hold: bool | None = None,
+    codec: Codec[V] | None = None,
+) -> Any:
+    """The subscription that `Broker.subscribe` describes. What means nothing together is refused."""
+    if type is not None:
+        codec = Codec(type)
+    said: dict[str, Any] = {
+        "ack_wait": ack_wait,
+        "max_ack_pending": max_ack_pending,
+        "max_deliver": max_deliver,
+        "backoff": None if backoff is None else list(backoff),
+        "jitter": jitter,
+    }
+    chosen = None if policy is None else Policy.of(policy)
+    check_pattern(pattern)
+    asked = Subscribe(
+        pattern=pattern,
+        name=name,
+        group=group,
+        policy=wire_policy(chosen),
+        buffer=buffer,
+        buffer_bytes=buffer_bytes,
+        prefetch=prefetch,
+        prefetch_bytes=prefetch_bytes,
+        strict=strict,
+        dead_letter=dead_letter,
+        drops=on_drop is not None,
+        hold=hold,
+        credit=link.options.credit,
+        **said,
+    )
+    if group is not None:
+        alone = {"policy": policy, "on_gap": on_gap, "on_drop": on_drop, "strict": strict or None, "hold": hold}
+        _refuse_options("with group=", alone)
+        asked.start = wire_start(_checked_start(start))
+        label = name or f"{group}#{next(_numbers)}"
+        return RemoteGroupSubscription(link, asked, codec, label, prefetch, prefetch_bytes)
+    _refuse_options("without group=", {**said, "prefetch": prefetch, "prefetch_bytes": prefetch_bytes})
+    check_start(start, pattern, is_pattern=is_pattern(pattern))
+    asked.start = wire_start(start)
+    _check_alone(link, asked)
+    return RemoteSubscription(
+        link,
+        asked,
+        codec,
+        name or f"{pattern}#{next(_numbers)}",
+        policy=chosen or Policy(),
+        buffer=BUFFER if buffer is None else buffer,
+        on_gap=on_gap,
+        on_drop=on_drop,
+    )
+
+
+def _checked_start(start: Start) -> Start:
+    """A start that can be sent; whether a group can begin there is looked at when it is joined, as in process."""
+    check_start(start, "", is_pattern=False)
+    return start
+
+
+def _check_alone(link: ServerLink, asked: Subscribe) -> None:
+    """Raise for what the server would refuse, before it is asked."""
+    if asked.name is not None and not (isinstance(asked.name, str) and asked.name):
+        raise InvalidOption("name", asked.name, "a subscription's name is text of 1 character or more")
+    if asked.hold and asked.name is None:
+        raise InvalidOption("hold", True, "what is held is kept under a name; give the subscription one")
+    if asked.hold and not link.welcome.durable:
+        raise NotSupported("hold=True", "this broker lives in memory only")
+    for option in ("buffer", "buffer_bytes"):
+        if (bound := getattr(asked, option)) is not None:
+            positive(option, bound)
+    if asked.dead_letter is not None:
+        check_name(asked.dead_letter)
+        if matches(asked.pattern, asked.dead_letter):
+            raise InvalidOption(
+                "dead_letter", asked.dead_letter, f"this subscription ({asked.pattern!r}) would read it itself"
+            )
+
+
+def _refuse_options(when: str, options: dict[str, Any]) -> None:
+    """Raise for the first option that was given, since it means nothing here."""
+    for option, value in options.items():
+        if value is not None:
+            raise InvalidOption(option, value, f"it means nothing {when}")

@@ -1,6 +1,6 @@
-"""A handle on one topic of a server: cheap to make, no I/O, typed if you like.
+"""A handle on one topic of a server: publish, subscribe, declare, trim, delete.
 
-Below: publishing. Above: the user.
+Making a handle does no I/O. Records published in one iteration of the event loop share a batch.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from secrets import token_hex
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from runnel.client.parcel import OVERHEAD, Parcel, Route, weight
-from runnel.client.subscribing import open_subscription
+from runnel.client.outbox import OVERHEAD, OutgoingBatch, Route, batch_cost
+from runnel.client.subscription import open_subscription
 from runnel.core import publishing
-from runnel.core.codec import Codec, Schema
+from runnel.core.batch_format import BYTES, JSON, MSGPACK
 from runnel.core.compression import compress
 from runnel.core.errors import InvalidOption, NotSupported
 from runnel.core.options import TopicOptions
-from runnel.core.packing import BYTES, JSON, MSGPACK
 from runnel.core.position import Position, Span
-from runnel.core.publishing import Headers, Seconds, Weighed, check_expected
-from runnel.wire.messages import About, encode
+from runnel.core.publishing import CheckedRecords, Headers, Seconds, check_expected_offset
+from runnel.core.schema import Codec, Schema
+from runnel.wire.msgpack_messages import PublishDetails, encode_message
 
 if TYPE_CHECKING:
-    from runnel.client.group_subscription import RemoteGroupSubscription
-    from runnel.client.link import Link
+    from runnel.client.group import RemoteGroupSubscription
+    from runnel.client.server_link import ServerLink
     from runnel.client.subscription import RemoteSubscription
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ T = TypeVar("T")
 SMALL = 64 * 1024  # values below are gathered without a closer look
 
 _CONTENT = {"json": JSON, "msgpack": MSGPACK}
-_NOWHERE = Parcel(Route("", b"", 0), [])  # takes nothing: whoever meets it goes the long way
+_NOWHERE = OutgoingBatch(Route("", b"", 0), [])  # takes nothing: whoever meets it goes the long way
 _DURABLE_ONLY = ("durable", "compact", "compression")
 
 
@@ -51,7 +51,7 @@ class RemoteTopic(Generic[T]):
         "_has_tombstones",
         "_link",
         "_outbox",
-        "_parcel",
+        "_outgoing",
         "_publishing",
         "_route",
         "_thread",
@@ -59,7 +59,7 @@ class RemoteTopic(Generic[T]):
         "options",
     )
 
-    def __init__(self, link: Link, name: str, codec: Codec[T] | None, options: TopicOptions) -> None:
+    def __init__(self, link: ServerLink, name: str, codec: Codec[T] | None, options: TopicOptions) -> None:
         self.name, self.options = name, options
         self._link, self._codec = link, codec
         self._publishing, self._outbox = link.publishing, link.publishing.outbox
@@ -68,10 +68,10 @@ class RemoteTopic(Generic[T]):
             self._about["options"] = given
         if codec is not None:
             self._about["schema"] = Schema(codec.encoding, codec.schema)
-        said = encode(About(**self._about)) if self._about else None
+        said = encode_message(PublishDetails(**self._about)) if self._about else None
         content_type = BYTES if codec is None else _CONTENT[codec.encoding]
         self._route = Route.to(name, said, content_type, options.compression)
-        self._parcel = _NOWHERE  # what gathers now
+        self._outgoing = _NOWHERE  # what gathers now
         self._thread = 0
         self._has_tombstones = bool(options.compact)
 
@@ -115,10 +115,10 @@ class RemoteTopic(Generic[T]):
         It is handed over, and on its way to the server: `publish` waits until the server has it. What the server
         refuses is logged and counted: see `broker.connection`.
         """
-        parcel, outbox = self._parcel, self._outbox
+        outgoing, outbox = self._outgoing, self._outbox
         if (
             value.__class__ is bytes
-            and parcel.size < parcel.cap
+            and outgoing.size < outgoing.cap
             and outbox.bytes < outbox.limit
             and key is None
             and headers is None
@@ -129,15 +129,15 @@ class RemoteTopic(Generic[T]):
             and (size := len(value)) < SMALL
             and get_ident() == self._thread
         ):
-            parcel.values.append(value)
+            outgoing.values.append(value)
             size += OVERHEAD
-            parcel.size += size
+            outgoing.size += size
             outbox.bytes += size
             return
         weighed = self._one(value, key, headers, delay, expires, priority, message_id)
-        home = self._link.home
-        if not home.is_here():
-            home.post(lambda: self._put(weighed, message_id))
+        loop_owner = self._link.loop_owner
+        if not loop_owner.is_here():
+            loop_owner.post(lambda: self._put(weighed, message_id))
             return
         self._put(weighed, message_id)
 
@@ -159,10 +159,10 @@ class RemoteTopic(Generic[T]):
         record may still be stored. With `expected_offset`, the record gets this offset or `OffsetConflict` is
         raised: somebody else published first.
         """
-        parcel, outbox, link = self._parcel, self._outbox, self._link
+        outgoing, outbox, link = self._outgoing, self._outbox, self._link
         if (  # the same short way as in publish_nowait
             value.__class__ is bytes
-            and parcel.size < parcel.cap
+            and outgoing.size < outgoing.cap
             and outbox.bytes < outbox.limit
             and key is None
             and headers is None
@@ -175,14 +175,14 @@ class RemoteTopic(Generic[T]):
             and get_ident() == self._thread
             and not (link.blockers and self._reads())  # many have members of groups; few publish where they read
         ):
-            index = len(parcel.values)
-            parcel.values.append(value)
+            index = len(outgoing.values)
+            outgoing.values.append(value)
             size += OVERHEAD
-            parcel.size += size
+            outgoing.size += size
             outbox.bytes += size
-            return await self._publishing.answer(parcel, index)
-        if not link.home.is_here():
-            return await link.home.visit(
+            return await self._publishing.answer(outgoing, index)
+        if not link.loop_owner.is_here():
+            return await link.loop_owner.visit(
                 self.publish(
                     value,
                     key=key,
@@ -198,13 +198,13 @@ class RemoteTopic(Generic[T]):
         if value is None and key is not None and not self._has_tombstones:
             await self._ask_for_tombstones()
         weighed = self._one(value, key, headers, delay, expires, priority, message_id)
-        check_expected(expected_offset)
+        check_expected_offset(expected_offset)
         values, metas, _, _ = weighed
-        await self._publishing.room(self.name, weight(values, metas))
+        await self._publishing.room(self.name, batch_cost(values, metas))
         reads = self._reads()
         if message_id is None and expected_offset is None and not reads:
-            parcel, index = self._gathered(weighed)
-            return await self._publishing.answer(parcel, index)
+            outgoing, index = self._gathered(weighed)
+            return await self._publishing.answer(outgoing, index)
         about = self._said(message_id=message_id, expected_offset=expected_offset, reads=reads)
         return await self._publishing.answer(self._publishing.add(self._route, values, metas, about))
 
@@ -225,8 +225,8 @@ class RemoteTopic(Generic[T]):
         `expected_offset`, the first of them gets this offset or `OffsetConflict` is raised.
         """
         link = self._link
-        if not link.home.is_here():
-            return await link.home.visit(
+        if not link.loop_owner.is_here():
+            return await link.loop_owner.visit(
                 self.publish_many(
                     values,
                     keys=keys,
@@ -238,12 +238,12 @@ class RemoteTopic(Generic[T]):
                 )
             )
         link.check_usable("publishing")
-        data, metas, _, _ = publishing.many(
+        data, metas, _, _ = publishing.checked_records(
             self.name, self._codec, values, keys, self._traced(headers), delay, expires, priority, self._now()
         )
         data = list(data)  # the caller may go on changing its own
-        check_expected(expected_offset)
-        await self._publishing.room(self.name, weight(data, metas))
+        check_expected_offset(expected_offset)
+        await self._publishing.room(self.name, batch_cost(data, metas))
         reads = self._reads()
         about = None
         if expected_offset is not None or reads:
@@ -264,11 +264,11 @@ class RemoteTopic(Generic[T]):
         After `timeout` seconds `Stalled` names the subscribers that have not.
         """
         link = self._link
-        if not link.home.is_here():
-            return await link.home.visit(self.publish_and_wait(value, timeout=timeout, key=key, headers=headers))
+        if not link.loop_owner.is_here():
+            return await link.loop_owner.visit(self.publish_and_wait(value, timeout=timeout, key=key, headers=headers))
         link.check_usable("publishing")
         values, metas, _, _ = self._one(value, key, headers, None, None, 0, None)
-        await self._publishing.room(self.name, weight(values, metas))
+        await self._publishing.room(self.name, batch_cost(values, metas))
         # Told apart by an id of its own and not by a number: its answer may take long, and others wait for none.
         about = self._said(wait=True, timeout=timeout, reads=self._reads(), message_id=token_hex(16))
         usual = link.options.timeout
@@ -284,9 +284,9 @@ class RemoteTopic(Generic[T]):
         expires: Seconds | None,
         priority: int,
         message_id: str | None,
-    ) -> Weighed:
+    ) -> CheckedRecords:
         """One record, if it may be published."""
-        return publishing.one(
+        return publishing.checked_record(
             self.name,
             self._codec,
             value,
@@ -305,28 +305,28 @@ class RemoteTopic(Generic[T]):
         found = await self._link.call("describe", {"topic": self.name})
         self._has_tombstones = bool(found and found["options"].get("compact"))
 
-    def _put(self, weighed: Weighed, message_id: str | None) -> None:
+    def _put(self, weighed: CheckedRecords, message_id: str | None) -> None:
         """Publish what was checked, if there is room for it."""
         self._link.check_usable("publishing")
         values, metas, _, _ = weighed
-        self._publishing.check_room(self.name, weight(values, metas))
+        self._publishing.check_room(self.name, batch_cost(values, metas))
         if message_id is None:
             self._gathered(weighed)
         else:
             self._publishing.add(self._route, values, metas, self._said(message_id=message_id))
 
-    def _gathered(self, weighed: Weighed) -> tuple[Parcel, int]:
+    def _gathered(self, weighed: CheckedRecords) -> tuple[OutgoingBatch, int]:
         """Put one record, for which there is room, into what gathers. Remembers that for the short way, if it may."""
         values, metas, _, _ = weighed
-        parcel, index = self._publishing.gather(self._route, values[0], None if metas is None else metas[0])
+        outgoing, index = self._publishing.gather(self._route, values[0], None if metas is None else metas[0])
         if self._codec is None and not self._publishing.tracing.is_active:
-            self._parcel, self._thread = parcel, get_ident()
+            self._outgoing, self._thread = outgoing, get_ident()
         else:
-            self._parcel = _NOWHERE  # every record may be part of another span, or has to be looked at
-        return parcel, index
+            self._outgoing = _NOWHERE  # every record may be part of another span, or has to be looked at
+        return outgoing, index
 
-    def _said(self, **more: Any) -> About:
-        return About(**self._about, **more)
+    def _said(self, **more: Any) -> PublishDetails:
+        return PublishDetails(**self._about, **more)
 
     def _reads(self) -> list[int]:
         """The subscriptions that this very task reads and a publish may wait for: that would be for ever."""
@@ -334,7 +334,7 @@ class RemoteTopic(Generic[T]):
         if not blockers:
             return []
         task = asyncio.current_task()
-        return [owner.id for owner in blockers if owner.task is task and owner.id]
+        return [handler.id for handler in blockers if handler.task is task and handler.id]
 
     def _traced(self, headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
         tracing = self._publishing.tracing

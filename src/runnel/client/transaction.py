@@ -1,7 +1,7 @@
 """A transaction on a server: publishes, acks and marks that happen together or not at all.
 
-What is asked for in the block is noted and checked here; at its end all of it travels in one call.
-Below: entry, settling, link. Above: broker.
+The block only collects and checks; its end sends everything in one call. If the connection drops during that call,
+the outcome is unknown and `OutcomeUnknown` is raised.
 """
 
 from __future__ import annotations
@@ -10,36 +10,149 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from runnel.client import entry
-from runnel.client.delivery import RemoteDelivery, RemoteDeliveryBatch
-from runnel.client.entry import Entry
-from runnel.client.link import HEARING
-from runnel.client.settling import Settling
+from runnel.client import publishing
+from runnel.client.delivery import RemoteDelivery, RemoteDeliveryBatch, RemoteLease
+from runnel.client.publishing import PreparedPublish
+from runnel.client.server_link import HEARING
 from runnel.client.stage import RemoteStage
 from runnel.client.topic import RemoteTopic
-from runnel.core.errors import BrokerClosed, InvalidOption, NotSupported, TooLarge
-from runnel.core.journal_errors import OutcomeUnknown
-from runnel.core.mark import ANYTHING, Mark, MarkValue, Unasked
-from runnel.core.network_errors import ConnectionLost, NoAnswer
+from runnel.core.errors import (
+    AlreadySettled,
+    BrokerClosed,
+    ConnectionLost,
+    InvalidOption,
+    LeaseEnded,
+    NoAnswer,
+    NotSupported,
+    OutcomeUnknown,
+    StageEnded,
+    TooLarge,
+    TransactionEnded,
+)
+from runnel.core.markers import ANYTHING, Marker, MarkerValue, NoExpectation
 from runnel.core.pattern import check_name
 from runnel.core.position import Position
-from runnel.core.publication import Publication
-from runnel.core.publishing import MAX_ENTRY_BYTES, MAX_ENTRY_RECORDS, Seconds
-from runnel.core.stage import StageKey, checked_key, name_of
-from runnel.core.transaction_errors import StageEnded, TransactionEnded
+from runnel.core.publishing import MAX_ENTRY_BYTES, MAX_ENTRY_RECORDS, Publication, Seconds
+from runnel.core.stages import StageKey, checked_stage_key, stage_name
+from runnel.wire.msgpack_messages import SettleVerb
 
 if TYPE_CHECKING:
     from runnel.client.broker import RemoteBroker
+    from runnel.client.server_link import ServerLink
+
+
+GIVEN_UP = "its transaction was given up"
+
+
+class RemoteAckRange(NamedTuple):
+    """Places [first, end) of a lease that are to be acked; of a batch, what is open of them."""
+
+    lease: RemoteLease
+    first: int
+    end: int
+    batch: bool
+
+
+class RemoteTransactionAcks:
+    """The deliveries of one transaction."""
+
+    __slots__ = ("_claims", "_link", "_noted")
+
+    def __init__(self, link: ServerLink) -> None:
+        self._link = link
+        self._noted: list[RemoteAckRange] = []
+        self._claims: list[tuple[RemoteLease, int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._noted)
+
+    def note(self, delivery: RemoteDelivery[Any] | RemoteDeliveryBatch[Any]) -> None:
+        """Have a delivery, or a batch of them, acked at the end. Raises if that is too late already."""
+        if isinstance(delivery, RemoteDelivery):
+            lease, place = delivery._lease, delivery._place
+            found, member = [RemoteAckRange(lease, place, place + 1, False)], lease.member
+        elif isinstance(delivery, RemoteDeliveryBatch):
+            found = [RemoteAckRange(part.lease, part.first, part.end, True) for part in delivery._parts]
+            member = delivery._member
+        else:
+            raise InvalidOption("delivery", delivery, "expected what a group delivered: a Delivery or a DeliveryBatch")
+        if member._link is not self._link:
+            why = "it has a journal of its own, so the two cannot be written in one; publish first, then ack there"
+            raise NotSupported("acking a delivery of another broker in a transaction", why)
+        for noted in found:
+            _check_ackable(noted)
+        for noted in found:
+            if not noted.batch:
+                noted.lease.promised = {**(noted.lease.promised or {}), noted.first: False}
+        self._noted += found
+
+    # -- with a commit ------------------------------------------------------------------------------------------
+
+    def claim(self) -> list[tuple[int, int, int, int]]:
+        """The commit is about to be sent: (subscription, lease, first, end) of all that it acks, or why it cannot."""
+        for noted in self._noted:
+            _check_ackable(noted)
+        for member in {noted.lease.member for noted in self._noted}:
+            member.flush()  # what was said before comes before
+        for lease, first, end, _ in self._noted:
+            for low, high in lease.open_ranges(first, end):
+                lease.settle(low, high)
+                self._claims.append((lease, low, high))
+        return [(lease.member.id, lease.number, first, end) for lease, first, end in self._claims]
+
+    def settle(self) -> None:
+        """The commit landed."""
+        for lease, first, _, _ in self._noted:
+            _unpromise(lease, first)
+        for lease, _, _ in self._claims:
+            lease.member.let_go(lease)
+
+    def give_back(self, *, done: bool = False) -> None:
+        """The commit did not happen: all is as it was. `done`: because another one had done the same before."""
+        claims, self._claims = self._claims, []
+        for lease, first, end in claims:
+            lease.reopen(first, end)
+        self.forget(done=done)
+
+    def forget(self, *, done: bool = False) -> None:
+        """Nothing is acked by it. Deliveries whose blocks were left go the way they would have gone.
+
+        That is back to the group; or, `done` by another transaction as they are, out of it.
+        """
+        noted, self._noted = self._noted, []
+        for lease, first, _, batch in noted:
+            if not batch and _unpromise(lease, first) and lease.is_open(first) and not lease.ended:
+                if done:
+                    lease.member.settle(lease, SettleVerb.ACK, first, first + 1)
+                else:
+                    lease.member.settle(lease, SettleVerb.NACK, first, first + 1, None, GIVEN_UP)
+
+
+def _check_ackable(noted: RemoteAckRange) -> None:
+    lease, first, _, batch = noted
+    if lease.ended:
+        raise LeaseEnded(lease.member.group, first, lease.attempt)
+    if not batch and not lease.is_open(first):
+        raise AlreadySettled(lease.member.group, first)
+
+
+def _unpromise(lease: RemoteLease, place: int) -> bool:
+    """Nobody will ack `place` but whoever holds it; whether its block was left already."""
+    return lease.promised is not None and lease.promised.pop(place, False)
+
+
+# -- The transaction -------------------------------------------------------------------------------------
+
 
 T = TypeVar("T")
 
 STAGE = "split it into several, or stage what is large first"
 
 
-class Wanted(NamedTuple):
+class RequestedPublish(NamedTuple):
     """A publish, as it was asked for."""
 
-    entry: Entry
+    prepared: PreparedPublish
     publication: Publication
 
 
@@ -71,9 +184,9 @@ class RemoteTransaction:
     def __init__(self, broker: RemoteBroker) -> None:
         self._broker = broker
         self._state = "new"
-        self._wanted: list[Wanted] = []
-        self._settling = Settling(broker._link)
-        self._marks: dict[str, Mark] = {}
+        self._wanted: list[RequestedPublish] = []
+        self._settling = RemoteTransactionAcks(broker._link)
+        self._marks: dict[str, Marker] = {}
         self._commits: dict[StageKey, Publication] = {}
         self._topics: dict[str, RemoteTopic[Any]] = {}  # handles on topics that were given by name
         self._records = self._bytes = 0
@@ -105,7 +218,9 @@ class RemoteTransaction:
         block, and nothing happens.
         """
         handle = self._handle(topic)
-        found = entry.one(handle, value, key, headers, delay, expires, priority, message_id, expected_offset)
+        found = publishing.prepare_one(
+            handle, value, key, headers, delay, expires, priority, message_id, expected_offset
+        )
         return self._want(found)
 
     def publish_many(
@@ -122,7 +237,7 @@ class RemoteTransaction:
     ) -> Publication:
         """Publish many records side by side at the end of the block; their `span` is known then."""
         handle = self._handle(topic)
-        found = entry.many(handle, values, keys, headers, delay, expires, priority, expected_offset)
+        found = publishing.prepare_many(handle, values, keys, headers, delay, expires, priority, expected_offset)
         return self._want(found)
 
     def commit(self, *stages: RemoteStage[Any] | tuple[str, int, int, int]) -> list[Publication]:
@@ -137,10 +252,10 @@ class RemoteTransaction:
             raise NotSupported("staging", "this broker lives in memory only; open it with a folder")
         found: list[Publication] = []
         for stage in stages:
-            key = stage.key if isinstance(stage, RemoteStage) else checked_key(stage)
+            key = stage.key if isinstance(stage, RemoteStage) else checked_stage_key(stage)
             if key in self._commits:
-                raise StageEnded(name_of(key), "this transaction commits it already")
-            found.append(Publication(stage.topic if isinstance(stage, RemoteStage) else name_of(key), 0))
+                raise StageEnded(stage_name(key), "this transaction commits it already")
+            found.append(Publication(stage.topic if isinstance(stage, RemoteStage) else stage_name(key), 0))
             self._commits[key] = found[-1]
         return found
 
@@ -152,7 +267,9 @@ class RemoteTransaction:
         self._check_open()
         self._settling.note(delivery)
 
-    def mark(self, name: str, value: MarkValue | None, expected: MarkValue | Unasked | None = ANYTHING) -> None:
+    def mark(
+        self, name: str, value: MarkerValue | None, expected: MarkerValue | NoExpectation | None = ANYTHING
+    ) -> None:
         """Have the mark `name` moved forward to `value` (an int, a str or bytes), or forgotten (None).
 
         If it is there already, or further, the transaction was done before: nothing of it happens, and `applied` is
@@ -160,7 +277,7 @@ class RemoteTransaction:
         `MarkConflict` is raised at the end of the block, and nothing happens.
         """
         self._check_open()
-        mark = Mark(name, value, expected)
+        mark = Marker(name, value, expected)
         if name in self._marks:
             raise InvalidOption("mark", name, "a transaction moves each mark once")
         self._marks[name] = mark
@@ -176,7 +293,7 @@ class RemoteTransaction:
             known = self._topics[topic] = self._broker.topic(check_name(topic))
         return known
 
-    def _want(self, found: Entry) -> Publication:
+    def _want(self, found: PreparedPublish) -> Publication:
         records, size = self._records + found.records, self._bytes + found.size
         if records > MAX_ENTRY_RECORDS:
             raise TooLarge("a transaction", records, "max_entry_records", MAX_ENTRY_RECORDS, STAGE)
@@ -184,7 +301,7 @@ class RemoteTransaction:
             raise TooLarge("a transaction", size, "max_entry_bytes", MAX_ENTRY_BYTES, STAGE)
         self._records, self._bytes = records, size
         publication = Publication(found.topic, found.records)
-        self._wanted.append(Wanted(found, publication))
+        self._wanted.append(RequestedPublish(found, publication))
         return publication
 
     def _check_open(self) -> None:
@@ -198,8 +315,8 @@ class RemoteTransaction:
     async def __aenter__(self) -> RemoteTransaction:
         if self._state != "new":
             raise TransactionEnded
-        if self._broker._link.home.is_here():
-            self._broker._link.home.check_usable("a transaction")
+        if self._broker._link.loop_owner.is_here():
+            self._broker._link.loop_owner.check_usable("a transaction")
         self._state = "open"
         return self
 
@@ -208,10 +325,10 @@ class RemoteTransaction:
     ) -> None:
         end = self._commit() if error is None else self._give_up()
         self._state = "over"
-        if self._broker._link.home.is_here():
+        if self._broker._link.loop_owner.is_here():
             await end
         else:
-            await self._broker._link.home.visit(end)
+            await self._broker._link.loop_owner.visit(end)
 
     async def _give_up(self) -> None:
         self._settling.forget()
@@ -219,7 +336,7 @@ class RemoteTransaction:
     async def _commit(self) -> None:
         if not (self._wanted or self._marks or self._settling or self._commits):
             return
-        self._broker._link.home.check_usable("committing a transaction")
+        self._broker._link.loop_owner.check_usable("committing a transaction")
         try:
             acks = self._settling.claim()
             said = await self._broker._link.call("transact", self._asked(acks), again=False)
@@ -238,21 +355,23 @@ class RemoteTransaction:
         self._settling.settle()
         every = [*(wanted.publication for wanted in self._wanted), *self._commits.values()]
         for publication, span in zip(every, said["spans"], strict=True):
-            _place(publication, span)
+            _set_position(publication, span)
 
     def _asked(self, acks: list[tuple[int, int, int, int]]) -> dict[str, Any]:
         return {
-            "publishes": [[one.entry.topic, one.entry.pack(), one.entry.about] for one in self._wanted],
+            "publishes": [[one.prepared.topic, one.prepared.pack(), one.prepared.about] for one in self._wanted],
             "acks": acks,
             "marks": [
-                [one.name, one.value] if isinstance(one.expected, Unasked) else [one.name, one.value, one.expected]
+                [one.name, one.value]
+                if isinstance(one.expected, NoExpectation)
+                else [one.name, one.value, one.expected]
                 for one in self._marks.values()
             ],
             "commits": list(self._commits),
         }
 
 
-def _place(publication: Publication, span: list[Any] | None) -> None:
+def _set_position(publication: Publication, span: list[Any] | None) -> None:
     """Say where a publish is. Of a stage only now is known for which topic it was, and how large."""
     if span is None:
         return

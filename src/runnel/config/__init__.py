@@ -1,8 +1,7 @@
-"""What `runnel serve` and the other commands are told: a file, the environment, flags; and where each value came from.
+"""Configuration of `runnel serve` and the other commands: a file, the environment, flags.
 
+- `keys`: every configuration key, derived from the structs that use them.
+- `settings`: reads all sources; flags override the environment, which overrides the file.
 - `units`: durations and sizes as people write them.
-- `keys`: every key there is, read off the structs that use them.
-- `sources`: a TOML file and the environment, as what they say and where.
-- `settings`: all of it together; flags win over the environment, which wins over the file.
-- `problems`: what was wrong, with the place, and the nearest right name.
+- `errors`: what is wrong, where, and the nearest valid name.
 """

@@ -1,8 +1,7 @@
-"""Every key of a configuration, read off the structs that use them: one place says what there is, and what it means.
+"""Every configuration key, derived from the structs that use them.
 
-A key `serve.port` is `port` under `[serve]` in the file, `RUNNEL_SERVE_PORT` in the environment, and `--port` on the
-command line of `runnel serve`; what it means is said in the docstring of its struct.
-Below: units, the structs of the server and the journal. Above: sources, settings, `runnel serve`, the reference.
+The key `serve.port` is `port` under `[serve]` in the file, `RUNNEL_SERVE_PORT` in the environment, and
+`--port` on the command line of `runnel serve`; its description is in the docstring of its struct.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from runnel.config import units
 from runnel.journal.options import FSYNC, JournalOptions
 from runnel.server.options import ServerOptions
 
-Kind = Literal["text", "path", "yes or no", "number", "seconds", "bytes", "rate"]
+ValueKind = Literal["text", "path", "yes or no", "number", "seconds", "bytes", "rate"]
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
@@ -35,7 +34,7 @@ _OFF = ("off", "none")
 _ITEM = re.compile(r"((?:`\w+`(?: \([^)]*\))?(?:, )?)+): (.*)")
 
 
-class General(msgspec.Struct, frozen=True):
+class GeneralSettings(msgspec.Struct, frozen=True):
     """What every command looks at.
 
     - `server`: the server that commands talk to, such as "runnel://host:7788".
@@ -46,7 +45,7 @@ class General(msgspec.Struct, frozen=True):
     data: str = "data"
 
 
-class Serving(msgspec.Struct, frozen=True):
+class ServeSettings(msgspec.Struct, frozen=True):
     """How `runnel serve` runs.
 
     - `memory`: keep everything in memory, nothing on disk.
@@ -64,18 +63,18 @@ class Serving(msgspec.Struct, frozen=True):
 
 
 STRUCTS: dict[str, tuple[type[msgspec.Struct], ...]] = {
-    "": (General,),
-    "serve": (Serving, ServerOptions),
+    "": (GeneralSettings,),
+    "serve": (ServeSettings, ServerOptions),
     "journal": (JournalOptions,),
 }
 
 
-class Key(msgspec.Struct, frozen=True):
+class ConfigKey(msgspec.Struct, frozen=True):
     """One thing that can be said, and how it is said in each place."""
 
     section: str
     name: str
-    kind: Kind
+    kind: ValueKind
     default: Any
     doc: str
     optional: bool = False
@@ -161,20 +160,20 @@ class Key(msgspec.Struct, frozen=True):
 
 
 @cache
-def keys() -> dict[str, Key]:
+def keys() -> dict[str, ConfigKey]:
     """Every key, by its dotted name."""
     found = (key for section, structs in STRUCTS.items() for struct in structs for key in _of(section, struct))
     return {key.dotted: key for key in found}
 
 
-def _of(section: str, struct: type[msgspec.Struct], within: str | None = None) -> Iterator[Key]:
+def _of(section: str, struct: type[msgspec.Struct], within: str | None = None) -> Iterator[ConfigKey]:
     hints, docs, made = typing.get_type_hints(struct), _docs(struct), None if within else struct()
     for field in msgspec.structs.fields(struct):
         plain, optional = _plain(hints[field.name])
         if isinstance(plain, type) and issubclass(plain, msgspec.Struct):
             yield from _of(section, plain, field.name)
             continue
-        yield Key(
+        yield ConfigKey(
             section,
             f"tls_{field.name}" if within else field.name,
             _kind(field.name, plain),
@@ -195,7 +194,7 @@ def _plain(hint: Any) -> tuple[Any, bool]:
     return hint, False
 
 
-def _kind(name: str, plain: Any) -> Kind:
+def _kind(name: str, plain: Any) -> ValueKind:
     if plain is bool:
         return "yes or no"
     if plain is float:
@@ -220,4 +219,4 @@ def _docs(struct: type[msgspec.Struct]) -> dict[str, str]:
 
 def _told(said: str) -> str:
     """As it is said here: what is None in Python is `off`."""
-    return said.rstrip(".").replace("None:", "off:").replace(": see `Server.doors`", "")
+    return said.rstrip(".").replace("None:", "off:").replace(": see `Server.listeners`", "")

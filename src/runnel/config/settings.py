@@ -1,22 +1,133 @@
-"""A whole configuration: flags win over the environment, the environment over the file, the file over the defaults.
+"""Reads the configuration: a TOML file, the environment and flags, and the source of each value.
 
-Below: sources, keys. Above: `runnel serve`, `runnel config`, and every command that has to know its server.
+Flags override the environment, the environment overrides the file, the file overrides the defaults.
 """
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from runnel.config.keys import SERVE_DEFAULTS, General, Key, Serving, keys
-from runnel.config.problems import InvalidConfig, Problem
-from runnel.config.sources import CONFIG, Found, Given, of_environment, of_file
+from runnel.config.errors import ConfigProblem, InvalidConfig, nearest
+from runnel.config.keys import SERVE_DEFAULTS, STRUCTS, ConfigKey, GeneralSettings, ServeSettings, keys
 from runnel.core.errors import InvalidOption, UsageError
 from runnel.journal.options import JournalOptions
 from runnel.server.options import ServerOptions
+
+ENVIRONMENT_PREFIX = "RUNNEL_"
+CONFIG_VARIABLE = "RUNNEL_CONFIG"  # names the file
+# A service called `runnel` gives every pod in its namespace such variables; nobody meant them for this.
+_KUBERNETES = re.compile(r"RUNNEL_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
+_SOCKET = re.compile(r"(tcp|udp|sctp)://")
+
+
+class GivenValue(NamedTuple):
+    """A value, and where it was said."""
+
+    value: Any
+    source: str
+
+
+Found = tuple[dict[str, GivenValue], list[ConfigProblem]]
+
+
+def from_file(path: Path, text: str) -> Found:
+    """What a file says. Every key must be one there is, with a value of its type."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        return {}, [_broken(path, error)]
+    found: dict[str, GivenValue] = {}
+    problems: list[ConfigProblem] = []
+    for name, value in document.items():
+        inner = value.items() if name in STRUCTS and isinstance(value, dict) else None
+        for section, key, said in [("", name, value)] if inner is None else [(name, k, v) for k, v in inner]:
+            where = _location(path, text, section, key)
+            try:
+                known = _known(section, key, said)
+                found[known.dotted] = GivenValue(known.typed(said), where)
+            except ValueError as error:
+                dotted = f"{section}.{key}" if section else key
+                about = str(error) if isinstance(error, _Unknown) else f"{dotted} is {said!r}: {error}"
+                problems.append(ConfigProblem(where, about))
+    return found, problems
+
+
+def from_environment(environment: Mapping[str, str]) -> Found:
+    """What the variables that begin with `RUNNEL_` say. An empty one says nothing."""
+    known = {key.environment: key for key in keys().values()}
+    found: dict[str, GivenValue] = {}
+    problems: list[ConfigProblem] = []
+    for name, text in sorted(environment.items()):
+        if not name.startswith(ENVIRONMENT_PREFIX) or name == CONFIG_VARIABLE or not text or _is_kubernetes(name, text):
+            continue
+        key = known.get(name)
+        if key is None:
+            problems.append(ConfigProblem(name, f"there is no such setting{nearest(name, [*known, CONFIG_VARIABLE])}"))
+            continue
+        try:
+            found[key.dotted] = GivenValue(key.parsed(text), name)
+        except ValueError as error:
+            problems.append(ConfigProblem(name, f"{text!r}: {error}"))
+    return found, problems
+
+
+class _Unknown(ValueError):
+    """There is no such key; the message says it all."""
+
+
+def _known(section: str, name: str, value: object) -> ConfigKey:
+    dotted = f"{section}.{name}" if section else name
+    if (key := keys().get(dotted)) is not None:
+        return key
+    if not section and name in STRUCTS:
+        raise _Unknown(f"{name!r} is a table: write [{name}], and its keys below")
+    if not section and isinstance(value, dict):
+        raise _Unknown(f"there is no table [{name}]{nearest(name, filter(None, STRUCTS))}")
+    elsewhere = [key.dotted for key in keys().values() if key.name == name]
+    if elsewhere:
+        raise _Unknown(f"there is no key {dotted!r}; did you mean {elsewhere[0]!r}?")
+    beside = [key.name for key in keys().values() if key.section == section]
+    if near := nearest(name, beside):
+        raise _Unknown(f"there is no key {dotted!r}{near}")
+    raise _Unknown(f"there is no key {dotted!r}{nearest(dotted, keys())}")
+
+
+def _is_kubernetes(name: str, text: str) -> bool:
+    return bool(_KUBERNETES.fullmatch(name) or (name.endswith("_PORT") and _SOCKET.match(text)))
+
+
+def _broken(path: Path, error: tomllib.TOMLDecodeError) -> ConfigProblem:
+    """Not TOML at all. The line is in the message; put it where lines are named."""
+    found = re.search(r" \(at line (\d+), column (\d+)\)$", str(error))
+    if found is None:
+        return ConfigProblem(str(path), f"this is no TOML: {error}")
+    return ConfigProblem(f"{path}:{found[1]}", f"this is no TOML: {str(error)[: found.start()]}, at column {found[2]}")
+
+
+def _location(path: Path, text: str, section: str, name: str) -> str:
+    """The file, and the line if it can be told."""
+    inside = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[\s*\"?([\w.-]+)\"?\s*\]", line):
+            inside = header[1]
+            if not section and inside == name:
+                return f"{path}:{number}"
+        elif key := re.match(r"\s*([\w.\"' -]+?)\s*=", line):
+            said = re.sub(r"[\"' ]", "", key[1])
+            dotted = f"{inside}.{said}" if inside else said
+            if dotted == (f"{section}.{name}" if section else name) or (dotted == section and name in line):
+                return f"{path}:{number}"
+    return str(path)
+
+
+# -- All sources together --------------------------------------------------------------------------------
+
 
 DEFAULT_FILE = "runnel.toml"
 DEFAULT = "default"
@@ -25,11 +136,11 @@ DEFAULT = "default"
 class Settings:
     """What was said, and where. Making one checks all of it."""
 
-    def __init__(self, given: Mapping[str, Given], file: Path | None = None) -> None:
+    def __init__(self, given: Mapping[str, GivenValue], file: Path | None = None) -> None:
         self.given, self.file = dict(given), file
-        problems: list[Problem] = []
-        self.general: General = self._made(General, problems)
-        self.serving: Serving = self._made(Serving, problems)
+        problems: list[ConfigProblem] = []
+        self.general: GeneralSettings = self._made(GeneralSettings, problems)
+        self.serving: ServeSettings = self._made(ServeSettings, problems)
         self.server: ServerOptions = self._made(ServerOptions, problems)
         self.journal: JournalOptions = self._made(JournalOptions, problems)
         if problems:
@@ -39,7 +150,7 @@ class Settings:
         """Where the value of a key came from."""
         return self.given[dotted].source if dotted in self.given else DEFAULT
 
-    def value(self, key: Key) -> Any:
+    def value(self, key: ConfigKey) -> Any:
         """The value of a key as it acts, worked out where it was not said."""
         for made in (self.general, self.serving, self.server, self.journal):
             holder = getattr(made, key.within, None) if key.within else made
@@ -47,7 +158,7 @@ class Settings:
                 return getattr(holder, key.name.removeprefix("tls_") if key.within else key.name)
         return key.default
 
-    def _made(self, struct: type[Any], problems: list[Problem]) -> Any:
+    def _made(self, struct: type[Any], problems: list[ConfigProblem]) -> Any:
         """The struct, made of what was said; what it refuses is told with its place."""
         fields: dict[str, Any] = dict(SERVE_DEFAULTS) if struct is ServerOptions else {}
         inner: dict[str, dict[str, Any]] = {}
@@ -70,17 +181,17 @@ class Settings:
             problems.append(self._problem(struct, error))
             return struct()
 
-    def _problem(self, struct: type[Any], error: Exception) -> Problem:
+    def _problem(self, struct: type[Any], error: Exception) -> ConfigProblem:
         if isinstance(error, InvalidOption):
             for key in keys().values():
                 if key.struct is struct and error.option == key.name and key.dotted in self.given:
-                    return Problem(self.given[key.dotted].source, f"{key.dotted} is {error.value!r}: {error.why}")
+                    return ConfigProblem(self.given[key.dotted].source, f"{key.dotted} is {error.value!r}: {error.why}")
         missing = [key for key in keys().values() if key.within and key.dotted in self.given]
         if isinstance(error, TypeError) and missing:
-            return Problem(
+            return ConfigProblem(
                 self.given[missing[0].dotted].source, "a certificate and its key go together: tls_cert and tls_key"
             )
-        return Problem(struct.__name__, str(error))
+        return ConfigProblem(struct.__name__, str(error))
 
 
 def load(
@@ -98,9 +209,9 @@ def load(
     """
     environment = {} if environment is None else environment
     path = _file(file, environment)
-    said: list[Found] = [({}, []) if path is None else of_file(path, _text(path))]
-    said.append(of_environment(environment))
-    said.append(_of_flags(flags or {}))
+    said: list[Found] = [({}, []) if path is None else from_file(path, _text(path))]
+    said.append(from_environment(environment))
+    said.append(_from_flags(flags or {}))
     if not strict:
         said[1] = (said[1][0], [])
     problems = [problem for _, found in said for problem in found]
@@ -114,25 +225,25 @@ def load(
     return settings
 
 
-def _of_flags(flags: Mapping[str, str | None]) -> Found:
-    found: dict[str, Given] = {}
-    problems: list[Problem] = []
+def _from_flags(flags: Mapping[str, str | None]) -> Found:
+    found: dict[str, GivenValue] = {}
+    problems: list[ConfigProblem] = []
     for dotted, text in flags.items():
         if text is None:
             continue
         key = keys()[dotted]
         try:
-            found[dotted] = Given(key.parsed(text), key.flag)
+            found[dotted] = GivenValue(key.parsed(text), key.flag)
         except ValueError as error:
-            problems.append(Problem(key.flag, f"{text!r}: {error}"))
+            problems.append(ConfigProblem(key.flag, f"{text!r}: {error}"))
     return found, problems
 
 
 def _file(asked: str | Path | None, environment: Mapping[str, str]) -> Path | None:
     if asked is not None:
         return Path(asked)
-    if environment.get(CONFIG):
-        return Path(environment[CONFIG])
+    if environment.get(CONFIG_VARIABLE):
+        return Path(environment[CONFIG_VARIABLE])
     return Path(DEFAULT_FILE) if Path(DEFAULT_FILE).is_file() else None
 
 
@@ -140,6 +251,6 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise InvalidConfig([Problem(str(path), f"cannot be read: {error.strerror}")]) from None
+        raise InvalidConfig([ConfigProblem(str(path), f"cannot be read: {error.strerror}")]) from None
     except UnicodeDecodeError:
-        raise InvalidConfig([Problem(str(path), "is no text in UTF-8")]) from None
+        raise InvalidConfig([ConfigProblem(str(path), "is no text in UTF-8")]) from None

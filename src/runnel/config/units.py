@@ -1,6 +1,6 @@
-"""Durations and sizes as people write them: `15s`, `1.5h`, `250ms`, `64MiB`, `2GB`. A bare number is seconds, or bytes.
+"""Durations and sizes as people write them: `15s`, `1.5h`, `250ms`, `64MiB`, `2GB`.
 
-Below: nothing. Above: keys.
+A bare number is seconds, or bytes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The files that browsers get: the console's page, and `runnel.js` for pages of yours.
+"""Files for browsers: the web console, and `runnel.js` for pages of users.
 
-They are part of the package and need nothing from elsewhere: no build, no network.
-Below: nothing. Above: server.http.assets.
+They ship with the package: no build step, no network.
 """
 
-from runnel.console.files import Asset, asset
+from runnel.console.assets import Asset, asset
 
 __all__ = ["Asset", "asset"]

@@ -1,6 +1,4 @@
-"""The ground floor: values, names and rules that every other room shares.
+"""Records, batches, positions, patterns, options and errors: the values that every package shares.
 
-Nothing here knows a socket, a file, an event loop or the time of day: time is
-an argument and effects are returned.
-Below: nothing. Above: everything.
+No I/O, no event loop, no clock: time is an argument, and effects are returned.
 """

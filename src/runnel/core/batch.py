@@ -1,8 +1,7 @@
-"""Records read together: slices of a log, and the batch a subscriber holds.
+"""Batches in memory: slices of a log, and the `Batch` that a subscriber receives.
 
-A `Slice` is made once and shared by every subscriber that reads the same range;
-its records are built, in C, when the first of them asks. A `Batch` is one
-subscriber's view of one or more slices, with the gap that only it may have.
+A `Slice` is built once and shared by every subscriber that reads the same range; its records are
+built on first use. A `Batch` is one subscriber's view of one or more slices, with that subscriber's gap.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from itertools import chain, repeat
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
-from runnel.core.packing import unpack
+from runnel.core.batch_format import unpack
 from runnel.core.record import NO_HEADERS, Gap, Meta, Record
 
 T = TypeVar("T")
 
 
-class Stretch(NamedTuple):
+class SliceRun(NamedTuple):
     """Where a run of records lies: from `offset` on, with sequences from `sequence` on, all of one time."""
 
     offset: int
@@ -43,7 +42,7 @@ class Slice:
         epoch: int,
         start: int,
         values: tuple[bytes, ...],
-        stretches: Sequence[Stretch],
+        stretches: Sequence[SliceRun],
         metas: Mapping[int, Meta],
         packs: list[bytes | None] | None = None,
     ) -> None:
@@ -125,7 +124,7 @@ class PackedSlice(Slice):
     __slots__ = ("_count", "_unpacked")
 
     def __init__(
-        self, topic: str, epoch: int, start: int, count: int, stretches: Sequence[Stretch], packs: list[bytes | None]
+        self, topic: str, epoch: int, start: int, count: int, stretches: Sequence[SliceRun], packs: list[bytes | None]
     ) -> None:
         self.topic, self.epoch, self.start, self._count = topic, epoch, start, count
         self.stretches, self.metas, self.packs = stretches, _NO_METAS, packs

@@ -1,7 +1,4 @@
-"""The crc that everything on disk and on the wire is checked with: CRC-32C, in hardware where there is one.
-
-Its library knows no types, and takes `bytes` only; both are said here, once.
-"""
+"""CRC-32C, the checksum of everything on disk and on the wire, in hardware where the CPU has it."""
 
 from __future__ import annotations
 

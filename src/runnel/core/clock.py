@@ -1,8 +1,9 @@
-"""The port through which a broker knows the time and asks to be called later."""
+"""Time: the clock port that a broker is given, and times as they are stored."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 
@@ -21,3 +22,21 @@ class Clock(Protocol):
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
         """Run `callback` on the event loop after `delay` seconds."""
+
+
+# -- Stored times ----------------------------------------------------------------------------------------
+# Microseconds since 1970: a float of seconds would lose some of them.
+
+
+_START_OF_TIME = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def micros(time: datetime) -> int:
+    """A time as it is stored."""
+    return (time - _START_OF_TIME) // _MICROSECOND
+
+
+def from_micros(stored: int) -> datetime:
+    """A stored time as a datetime in UTC."""
+    return _START_OF_TIME + timedelta(microseconds=stored)

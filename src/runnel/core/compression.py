@@ -1,9 +1,8 @@
-"""Compression of what is stored and sent: zstd where size counts, lz4 where time does.
+"""Compression of batch bodies: zstd for size, lz4 for speed.
 
-What comes out of `decompress` is as long as its header promised, or nothing comes
-out: a few bytes that claim to be gigabytes are refused before room is made for them.
-The libraries are the extra `compression` and are loaded when first used.
-Below: errors. Above: packing, options.
+`decompress` returns exactly as many bytes as the header promised, or raises: a few bytes that claim to
+be gigabytes are refused before memory is allocated. The libraries are the extra `compression` and are
+loaded on first use.
 """
 
 from __future__ import annotations

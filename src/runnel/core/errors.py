@@ -1,23 +1,24 @@
-"""Every error of runnel: a stable code, the facts as fields, and a way out.
+"""Every error of runnel: a stable code, the facts as fields, and what to do about it.
 
-The branch says whose turn it is to act:
+The base class says who has to act:
 
 - `UsageError`: the call was wrong; change the program.
 - `NotNow`: the call was right, the moment was not; retry or wait longer.
 - `Ended`: what was used is over; open or subscribe again.
-- `Damaged`: bytes that are not what was written; nothing of them is served.
-- `RecordsMissed`: raised instead of a told gap when `strict=True`.
+- `Damaged`: bytes that are not what was written; they are never delivered.
+- `RecordsMissed`: raised instead of a reported gap when `strict=True`.
 
-`code` is the same in logs, metrics, documents and on every wire.
+`code` is the same in logs, metrics, documents and on every protocol.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from runnel.core.record import Gap
+
 
 THE_JOURNAL = "the journal"  # where it, and no subscriber, is the one that publishers have to wait for
 
@@ -425,3 +426,478 @@ class DataLost(RunnelError):
 
     def __reduce__(self) -> tuple[type[DataLost], tuple[str, int, int, str]]:
         return DataLost, (self.topic, self.first, self.end, self.why)  # it travels from executors to the driver
+
+
+# -- Errors of the journal: the folder, the disk, the bytes on it ----------------------------------------
+
+
+class FolderInUse(NotNow):
+    """Another process, or another broker in this one, owns the folder."""
+
+    code = "folder_in_use"
+
+    def __init__(self, folder: str, pid: int | None) -> None:
+        self.folder, self.pid = folder, pid
+        who = "another broker in this process or another" if pid is None else f"process {pid}"
+        super().__init__(
+            f"{folder!r} is open in {who}, which does not share it or was not to be joined: close that one, or open it "
+            "with share=True in both. `runnel log`, `topic list` and `group list` work meanwhile"
+        )
+
+
+class FolderUnusable(UsageError):
+    """A folder that cannot hold a journal."""
+
+    code = "folder_unusable"
+
+    def __init__(self, folder: str, why: str) -> None:
+        self.folder, self.why = folder, why
+        super().__init__(f"{folder!r} cannot hold a journal: {why}")
+
+
+class FormatUnknown(UsageError):
+    """Files written in a format that this version does not know."""
+
+    code = "format_unknown"
+
+    def __init__(self, file: str, version: int, known: int) -> None:
+        self.file, self.version, self.known = file, version, known
+        super().__init__(
+            f"{file} is written in format {version}, and this version of runnel knows up to {known}; "
+            "open it with the version that wrote it, or a later one"
+        )
+
+
+class JournalDamaged(Damaged):
+    """Bytes on disk that were durable and have changed. Nothing of them is served."""
+
+    code = "journal_damaged"
+
+    def __init__(self, file: str, position: int, why: str) -> None:
+        self.file, self.position, self.why = file, position, why
+        super().__init__(
+            f"{file} is damaged at {position}: {why}; look with `runnel log verify`, restore the file from a "
+            "snapshot, or let `runnel log repair` give up what cannot be read and say what that was"
+        )
+
+
+class JournalFailed(Ended):
+    """Writing failed, so the journal takes nothing more until it is reopened. Reading goes on."""
+
+    code = "journal_failed"
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(
+            f"the journal failed and takes no more writes: {why}; see to the disk, then close and open the broker again"
+        )
+
+
+class DiskFull(NotNow):
+    """There is no room for more records; nothing was written. Reading, acks and deletes go on."""
+
+    code = "disk_full"
+
+    def __init__(self, free: int, needed: int) -> None:
+        self.free, self.needed = free, needed
+        super().__init__(
+            f"the disk has {free:,} bytes free and the journal needs {needed:,} to go on: a new segment "
+            "(segment_bytes) that leaves min_free; make room, delete topics or shorten their retention, "
+            "and publish again"
+        )
+
+
+class TopicHeld(NotNow):
+    """Records that somebody asked to be taken away, and that a subscription holds."""
+
+    code = "topic_held"
+
+    def __init__(self, topic: str, before: int, holders: Mapping[str, int]) -> None:
+        self.topic, self.before, self.holders = topic, before, dict(holders)
+        names = ", ".join(f"{name!r} (from offset {offset:,} on)" for name, offset in sorted(holders.items()))
+        super().__init__(
+            f"topic {topic!r} is held by {names}, so nothing was taken: let that subscription read on, forget it "
+            f"(`broker.forget`, `runnel cursor forget`), or take the records before {before:,} all the same "
+            "(force=True, --force)"
+        )
+
+
+class UnknownName(UsageError):
+    """No named subscription has ever stood anywhere under this name."""
+
+    code = "unknown_name"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"no subscription is known by the name {name!r}; `runnel cursor list` shows those there are")
+
+
+class GroupInUse(UsageError):
+    """A group that has members cannot be forgotten."""
+
+    code = "group_in_use"
+
+    def __init__(self, group: str, pattern: str, members: int) -> None:
+        self.group, self.pattern, self.members = group, pattern, members
+        super().__init__(
+            f"group {group!r} on {pattern!r} has {members} members; end their subscriptions first, then forget it"
+        )
+
+
+class NotWritten(NotNow):
+    """A publish that was not written when the journal failed. It is safe to publish again."""
+
+    code = "not_written"
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(f"nothing was written: {why}; reopen the broker and publish again")
+
+
+class OutcomeUnknown(NotNow):
+    """Something that was under way when the journal failed or the connection was lost: it may be done, or not."""
+
+    code = "outcome_unknown"
+
+    def __init__(self, why: str, *, committing: bool = False) -> None:
+        self.why = why
+        if committing:
+            super().__init__(
+                f"the server was asked to commit a transaction, and nobody knows whether it did: {why}; "
+                "do it again if it has a mark, which makes sure that it happens once, or look at what it publishes"
+            )
+        else:
+            super().__init__(
+                f"it was being written when the journal failed, and may or may not be there after reopening: {why}; "
+                "look at the end of the topic then, or publish it again if twice does no harm"
+            )
+
+
+class NoArchive(UsageError):
+    """A folder that was to be restored from, and is no archive."""
+
+    code = "no_archive"
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        super().__init__(f"{folder!r} is no archive; name the one that `runnel log archive` was given")
+
+
+class ArchiveMismatch(UsageError):
+    """An archive of another journal, or of another life of this one. Nothing was added to it."""
+
+    code = "archive_mismatch"
+
+    def __init__(self, archive: str, why: str) -> None:
+        self.archive, self.why = archive, why
+        super().__init__(f"{archive!r} does not fit this journal: {why}; begin another archive in a new folder")
+
+
+class ArchiveDamaged(Damaged):
+    """Bytes of an archive that have changed, or are gone. Nothing was restored."""
+
+    code = "archive_damaged"
+
+    def __init__(self, file: str, position: int, why: str) -> None:
+        self.file, self.position, self.why = file, position, why
+        super().__init__(
+            f"{file} is damaged at {position}: {why}; put the file back from a copy of the archive, restore "
+            "another point (--until) or from another base (--base): `runnel log restore ARCHIVE --list` shows them"
+        )
+
+
+class PointNotArchived(UsageError):
+    """A point in time that an archive cannot restore: before it, behind it, or where it missed something."""
+
+    code = "point_not_archived"
+
+    def __init__(self, point: str, why: str) -> None:
+        self.point, self.why = point, why
+        super().__init__(
+            f"{point} cannot be restored: {why}; `runnel log restore ARCHIVE --list` shows which points can"
+        )
+
+
+class ArchiveBusy(NotNow):
+    """Another run is adding to the archive."""
+
+    code = "archive_busy"
+
+    def __init__(self, archive: str, pid: int | None) -> None:
+        self.archive, self.pid = archive, pid
+        who = "another process" if pid is None else f"process {pid}"
+        super().__init__(f"{who} is adding to {archive!r}; wait for it, or let that one do the work (--follow)")
+
+
+# -- Errors between client and server: addresses, connections, limits, protocol --------------------------
+
+
+class BadAddress(UsageError):
+    """An address that no server can be reached by."""
+
+    code = "bad_address"
+
+    def __init__(self, url: object, why: str) -> None:
+        self.url, self.why = url, why
+        super().__init__(
+            f"{url!r} is not the address of a server: {why}; "
+            "use 'runnel://host:7788', 'runnels://host:7788' (TLS) or 'runnel+unix:///path/to/socket'"
+        )
+
+
+class Unreachable(NotNow):
+    """Nobody answered at the address, or not in time."""
+
+    code = "unreachable"
+
+    def __init__(self, address: str, why: str) -> None:
+        self.address, self.why = address, why
+        super().__init__(
+            f"no server could be reached at {address}: {why}; see that one runs there (`runnel serve`), and retry"
+        )
+
+
+class ConnectionLost(NotNow):
+    """The connection ended while something was under way that may not be sent twice."""
+
+    code = "connection_lost"
+
+    def __init__(self, address: str, why: str) -> None:
+        self.address, self.why = address, why
+        super().__init__(
+            f"the connection to {address} was lost: {why}; what was under way may have been done or not: "
+            "look first, then do it again. The client connects again by itself"
+        )
+
+
+class NoAnswer(NotNow, TimeoutError):
+    """A server did not answer within the time that its client waits."""
+
+    code = "no_answer"
+
+    def __init__(self, what: str, seconds: float, state: str) -> None:
+        self.what, self.seconds, self.state = what, seconds, state
+        super().__init__(
+            f"no answer to {what} within {seconds:g} s ({state}); it may still be done, or may have been: look first, "
+            "then do it again, or open the broker with a longer timeout"
+        )
+
+
+class PublishCancelled(NotNow):
+    """Whoever published gave up before the server had stored it."""
+
+    code = "publish_cancelled"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the publish was cancelled while it waited, and nothing of it was stored unless it was being written "
+            "already; publish it again, with its number or message_id if it may be stored only once"
+        )
+
+
+class ProtocolError(RunnelError):
+    """A peer sent something that the protocol does not know. The connection ends."""
+
+    code = "protocol_error"
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(
+            f"the protocol was broken: {why}; see that both sides speak the same protocol and version, on this port"
+        )
+
+
+class BadCommand(UsageError):
+    """A line of JSON that is no command, or lacks something. The connection goes on."""
+
+    code = "bad_command"
+
+    def __init__(self, why: str, *, field: str | None = None, form: str | None = None) -> None:
+        self.why, self.field = why, field
+        self.form = form or '{"command": "SUB", "topic": "test"}'
+        super().__init__(f'{why}; send a line such as {self.form}, or {{"command": "HELP"}}')
+
+
+class LimitExceeded(UsageError):
+    """More, larger or longer than a server lets a client be. The limit is named."""
+
+    code = "limit_exceeded"
+
+    def __init__(self, limit: str, value: float, allowed: float) -> None:
+        self.limit, self.value, self.allowed = limit, value, allowed
+        super().__init__(f"{value:,} is over {limit}={allowed:,}; ask for less at once, or raise {limit} of the server")
+
+
+class OriginRefused(UsageError):
+    """A page of another origin wanted to use the HTTP door, and nobody said that it may."""
+
+    code = "origin_refused"
+
+    def __init__(self, origin: str) -> None:
+        self.origin = origin
+        super().__init__(f"pages of {origin} may not use this server; name the origin in its http_cors if they may")
+
+
+class HostRefused(UsageError):
+    """A request came by a name that the HTTP door does not answer to: a page may have pointed it there."""
+
+    code = "host_refused"
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        super().__init__(
+            f"this server does not answer to the name {host!r}; ask for localhost or its address, or name it in its "
+            "http_hosts if it is the server's"
+        )
+
+
+class AddressInUse(UsageError):
+    """Another program listens there already."""
+
+    code = "address_in_use"
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        super().__init__(
+            f"{address} is in use by another program; stop that one, or choose another port (0: any that is free)"
+        )
+
+
+class PublicBindRefused(UsageError):
+    """A server without any check of who comes was to listen where others can reach it."""
+
+    code = "public_bind_refused"
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        super().__init__(
+            f"{host} can be reached from other machines, and this server asks nobody who they are; "
+            "listen on 127.0.0.1, or say --insecure-public (insecure_public=True) if the network itself is trusted"
+        )
+
+
+# -- Errors of publishing exactly once: sequences, markers, expectations, stages -------------------------
+
+
+class SequenceGap(UsageError):
+    """A producer left out numbers: something that it published before is missing."""
+
+    code = "sequence_gap"
+
+    def __init__(self, producer: int, expected: int, got: int) -> None:
+        self.producer, self.expected, self.got = producer, expected, got
+        super().__init__(
+            f"producer {producer:#x} published number {got}, and {expected} is next; "
+            "publish what lies between first, in order"
+        )
+
+
+class SequenceOverlap(UsageError):
+    """A list of records of which a producer published the first ones before, and the others not."""
+
+    code = "sequence_overlap"
+
+    def __init__(self, producer: int, sequence: int, end: int, stored: int) -> None:
+        self.producer, self.sequence, self.end, self.stored = producer, sequence, end, stored
+        super().__init__(
+            f"producer {producer:#x} published numbers {sequence} to {end - 1}, and those before {stored} are stored "
+            f"already; publish from {stored} on"
+        )
+
+
+class SequenceForgotten(UsageError):
+    """Numbers that were stored before, and where they are is not remembered, or not as one piece."""
+
+    code = "sequence_forgotten"
+
+    def __init__(self, producer: int, sequence: int, oldest: int) -> None:
+        self.producer, self.sequence, self.oldest = producer, sequence, oldest
+        super().__init__(
+            f"producer {producer:#x} published number {sequence}, and only the last publishes are remembered, from "
+            f"{oldest} on, each as one piece; it was stored before, or left out when the producer began: go on behind"
+        )
+
+
+class OffsetConflict(NotNow):
+    """Somebody else published first: the topic does not stand where the publisher expected."""
+
+    code = "offset_conflict"
+
+    def __init__(self, topic: str, expected: int, actual: int) -> None:
+        self.topic, self.expected, self.actual = topic, expected, actual
+        super().__init__(
+            f"the next offset of {topic!r} is {actual}, not {expected} as expected; "
+            "read what is new, decide again, and retry"
+        )
+
+
+class MarkConflict(NotNow):
+    """A mark has another value than the transaction expected: somebody else took over."""
+
+    code = "mark_conflict"
+
+    def __init__(self, mark: str, expected: object, actual: object) -> None:
+        self.mark, self.expected, self.actual = mark, expected, actual
+        super().__init__(
+            f"mark {mark!r} is {actual!r}, not {expected!r} as expected; "
+            "somebody else moved it: read it again, and stop if you are not the one to go on"
+        )
+
+
+class TransactionEnded(Ended):
+    """A transaction that was committed or given up takes nothing more."""
+
+    code = "transaction_ended"
+
+    def __init__(self) -> None:
+        super().__init__("the transaction is over; open another with `async with broker.transaction()`")
+
+
+class StageEnded(Ended):
+    """A stage that was committed, dropped or superseded, or that expired."""
+
+    code = "stage_ended"
+
+    def __init__(self, stage: str, why: str) -> None:
+        self.stage, self.why = stage, why
+        done = "its records are in their topic: go on with the next batch"
+        way_out = done if "commit" in why else "stage the records again as a new attempt"
+        super().__init__(f"the stage {stage} is over: {why}; {way_out}")
+
+
+class UnknownStage(UsageError):
+    """A stage that was to be committed, and that nobody wrote to, as far as is remembered."""
+
+    code = "unknown_stage"
+
+    def __init__(self, stage: str) -> None:
+        self.stage = stage
+        super().__init__(
+            f"there is no stage {stage}: nothing was written to it, or it was committed or dropped in an earlier life "
+            "of the broker; a mark in the same transaction tells which"
+        )
+
+
+class StagingFull(NotNow):
+    """As much is staged as may be, and nobody commits it."""
+
+    code = "staging_full"
+
+    def __init__(self, what: str, amount: int, limit_name: str, limit: int, advice: str = "") -> None:
+        self.what, self.amount, self.limit_name, self.limit = what, amount, limit_name, limit
+        usual = "commit or drop some first (`broker.stages()` and `runnel log staged` list them), or raise the limit"
+        super().__init__(f"{amount:,} {what} would be staged, and {limit_name} is {limit:,}; {advice or usual}")
+
+
+class Fenced(Ended):
+    """A query that another one, of the same name, is ahead of: what it writes now was written already."""
+
+    code = "fenced"
+
+    def __init__(self, mark: str, batch: int, ahead: object) -> None:
+        self.mark, self.batch, self.ahead = mark, batch, ahead
+        super().__init__(
+            f"batch {batch} of {mark!r} was to be committed, and batch {ahead} was before: another driver runs this "
+            "query, or its checkpoint is an old copy; nothing was written. Stop the one that is behind; to write "
+            "everything again, start with a new checkpoint"
+        )

@@ -1,8 +1,8 @@
-"""Names of topics, and patterns over them.
+"""Topic names, and patterns over them.
 
-A name is tokens joined by dots. In a pattern `*` stands for one whole token and
-`>`, which comes last, for one or more. Names that begin with `$` are internal:
-no pattern reaches them unless it spells that first token out.
+A name is tokens joined by dots. In a pattern `*` stands for one whole token and `>`, which comes last,
+for one or more. Names that begin with `$` are internal: no pattern matches them unless it spells out
+that first token.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an untyped topic carries: bytes, and text as UTF-8. Anything else is refused by name."""
+"""Values, keys and headers of untyped topics, as bytes: bytes, and text as UTF-8. Anything else is refused."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from types import MappingProxyType
 
 from runnel.core.errors import InvalidOption, InvalidValue, TooLarge
 from runnel.core.record import NO_HEADERS
-from runnel.core.trace import HEADER, is_traceparent
+from runnel.core.trace_context import TRACEPARENT, is_traceparent
 
 # A header ends up on text protocols (HTTP, NATS): a line break in one would forge another.
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 MAX_HEADERS = 256  # of one record: each is looked at, wherever it goes
 _FORBIDDEN = re.compile(r"[\r\n\0\ud800-\udfff]")
 
@@ -51,13 +51,13 @@ def frozen_headers(topic: str, headers: Mapping[str, str] | None) -> Mapping[str
     for name, value in headers.items():
         if not (isinstance(name, str) and isinstance(value, str)):
             raise InvalidValue(topic, "header", value if isinstance(name, str) else name, "headers map str to str")
-        if not _HEADER_NAME.fullmatch(name):
+        if not HEADER_NAME.fullmatch(name):
             raise InvalidOption("headers", name, "a header's name is letters, digits and -_.~!#$%&'*+^`|")
         if _FORBIDDEN.search(value):
             raise InvalidOption(f"headers[{name!r}]", value, "a header's value is one line of Unicode, without NUL")
-    trace = headers.get(HEADER)
+    trace = headers.get(TRACEPARENT)
     if trace is not None and not is_traceparent(trace):
         raise InvalidOption(
-            f"headers[{HEADER!r}]", trace, "expected W3C form 00-<32 hex>-<16 hex>-<2 hex>, ids not zero"
+            f"headers[{TRACEPARENT!r}]", trace, "expected W3C form 00-<32 hex>-<16 hex>-<2 hex>, ids not zero"
         )
     return MappingProxyType(dict(headers))

@@ -1,16 +1,19 @@
-"""Where a record stands in its topic: (epoch, offset).
+"""Where a record stands in its topic, (epoch, offset), and where a subscription starts.
 
-A topic that is deleted and made again has a new epoch, so an old position
-never passes for one in the new topic.
+A topic that is deleted and created again has a new epoch, so an old position never refers to a record
+of the new topic.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import datetime
 from typing import NamedTuple
 
 import msgspec
 
 from runnel.core.errors import InvalidOption
+from runnel.core.pattern import check_name
 
 
 class Position(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -40,3 +43,44 @@ class Span(NamedTuple):
     def records(self) -> int:
         """How many records it was."""
         return self.last.offset - self.first.offset + 1
+
+
+# -- Where a subscription starts -------------------------------------------------------------------------
+
+
+Start = str | int | datetime | Position | None
+
+
+def check_start(start: Start, pattern: str, *, is_pattern: bool) -> None:
+    """Raise unless `start` makes sense for `pattern`."""
+    known = start is None or isinstance(start, str | int | datetime | Position)
+    if isinstance(start, bool) or not known or (isinstance(start, str) and start not in ("latest", "earliest")):
+        raise InvalidOption("start", start, "expected 'latest', 'earliest', an offset, a datetime or a Position")
+    if is_pattern and isinstance(start, int | Position):
+        raise InvalidOption("start", start, f"offsets differ between the topics of {pattern!r}; start at a time")
+    if isinstance(start, int) and start < 0:
+        raise InvalidOption("start", start, "an offset is 0 or more")
+    if isinstance(start, datetime) and start.tzinfo is None:
+        raise InvalidOption("start", start, "give the time a zone, such as datetime.now(UTC)")
+
+
+# -- Stored positions of named subscriptions -------------------------------------------------------------
+
+
+def checked_positions(places: Mapping[str, tuple[str, Position]], hold: bool | None) -> dict[str, tuple[str, Position]]:
+    """`places`, by name, if they are (topic, position) each, and `hold`, if it says anything, says yes or no."""
+    if hold is not None and not isinstance(hold, bool):
+        raise InvalidOption("hold", hold, "expected True, False or None")
+    if not isinstance(places, Mapping):
+        raise InvalidOption("places", places, "expected a mapping of names to (topic, position)")
+    found: dict[str, tuple[str, Position]] = {}
+    for name, place in places.items():
+        if not isinstance(name, str) or not name:
+            raise InvalidOption("name", name, "a name is a str that is not empty")
+        if not isinstance(place, tuple) or len(place) != 2 or not isinstance(place[1], Position):
+            raise InvalidOption("places", place, f"expected (topic, Position) for {name!r}")
+        topic, position = place
+        if position.epoch < 0 or position.offset < 0:
+            raise InvalidOption("position", position, "epoch and offset are whole numbers, 0 or more")
+        found[name] = check_name(topic), position
+    return found

@@ -1,25 +1,25 @@
-"""What may be published: values, keys, headers and times are checked here, before anything leaves the caller.
+"""Checks of what is published: values, keys, headers and times, before anything leaves the caller.
 
-Pure: the time is an argument. What comes back is ready to be appended, or packed and sent.
-Below: payload, codec. Above: broker.publisher, the client.
+Pure: the time is an argument. The result is ready to be appended, or packed and sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from datetime import timedelta
 from itertools import repeat
 from typing import Any
 
-from runnel.core.codec import Codec
-from runnel.core.errors import InvalidOption, InvalidValue, TooLarge
-from runnel.core.packing import MAX_ADMITTED
+from runnel.core.batch_format import MAX_BATCH_RECORDS
+from runnel.core.errors import InvalidOption, InvalidValue, NotSupported, TooLarge
 from runnel.core.payload import frozen_headers, key_bytes, value_bytes
+from runnel.core.position import Position, Span
 from runnel.core.record import NO_HEADERS, Meta
+from runnel.core.schema import Codec
 
 MAX_RECORD_BYTES = 16 * 1024 * 1024
 MAX_ENTRY_BYTES = 64 * 1024 * 1024
-MAX_ENTRY_RECORDS = MAX_ADMITTED
+MAX_ENTRY_RECORDS = MAX_BATCH_RECORDS
 
 Seconds = float | timedelta
 
@@ -27,10 +27,10 @@ Headers = Mapping[str, str] | Sequence[Mapping[str, str] | None]
 """Of every record of a list; or a list of those of each."""
 
 # Values, what each carries besides (None: none of them anything), bytes of the values, bytes of keys and headers.
-Weighed = tuple[Sequence[bytes], Sequence[Meta | None] | None, int, int]
+CheckedRecords = tuple[Sequence[bytes], Sequence[Meta | None] | None, int, int]
 
 
-def one(
+def checked_record(
     topic: str,
     codec: Codec[Any] | None,
     value: object,
@@ -43,7 +43,7 @@ def one(
     now: float = 0.0,
     *,
     tombstones: bool = False,
-) -> Weighed:
+) -> CheckedRecords:
     """One record, if it may be published; `now` counts where there is a `delay` or `expires`.
 
     With `tombstones`, which a compacted topic has, no value beside a key means that the key is gone.
@@ -66,7 +66,7 @@ def one(
     return (data,), (meta,), size, extra
 
 
-def many(
+def checked_records(
     topic: str,
     codec: Codec[Any] | None,
     values: Sequence[object],
@@ -76,7 +76,7 @@ def many(
     expires: Seconds | None = None,
     priority: int = 0,
     now: float = 0.0,
-) -> Weighed:
+) -> CheckedRecords:
     """Many records, in order, if all of them may be published. The values may still be the caller's own list.
 
     `headers` are those of every record, or a list with the headers of each.
@@ -113,8 +113,8 @@ def many(
     if keys is not None and len(keys) != len(data):
         raise InvalidOption("keys", len(keys), f"there are {len(data)} values; give a key or None for each")
     metas = [
-        meta_of(topic, key, one, delay, expires, priority, now)
-        for key, one in zip(repeat(None, len(data)) if keys is None else keys, each, strict=False)
+        meta_of(topic, key, own, delay, expires, priority, now)
+        for key, own in zip(repeat(None, len(data)) if keys is None else keys, each, strict=False)
     ]
     return data, metas, size, _weight(topic, size, metas)
 
@@ -158,7 +158,7 @@ def meta_of(
     )
 
 
-def check_expected(offset: int | None) -> int | None:
+def check_expected_offset(offset: int | None) -> int | None:
     """`offset`, if somebody can expect it."""
     if offset is not None and (isinstance(offset, bool) or not isinstance(offset, int) or offset < 0):
         raise InvalidOption("expected_offset", offset, "an offset is a whole number, 0 or more")
@@ -170,3 +170,46 @@ def _seconds(option: str, value: Seconds) -> float:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 10**10:
         raise InvalidOption(option, value, "expected seconds (or a timedelta), 0 or more")
     return float(seconds)
+
+
+# -- A publish inside a transaction ----------------------------------------------------------------------
+
+
+class Publication:
+    """One publish in a transaction; where it is, once that is committed. Awaiting it is over at once."""
+
+    __slots__ = ("_count", "_first", "topic")
+
+    def __init__(self, topic: str, count: int) -> None:
+        self.topic, self._count = topic, count
+        self._first: Position | None = None
+
+    def __repr__(self) -> str:
+        where = "not committed" if self._first is None else f"from {self._first}"
+        return f"<Publication of {self._count} records to {self.topic!r}, {where}>"
+
+    def __await__(self) -> Generator[Any, None, Publication]:
+        return self
+        yield  # makes this a generator
+
+    @property
+    def position(self) -> Position:
+        """The position of its record; of several, of the first."""
+        if self._first is None:
+            why = "it is known when the block is left, and only if the transaction was applied (`tx.applied`)"
+            raise NotSupported(f"the position of a publish to {self.topic!r}", why)
+        return self._first
+
+    @property
+    def span(self) -> Span:
+        """The positions of its first and its last record."""
+        first = self.position
+        return Span(first, Position(first.epoch, first.offset + self._count - 1))
+
+    def holds(self, topic: str, count: int) -> None:
+        """It is a stage, of which only now is known for which topic it is, and how large."""
+        self.topic, self._count = topic, count
+
+    def put(self, first: Position) -> None:
+        """It was committed."""
+        self._first = first

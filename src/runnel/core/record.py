@@ -1,7 +1,7 @@
 """What a subscriber receives: records, and the gaps between them.
 
-Records are immutable and shared by all subscribers of a topic; what can be
-mutated (a decoded value) is made anew for each.
+Records are immutable and shared by all subscribers of a topic; a decoded value, which can be mutated,
+is made for each subscriber.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from runnel.core import trace
+from runnel.core import trace_context
 from runnel.core.position import Position
 
 T = TypeVar("T", covariant=True)
@@ -66,7 +66,7 @@ class Record(msgspec.Struct, Generic[T], frozen=True, gc=False):
     @property
     def traceparent(self) -> str:
         """The W3C trace context: the publisher's, else one that is the same for every subscriber."""
-        return self.headers.get(trace.HEADER) or trace.derived(self.epoch, self.offset)
+        return self.headers.get(trace_context.TRACEPARENT) or trace_context.derived_traceparent(self.epoch, self.offset)
 
     @property
     def reply_to(self) -> str | None:
@@ -93,3 +93,26 @@ class Meta(msgspec.Struct, frozen=True, gc=False):
         for name, text in self.headers.items():
             weight += len(name) + len(text)
         return weight
+
+
+# -- Missed ranges, before they are delivered as a Gap ---------------------------------------------------
+
+
+TOO_SLOW = "the subscriber was too slow"
+
+
+class MissedRange(msgspec.Struct, frozen=True, gc=False):
+    """Records passed over: [first, end) as offsets or sequences, and how many of the reader's lay there."""
+
+    first: int
+    end: int
+    count: int
+    reason: str
+
+
+def joined_missed(one: MissedRange | None, two: MissedRange | None) -> MissedRange | None:
+    """Two stretches that were missed one after the other, told as one."""
+    if one is None or two is None:
+        return one or two
+    reason = one.reason if two.reason in one.reason else f"{one.reason}; {two.reason}"
+    return MissedRange(min(one.first, two.first), max(one.end, two.end), one.count + two.count, reason)

@@ -1,6 +1,6 @@
-"""Disk: one journal for everything durable in a broker. Synchronous; who calls it brings the thread.
+"""The journal: everything durable of a broker, in one folder. Synchronous; the caller brings the thread.
 
-storage is the port to files · entry and segment are the format · index finds records · ledger is the
-state that entries add up to · checkpoint and manifest shorten the way back to it · recovery walks
-that way · journal writes · history reads · folder is who may.
+From the top: backup (archives, restore, snapshots), check (verify, repair, scrub), write (the open journal),
+clean (what the cleaner keeps and drops), read (records, recovery, inspection), format (the bytes on disk).
+Below them: storage (the port to files), folder_lock (one owner per folder), options.
 """

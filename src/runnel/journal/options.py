@@ -1,4 +1,4 @@
-"""What a journal can be told, checked when it is said."""
+"""Options of a folder, checked when they are given."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a broker does, for those who watch it: Prometheus text and OpenTelemetry.
+"""Statistics of a broker for monitoring: Prometheus text and OpenTelemetry.
 
-Reads `broker.statistics()`; the hot paths know nothing of it.
+Reads `broker.statistics()`; hot paths do not know about it.
 """
 
 from __future__ import annotations

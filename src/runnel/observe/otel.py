@@ -1,8 +1,7 @@
 """OpenTelemetry: spans around publishing and processing, and metrics from statistics.
 
-Needs the extra `runnel[otel]`. A record carries its publisher's `traceparent`, so the
-process span of a subscriber joins the publisher's trace, in whatever process it runs.
-Names follow OpenTelemetry's conventions for messaging.
+Needs the extra `runnel[otel]`. A record carries its publisher's `traceparent`, so the process span of a
+subscriber joins the publisher's trace, in any process. Names follow OpenTelemetry's messaging conventions.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from runnel.core.position import Position
 from runnel.core.record import Record
-from runnel.core.trace import HEADER
+from runnel.core.trace_context import TRACEPARENT
 
 if TYPE_CHECKING:
     from runnel.broker.broker import Broker
-    from runnel.broker.delivery import Delivery
+    from runnel.broker.group.subscription import Delivery
     from runnel.core.statistics import Statistics
 
 SYSTEM = "runnel"
@@ -94,7 +93,7 @@ class Telemetry:
         if group is not None:
             attributes["messaging.consumer.group.name"] = group
         # Without a publisher's trace the span is a root: a derived parent would decide on sampling for nobody.
-        carried = {HEADER: record.headers[HEADER]} if HEADER in record.headers else {}
+        carried = {TRACEPARENT: record.headers[TRACEPARENT]} if TRACEPARENT in record.headers else {}
         parent = TraceContextTextMapPropagator().extract(carried)
         with self._tracer.start_as_current_span(
             f"process {record.topic}", context=parent, kind=SpanKind.CONSUMER, attributes=attributes

@@ -1,8 +1,7 @@
 """Statistics as Prometheus text, format 0.0.4.
 
-Labels are bounded: beyond `max_topics` topics the rest are summed under one label,
-subscribers without a name count together, and statistics themselves bound the pairs
-of pattern and subscriber.
+Labels are bounded: beyond `max_topics` topics the rest are summed under one label, subscribers without a
+name count together, and statistics themselves bound the pairs of pattern and subscriber.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from runnel.core.histogram import HistogramSnapshot
     from runnel.core.statistics import (
         CleanerStatistics,
         GroupStatistics,
         HandlerStatistics,
+        HistogramSnapshot,
         JournalStatistics,
         Statistics,
     )

@@ -1,10 +1,9 @@
-"""A broker as a network service: the doors that clients come in by.
+"""A broker as a network service: its listeners, and a sub-package for each protocol they speak.
 
     async with runnel.open("data/") as broker, Server(broker, ServerOptions(port=0)) as server:
-        print(server.doors)
+        print(server.listeners)
 
-`Gateway(url)` has the same doors, and another server behind them.
-Below: broker, client, wire. Above: cli.
+`Gateway(url)` has the same listeners, and forwards to another server.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Who is connected, at whatever door: counted, bounded, told that the server stops.
-
-Below: options. Above: every door, server.
-"""
+"""The open connections of all listeners: counted, limited (`max_connections`), drained when the server stops."""
 
 from __future__ import annotations
 
@@ -9,11 +6,11 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from runnel.core.network_errors import LimitExceeded
+from runnel.core.errors import LimitExceeded
 
 
-class Peer(Protocol):
-    """One connection, as the rest of the server knows it."""
+class ServerConnection(Protocol):
+    """One connection, whatever its protocol."""
 
     def describe(self) -> dict[str, Any]:
         """Who it is and what it holds, for those who look after the server."""
@@ -26,37 +23,37 @@ class Peer(Protocol):
 
 
 class Connections:
-    """All connections of a server. A door adds its own when they are made and removes them when they are lost."""
+    """All connections of a server. A listener adds a connection when it is made and removes it when it is lost."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.accepted = self.refused = 0
         self.draining = False
-        self._open: dict[Peer, int] = {}
-        self._turned_away: set[Peer] = set()  # those that were one too many, until they have read why
+        self._open: dict[ServerConnection, int] = {}
+        self._rejected: set[ServerConnection] = set()  # those that were one too many, until they have read why
         self._emptied = asyncio.Event()
         self._emptied.set()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def __iter__(self) -> Iterator[Peer]:
+    def __iter__(self) -> Iterator[ServerConnection]:
         return iter(tuple(self._open))
 
-    def add(self, peer: Peer) -> int:
+    def add(self, peer: ServerConnection) -> int:
         """Count `peer` in; its number. `LimitExceeded` if there are as many as there may be: then it is not counted."""
         if len(self._open) >= self.limit:
             self.refused += 1
-            self._turned_away.add(peer)
+            self._rejected.add(peer)
             raise LimitExceeded("max_connections", len(self._open) + 1, self.limit)
         self.accepted += 1
         self._open[peer] = self.accepted
         self._emptied.clear()
         return self.accepted
 
-    def remove(self, peer: Peer) -> None:
+    def remove(self, peer: ServerConnection) -> None:
         """It is gone. Harmless for one that was never counted."""
-        self._turned_away.discard(peer)
+        self._rejected.discard(peer)
         if self._open.pop(peer, None) is not None and not self._open:
             self._emptied.set()
 
@@ -72,12 +69,12 @@ class Connections:
     def drain(self, reason: str, retry: float | None) -> None:
         """Tell everybody that the server stops."""
         self.draining = True
-        for peer in tuple(self._turned_away):
+        for peer in tuple(self._rejected):
             peer.abort()
         for peer in self:
             peer.drain(reason, retry)
 
     def abort(self) -> None:
         """Close all of them now."""
-        for peer in (*self, *self._turned_away):
+        for peer in (*self, *self._rejected):
             peer.abort()

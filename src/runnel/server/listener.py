@@ -1,8 +1,7 @@
-"""Where connections come in: sockets that listen, and the rate at which they are accepted.
+"""Listening sockets: bound, with TLS where configured, accepting connections at a bounded rate.
 
-Thousands of clients that come back at once wait in the backlog and are let in a few at a time, so that those who are
-connected hardly notice.
-Below: unix_socket. Above: server.
+After a restart thousands of clients reconnect at once: they wait in the backlog and are accepted a few at a time, so
+that connected clients hardly notice. All listeners of a server open together, or none does.
 """
 
 from __future__ import annotations
@@ -19,24 +18,27 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from runnel.core.errors import InvalidOption
-from runnel.core.network_errors import AddressInUse, PublicBindRefused
+from runnel.core.errors import AddressInUse, InvalidOption, PublicBindRefused
+from runnel.server.connections import Connections
+from runnel.server.options import ServerOptions, TlsOptions
+from runnel.server.served_broker import ListenerAddress
 from runnel.server.unix_socket import UnixSocket
 
 BACKLOG = 4096  # connections that wait to be accepted; the system may allow fewer
-TURN = 16  # connections that are accepted before others on the loop have their turn
-RESERVE = 128  # handles that are kept for files
-REST = 1.0  # seconds to wait when the system has no handles left
+ACCEPTS_PER_TURN = 16  # connections that are accepted before others on the loop have their turn
+RESERVED_HANDLES = 128  # handles that are kept for files
+ACCEPT_PAUSE = 1.0  # seconds to wait when the system has no handles left
 
-_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
-_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 log = logging.getLogger("runnel")
 
 
-class Listener:
-    """Some sockets that listen for the same door."""
+class Acceptor:
+    """Accepts connections on the sockets of one listener."""
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ class Listener:
         # told the protocol that it is connected, and never that it is not, and its end would be waited for.
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(TURN):
+        for _ in range(ACCEPTS_PER_TURN):
             pause = self._rate.pause(self._loop.time())
             if pause > 0:
                 self._rest(listening, pause)
@@ -81,15 +83,15 @@ class Listener:
                 self._rate.give_back()
                 return
             except OSError as error:
-                if error.errno not in _PASSING:
+                if error.errno not in _OUT_OF_RESOURCES:
                     raise
                 log.error("no connection can be accepted for now: %s; raise the limit of open files (ulimit -n)", error)
-                self._rest(listening, REST)
+                self._rest(listening, ACCEPT_PAUSE)
                 return
             if connection.fileno() >= self._last_handle:
                 connection.close()
                 log.error("a connection is refused: the other handles are the journal's; raise ulimit -n")
-                self._rest(listening, REST)
+                self._rest(listening, ACCEPT_PAUSE)
                 return
             connection.setblocking(False)
             opening = self._loop.create_task(self._open(connection))
@@ -109,7 +111,7 @@ class Listener:
 
     async def _open(self, connection: socket.socket) -> None:
         try:
-            _tune(connection)
+            _set_socket_options(connection)
             await self._loop.connect_accepted_socket(
                 self._factory, connection, ssl=self._context, ssl_handshake_timeout=self._handshake_timeout
             )
@@ -128,7 +130,7 @@ def handles_for_connections() -> int:
     The system gives the lowest that is free, so a high one means that there are as many.
     """
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if allowed == resource.RLIM_INFINITY else allowed - min(RESERVE, allowed // 4)
+    return sys.maxsize if allowed == resource.RLIM_INFINITY else allowed - min(RESERVED_HANDLES, allowed // 4)
 
 
 class AcceptRate:
@@ -172,9 +174,9 @@ async def bind_tcp(host: str, port: int, *, insecure_public: bool) -> list[socke
     try:
         for family, address in addresses:
             try:
-                sockets.append(_bound(family, (address[0], port, *address[2:])))
+                sockets.append(_bind(family, (address[0], port, *address[2:])))
             except OSError as error:
-                if error.errno not in _NOT_HERE:
+                if error.errno not in _NO_SUCH_ADDRESS:
                     raise
                 refused = error  # this machine has no IPv6, say
             port = sockets[0].getsockname()[1] if sockets else port  # of 0: what the first one got
@@ -196,7 +198,7 @@ def bind_unix(path: Path) -> UnixSocket:
     return UnixSocket(path, BACKLOG)
 
 
-def _bound(family: int, address: tuple[Any, ...]) -> socket.socket:
+def _bind(family: int, address: tuple[Any, ...]) -> socket.socket:
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
         made.setblocking(False)
@@ -216,9 +218,139 @@ def _close_if_cancelled(connection: socket.socket, opening: asyncio.Task[None]) 
         connection.close()
 
 
-def _tune(connection: socket.socket) -> None:
+def _set_socket_options(connection: socket.socket) -> None:
     """Small answers go out at once, and the system too looks after whether the other machine is still there."""
     if connection.family == socket.AF_UNIX:
         return
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+# -- All sockets of a server -----------------------------------------------------------------------------
+
+
+CLOSE_DEADLINE = 10.0  # seconds that what is under way has to be answered, if nobody says
+RECONNECT_AFTER = 1.0  # seconds after which clients come back
+
+
+ProtocolFactory = Callable[[], asyncio.BaseProtocol]  # what makes the protocol of each new connection
+
+
+class ServerSockets:
+    """All listeners of one server: `native` on a TCP port and a Unix socket, `lines` and `http` on their own ports."""
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        connections: Connections,
+        native: ProtocolFactory,
+        lines: ProtocolFactory,
+        http: ProtocolFactory | None = None,
+    ) -> None:
+        self.listeners: list[ListenerAddress] = []
+        self._options, self._connections = options, connections
+        self._native, self._lines, self._http = native, lines, http
+        self._rate = AcceptRate(options.accept_rate)
+        self._acceptors: list[Acceptor] = []
+        self._files: list[UnixSocket] = []
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        """Those that listen."""
+        return [one for acceptor in self._acceptors for one in acceptor.sockets]
+
+    async def open(self) -> None:
+        """Open every listener that the options ask for, or none of them."""
+        options = self._options
+        context = None if options.ssl is None else server_context(options.ssl)
+        try:
+            if options.port is not None:
+                scheme = "runnel" if context is None else "runnels"
+                await self._open_tcp("native", scheme, options.port, self._native, context)
+            if options.unix is not None:
+                self.adopt(bind_unix(options.unix.absolute()))
+            if options.json_port is not None:
+                scheme = "tcp" if context is None else "tls"
+                await self._open_tcp("json", scheme, options.json_port, self._lines, context)
+            if options.http_port is not None and self._http is not None:
+                scheme = "http" if context is None else "https"
+                await self._open_tcp("http", scheme, options.http_port, self._http, context)
+        except BaseException:
+            self.stop()
+            raise
+
+    async def _open_tcp(
+        self, name: str, scheme: str, port: int, factory: ProtocolFactory, context: ssl.SSLContext | None
+    ) -> None:
+        options = self._options
+        sockets = await bind_tcp(options.host, port, insecure_public=options.insecure_public)
+        self._acceptors.append(
+            Acceptor(sockets, factory, self._rate, context=context, handshake_timeout=options.hello_timeout)
+        )
+        real = sockets[0].getsockname()[1]
+        shown = f"[{options.host}]" if ":" in options.host else options.host
+        self.listeners.append(ListenerAddress(name, f"{scheme}://{shown}:{real}", options.host, real))
+
+    def adopt(self, file: UnixSocket) -> None:
+        """Let clients in at a socket that listens already, too. It ends with the other listeners."""
+        self._files.append(file)
+        self._acceptors.append(Acceptor([file.socket], self._native, self._rate))
+        self.listeners.append(ListenerAddress("unix", f"runnel+unix://{quote(str(file.path))}", str(file.path), 0))
+
+    def stop(self) -> None:
+        """Accept nobody any more. Those who are in stay."""
+        for acceptor in self._acceptors:
+            acceptor.close()
+        for file in self._files:
+            file.close()
+        self._acceptors, self._files = [], []
+
+    async def close(self, deadline: float, reason: str, retry: float | None) -> None:
+        """Accept nobody any more, and see everybody out, within `deadline` seconds. A second call does it at once."""
+        self.stop()
+        connections = self._connections
+        if connections.draining:
+            connections.abort()
+        else:
+            connections.drain(reason, retry)
+            try:
+                async with asyncio.timeout(deadline):
+                    await connections.emptied()
+            except TimeoutError:
+                if deadline > 0:
+                    log.warning("%d connections are cut off: the server's deadline has come", len(connections))
+                connections.abort()
+        await connections.emptied()
+
+    def abort(self) -> None:
+        """Close everything now, without a word: clients take it for a lost connection, and come back."""
+        self.stop()
+        self._connections.draining = True
+        self._connections.abort()
+
+
+# -- TLS -------------------------------------------------------------------------------------------------
+# TLS 1.2 and later, with client certificates where they are required.
+
+
+def server_context(options: TlsOptions) -> ssl.SSLContext:
+    """The TLS context for `options`; an error names the file that is wrong."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    for option in ("cert", "key", "client_ca"):
+        path = getattr(options, option)
+        if path is not None and not path.is_file():
+            raise InvalidOption(option, str(path), "there is no such file")
+    try:
+        # A passphrase would be asked for on the terminal: a server that hangs there helps nobody.
+        context.load_cert_chain(options.cert, options.key, password=b"")
+    except (ssl.SSLError, OSError, ValueError) as error:
+        why = f"{options.cert} and {options.key} are no certificate with its key, in PEM, without passphrase: {error}"
+        raise InvalidOption("cert", str(options.cert), why) from error
+    if options.client_ca is not None:
+        try:
+            context.load_verify_locations(options.client_ca)
+        except (ssl.SSLError, OSError) as error:
+            raise InvalidOption("client_ca", str(options.client_ca), f"no certificates in PEM: {error}") from error
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context

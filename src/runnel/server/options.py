@@ -1,7 +1,6 @@
-"""What a server can be told about itself: where it listens, and how much it lets clients have.
+"""The options of a server: where it listens, and how much clients may use.
 
-Every limit has a default. Whoever exceeds one is told its name, as `LimitExceeded`.
-Below: core. Above: server, every door.
+Every limit has a default. Exceeding one raises `LimitExceeded`, which names it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 import msgspec
 
 from runnel.core.errors import InvalidOption
-from runnel.wire.frame import MAX_FRAME
+from runnel.wire.frames import MAX_FRAME
 
 MIB = 1 << 20
 LARGEST_PORT = 65_535
@@ -36,23 +35,24 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where a server listens, and its limits. Sizes are in bytes, times in seconds.
 
     - `host`: the name or address to listen on.
-    - `port`: the native door. 0 takes any that is free: see `Server.doors`. None: not opened.
-    - `json_port`: the door for JSON lines; None: not opened. `unix`: a socket file for the native door.
-    - `http_port`: the door for browsers and HTTP; None: not opened. It needs `runnel[server]`.
-    - `http_cors`: origins whose pages may use the HTTP door, such as "https://a.example, https://b.example"; * is any.
-    - `http_hosts`: names that the HTTP door answers to, beside addresses and localhost: "app.example, *.b.example"; *
-      is any. Where it speaks TLS or is public, it answers to all unless some are named.
-    - `ssl`: speak TLS at every TCP door.
+    - `port`: the native listener. 0 takes any that is free: see `Server.listeners`. None: not opened.
+    - `json_port`: the listener for JSON lines; None: not opened. `unix`: a socket file for the native listener.
+    - `http_port`: the listener for browsers and HTTP; None: not opened. It needs `runnel[server]`.
+    - `http_cors`: origins whose pages may use the HTTP listener, such as "https://a.example, https://b.example";
+      * is any.
+    - `http_hosts`: names that the HTTP listener answers to, beside addresses and localhost: "app.example,
+      *.b.example"; * is any. Where it speaks TLS or is public, it answers to all unless some are named.
+    - `ssl`: speak TLS at every TCP listener.
     - `insecure_public`: listen where other machines can reach it, though nobody is asked who they are.
-    - `max_connections`: clients at all doors together.
-    - `max_frame`: the largest frame of the native door. `max_line`: the longest line of JSON.
+    - `max_connections`: clients at all listeners together.
+    - `max_frame`: the largest frame of the native listener. `max_line`: the longest line of JSON.
     - `max_subscriptions`: subscriptions open at once on one connection. One on a pattern takes about 100 bytes
       of memory for every topic that it covers.
     - `max_calls`: calls open at once on one connection.
     - `max_pending_bytes`: what one connection published and was not answered yet; beyond it, it is not read from.
     - `high_water`: what may wait to be sent on one connection; the rest waits in the log, not in memory.
     - `hello_timeout`: within it a client must have said hello.
-    - `frame_timeout`: within it a frame of the native door that has begun must be whole.
+    - `frame_timeout`: within it a frame of the native listener that has begun must be whole.
     - `ping`: after so long a silence a client is pinged. `ping_timeout`: after so much more it is gone.
     - `idle_timeout`: after so long a silence a JSON connection without subscriptions is closed; None: never.
     - `accept_rate`: new connections a second; the others wait their turn.

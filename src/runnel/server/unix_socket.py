@@ -1,8 +1,8 @@
-"""A socket file: bound, guarded and taken away again.
+"""A Unix socket file: bound, protected (mode 0600: same user only), and removed on close.
 
-A file that a dead server left is replaced; one that somebody listens on is not. Servers that start at once look one
-after the other: or two could see the same dead one, and the second take away what the first has put there. Only the
-user who runs the server may connect (mode 0600).
+A file left by a dead server is replaced; a file that a live server listens on is not. Servers starting at the same time
+take turns under a lock on the folder: otherwise two could see the same dead file, and the second remove the new one
+of the first.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from runnel.core.errors import InvalidOption
-from runnel.core.network_errors import AddressInUse
+from runnel.core.errors import AddressInUse, InvalidOption
 
 MAX_PATH = 107 if sys.platform == "linux" else 103  # what fits into a sockaddr_un with its final zero
 MODE = 0o600
-PATIENCE = 0.5  # seconds that one who starts waits for another
+LOCK_TIMEOUT = 0.5  # seconds that one who starts waits for another
 
 
 class UnixSocket:
@@ -32,8 +31,8 @@ class UnixSocket:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.setblocking(False)
         try:
-            with _one_at_a_time(path.parent), reachable(path) as address:
-                _make_way(path, address, replace=replace)
+            with _folder_lock(path.parent), socket_address(path) as address:
+                _remove_stale(path, address, replace=replace)
                 self._bind(address)
                 os.chmod(path, MODE)  # nobody connects before `listen`, so nobody comes in before this
                 self._inode = _inode(path)
@@ -57,7 +56,7 @@ class UnixSocket:
 
 
 @contextmanager
-def reachable(path: Path) -> Iterator[str]:
+def socket_address(path: Path) -> Iterator[str]:
     """An address by which the socket at `path` can be bound or connected to, however long the path is."""
     if len(os.fsencode(path)) <= MAX_PATH:
         yield str(path)
@@ -75,8 +74,8 @@ def reachable(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
-def _make_way(path: Path, address: str, *, replace: bool) -> None:
-    """Take away what a dead server left; raise if there is something else, or somebody."""
+def _remove_stale(path: Path, address: str, *, replace: bool) -> None:
+    """Remove the socket of a dead server; raise if it is in use, or not a socket."""
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -99,7 +98,7 @@ def _make_way(path: Path, address: str, *, replace: bool) -> None:
 
 
 @contextmanager
-def _one_at_a_time(folder: Path) -> Iterator[None]:
+def _folder_lock(folder: Path) -> Iterator[None]:
     """Wait for others who make a socket in this folder; not for long: a lock on a folder may mean anything."""
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -107,7 +106,7 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
         yield
         return
     try:
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + LOCK_TIMEOUT
         while not _locked(handle) and time.monotonic() < until:
             time.sleep(0.005)
         yield

@@ -1,7 +1,7 @@
-"""Spark reads and writes runnel: the format `runnel`, batch and streaming, both ways.
+"""Spark reads and writes topics: the format `runnel`, batch and streaming.
 
 `runnel.spark.session()` gives a session that works; `spark.read.format("runnel")` and `df.write.format("runnel")` need
-nothing but this package to be installed. Importing it loads neither Spark nor Arrow: executors load what they use.
+only this package to be installed. Importing it loads neither Spark nor Arrow: executors load what they use.
 """
 
 from runnel.spark.session import session  # now, not when it is asked for: the name is also that of a module

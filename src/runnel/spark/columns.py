@@ -1,8 +1,7 @@
-"""Records as Arrow: portions in, record batches out, without looking at a record where there is nothing to see.
+"""Decoded batches as Arrow record batches, without Python code per record.
 
-Offsets, sequences and times are worked out from runs, all at once; topic and epoch are the same for a whole batch; of
-a column that no record has, nothing is made but its absence. Values are copied once, in C.
-Below: portion, layout, typed. Above: task.
+Offsets, sequences and times are computed from runs; topic and epoch are constant per batch; a column that no record
+has is made of nulls. Values are copied once, in C.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from runnel.core.packing import Unpacked
-from runnel.core.trace import HEADER as TRACE
-from runnel.spark.layout import PLAIN, Layout
-from runnel.spark.portion import Portion
+from runnel.core.batch_format import UnpackedBatch
+from runnel.core.trace_context import TRACEPARENT as TRACE
+from runnel.spark.range_reader import DecodedBatch
+from runnel.spark.schema import PLAIN_LAYOUT, ColumnLayout
 
 ROWS = 1 << 14
 """Of one record batch, about."""
@@ -32,7 +31,7 @@ processor's cache, and the memory of their objects serves the next ones: to wait
 NO_HEADERS: Mapping[str, str] = {}
 
 
-class Rows:
+class RowBuffer:
     """Records of one topic that are about to become a record batch. `decoded`: their values will be, one by one."""
 
     def __init__(self, topic: str, epoch: int, *, decoded: bool = False) -> None:
@@ -46,17 +45,17 @@ class Rows:
         self._own_times: list[tuple[int, Sequence[int | None]]] = []  # from which row on, where they are their own
 
     def __repr__(self) -> str:
-        return f"<Rows of {self.topic!r}, {self.count}>"
+        return f"<RowBuffer of {self.topic!r}, {self.count}>"
 
     @property
     def is_full(self) -> bool:
         """Whether it is time to make a record batch."""
         return self.count >= ROWS or self.bytes >= BYTES
 
-    def add(self, portion: Portion, now: float) -> None:
+    def add(self, decoded_batch: DecodedBatch, now: float) -> None:
         """Take in some records, less those that have expired."""
-        batch, at = portion.batch, portion.at
-        for run in portion.runs:
+        batch, at = decoded_batch.batch, decoded_batch.at
+        for run in decoded_batch.runs:
             if batch.expires is None:
                 self._add(batch, at, *run)
             else:
@@ -65,7 +64,7 @@ class Rows:
                         self._add(batch, at + number, run.offset + number, run.sequence + number, run.time, 1)
             at += run.count
 
-    def _add(self, batch: Unpacked, at: int, offset: int, sequence: int, time: int, count: int) -> None:
+    def _add(self, batch: UnpackedBatch, at: int, offset: int, sequence: int, time: int, count: int) -> None:
         behind, before = at + count, self.count
         whole = count == len(batch.values)
         values = batch.values if whole else batch.values[at:behind]
@@ -126,19 +125,19 @@ def _grown(known: list[Any] | None, before: int, column: Sequence[Any] | None, a
     return grown
 
 
-class Columns:
+class RecordBatchBuilder:
     """Makes record batches of one schema, whose columns are what `layout` says."""
 
-    def __init__(self, schema: pa.Schema, layout: Layout = PLAIN) -> None:
+    def __init__(self, schema: pa.Schema, layout: ColumnLayout = PLAIN_LAYOUT) -> None:
         self.schema, self._layout = schema, layout
         own = [layout.own.get(name) for name in schema.names]  # None: of the type
         self._has_places, self._has_typed = not _PLACES.isdisjoint(own), None in own
         self._constants: dict[tuple[str, object], pa.Array] = {}
 
     def __repr__(self) -> str:
-        return f"<Columns {', '.join(self.schema.names)}>"
+        return f"<RecordBatchBuilder {', '.join(self.schema.names)}>"
 
-    def batch(self, rows: Rows) -> pa.RecordBatch:
+    def batch(self, rows: RowBuffer) -> pa.RecordBatch:
         """The rows as a record batch. There is one at least."""
         places = rows.places() if self._has_places else {}
         typed = self._decoded(rows) if self._has_typed else {}
@@ -149,7 +148,7 @@ class Columns:
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _decoded(self, rows: Rows) -> dict[str, pa.Array]:
+    def _decoded(self, rows: RowBuffer) -> dict[str, pa.Array]:
         """The columns of the type. An empty value that has a key is a tombstone: nothing is left of it."""
         typed = self._layout.typed
         values: Sequence[bytes | None] = rows.values
@@ -160,7 +159,7 @@ class Columns:
         made = typed.columns(values, lambda at: (rows.topic, int(rows.places()["offset"][at])))
         return {field.name: column for field, column in zip(typed.fields, made, strict=True)}
 
-    def _column(self, field: pa.Field, name: str, rows: Rows, places: Mapping[str, Any]) -> pa.Array:
+    def _column(self, field: pa.Field, name: str, rows: RowBuffer, places: Mapping[str, Any]) -> pa.Array:
         count = rows.count
         if name in places:
             return pa.array(places[name]).view(field.type)
@@ -210,15 +209,15 @@ def _map_array(offsets: Any, keys: list[str], items: list[str], kind: pa.MapType
     return pa.MapArray.from_arrays(pa.array(offsets), *made, type=kind)
 
 
-def gathered(
-    portions: Iterator[Portion], topic: str, epoch: int, now: Callable[[], float], *, decoded: bool = False
-) -> Iterator[Rows]:
-    """Portions of one topic, in pieces that are worth a record batch. `decoded`: their values will be."""
-    rows = Rows(topic, epoch, decoded=decoded)
-    for portion in portions:
-        rows.add(portion, now())
+def buffer_rows(
+    batches: Iterator[DecodedBatch], topic: str, epoch: int, now: Callable[[], float], *, decoded: bool = False
+) -> Iterator[RowBuffer]:
+    """Batches of one topic, in buffers that are worth a record batch. `decoded`: their values will be."""
+    rows = RowBuffer(topic, epoch, decoded=decoded)
+    for decoded_batch in batches:
+        rows.add(decoded_batch, now())
         if rows.is_full:
             yield rows
-            rows = Rows(topic, epoch, decoded=decoded)
+            rows = RowBuffer(topic, epoch, decoded=decoded)
     if rows.count:
         yield rows

@@ -1,8 +1,7 @@
-"""A query as the broker sees it: a named cursor in each topic that it reads, with a lag, and perhaps holding retention.
+"""A streaming query shown on the broker: a named cursor per topic, with its lag, optionally holding retention.
 
-Spark keeps where a query stands by itself. What is stored here is for those who look at the broker, and for its
-cleaner: it is told after a batch was processed, so it is never ahead of the query.
-Below: access, line. Above: stream_reader.
+Spark's checkpoint decides where the query goes on. The cursor is stored after a batch was processed, so it is never
+ahead of the query.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ from contextlib import ExitStack
 
 from runnel.core.errors import RunnelError, UsageError
 from runnel.core.position import Position
-from runnel.spark.access import open_line
-from runnel.spark.line import Line
-from runnel.spark.options import Place
+from runnel.spark.connection import BlockingConnection, open_connection
+from runnel.spark.options import BrokerLocation
 
 logger = logging.getLogger("runnel.spark")
 
@@ -28,10 +26,10 @@ def name_in(cursor: str, topic: str) -> str:
 class QueryCursor:
     """The cursors of one query, all stored together. The connection is made when it is first needed, and kept."""
 
-    def __init__(self, place: Place, name: str, *, hold: bool) -> None:
-        self._place, self._name, self._hold = place, name, hold
+    def __init__(self, location: BrokerLocation, name: str, *, hold: bool) -> None:
+        self._location, self._name, self._hold = location, name, hold
         self._held = ExitStack()
-        self._line: Line | None = None
+        self._connection: BlockingConnection | None = None
         self._stored: dict[str, Position] = {}
 
     def __repr__(self) -> str:
@@ -48,7 +46,7 @@ class QueryCursor:
             return
         places = [[name_in(self._name, topic), topic, place.epoch, place.offset] for topic, place in moved.items()]
         try:
-            self._asked().ask("place", places=places, hold=self._hold)
+            self._connected().ask("place", places=places, hold=self._hold)
         except UsageError:
             raise
         except RunnelError as error:
@@ -59,10 +57,10 @@ class QueryCursor:
 
     def close(self) -> None:
         """Let go of the connection; what is stored stays. Harmless twice."""
-        self._line = None
+        self._connection = None
         self._held.close()
 
-    def _asked(self) -> Line:
-        if self._line is None:
-            self._line = self._held.enter_context(open_line(self._place))
-        return self._line
+    def _connected(self) -> BlockingConnection:
+        if self._connection is None:
+            self._connection = self._held.enter_context(open_connection(self._location))
+        return self._connection

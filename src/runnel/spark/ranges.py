@@ -1,8 +1,6 @@
-"""Ranges of offsets, and how a read is split over tasks.
+"""Offset ranges, and how a read is split into tasks.
 
-A task reads one range or several. Large ranges are cut, many small ones share a task: a thousand quiet topics are not
-a thousand tasks.
-Below: nothing. Above: course, selection, reading.
+Large ranges are cut, and many small ones share a task. Every offset is in exactly one task.
 """
 
 from __future__ import annotations

@@ -1,20 +1,29 @@
-"""The columns of a record, for Arrow and for Spark.
+"""The columns of the source and of the sink: names, types, and which ones a query has.
 
-Spark compares the two to the letter, so Arrow's are made from what Spark was told. A query may name fewer columns in
-any order with `.schema(...)`: the others are not made.
-Below: nothing; Arrow and Spark are loaded when they are asked for. Above: columns, format.
+The layout of a query is settled when the query is made and does not change. With typed values the fields of the type
+are columns in place of `value`; a record's own column of the same name gets an underscore before its name.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from runnel.core.errors import InvalidOption
+from runnel.core.schema import Schema
+from runnel.core.topic_bounds import TopicBounds
+from runnel.spark.options import SourceOptions
+from runnel.spark.range_reader import RangeReader, durable_only, open_range_reader
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-COLUMNS: dict[str, tuple[str, bool]] = {
+    from runnel.spark.typed_values import Digits, TypedDecoder
+
+
+SOURCE_COLUMNS: dict[str, tuple[str, bool]] = {
     "topic": ("string", False),
     "epoch": ("bigint", False),
     "offset": ("bigint", False),
@@ -39,10 +48,12 @@ def spark_schema() -> StructType:
         "binary": types.BinaryType(),
         "map<string,string>": types.MapType(types.StringType(), types.StringType(), False),
     }
-    return types.StructType([types.StructField(name, kinds[kind], null) for name, (kind, null) in COLUMNS.items()])
+    return types.StructType(
+        [types.StructField(name, kinds[kind], null) for name, (kind, null) in SOURCE_COLUMNS.items()]
+    )
 
 
-def check_schema(asked: StructType, known: StructType | None = None) -> None:
+def check_source_schema(asked: StructType, known: StructType | None = None) -> None:
     """Raise unless a query can have these columns, of those that there are (`known`; None: a record's own)."""
     there = {field.name: field.dataType.simpleString() for field in (known or spark_schema()).fields}
     if not asked.fields:
@@ -53,3 +64,141 @@ def check_schema(asked: StructType, known: StructType | None = None) -> None:
             raise InvalidOption("schema", field.name, f"a record has no such column; it has {', '.join(there)}")
         if field.dataType.simpleString() != kind:
             raise InvalidOption("schema", field.name, f"it is {kind}, not {field.dataType.simpleString()}")
+
+
+# -- The columns of one query ----------------------------------------------------------------------------
+
+
+CORRUPT_COLUMN = "_corrupt_record"
+"""The column of a record that cannot be decoded, if nobody calls it otherwise. Spark's own readers call it so."""
+
+_DIGITS = re.compile(r"\s*(?:decimal\s*\()?\s*(\d+)\s*,\s*(\d+)\s*\)?\s*", re.IGNORECASE)
+
+
+class ColumnLayout:
+    """The columns of a query: `own` says what of the record each is; behind them come those of `typed`, if it is.
+
+    It travels to executors, which decode by it whatever became of the topic's type since.
+    """
+
+    def __init__(self, typed: TypedDecoder | None = None) -> None:
+        self.typed = typed
+        # Spark does not look at case, so neither does this.
+        taken = set() if typed is None else {field.name.lower() for field in typed.fields}
+        self.own = {_beside(taken, name): name for name in SOURCE_COLUMNS if typed is None or name != "value"}
+
+    def __repr__(self) -> str:
+        return f"<ColumnLayout {', '.join(self.own)}{'' if self.typed is None else f', {self.typed!r}'}>"
+
+    def spark(self) -> StructType:
+        """The columns as Spark has them."""
+        from pyspark.sql.types import StructField, StructType
+
+        plain = spark_schema()
+        fields = [StructField(shown, plain[name].dataType, plain[name].nullable) for shown, name in self.own.items()]
+        if self.typed is None:
+            return StructType(fields)
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return StructType([*fields, *from_arrow_schema(pa.schema(self.typed.fields)).fields])
+
+
+def _beside(taken: set[str], name: str) -> str:
+    """The name of a column of the record's own, where others have the names in `taken`."""
+    while name in taken:
+        name = f"_{name}"
+    return name
+
+
+PLAIN_LAYOUT = ColumnLayout()
+"""Records as they are."""
+
+
+def resolve_layout(options: SourceOptions) -> ColumnLayout:
+    """The columns of a query with these options. Of a typed one the topics are looked at, as they are now."""
+    if not options.typed:
+        return PLAIN_LAYOUT
+    reader = open_range_reader(options.location)
+    try:
+        schema = common_schema(reader, options)
+    finally:
+        reader.close()
+    from runnel.spark.typed_values import TypedDecoder
+
+    bad = None if options.mode == "FAILFAST" else options.corrupt or CORRUPT_COLUMN
+    typed = TypedDecoder(schema, bad=bad, digits=parse_decimal_type(options.decimal))
+    if bad is not None and bad.lower() in {field.name.lower() for field in typed.fields[:-1]}:
+        raise InvalidOption("columnNameOfCorruptRecord", bad, "a field of the type has this name; choose another one")
+    return ColumnLayout(typed)
+
+
+def common_schema(reader: RangeReader, options: SourceOptions) -> Schema:
+    """The one schema that all topics of a query have now."""
+    found = durable_only(reader.bounds(options.topics), options.topics)
+    if not found:
+        raise _untyped(f"there is no topic {' or '.join(map(repr, options.topics))} yet, so nobody knows its type")
+    first, *others = [(one, _schema(one)) for one in found]
+    for one, schema in others:
+        if schema != first[1]:
+            raise _untyped(f"topics {first[0].topic!r} and {one.topic!r} have different types; read them one by one")
+    return first[1]
+
+
+def _schema(one: TopicBounds) -> Schema:
+    if one.schema is None:
+        raise _untyped(f"topic {one.topic!r} has no type")
+    return one.schema
+
+
+def _untyped(why: str) -> InvalidOption:
+    way_out = "declare a topic with its type (broker.topic(name, Type).declare()), or read valueFormat='bytes'"
+    return InvalidOption("valueFormat", "typed", f"{why}; {way_out}")
+
+
+def parse_decimal_type(text: str | None) -> Digits | None:
+    """What `decimalType` says: `18,4`, or `decimal(18,4)`."""
+    from runnel.spark.typed_values import Digits
+
+    if text is None:
+        return None
+    found = _DIGITS.fullmatch(text)
+    if found is None:
+        raise InvalidOption("decimalType", text, "expected all digits, and those behind the point, such as 18,4")
+    return Digits(int(found[1]), int(found[2]))
+
+
+# -- The columns that the sink takes ---------------------------------------------------------------------
+
+
+SINK_COLUMNS: dict[str, tuple[str, ...]] = {
+    "topic": ("string",),
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "headers": ("map<string,string>",),
+}
+"""The columns, and the types that Spark may give them."""
+
+
+def check_sink_columns(given: Mapping[str, str], topic: str | None) -> None:
+    """Raise unless rows of these columns (name to Spark's type) can be written; `topic`: the option of that name."""
+    for name, kind in given.items():
+        if name not in SINK_COLUMNS:
+            raise InvalidOption(
+                "columns", sorted(given), f"{_unknown_column(name)}; select those that are to be written"
+            )
+        if kind not in SINK_COLUMNS[name]:
+            why = f"the column {name!r} is {kind}, and has to be {' or '.join(SINK_COLUMNS[name])}"
+            raise InvalidOption("columns", sorted(given), f"{why}; cast it, or turn it into text with to_json")
+    if "value" not in given:
+        why = "there is no column 'value'; to write whole rows, make one: select(to_json(struct('*')).alias('value'))"
+        raise InvalidOption("columns", sorted(given), why)
+    if topic is None and "topic" not in given:
+        raise InvalidOption("topic", None, "name the topic with the option topic, or give each row a column 'topic'")
+
+
+def _unknown_column(name: str) -> str:
+    near = get_close_matches(name.lower(), SINK_COLUMNS, 1)
+    return f"the sink has no column {name!r}; " + (
+        f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(SINK_COLUMNS)}"
+    )

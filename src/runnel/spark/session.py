@@ -1,8 +1,7 @@
-"""A Spark session in one line: Java found, Python right, everything on loopback.
+"""`runnel.spark.session()`: a Spark session in one line.
 
-What Spark needs from the environment is set before its Java starts: which Java, which Python runs the tasks, which
-address it listens on. Whatever is set already is left alone, and so is all that `spark-submit` decided.
-Below: java. Above: the user.
+Sets what Spark needs from the environment before its Java starts: Java, the Python of the tasks, the loopback
+address. What is already set, and what `spark-submit` decided, stays.
 """
 
 from __future__ import annotations

@@ -1,29 +1,27 @@
-"""What a task does with its rows: they become batches, and lie staged on the broker, durable and unseen.
+"""Exactly-once writes: stages on executors, one small transaction on the driver.
 
-A task has one stage for each topic that its rows go to. Columns stay columns: nothing is done for a single row. A piece
-says which record of the stage its first one is, so that one whose answer was lost is sent again and stored once.
-Below: line, committing, core.packing, Arrow. Above: the writers.
+A task packs its rows into batches and stages them on the broker, durable but invisible, one stage per topic. The
+driver's transaction lists the stage keys and sets a marker with the batch number, so a repeated commit is a no-op and
+an outdated driver is refused. Loads neither pyspark nor asyncio.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from runnel.core.errors import InvalidName, InvalidValue, RunnelError
-from runnel.core.packing import pack_columns
+from runnel.core.batch_format import pack_columns
+from runnel.core.errors import Fenced, InvalidName, InvalidValue, RunnelError, StageEnded, StagingFull, UnknownStage
 from runnel.core.pattern import check_name
-from runnel.core.stage import StageKey
-from runnel.core.transaction_errors import StagingFull
-from runnel.spark.committing import Writer, make_room
-from runnel.spark.line import Line, Question
+from runnel.core.stages import StageKey
+from runnel.spark.connection import BlockingConnection, PendingCall
 
-PIECE = 256 * 1024  # bytes of a batch: what a broker takes from a stage at once while others publish
-HELD = 32 * 1024 * 1024  # bytes of rows that wait for their batch to become large enough, for all topics of a task
+BATCH_BYTES = 256 * 1024  # bytes of a batch: what a broker takes from a stage at once while others publish
+BUFFER_BYTES = 32 * 1024 * 1024  # of rows that wait for their batch to become large enough, for all topics of a task
 TOPICS = 1 << 20  # that one task can write to; a stage's part is the task and the topic
 
 ADVICE = (
@@ -32,16 +30,20 @@ ADVICE = (
 )
 
 
-class Staging:
+class TaskStaging:
     """The stages of one task. `writer` and `batch` are the same for all tasks of a batch, `task` is this attempt's."""
 
-    def __init__(self, line: Line, writer: Writer, batch: int, task: int, topic: str | None) -> None:
-        self._line, self._writer, self._batch, self._task, self._topic = line, writer, batch, task, topic
+    def __init__(
+        self, connection: BlockingConnection, writer: WriterId, batch: int, task: int, topic: str | None
+    ) -> None:
+        self._connection, self._writer, self._batch, self._task, self._topic = connection, writer, batch, task, topic
         self._stages: dict[str, TopicStage] = {}
         self._held = 0
 
     def __repr__(self) -> str:
-        return f"<Staging of {str(self._writer)!r} batch {self._batch} task {self._task}, {len(self._stages)} topics>"
+        return (
+            f"<TaskStaging of {str(self._writer)!r} batch {self._batch} task {self._task}, {len(self._stages)} topics>"
+        )
 
     @property
     def keys(self) -> list[StageKey]:
@@ -56,18 +58,18 @@ class Staging:
     def write(self, rows: Iterable[pa.RecordBatch]) -> None:
         """Stage all rows; durable when it returns. If it fails, nothing of them stays."""
         try:
-            self._line.check_durable()
+            self._connection.check_durable()
             for batch in rows:
                 for topic, some in self._by_topic(batch):
                     self._add(self._stage(topic), some)
             for stage in self._stages.values():
                 stage.send()
-            self._line.settle()
+            self._connection.settle()
             for stage in self._stages.values():
                 stage.check()
         except StagingFull as error:
             self.drop()
-            make_room(self._line, self._writer)  # for the next attempt
+            drop_stages_of_other_runs(self._connection, self._writer)  # for the next attempt
             raise StagingFull(error.what, error.amount, error.limit_name, error.limit, ADVICE) from error
         except BaseException:
             self.drop()
@@ -76,9 +78,9 @@ class Staging:
     def drop(self) -> None:
         """Give up what was staged, as far as that can be done now: the rest is swept later, or expires."""
         try:
-            self._line.settle()
+            self._connection.settle()
             for stage in self._stages.values():
-                self._line.ask("stage_drop", topic=stage.topic, key=stage.key)
+                self._connection.ask("stage_drop", topic=stage.topic, key=stage.key)
         except (RunnelError, OSError):
             pass  # what went wrong before is what whoever waits wants to know
 
@@ -110,14 +112,14 @@ class Staging:
             if number >= TOPICS:
                 raise StagingFull("topics in one task", number + 1, "TOPICS", TOPICS)
             key = StageKey(str(self._writer), self._batch, self._task * TOPICS + number, 0)
-            found = self._stages[topic] = TopicStage(self._line, check_name(topic), key)
+            found = self._stages[topic] = TopicStage(self._connection, check_name(topic), key)
         return found
 
     def _add(self, stage: TopicStage, rows: pa.RecordBatch) -> None:
         before = stage.held
         stage.add(rows)
         self._held += stage.held - before
-        while self._held > HELD:
+        while self._held > BUFFER_BYTES:
             largest = max(self._stages.values(), key=lambda one: one.held)
             self._held -= largest.held
             largest.send()
@@ -126,9 +128,9 @@ class Staging:
 class TopicStage:
     """One stage: rows that wait to become a batch, and how many were sent."""
 
-    def __init__(self, line: Line, topic: str, key: StageKey) -> None:
-        self._line, self.topic, self.key = line, topic, key
-        about = line.ask("describe", topic=topic) or {}
+    def __init__(self, connection: BlockingConnection, topic: str, key: StageKey) -> None:
+        self._connection, self.topic, self.key = connection, topic, key
+        about = connection.ask("describe", topic=topic) or {}
         options: dict[str, Any] = about.get("options") or {}
         self._compression: str | None = options.get("compression")
         self._compacted = bool(options.get("compact"))
@@ -136,23 +138,23 @@ class TopicStage:
         self._keys: list[bytes | None] = []
         self._headers: list[dict[str, str] | None] = []
         self._has_keys = self._has_headers = False
-        self._told: list[Question] = []
+        self._told: list[PendingCall] = []
         self.records = 0  # that were sent
         self.held = 0  # bytes that were not
 
     def __repr__(self) -> str:
-        return f"<Stage of {self.topic!r}, {self.records} records sent, {self.held:,} bytes held>"
+        return f"<TopicStage of {self.topic!r}, {self.records} records sent, {self.held:,} bytes held>"
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Take rows in, and send what makes a piece."""
         columns = {name: rows.column(name) for name in rows.schema.names if name != "topic"}
         weight = sum(column.nbytes for column in columns.values())
-        step = max(1, PIECE * rows.num_rows // max(1, weight))
+        step = max(1, BATCH_BYTES * rows.num_rows // max(1, weight))
         for first in range(0, rows.num_rows, step):
             count = min(step, rows.num_rows - first)
             self._take({name: column.slice(first, count) for name, column in columns.items()}, count)
             self.held += weight * count // rows.num_rows
-            if self.held >= PIECE // 2:
+            if self.held >= BATCH_BYTES // 2:
                 self.send()
 
     def send(self) -> None:
@@ -168,7 +170,7 @@ class TopicStage:
             ),
             compression=self._compression,
         )
-        told = self._line.tell("stage_write", topic=self.topic, key=self.key, batch=batch, ordinal=self.records)
+        told = self._connection.tell("stage_write", topic=self.topic, key=self.key, batch=batch, ordinal=self.records)
         self._told.append(told)
         self.records += len(self._values)
         self._values, self._keys, self._headers = [], [], []
@@ -228,3 +230,99 @@ def _bytes(column: pa.Array) -> list[Any]:
         column = column.cast(pa.large_binary())
     found: list[Any] = column.to_pylist()
     return found
+
+
+# -- Committing on the driver ----------------------------------------------------------------------------
+# Only the keys of stages come here, never a row. The marker in the same transaction says which batch of which
+# query it was.
+
+
+class WriterId(NamedTuple):
+    """Who stages: a query (or a job), and which life of it. Stages of two lives are never mixed up."""
+
+    query: str
+    life: str
+
+    def __str__(self) -> str:
+        return f"{self.family}{self.life}"
+
+    @property
+    def family(self) -> str:
+        """How the names of all lives of the query begin."""
+        return f"{self.mark}:"
+
+    @property
+    def mark(self) -> str:
+        """Under what the query's last batch is remembered."""
+        return f"spark:{self.query}"
+
+
+def commit_batch(connection: BlockingConnection, writer: WriterId, batch: int, keys: Sequence[StageKey]) -> bool:
+    """Make the stages of a query's batch visible; False: they were before, and this is a repetition.
+
+    If a later batch was committed before, `Fenced` is raised: somebody else goes on with this query.
+    """
+    applied = _transact(connection, keys, [[writer.mark, batch]])
+    if not applied:
+        there = connection.ask("mark", name=writer.mark)
+        if there is not None and there > batch:
+            raise Fenced(writer.mark, batch, there)
+    drop_stale_stages(connection, writer, batch)
+    return applied
+
+
+def commit_job(
+    connection: BlockingConnection, writer: WriterId, keys: Sequence[StageKey], mark: tuple[str, int] | None
+) -> bool:
+    """Make the stages of a job visible; False: `mark` (its name and value) says that they were before."""
+    applied = True
+    if keys or mark is not None:
+        applied = _transact(connection, keys, [] if mark is None else [[*mark]])
+    drop_stale_stages(connection, writer, 0)
+    return applied
+
+
+def drop_stale_stages(connection: BlockingConnection, writer: WriterId, batch: int) -> None:
+    """Drop what failed attempts left: of this writer up to `batch`, which is over, and of other lives before it.
+
+    Another life may be at this very batch, and finds out by itself that it comes too late.
+    """
+    _drop_stages(
+        connection,
+        lambda name, number: (
+            number <= batch if name == str(writer) else name.startswith(writer.family) and number < batch
+        ),
+    )
+
+
+def drop_stages_of_other_runs(connection: BlockingConnection, writer: WriterId) -> None:
+    """Drop what all other lives of the query have staged: there is no room for two."""
+    _drop_stages(connection, lambda name, _: name.startswith(writer.family) and name != str(writer))
+
+
+def _drop_stages(connection: BlockingConnection, unwanted: Callable[[str, int], bool]) -> None:
+    """Drop the stages of such writers and batches, as far as that can be done now: the rest expires."""
+    try:
+        for one in connection.ask("stages"):
+            if unwanted(one["writer"], one["batch"]):
+                connection.ask("stage_drop", topic=one["topic"], key=_stage_key(one))
+    except RunnelError:
+        pass  # whoever calls has done what matters, or has worse to tell
+
+
+def _transact(connection: BlockingConnection, keys: Sequence[StageKey], marks: list[list[Any]]) -> bool:
+    """One transaction; whether it was applied. If the connection is lost meanwhile it is asked for again."""
+    losses = connection.losses
+    try:
+        return bool(connection.ask("transact", commits=list(keys), marks=marks)["applied"])
+    except (StageEnded, UnknownStage) as error:
+        # Asked twice, because the first answer was lost. What was staged is durable and nobody else commits it: that
+        # it is not there any more is the commit itself. With a mark the answer is not this error.
+        is_done = isinstance(error, UnknownStage) or "commit" in error.why
+        if connection.losses == losses or marks or not is_done:
+            raise
+        return True
+
+
+def _stage_key(one: dict[str, Any]) -> StageKey:
+    return StageKey(one["writer"], one["batch"], one["part"], one["attempt"])

@@ -1,17 +1,16 @@
-"""What tests of programs that use runnel, and runnel's own, stand on.
+"""Tools for tests of programs that use runnel, and for runnel's own.
 
-history          what clients did and saw, and whether the promises were kept (`History`)
-history_events   the lines a history is made of
-judge            holds each reader against what the others say: places (which id stands where),
-                 judge_subscribers (order, holes, gaps), judge_groups (leases and acks)
-verdict          what was found, each violation a value and a sentence (`Verdict`)
-clock            time that a test moves (`JumpingClock`)
-power            a folder in memory that loses power (`MemoryStorage`, `PowerLost`)
-fates            what a disk may hold after that
-faults           a storage whose calls fail (`FaultyStorage`)
+history          what clients did and saw, and whether the guarantees held (`History`)
+history_events   the events of a history, one JSON line each
+checker          checks a history: lost, duplicated, reordered, missed and invented records, leases and acks
+verdict          the result: violations as values and sentences (`Verdict`)
+clock            a clock that a test moves (`JumpingClock`)
+memory_storage   a folder in memory that loses power (`MemoryStorage`, `PowerLost`)
+power_loss       which unsynced changes survive that
+faulty_storage   a storage whose calls fail (`FaultyStorage`)
 plugin           pytest fixtures: `runnel_broker`, `runnel_clock`
 
-Nothing is imported before it is asked for.
+Nothing is imported before it is used.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from runnel.testing.clock import JumpingClock as JumpingClock
-    from runnel.testing.faults import FaultyStorage as FaultyStorage
+    from runnel.testing.faulty_storage import FaultyStorage as FaultyStorage
     from runnel.testing.history import History as History
-    from runnel.testing.power import MemoryStorage as MemoryStorage
-    from runnel.testing.power import PowerLost as PowerLost
+    from runnel.testing.memory_storage import MemoryStorage as MemoryStorage
+    from runnel.testing.memory_storage import PowerLost as PowerLost
     from runnel.testing.verdict import HistoryViolated as HistoryViolated
     from runnel.testing.verdict import Verdict as Verdict
     from runnel.testing.verdict import Violation as Violation
 
 _HOME = {
-    "FaultyStorage": "runnel.testing.faults",
+    "FaultyStorage": "runnel.testing.faulty_storage",
     "History": "runnel.testing.history",
     "HistoryViolated": "runnel.testing.verdict",
     "JumpingClock": "runnel.testing.clock",
-    "MemoryStorage": "runnel.testing.power",
-    "PowerLost": "runnel.testing.power",
+    "MemoryStorage": "runnel.testing.memory_storage",
+    "PowerLost": "runnel.testing.memory_storage",
     "Verdict": "runnel.testing.verdict",
     "Violation": "runnel.testing.verdict",
 }

@@ -25,7 +25,7 @@ read in any order. Where parties meet (who held a lease when, was this published
 subscription opened) `at` decides. The default clock counts the events of this one History; several
 programs need a clock they share, such as `time.monotonic` on one machine.
 
-Pure: no loop, no file, no clock of its own. Below: history_events, judge, verdict.
+Pure: no loop, no file, no clock of its own.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from typing import Protocol
 import msgspec
 
 from runnel.testing import history_events as events
+from runnel.testing.checker import check_history
 from runnel.testing.history_events import Epoch, Event, Id
-from runnel.testing.judge import judge
 from runnel.testing.verdict import Verdict
 
 __all__ = ["BadLine", "History"]
@@ -253,7 +253,7 @@ class History:
 
     def check(self) -> Verdict:
         """Judge all that was told so far. Changes nothing, so it may be asked again later."""
-        return judge(self.events, torn=self.torn)
+        return check_history(self.events, torn=self.torn)
 
     def __len__(self) -> int:
         return len(self.events)

@@ -1,8 +1,7 @@
-"""What a history is made of: one small value for each thing a client did or saw.
+"""The events of a history: one small value for each thing a client did or saw.
 
-Each event is one JSON line, an array whose first item names its kind, so several programs may
-append to files of their own and one checker reads them all. `at` is the recorder's clock. Nothing
-here judges. Above: history, judge, judge_groups.
+Each event is one JSON line, an array whose first item names its kind, so several programs may append to files of
+their own and one checker reads them all. `at` is the recorder's clock. Nothing here judges.
 """
 
 from __future__ import annotations

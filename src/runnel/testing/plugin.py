@@ -1,7 +1,7 @@
-"""The pytest plugin: `runnel_broker`, a broker for one test, and `runnel_clock`, the clock it keeps.
+"""The pytest plugin: `runnel_broker`, a broker for one test, and `runnel_clock`, the clock it uses.
 
-Installed with runnel; works with any async test runner, since a broker takes the loop
-that first uses it. Nothing is imported before a test asks for a fixture.
+Installed with runnel; works with any async test runner, since a broker binds to the loop that first uses it. Nothing
+is imported before a test uses a fixture.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a checked history comes to: violations, each a value and a sentence, and their tally.
+"""The result of checking a history: violations, each a value and a sentence, and their counts.
 
-A violation holds its facts as fields (for tests and tools) and says them as a sentence (for
-people). Its `kind` is the promise that was broken. Below: history_events. Above: judge, history.
+A violation holds its facts as fields, for tests and tools, and says them as a sentence, for people. Its `kind` is the
+guarantee that was broken.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.place}: {self.id!r}"
 
 
-class Lost(Violation, frozen=True, kw_only=True):
+class LostRecord(Violation, frozen=True, kw_only=True):
     """Acknowledged, yet it never reached someone it was owed to, who was told no gap."""
 
     kind = "lost"
@@ -48,7 +48,7 @@ class Lost(Violation, frozen=True, kw_only=True):
         return f"{self.place}: {self.id!r} of {self.publisher!r} was acknowledged, but {self.reader!r} {self.story}"
 
 
-class Missed(Violation, frozen=True, kw_only=True):
+class MissedRecord(Violation, frozen=True, kw_only=True):
     """A hole in what a subscriber saw, where others saw a record, and no gap told."""
 
     kind = "missed"
@@ -80,7 +80,7 @@ class WrittenTwice(Violation, frozen=True, kw_only=True):
         return f"{self.place}: {self.id!r} stands also at offset {self.other_offset} (epoch {self.other_epoch})"
 
 
-class PlaceTakenTwice(Violation, frozen=True, kw_only=True):
+class OffsetTakenTwice(Violation, frozen=True, kw_only=True):
     """One (epoch, offset) names two records."""
 
     kind = "duplicated"
@@ -116,7 +116,7 @@ class WrittenOutOfOrder(Violation, frozen=True, kw_only=True):
         )
 
 
-class Invented(Violation, frozen=True, kw_only=True):
+class InventedRecord(Violation, frozen=True, kw_only=True):
     """Somebody got what nobody published, or what surely failed to be published."""
 
     kind = "invented"
@@ -128,7 +128,7 @@ class Invented(Violation, frozen=True, kw_only=True):
         return f"{self.place}: {self.reader!r} got {self.id!r}, {why}"
 
 
-class GapWrong(Violation, frozen=True, kw_only=True):
+class WrongGap(Violation, frozen=True, kw_only=True):
     """A told gap does not fit what happened. `offset` is its first offset (a pattern's: sequence)."""
 
     kind = "gap wrong"
@@ -160,7 +160,7 @@ class DeliveredAfterAck(Violation, frozen=True, kw_only=True):
         )
 
 
-class HeldTwice(Violation, frozen=True, kw_only=True):
+class LeasedTwice(Violation, frozen=True, kw_only=True):
     """Two members of a group held one record at once."""
 
     kind = "held twice"

@@ -13,10 +13,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from runnel.broker.group.lease import Lease
-from runnel.broker.group.machine import EXPIRED_LEASE, LEFT, DeadLetter, Group
-from runnel.broker.group.member import Member
-from runnel.broker.group.options import GroupOptions
+from runnel.broker.group.logic.group import EXPIRED_LEASE, LEFT, DeadLetter, GroupLogic, GroupOptions, MemberState
+from runnel.broker.group.logic.leases import Lease
 from runnel.core.errors import AlreadySettled, InvalidOption, LeaseEnded, RunnelError, UnknownMember
 from runnel.core.record import Meta
 from tests.broker.group.rig import KEPT, SHELF, let_go, look, size_of, whereabouts
@@ -66,7 +64,7 @@ class Model:
 
     notes: dict[int, Note] = field(default_factory=dict)
     deadlines: dict[Lease, float] = field(default_factory=dict)  # of leases with something open
-    moved: dict[Member, float] = field(default_factory=dict)  # when a member last took something up or settled it
+    moved: dict[MemberState, float] = field(default_factory=dict)  # when a member last took something up or settled it
     sums: Sums = field(default_factory=Sums)
 
     def until(self, lease: Lease, wait: float) -> float:
@@ -78,7 +76,7 @@ class Model:
         """What is open of a lease."""
         return [note for note in self.notes.values() if note.lease is lease]
 
-    def held(self, member: Member) -> list[Note]:
+    def held(self, member: MemberState) -> list[Note]:
         """What a member holds."""
         return [note for note in self.notes.values() if note.lease is not None and note.lease.member is member]
 
@@ -101,7 +99,7 @@ class Model:
 class GroupMachine(RuleBasedStateMachine):
     """Every rule acts on a group and on the model, and compares what both say."""
 
-    group: Group
+    group: GroupLogic
     model: Model
 
     @initialize(
@@ -116,8 +114,8 @@ class GroupMachine(RuleBasedStateMachine):
         self.options = GroupOptions(
             ack_wait=10.0, max_ack_pending=pending, max_deliver=limit, backoff=(backoff, backoff * 3), jitter=0.5
         )
-        self.group = Group("g", self.options, lambda: CHANCE)
-        self.other = Group("other", GroupOptions(), lambda: CHANCE)
+        self.group = GroupLogic("g", self.options, lambda: CHANCE)
+        self.other = GroupLogic("other", GroupOptions(), lambda: CHANCE)
         self.other.join("them", 1)
         self.other.bring(0, 1, SHELF)
         (self.foreign,) = self.other.grant(0.0)
@@ -129,7 +127,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     # -- what is there to choose from ---------------------------------------------------------------------------
 
-    def member(self, pick: int) -> Member:
+    def member(self, pick: int) -> MemberState:
         members = list(self.group.members.values())
         return members[pick % len(members)]
 

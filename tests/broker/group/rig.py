@@ -5,11 +5,9 @@ from __future__ import annotations
 from itertools import chain
 from typing import Any
 
-from runnel.broker.group.lease import Lease
-from runnel.broker.group.machine import Group
-from runnel.broker.group.member import Member
-from runnel.broker.group.options import GroupOptions
-from runnel.broker.group.ready import Ready
+from runnel.broker.group.logic.group import GroupLogic, GroupOptions, MemberState
+from runnel.broker.group.logic.leases import Lease
+from runnel.broker.group.logic.ready import ReadyQueue
 from runnel.core.record import Meta
 
 
@@ -41,11 +39,11 @@ SHELF = Shelf()
 KEPT = Shelf(is_kept=True)  # what lies here can be had again
 
 
-def make_group(name: str = "g", chance: float = 0.0, **options: Any) -> Group:
-    return Group(name, GroupOptions(**options), lambda: chance)
+def make_group(name: str = "g", chance: float = 0.0, **options: Any) -> GroupLogic:
+    return GroupLogic(name, GroupOptions(**options), lambda: chance)
 
 
-def bring(group: Group, *metas: Meta, first: int = 0, now: float = 0.0) -> None:
+def bring(group: GroupLogic, *metas: Meta, first: int = 0, now: float = 0.0) -> None:
     """One record after the other, each with its traits, from place `first` on."""
     for place, meta in enumerate(metas, first):
         group.bring_one(place, meta, size_of(place), SHELF, now)
@@ -55,7 +53,7 @@ def keyed(*keys: str) -> list[Meta]:
     return [Meta(key=key.encode()) for key in keys]
 
 
-def granted(leases: list[Lease], member: Member | None = None) -> list[int]:
+def granted(leases: list[Lease], member: MemberState | None = None) -> list[int]:
     """The places of leases, in the order they were granted, of one member or of all."""
     return [place for lease in leases if member in (None, lease.member) for place in range(lease.first, lease.end)]
 
@@ -73,7 +71,7 @@ def of(leases: list[Lease], place: int) -> Lease:
     return next(lease for lease in leases if lease.first <= place < lease.end)
 
 
-def in_queue(ready: Ready) -> dict[int, str]:
+def in_queue(ready: ReadyQueue) -> dict[int, str]:
     """Where everything in the queue is: ready, waiting or parked behind its key, scheduled, or due and to be read."""
     found: list[tuple[int, str]] = []
     for stretch in ready._plain:
@@ -83,21 +81,21 @@ def in_queue(ready: Ready) -> dict[int, str]:
     for again in ready._again:
         found += [(place, "ready") for place, _ in again]
     for behind in ready._keys.values():
-        found += [(item.place, "waiting" if item.stock is not None else "parked") for item in behind or ()]
+        found += [(item.place, "waiting" if item.contents is not None else "parked") for item in behind or ()]
     found += [(row.place, "due") for row in chain(*ready._due, ready._away.values())]
     found += [(place, "scheduled") for _, place, _, _ in ready._schedule]
     assert len(dict(found)) == len(found), "something is in the queue twice"
     return dict(found)
 
 
-def let_go(ready: Ready) -> set[int]:
+def let_go(ready: ReadyQueue) -> set[int]:
     """The places whose values nobody holds."""
     rows = chain(ready._schedule, *ready._due, ready._away.values())
-    behind = [item.place for items in ready._keys.values() for item in items or () if item.stock is None]
-    return {row.place for row in rows if row.item is None or row.item.stock is None} | set(behind)
+    behind = [item.place for items in ready._keys.values() for item in items or () if item.contents is None]
+    return {row.place for row in rows if row.item is None or row.item.contents is None} | set(behind)
 
 
-def whereabouts(group: Group) -> dict[int, str]:
+def whereabouts(group: GroupLogic) -> dict[int, str]:
     """Where every unsettled place is: out, ready, waiting or scheduled; each is in one of them only."""
     queued = in_queue(group._ready)
     out = [place for lease in group._leases for place in lease.open_places()]
@@ -106,7 +104,7 @@ def whereabouts(group: Group) -> dict[int, str]:
     return queued | dict.fromkeys(out, "out")
 
 
-def look(group: Group) -> tuple[Any, ...]:
+def look(group: GroupLogic) -> tuple[Any, ...]:
     """All there is to see of a group: what must not change when something is refused."""
     return (
         whereabouts(group),

@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.broker.group.claim import NOT_COMMITTED, Claim
-from runnel.broker.group.lease import Lease
-from runnel.broker.group.machine import Group
+from runnel.broker.group.logic.group import NOT_COMMITTED, Claim, GroupLogic
+from runnel.broker.group.logic.leases import Lease
 from runnel.core.errors import AlreadySettled
 from tests.broker.group.rig import SHELF, bring, hand_all, keyed, make_group, size_of
 
 
-def leased(count: int = 4, **options: Any) -> tuple[Group, Lease]:
+def leased(count: int = 4, **options: Any) -> tuple[GroupLogic, Lease]:
     """A group, and one lease on plain places, all of them seen."""
     group = make_group(ack_wait=10.0, **options)
     group.join("one", 100)

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.broker.group.lease import Lease
+from runnel.broker.group.logic.leases import Lease
 from tests.broker.group.rig import SHELF, make_group
 
 FIRST, END = 10, 18
 
 
 def make_lease() -> Lease:
-    return Lease(make_group().join("ann", 64), FIRST, END, attempt=1, deadline=30.0, stock=SHELF, item=None)
+    return Lease(make_group().join("ann", 64), FIRST, END, attempt=1, deadline=30.0, contents=SHELF, item=None)
 
 
 def test_a_new_lease_is_open_throughout() -> None:

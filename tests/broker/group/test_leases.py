@@ -1,16 +1,15 @@
 """All leases of a group: each is looked at when it may be over, and not before."""
 
-from runnel.broker.group.lease import Lease
-from runnel.broker.group.leases import Leases
+from runnel.broker.group.logic.leases import Lease, LeaseTable
 from tests.broker.group.rig import SHELF, make_group
 
 
 def lease(deadline: float) -> Lease:
-    return Lease(make_group().join("ann", 64), 0, 1, attempt=1, deadline=deadline, stock=SHELF, item=None)
+    return Lease(make_group().join("ann", 64), 0, 1, attempt=1, deadline=deadline, contents=SHELF, item=None)
 
 
 def test_there_is_nothing_to_look_at_before_the_first_deadline() -> None:
-    leases, first, second = Leases(), lease(5.0), lease(7.0)
+    leases, first, second = LeaseTable(), lease(5.0), lease(7.0)
     assert leases.next_look() is None
     leases.add(first)
     leases.add(second)
@@ -21,7 +20,7 @@ def test_there_is_nothing_to_look_at_before_the_first_deadline() -> None:
 
 
 def test_a_renewed_lease_is_looked_at_at_its_new_deadline_only() -> None:
-    leases, renewed, other = Leases(), lease(5.0), lease(7.0)
+    leases, renewed, other = LeaseTable(), lease(5.0), lease(7.0)
     leases.add(renewed)
     leases.add(other)
     for deadline in (8.0, 9.0):
@@ -33,7 +32,7 @@ def test_a_renewed_lease_is_looked_at_at_its_new_deadline_only() -> None:
 
 
 def test_a_lease_that_is_over_is_not_looked_at() -> None:
-    leases, fresh, renewed = Leases(), lease(5.0), lease(6.0)
+    leases, fresh, renewed = LeaseTable(), lease(5.0), lease(6.0)
     for one in (fresh, renewed):
         leases.add(one)
     leases.renew(renewed)
@@ -44,7 +43,7 @@ def test_a_lease_that_is_over_is_not_looked_at() -> None:
 
 
 def test_notes_of_old_deadlines_do_not_pile_up_and_the_next_one_stays_known() -> None:
-    leases, short, long = Leases(), lease(5.0), lease(5.0)
+    leases, short, long = LeaseTable(), lease(5.0), lease(5.0)
     for one in (short, long):
         leases.add(one)
     short.deadline = 50.0

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from runnel.broker.group.lease import Lease
-from runnel.broker.group.machine import EXPIRED_LEASE, LEFT, Group
+from runnel.broker.group.logic.group import EXPIRED_LEASE, LEFT, GroupLogic
+from runnel.broker.group.logic.leases import Lease
 from runnel.core.errors import AlreadySettled, InvalidOption, LeaseEnded, RunnelError, UnknownMember
 from runnel.core.record import Meta
 from tests.broker.group.group_model import GroupMachine
@@ -30,14 +30,14 @@ TestAnySequence = GroupMachine.TestCase
 TestAnySequence.settings = settings(max_examples=400, stateful_step_count=50)
 
 
-def grant(group: Group, now: float = 0.0) -> list[Lease]:
+def grant(group: GroupLogic, now: float = 0.0) -> list[Lease]:
     """Grant, and have the members see all of it."""
     leases = group.grant(now)
     hand_all(leases)
     return leases
 
 
-def one_out(group: Group, meta: Meta | None = None) -> Lease:
+def one_out(group: GroupLogic, meta: Meta | None = None) -> Lease:
     """One record, in the hand of a member."""
     group.join("ann", 8)
     bring(group, meta or Meta(expires=10.0**9))
@@ -309,7 +309,7 @@ def test_after_so_many_attempts_it_is_a_dead_letter() -> None:
     assert group.nack(lease, 0, 0.0, "first", 0.0) == []
     (lease,) = grant(group)
     (letter,) = group.nack(lease, 0, 0.0, "second", 0.0)
-    assert (letter.place, letter.stock, letter.attempts, letter.reason) == (0, SHELF, 2, "second")
+    assert (letter.place, letter.contents, letter.attempts, letter.reason) == (0, SHELF, 2, "second")
     assert (group.dead_lettered, group.unsettled, group.redelivered) == (1, 0, 1)
 
 
@@ -686,7 +686,7 @@ def test_a_reset_forgets_all_and_voids_what_is_out() -> None:
 
 # -- what is refused --------------------------------------------------------------------------------------------
 
-Settling = Callable[[Group, Lease], object]
+Settling = Callable[[GroupLogic, Lease], object]
 
 SETTLINGS: dict[str, Settling] = {
     "ack": lambda group, lease: group.ack(lease, 0, 0.0),
@@ -697,7 +697,7 @@ SETTLINGS: dict[str, Settling] = {
 }
 
 
-def refused(group: Group, error: type[RunnelError], call: Callable[[], object]) -> RunnelError:
+def refused(group: GroupLogic, error: type[RunnelError], call: Callable[[], object]) -> RunnelError:
     before = look(group)
     with pytest.raises(error) as caught:
         call()
@@ -762,8 +762,8 @@ def test_it_says_who_is_there_and_what_is_out() -> None:
     group = make_group()
     lease = one_out(group)
     group.bring(1, 3, SHELF)
-    assert repr(group) == "<Group 'g', 1 members, 1 out, 2 to come>"
-    assert repr(lease.member) == "<Member 'ann' holds 1 of 8>"
+    assert repr(group) == "<GroupLogic 'g', 1 members, 1 out, 2 to come>"
+    assert repr(lease.member) == "<MemberState 'ann' holds 1 of 8>"
 
 
 # -- what is written down ---------------------------------------------------------------------------------------
@@ -786,7 +786,7 @@ class Written:
         self.failures.append((place, attempts, due, reason))
 
 
-def noted(count: int = 6, **options: Any) -> tuple[Group, Written]:
+def noted(count: int = 6, **options: Any) -> tuple[GroupLogic, Written]:
     """A group with a member that holds places [0, count) in one lease."""
     group, written = make_group(**options), Written()
     group.notes = written
@@ -895,7 +895,7 @@ def test_no_more_is_fetched_than_fits_into_memory_whatever_its_time(monkeypatch:
     group = make_group()
     bring(group, Meta(due=100.0), first=7)
     assert group.wants() > 0, "what is scheduled is outside the window"
-    monkeypatch.setattr("runnel.broker.group.machine.MAX_BYTES", group.unsettled_bytes)
+    monkeypatch.setattr("runnel.broker.group.logic.group.MAX_BYTES", group.unsettled_bytes)
     assert group.wants() == 0, "but not outside of memory"
     group.join("ann", 8)
     (lease,) = grant(group, 100.0)
@@ -906,14 +906,14 @@ def test_no_more_is_fetched_than_fits_into_memory_whatever_its_time(monkeypatch:
 # -- letting go -------------------------------------------------------------------------------------------------
 
 
-def wait(group: Group, *metas: Meta, first: int = 0) -> None:
+def wait(group: GroupLogic, *metas: Meta, first: int = 0) -> None:
     """Records that can be read again come."""
     for place, meta in enumerate(metas, first):
         group.bring_one(place, meta, size_of(place), KEPT, 0.0)
 
 
 def test_what_was_let_go_takes_no_room_and_stalls_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runnel.broker.group.machine.MAX_BYTES", 20)
+    monkeypatch.setattr("runnel.broker.group.logic.group.MAX_BYTES", 20)
     group = make_group(max_ack_pending=4)
     wait(group, *[Meta(due=100.0)] * 50)
     assert (group.unsettled, group.scheduled, group.unsettled_bytes, group.wants()) == (50, 50, 0, 4)
@@ -958,7 +958,7 @@ def test_no_more_comes_back_than_there_is_room_for(monkeypatch: pytest.MonkeyPat
     assert group.room() == 1
     group.ack(leases[0], 0, 5.0)
     assert group.room() == 2
-    monkeypatch.setattr("runnel.broker.group.machine.MAX_BYTES", group.unsettled_bytes)
+    monkeypatch.setattr("runnel.broker.group.logic.group.MAX_BYTES", group.unsettled_bytes)
     assert group.room() == 0
 
 
@@ -967,7 +967,7 @@ def test_a_group_full_of_what_waits_for_a_key_still_takes_the_record_they_wait_f
 ) -> None:
     group = make_group(max_ack_pending=2)
     wait(group, Meta(key=b"k", due=5.0), *keyed("k", "k"))
-    monkeypatch.setattr("runnel.broker.group.machine.MAX_BYTES", group.unsettled_bytes)
+    monkeypatch.setattr("runnel.broker.group.logic.group.MAX_BYTES", group.unsettled_bytes)
     group.release(5.0)
     assert (group.recall(9), group.wants(), group.room()) == ([0], 0, 1)
 

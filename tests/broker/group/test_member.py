@@ -19,4 +19,4 @@ def test_without_a_bound_bytes_do_not_count() -> None:
     member = make_group().join("ann", 4)
     member.held_bytes = 10**12
     assert member.room == 4
-    assert repr(member) == "<Member 'ann' holds 0 of 4>"
+    assert repr(member) == "<MemberState 'ann' holds 0 of 4>"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from runnel.broker.group.options import BACKOFF, GroupOptions
+from runnel.broker.group.logic.group import BACKOFF, GroupOptions
 from runnel.core.errors import InvalidOption
 
 

@@ -6,15 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.broker.group import schedule
-from runnel.broker.group.ready import Item
-from runnel.broker.group.schedule import RUN, Row, Run, Schedule
+from runnel.broker.group.logic import ready
+from runnel.broker.group.logic.ready import SORTED_RUN, QueuedRecord, Schedule, ScheduledPlace, SortedRun
 from runnel.core.record import Meta
 from tests.broker.group.rig import SHELF
 
 
-def item(place: int) -> Item:
-    return Item(place, Meta(), 0, SHELF)
+def item(place: int) -> QueuedRecord:
+    return QueuedRecord(place, Meta(), 0, SHELF)
 
 
 def filled(*dues: float) -> Schedule:
@@ -33,12 +32,12 @@ def taken(found: Schedule) -> list[int]:
 def test_the_earliest_comes_first_and_of_one_moment_the_least_place(steps: list[int | None], run: int) -> None:
     """Numbers are moments to put in, None takes one out. The model is a sorted list."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(schedule, "RUN", run)
-        found, model = Schedule(), list[Row]()
+        patch.setattr(ready, "SORTED_RUN", run)
+        found, model = Schedule(), list[ScheduledPlace]()
         for number, step in enumerate(steps):
             place = number * 37 % 61  # no two alike, and in no order
             if step is not None:
-                row = Row(float(step), place, item(place) if place % 3 == 0 else None, place / 2)
+                row = ScheduledPlace(float(step), place, item(place) if place % 3 == 0 else None, place / 2)
                 found.push(*row)
                 model = sorted([*model, row])
             elif model:
@@ -53,14 +52,14 @@ def test_the_earliest_comes_first_and_of_one_moment_the_least_place(steps: list[
 
 
 def test_what_is_sorted_away_and_what_came_later_are_one_order() -> None:
-    found = filled(*(float(due) for due in range(RUN)))
+    found = filled(*(float(due) for due in range(SORTED_RUN)))
     found.push(2.5, 9000, None, 0.0)
     found.push(-1.0, 9001, None, 0.0)
     assert taken(found)[:5] == [9001, 0, 1, 2, 9000]
 
 
 def test_a_place_that_was_taken_is_no_longer_found() -> None:
-    found = filled(*[0.0] * RUN)
+    found = filled(*[0.0] * SORTED_RUN)
     assert found.least() == 0
     found.pop()
     assert found.least() == 1
@@ -81,9 +80,9 @@ def test_a_hundred_thousand_places_take_little_room() -> None:
 
 
 def test_one_that_is_due_much_later_does_not_keep_the_others() -> None:
-    run = Run([Row(float(at), at, item(at), 0.0) for at in range(RUN)])
-    for _ in range(RUN - 1):
+    run = SortedRun([ScheduledPlace(float(at), at, item(at), 0.0) for at in range(SORTED_RUN)])
+    for _ in range(SORTED_RUN - 1):
         run.pop()
     assert len(run) == 1
     assert (len(run._places), len(run._dues), len(run._times), len(run._items or ())) == (1, 1, 1, 1)
-    assert run.front() == (RUN - 1.0, RUN - 1)
+    assert run.front() == (SORTED_RUN - 1.0, SORTED_RUN - 1)

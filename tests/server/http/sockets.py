@@ -1,4 +1,4 @@
-"""Websockets before a server's HTTP door, or before an application that has the routes mounted. For tests."""
+"""Websockets before a server's HTTP listener, or before an application that has the routes mounted. For tests."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class _Writer:
 
 
 class NativeSocket(Raw):
-    """The client of the native door, over a websocket."""
+    """The client of the native listener, over a websocket."""
 
     def __init__(self, socket: ClientConnection) -> None:
         super().__init__(asyncio.StreamReader(), cast(asyncio.StreamWriter, _Writer(socket)))
@@ -144,7 +144,7 @@ async def place(kind: str, broker: Broker | None = None, **options: Any) -> Asyn
     """One of `PLACES`."""
     if kind == "door":
         async with serving(broker, **options) as server:
-            url = next(door.url for door in server.doors if door.name == "http")
+            url = next(listener.url for listener in server.listeners if listener.name == "http")
             yield Place(server.broker, f"{url.replace('http', 'ws', 1)}/ws")
     else:
         async with broker or runnel.open() as served:

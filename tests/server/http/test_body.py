@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from runnel.core.errors import TooLarge
-from runnel.server.http import body
+from runnel.server.http import requests
 
 
 def request(*chunks: bytes, length: int | None = None, ends: bool = True) -> Request:
@@ -33,27 +33,27 @@ async def gathered(lines: AsyncIterator[list[bytes]]) -> list[list[bytes]]:
 
 
 async def test_a_body_is_put_together() -> None:
-    assert await body.whole(request(b"a", b"", b"bc"), 3) == b"abc"
-    assert await body.whole(request(b""), 3) == b""
+    assert await requests.read_body(request(b"a", b"", b"bc"), 3) == b"abc"
+    assert await requests.read_body(request(b""), 3) == b""
 
 
 async def test_too_much_is_refused_as_soon_as_it_is_known() -> None:
     with pytest.raises(TooLarge, match="max_body"):
-        await body.whole(request(b"abc", b"d"), 3)
+        await requests.read_body(request(b"abc", b"d"), 3)
     with pytest.raises(TooLarge, match="max_body"):
-        await body.whole(request(length=4), 3)  # not a byte of it was asked for
+        await requests.read_body(request(length=4), 3)  # not a byte of it was asked for
 
 
 async def test_who_stops_in_the_middle_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body, "PATIENCE", 0.01)
+    monkeypatch.setattr(requests, "BODY_TIMEOUT", 0.01)
     with pytest.raises(HTTPException) as late:
-        await body.whole(request(b"a", ends=False), 3)
+        await requests.read_body(request(b"a", ends=False), 3)
     assert late.value.status_code == 408
 
 
 async def test_who_leaves_in_the_middle_has_published_nothing() -> None:
     with pytest.raises(HTTPException) as gone:
-        await body.whole(request(length=2), 3)
+        await requests.read_body(request(length=2), 3)
     assert gone.value.status_code == 400
 
 
@@ -63,7 +63,7 @@ async def test_who_leaves_in_the_middle_has_published_nothing() -> None:
 def test_lines_come_whole_and_in_order_however_they_are_cut(lines: list[bytes], step: int, limit: int) -> None:
     data = b"\n".join(lines)
     chunks = [data[at : at + step] for at in range(0, len(data), step)]
-    pieces = asyncio.run(gathered(body.lines(request(*chunks), limit)))
+    pieces = asyncio.run(gathered(requests.read_lines(request(*chunks), limit)))
     found = [line for piece in pieces for line in piece]
     assert [line.rstrip(b"\r") for line in found] == [line.rstrip(b"\r") for line in lines]
     assert all(sum(map(len, piece)) <= limit for piece in pieces)
@@ -72,4 +72,4 @@ def test_lines_come_whole_and_in_order_however_they_are_cut(lines: list[bytes], 
 
 async def test_a_line_that_fits_into_no_piece_is_refused() -> None:
     with pytest.raises(TooLarge, match="a line"):
-        await gathered(body.lines(request(b"a\n", b"x" * 20), 10))
+        await gathered(requests.read_lines(request(b"a\n", b"x" * 20), 10))

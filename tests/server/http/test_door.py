@@ -1,4 +1,4 @@
-"""The HTTP door: counted and bounded like any other, and closed with them."""
+"""The HTTP listener: counted and bounded like any other, and closed with them."""
 
 import asyncio
 import email.utils
@@ -11,7 +11,7 @@ import pytest
 
 from runnel.core.errors import NotSupported
 from runnel.server import Server, ServerOptions, TlsOptions, http
-from runnel.server.http import door
+from runnel.server.http import listener
 from tests.patience import PATIENCE
 from tests.server.certificates import Authority
 from tests.server.http.web import Browser, raw, serving
@@ -22,10 +22,10 @@ GET = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n"
 
 async def test_it_is_a_door_among_the_others() -> None:
     async with serving(port=0, json_port=0) as server:
-        assert [one.name for one in server.doors] == ["native", "json", "http"]
-        assert server.doors[2].url == f"http://127.0.0.1:{server.doors[2].port}"
+        assert [one.name for one in server.listeners] == ["native", "json", "http"]
+        assert server.listeners[2].url == f"http://127.0.0.1:{server.listeners[2].port}"
         answer = httpx.Response(200)
-        async with httpx.AsyncClient(base_url=server.doors[2].url) as client:
+        async with httpx.AsyncClient(base_url=server.listeners[2].url) as client:
             answer = await client.get("/healthz")
             assert server.connections == 1
             assert server.serving is not None
@@ -40,14 +40,14 @@ async def test_it_speaks_tls_with_the_others(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     cert, key = authority.issue("localhost")
     async with serving(host="localhost", ssl=TlsOptions(cert=cert, key=key)) as server:
-        assert server.doors[0].url.startswith("https://")
-        async with httpx.AsyncClient(base_url=server.doors[0].url, verify=authority.trusting()) as client:
+        assert server.listeners[0].url.startswith("https://")
+        async with httpx.AsyncClient(base_url=server.listeners[0].url, verify=authority.trusting()) as client:
             assert (await client.post("/topics/t", content=b"x")).status_code == 201
 
 
 async def test_more_connections_than_there_may_be_are_told() -> None:
     async with serving(max_connections=1) as server:
-        async with httpx.AsyncClient(base_url=server.doors[0].url) as client:
+        async with httpx.AsyncClient(base_url=server.listeners[0].url) as client:
             assert (await client.get("/healthz")).status_code == 200
             answer = await raw(server, GET + b"\r\n")
             assert answer.startswith(b"HTTP/1.1 503 ")
@@ -83,7 +83,7 @@ async def test_a_head_that_does_not_come_is_not_waited_for(begun: bytes) -> None
 
 
 async def test_a_body_that_is_too_much_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "LINGER", 0.05)
+    monkeypatch.setattr(listener, "HTTP_LINGER", 0.05)
     async with serving(max_body=10) as server:
         head = b"POST /topics/t HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\n"
         answer = await raw(server, head + b"x" * 1000)
@@ -102,7 +102,7 @@ async def test_requests_behind_each_other_are_answered_in_order() -> None:
 
 async def test_streams_end_with_the_server_and_what_is_under_way_is_answered() -> None:
     async with serving() as server:
-        browser = Browser(server.doors[0].url, "topic=t")
+        browser = Browser(server.listeners[0].url, "topic=t")
         reading = asyncio.ensure_future(browser.read(lambda one: False))
         await until(lambda: browser.readies)
         async with asyncio.timeout(PATIENCE):
@@ -115,7 +115,7 @@ async def test_streams_end_with_the_server_and_what_is_under_way_is_answered() -
 async def test_a_frozen_client_is_cut_off_at_the_deadline() -> None:
     async with serving(send_timeout=3600.0) as server:
         await server.broker.topic("t").publish_many([b"x" * 100_000] * 200)
-        with socket.create_connection((server.doors[0].host, server.doors[0].port)) as frozen:
+        with socket.create_connection((server.listeners[0].host, server.listeners[0].port)) as frozen:
             frozen.sendall(b"GET /events?topic=t&start=earliest HTTP/1.1\r\nhost: localhost\r\n\r\n")
             await until(lambda: server.broker.statistics().subscriptions)
             await server.close(0.05)
@@ -134,7 +134,7 @@ async def test_what_nobody_waits_for_any_more_is_given_up() -> None:
     async with serving() as server:
         async with server.broker.subscribe("t", policy="block", buffer=1):
             await server.broker.publish("t", b"fills it")
-            _, writer = await asyncio.open_connection(server.doors[0].host, server.doors[0].port)
+            _, writer = await asyncio.open_connection(server.listeners[0].host, server.listeners[0].port)
             writer.write(b"POST /topics/t HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\n\r\nx")
             await until(lambda: server.broker.statistics().waiting_publishers == 1)
             await server.close(0.05)

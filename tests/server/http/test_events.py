@@ -11,7 +11,7 @@ import pytest
 import runnel
 from runnel.broker.broker import Broker
 from runnel.server import Server
-from runnel.server.http import stream
+from runnel.server.http import events
 from tests.server.http.web import Browser, serving, web
 
 
@@ -44,7 +44,7 @@ async def test_each_record_comes_once_through_cuts_and_restarts(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Streams are cut at any byte, the server restarts, records go to topics that are read and that are not."""
-    monkeypatch.setattr(stream, "TAKE", 7)
+    monkeypatch.setattr(events, "TAKE_RECORDS", 7)
     chance = random.Random(seed)
     browsers = [Browser("", query + "&start=earliest") for query in QUERIES]
     expected: dict[int, list[str]] = {number: [] for number in range(len(QUERIES))}
@@ -61,7 +61,7 @@ async def test_each_record_comes_once_through_cuts_and_restarts(
                             expected[number].append(text)
                     count += 1
                 for browser in chance.sample(browsers, 3):
-                    browser.url = f"{server.doors[0].url}/events?{browser.query}"
+                    browser.url = f"{server.listeners[0].url}/events?{browser.query}"
                     number = browsers.index(browser)
                     most = chance.choice([None, chance.randrange(3000)])
                     wanted = len(expected[number])
@@ -70,7 +70,7 @@ async def test_each_record_comes_once_through_cuts_and_restarts(
                         await browser.read(having(wanted), cut)
     async with folder(tmp_path) as server:
         for number, browser in enumerate(browsers):
-            browser.url = f"{server.doors[0].url}/events?{browser.query}"
+            browser.url = f"{server.listeners[0].url}/events?{browser.query}"
             if len(browser.records) < len(expected[number]):
                 await browser.read(having(len(expected[number])))
             assert browser.payloads == expected[number], browser.query
@@ -83,7 +83,7 @@ async def test_what_retention_took_is_told_and_nothing_else_is_missing(tmp_path:
     chance = random.Random(seed)
     where = None if seed % 2 else tmp_path
     async with serving(runnel.open(where)) as server:
-        broker, url = server.broker, server.doors[0].url
+        broker, url = server.broker, server.listeners[0].url
         topics = [broker.topic(name, retention_count=50) for name in ("a", "b")]
         for topic in topics:
             await topic.declare()
@@ -113,7 +113,7 @@ async def test_history_that_memory_has_forgotten_is_told_to_several_topics() -> 
         broker = server.broker
         for name in ("a", "b"):
             await broker.topic(name, retention_count=10).publish(b"first")
-        browser = Browser(server.doors[0].url, "topic=a&topic=b&start=earliest")
+        browser = Browser(server.listeners[0].url, "topic=a&topic=b&start=earliest")
         await browser.read(lambda one: len(one.records) == 2)
         for number in range(20_000):
             await broker.publish("ab"[number % 2], b"%d" % number)
@@ -124,7 +124,7 @@ async def test_history_that_memory_has_forgotten_is_told_to_several_topics() -> 
 
 async def test_a_topic_deleted_while_nobody_reads_is_told() -> None:
     async with serving() as server:
-        broker, url = server.broker, server.doors[0].url
+        broker, url = server.broker, server.listeners[0].url
         await broker.publish("a", b"1")
         await broker.publish("b", b"1")
         browsers = [Browser(url, query) for query in ("topic=a&start=earliest", "topic=a&topic=b&start=earliest")]
@@ -146,7 +146,7 @@ async def test_a_broker_in_memory_that_was_another_is_told_and_all_it_has_follow
     browser = Browser("", "topic=t")
     for life in range(2):
         async with serving() as server:
-            browser.url = f"{server.doors[0].url}/events?topic=t"
+            browser.url = f"{server.listeners[0].url}/events?topic=t"
             await server.broker.publish("t", b"%d" % life)
             await browser.read(having(life))
     assert browser.payloads == ["1"]
@@ -199,11 +199,11 @@ async def test_what_makes_no_sense_is_refused(query: str, headers: dict[str, str
 
 async def test_more_streams_than_there_may_be_are_refused_until_one_ends() -> None:
     async with serving(max_streams=1) as server:
-        browser = Browser(server.doors[0].url, "topic=t")
+        browser = Browser(server.listeners[0].url, "topic=t")
         reading = asyncio.ensure_future(browser.read(lambda one: one.records))
         while not browser.readies:  # noqa: ASYNC110
             await asyncio.sleep(0.002)
-        late = Browser(server.doors[0].url, "topic=t")
+        late = Browser(server.listeners[0].url, "topic=t")
         with pytest.raises(AssertionError, match="max_streams"):
             await late.read(lambda one: one.readies)
         await server.broker.publish("t", b"x")
@@ -215,7 +215,7 @@ async def test_more_streams_than_there_may_be_are_refused_until_one_ends() -> No
 
 async def test_a_stream_makes_no_topic_and_joins_when_it_is_made() -> None:
     async with serving(Broker(auto_create=False)) as server:
-        browser = Browser(server.doors[0].url, "topic=later&topic=other")
+        browser = Browser(server.listeners[0].url, "topic=later&topic=other")
         reading = asyncio.ensure_future(browser.read(lambda one: one.records))
         while not browser.readies:  # noqa: ASYNC110
             await asyncio.sleep(0.002)
@@ -229,7 +229,7 @@ async def test_a_stream_makes_no_topic_and_joins_when_it_is_made() -> None:
 
 async def test_a_topic_covered_twice_comes_once() -> None:
     async with serving() as server:
-        browser = Browser(server.doors[0].url, "topic=a.b&pattern=a.*&pattern=>&start=earliest")
+        browser = Browser(server.listeners[0].url, "topic=a.b&pattern=a.*&pattern=>&start=earliest")
         reading = asyncio.ensure_future(browser.read(lambda one: len(one.records) == 2))
         while not browser.readies:  # noqa: ASYNC110
             await asyncio.sleep(0.002)
@@ -240,12 +240,12 @@ async def test_a_topic_covered_twice_comes_once() -> None:
 
 
 async def test_a_deletion_that_was_seen_is_not_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "HEARTBEAT", 0.02)
+    monkeypatch.setattr(events, "HEARTBEAT", 0.02)
     async with serving() as server:
         broker = server.broker
         await broker.publish("a", b"1")
         await broker.publish("b", b"1")
-        browser = Browser(server.doors[0].url, "topic=a&topic=b&start=earliest")
+        browser = Browser(server.listeners[0].url, "topic=a&topic=b&start=earliest")
         reading = asyncio.ensure_future(browser.read(lambda one: one.payloads[-1:] == ["done"] and one.comments))
         while len(browser.records) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.002)

@@ -9,19 +9,18 @@ import pytest
 import runnel
 from runnel import Broker
 from runnel.core.errors import InvalidName, InvalidOption
-from runnel.server.http import figures
-from runnel.server.http.figures import Figures, Query, read
-from runnel.server.http.survey import Survey
+from runnel.server.http import console
+from runnel.server.http.console import BrokerSampler, ConsolePages, ConsoleQuery, parse_console_query
 
 HOSTILE = "hostile.<img/src=x/onerror=alert(1)//"
 
 
 async def shown(broker: Broker, looks: int = 1, /, **asked: str) -> dict[str, Any]:
-    survey = Survey(broker)
+    survey = BrokerSampler(broker)
     for _ in range(looks):
         await survey.take()
-    query = read({name: [text] for name, text in asked.items()})
-    page: dict[str, Any] = json.loads(Figures(broker, survey).page(query))
+    query = parse_console_query({name: [text] for name, text in asked.items()})
+    page: dict[str, Any] = json.loads(ConsolePages(broker, survey).page(query))
     return page
 
 
@@ -65,7 +64,7 @@ async def test_a_topic_says_what_it_keeps_and_who_reads_it(runnel_broker: Broker
 
 
 async def test_every_view_can_be_had_of_a_broker_with_nothing(runnel_broker: Broker) -> None:
-    for view in figures.VIEWS:
+    for view in console.VIEWS:
         page = await shown(runnel_broker, view=view, **({"topic": "t"} if view == "topic" else {}))
         assert page["view"] == view
         assert page["totals"]["durable"] is False
@@ -117,12 +116,12 @@ async def test_names_are_told_as_they_are(runnel_broker: Broker) -> None:
 
 
 async def test_a_page_is_made_once_for_all_who_look(runnel_broker: Broker) -> None:
-    survey = Survey(runnel_broker)
+    survey = BrokerSampler(runnel_broker)
     await survey.take()
-    made = Figures(runnel_broker, survey)
-    query = read({})
+    made = ConsolePages(runnel_broker, survey)
+    query = parse_console_query({})
     first = made.page(query)
-    assert made.page(Query(*query)) is first
+    assert made.page(ConsoleQuery(*query)) is first
     made.renew()
     assert made.page(query) is not first
 
@@ -143,13 +142,13 @@ async def test_a_page_is_made_once_for_all_who_look(runnel_broker: Broker) -> No
 )
 def test_what_makes_no_sense_is_refused(asked: dict[str, str]) -> None:
     with pytest.raises(InvalidOption):
-        read({name: [text] for name, text in asked.items()})
+        parse_console_query({name: [text] for name, text in asked.items()})
 
 
 def test_a_topic_that_is_no_name_is_refused() -> None:
     with pytest.raises(InvalidName):
-        read({"view": ["topic"], "topic": ["a..b"]})
+        parse_console_query({"view": ["topic"], "topic": ["a..b"]})
 
 
 def test_rates_are_short_to_write() -> None:
-    assert figures.rounded([0.0, 1.26, 99.96, 1234.5]) == [0.0, 1.3, 100.0, 1234]
+    assert console.rounded([0.0, 1.26, 99.96, 1234.5]) == [0.0, 1.3, 100.0, 1234]

@@ -8,8 +8,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 import runnel
 from runnel.server import http
-from runnel.server.http.guard import Guard
-from runnel.server.http.hosts import Hosts
+from runnel.server.http.cross_origin import AllowedHosts, CrossOriginGuard
 from runnel.server.options import ServerOptions
 from tests.server.http.web import raw, serving, web
 
@@ -122,7 +121,7 @@ async def handshake(extensions: dict[str, dict[str, Any]], **headers: str) -> li
 
     raw_headers = [(name.encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "websocket", "path": "/ws", "headers": raw_headers, "extensions": extensions}
-    await Guard(behind, ("https://app.example",), Hosts(()))(scope, receive, send)
+    await CrossOriginGuard(behind, ("https://app.example",), AllowedHosts(()))(scope, receive, send)
     assert bool(passed) == (not said)
     return said
 

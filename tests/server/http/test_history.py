@@ -83,7 +83,7 @@ async def test_lines_say_in_headers_how_to_go_on() -> None:
 
 
 async def test_a_page_is_bounded_by_bytes_and_holds_one_record_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "MOST_BYTES", 10)
+    monkeypatch.setattr(history, "MAX_RESPONSE_BYTES", 10)
     async with web() as (broker, client):
         await broker.topic("t").publish_many([b"x" * 20, b"y" * 4, b"z" * 4, b"w" * 4])
         assert values(await client.get("/topics/t/records")) == ["x" * 20]

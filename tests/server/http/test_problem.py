@@ -3,30 +3,28 @@
 import json
 from http import HTTPStatus
 
-from runnel.core.errors import BadBatch, BrokerClosed, InvalidName, RunnelError, UnknownTopic
-from runnel.core.journal_errors import DiskFull
-from runnel.core.network_errors import LimitExceeded
-from runnel.server.http import problem
+from runnel.core.errors import BadBatch, BrokerClosed, DiskFull, InvalidName, LimitExceeded, RunnelError, UnknownTopic
+from runnel.server.http import errors
 from tests.house.test_errors import all_errors
 
 
 def test_every_code_of_the_table_is_an_error_and_every_status_one_of_http() -> None:
     codes = {error.code for error in all_errors()}
-    assert sorted(set(problem.STATUS) - codes) == []
-    assert all(HTTPStatus(status) for status in problem.STATUS.values())
+    assert sorted(set(errors.STATUS) - codes) == []
+    assert all(HTTPStatus(status) for status in errors.STATUS.values())
 
 
 def test_every_error_has_a_status_that_fits_its_branch() -> None:
-    assert problem.status_of(InvalidName("a b", "it holds ' '")) == 400
-    assert problem.status_of(UnknownTopic("t")) == 404
-    assert problem.status_of(BrokerClosed("publishing")) == 503
-    assert problem.status_of(LimitExceeded("max_streams", 2, 1)) == 503
-    assert problem.status_of(BadBatch("nonsense")) == 500
-    assert problem.status_of(RunnelError("odd")) == 500
+    assert errors.status_of(InvalidName("a b", "it holds ' '")) == 400
+    assert errors.status_of(UnknownTopic("t")) == 404
+    assert errors.status_of(BrokerClosed("publishing")) == 503
+    assert errors.status_of(LimitExceeded("max_streams", 2, 1)) == 503
+    assert errors.status_of(BadBatch("nonsense")) == 500
+    assert errors.status_of(RunnelError("odd")) == 500
 
 
 def test_a_document_carries_the_code_and_more_facts() -> None:
-    answer = problem.problem(UnknownTopic("t"), stored=3)
+    answer = errors.error_response(UnknownTopic("t"), stored=3)
     assert (answer.status_code, answer.media_type) == (404, "application/problem+json")
     told = json.loads(bytes(answer.body))
     assert told["type"] == "urn:runnel:error:unknown_topic"
@@ -35,9 +33,9 @@ def test_a_document_carries_the_code_and_more_facts() -> None:
 
 
 def test_what_may_be_tried_again_says_when() -> None:
-    assert problem.problem(LimitExceeded("max_streams", 2, 1)).headers["retry-after"] == "1"
-    assert "retry-after" not in problem.problem(UnknownTopic("t")).headers
+    assert errors.error_response(LimitExceeded("max_streams", 2, 1)).headers["retry-after"] == "1"
+    assert "retry-after" not in errors.error_response(UnknownTopic("t")).headers
 
 
 def test_a_full_disk_has_a_status_of_its_own() -> None:
-    assert problem.STATUS[DiskFull.code] == 507
+    assert errors.STATUS[DiskFull.code] == 507

@@ -10,7 +10,7 @@ import pytest
 import runnel
 from runnel.broker.broker import Broker
 from runnel.core.record import Record
-from runnel.server.http import body, publishing
+from runnel.server.http import publish, requests
 from runnel.server.options import ServerOptions
 from tests.server.http.web import web
 
@@ -175,9 +175,9 @@ async def test_history_is_not_published_to() -> None:
 
 
 async def test_paths_that_were_looked_up_are_forgotten_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "KNOWN", 2)
+    monkeypatch.setattr(publish, "CACHED_TARGETS", 2)
     async with Broker() as broker:
-        route = publishing.Publishing(broker, ServerOptions())
+        route = publish.PublishRoute(broker, ServerOptions())
         for number in range(7):
             path = f"/topics/t{number % 3}"
             found = route._address({"path": path, "raw_path": path.encode(), "root_path": ""})
@@ -197,7 +197,7 @@ async def test_a_fault_of_the_server_is_a_problem_too(monkeypatch: pytest.Monkey
     async def broken(*_: object) -> bytes:
         raise RuntimeError("not for the client's eyes")
 
-    monkeypatch.setattr(body, "whole", broken)
+    monkeypatch.setattr(requests, "read_body", broken)
     async with web() as (_, client):
         answer = await client.post("/topics/t", content=b"x")
         refused(answer, 500, "runnel_error")

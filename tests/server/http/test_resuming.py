@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from runnel.broker.log import Log
+from runnel.broker.topic.log import Log
 from runnel.core.errors import InvalidOption
 from runnel.core.options import TopicOptions
 from runnel.core.position import Position
-from runnel.server.http.event_id import Place, known_of
-from runnel.server.http.resuming import AHEAD, ANOTHER, DELETED, MADE_AGAIN, Beginning, begin
+from runnel.server.http.events import AHEAD, OTHER_BROKER, TOPIC_DELETED, TOPIC_RECREATED, StreamStart, choose_start
+from runnel.server.http.sse import EventId, digest_of
 
 MINE, OTHER = b"mine.", b"other"
 
@@ -23,8 +23,8 @@ def log(name: str, epoch: int, count: int = 10) -> Log:
 LOGS = {"a": log("a", 5), "b.x": log("b.x", 7), "b.y": log("b.y", 8)}
 
 
-def beginning(*patterns: str, start: Any = None, place: Place | None = None, end: int = 30) -> Beginning:
-    return begin(patterns, start, place, mark=MINE, logs=LOGS, end=end)
+def beginning(*patterns: str, start: Any = None, place: EventId | None = None, end: int = 30) -> StreamStart:
+    return choose_start(patterns, start, place, tag=MINE, logs=LOGS, end=end)
 
 
 def test_one_topic_that_is_there_is_read_by_offset() -> None:
@@ -39,7 +39,7 @@ def test_one_topic_that_is_there_is_read_by_offset() -> None:
 @pytest.mark.parametrize("patterns", [("a", "b.x"), ("b.*",), ("later",)])
 def test_all_else_is_read_by_sequence_and_makes_no_topic(patterns: tuple[str, ...]) -> None:
     assert beginning(*patterns) == (patterns, {"start": "latest"}, None, False)
-    assert beginning(*patterns, place=Place(MINE, 12)) == (patterns, {"resume": 12}, None, True)
+    assert beginning(*patterns, place=EventId(MINE, 12)) == (patterns, {"resume": 12}, None, True)
 
 
 def test_offsets_mean_something_in_one_topic_only() -> None:
@@ -51,7 +51,7 @@ def test_offsets_mean_something_in_one_topic_only() -> None:
 
 
 def test_an_id_of_the_topics_own_goes_on_by_offset_whatever_start_says() -> None:
-    assert beginning("a", start="latest", place=Place(MINE, 12, 5, 4)) == (
+    assert beginning("a", start="latest", place=EventId(MINE, 12, 5, 4)) == (
         "a",
         {"resume": Position(5, 4)},
         None,
@@ -60,33 +60,33 @@ def test_an_id_of_the_topics_own_goes_on_by_offset_whatever_start_says() -> None
 
 
 def test_an_id_of_an_earlier_life_is_told_and_goes_on() -> None:
-    found = beginning("a", place=Place(MINE, 12, 4, 4))
+    found = beginning("a", place=EventId(MINE, 12, 4, 4))
     assert (found.pattern, found.options) == (("a",), {"resume": 12})
     assert found.gap is not None
-    assert (found.gap.reason, found.gap.count) == (MADE_AGAIN, None)
-    gone = beginning("later", place=Place(MINE, 12, 4, 4))
+    assert (found.gap.reason, found.gap.count) == (TOPIC_RECREATED, None)
+    gone = beginning("later", place=EventId(MINE, 12, 4, 4))
     assert gone.gap is not None
 
 
 @pytest.mark.parametrize("patterns", [("a",), ("a", "b.x"), ("b.*",)])
 def test_an_id_of_another_broker_is_told_and_all_there_is_follows(patterns: tuple[str, ...]) -> None:
-    found = beginning(*patterns, place=Place(OTHER, 12, 5, 4))
+    found = beginning(*patterns, place=EventId(OTHER, 12, 5, 4))
     assert found.gap is not None
-    assert (found.gap.reason, found.options, found.resumed) == (ANOTHER, {"start": "earliest"}, False)
-    assert beginning(*patterns, start="latest", place=Place(OTHER, 12, 5, 4)).options == {"start": "latest"}
+    assert (found.gap.reason, found.options, found.resumed) == (OTHER_BROKER, {"start": "earliest"}, False)
+    assert beginning(*patterns, start="latest", place=EventId(OTHER, 12, 5, 4)).options == {"start": "latest"}
 
 
 def test_an_id_from_the_future_is_told() -> None:
-    one, many = beginning("a", place=Place(MINE, 12, 5, 11)), beginning("b.*", place=Place(MINE, 31))
+    one, many = beginning("a", place=EventId(MINE, 12, 5, 11)), beginning("b.*", place=EventId(MINE, 31))
     for found in (one, many):
         assert found.gap is not None
         assert (found.gap.reason, found.options) == (AHEAD, {"start": "earliest"})
 
 
 def test_a_topic_that_was_deleted_since_is_told() -> None:
-    there = known_of([5, 7])
-    assert beginning("a", "b.x", place=Place(MINE, 12, 5, 3, there)).gap is None
-    assert beginning("a", "b.*", place=Place(MINE, 12, 5, 3, there)).gap is None  # b.y came later
-    found = beginning("a", "b.x", place=Place(MINE, 12, 5, 3, known_of([5, 6, 7])))
+    there = digest_of([5, 7])
+    assert beginning("a", "b.x", place=EventId(MINE, 12, 5, 3, there)).gap is None
+    assert beginning("a", "b.*", place=EventId(MINE, 12, 5, 3, there)).gap is None  # b.y came later
+    found = beginning("a", "b.x", place=EventId(MINE, 12, 5, 3, digest_of([5, 6, 7])))
     assert found.gap is not None
-    assert (found.gap.reason, found.options) == (DELETED, {"resume": 12})
+    assert (found.gap.reason, found.options) == (TOPIC_DELETED, {"resume": 12})

@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from runnel.broker.step import Steps
-from runnel.server.http import rounds
-from runnel.server.http.rounds import Rounds
+from runnel.broker.remote.cursor import SharedSteps
+from runnel.server.http import events
+from runnel.server.http.events import StreamScheduler
 from tests.server.raw import until
 
 
 class One:
-    def __init__(self, all: list[tuple[int, Steps]], number: int, again: Rounds | None = None) -> None:
+    def __init__(self, all: list[tuple[int, SharedSteps]], number: int, again: StreamScheduler | None = None) -> None:
         self.all, self.number, self.again = all, number, again
 
-    def serve(self, steps: Steps) -> None:
+    def serve(self, steps: SharedSteps) -> None:
         self.all.append((self.number, steps))
         if self.number == 13:
             raise RuntimeError("a bug")
@@ -24,9 +24,9 @@ class One:
 
 
 async def test_a_handful_shares_a_moment_and_others_have_their_turn_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "HANDFUL", 3)
-    served: list[tuple[int, Steps]] = []
-    made, turns = Rounds(), []
+    monkeypatch.setattr(events, "STREAMS_PER_TURN", 3)
+    served: list[tuple[int, SharedSteps]] = []
+    made, turns = StreamScheduler(), []
     for number in range(7):
         made.add(One(served, number))
     assert served == []  # nobody is served while somebody publishes
@@ -39,8 +39,8 @@ async def test_a_handful_shares_a_moment_and_others_have_their_turn_in_between(m
 
 
 async def test_who_comes_while_others_are_served_is_served_too() -> None:
-    served: list[tuple[int, Steps]] = []
-    made = Rounds()
+    served: list[tuple[int, SharedSteps]] = []
+    made = StreamScheduler()
     for turn in range(2):
         made.add(One(served, len(served), made))
         await until(lambda turn=turn: len(served) == 2 * turn + 2)  # type: ignore[misc]
@@ -48,10 +48,10 @@ async def test_who_comes_while_others_are_served_is_served_too() -> None:
 
 
 async def test_one_that_fails_does_not_keep_the_others_waiting() -> None:
-    served: list[tuple[int, Steps]] = []
+    served: list[tuple[int, SharedSteps]] = []
     told: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
-    made = Rounds()
+    made = StreamScheduler()
     for number in (12, 13, 14):
         made.add(One(served, number))
     await until(lambda: len(served) == 3)

@@ -5,13 +5,15 @@ import json
 from datetime import UTC, datetime
 
 from runnel.core.record import NO_HEADERS, Gap, Record
-from runnel.server.http.shape import encode, gap_shape, shape
+from runnel.server.http.record_json import encode_json, gap_as_json, record_as_json
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 
 
 def told(value: bytes, key: bytes | None = None, headers: dict[str, str] | None = None) -> dict[str, object]:
-    found: dict[str, object] = json.loads(encode(shape(Record("t", 1, 2, 3, key, value, headers or NO_HEADERS, NOW))))
+    found: dict[str, object] = json.loads(
+        encode_json(record_as_json(Record("t", 1, 2, 3, key, value, headers or NO_HEADERS, NOW)))
+    )
     return found
 
 
@@ -34,5 +36,5 @@ def test_other_bytes_are_in_base64_and_say_so() -> None:
 
 
 def test_a_gap_of_unknown_size_has_no_count() -> None:
-    assert gap_shape(Gap("t", 1, 3, 2, "gone")).count == 2
-    assert gap_shape(Gap("t", 1, 3, 0, "gone")).count is None
+    assert gap_as_json(Gap("t", 1, 3, 2, "gone")).count == 2
+    assert gap_as_json(Gap("t", 1, 3, 0, "gone")).count is None

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 import runnel
-from runnel.server.http import sse, stream
-from runnel.server.http.event_id import read
+from runnel.server.http import events, sse
+from runnel.server.http.sse import parse_id
 from tests.patience import PATIENCE
 from tests.server.http.web import Browser, mounted, serving
 from tests.server.raw import until
@@ -25,10 +25,10 @@ def ending_with(payload: str) -> Callable[[Browser], object]:
 async def test_a_stream_says_how_to_come_back_and_where_it_begins() -> None:
     async with serving() as server:
         await server.broker.publish("t", b"before")
-        browser = Browser(server.doors[0].url, "topic=t")
+        browser = Browser(server.listeners[0].url, "topic=t")
         await browser.read(lambda one: one.readies)
         assert browser.readies == [{"resumed": False, "topics": ["t"]}]
-        assert read(browser.last_id).offset == 1
+        assert parse_id(browser.last_id).offset == 1
         assert 1000 <= browser.retries[0] <= 3000
         assert browser.headers["content-type"] == "text/event-stream; charset=utf-8"
         assert browser.headers["x-accel-buffering"] == "no"
@@ -40,31 +40,31 @@ async def test_a_stream_says_how_to_come_back_and_where_it_begins() -> None:
 
 async def test_retries_differ_from_browser_to_browser() -> None:
     async with serving() as server:
-        browser = Browser(server.doors[0].url, "topic=t")
+        browser = Browser(server.listeners[0].url, "topic=t")
         for _ in range(5):
             await browser.read(lambda one: one.retries)
         assert len(set(browser.retries)) > 1
 
 
 async def test_silence_is_filled_with_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "HEARTBEAT", 0.02)
+    monkeypatch.setattr(events, "HEARTBEAT", 0.02)
     async with serving() as server:
-        browser = Browser(server.doors[0].url, "topic=t")
+        browser = Browser(server.listeners[0].url, "topic=t")
         await browser.read(lambda one: one.comments >= 3)
         assert browser.records == []
 
 
 @pytest.mark.parametrize("query", ["topic=t&key=mine", "pattern=t*&topic=t&key=mine".replace("t*", "*")])
 async def test_what_a_filter_leaves_out_is_not_read_again(monkeypatch: pytest.MonkeyPatch, query: str) -> None:
-    monkeypatch.setattr(stream, "HEARTBEAT", 0.02)
+    monkeypatch.setattr(events, "HEARTBEAT", 0.02)
     async with serving() as server:
         broker = server.broker
-        browser = Browser(server.doors[0].url, f"{query}&start=earliest")
+        browser = Browser(server.listeners[0].url, f"{query}&start=earliest")
         for number in range(10):
             await broker.publish("t", b"%d" % number, key="mine" if number in (2, 5) else "other")
         await browser.read(lambda one: len(one.records) == 2)
         assert browser.payloads == ["2", "5"]
-        await browser.read(lambda one: read(one.last_id).sequence == 10)
+        await browser.read(lambda one: parse_id(one.last_id).sequence == 10)
         await broker.publish("t", b"last", key="mine")
         await browser.read(lambda one: len(one.records) == 3)
         assert browser.payloads == ["2", "5", "last"]
@@ -74,14 +74,14 @@ async def test_a_frozen_browser_is_dropped_and_holds_little_and_others_are_not_h
     async with serving(send_timeout=2.0) as server:
         broker = server.broker
         await broker.topic("t").publish_many([b"x" * 100_000] * 200)
-        with socket.create_connection((server.doors[0].host, server.doors[0].port)) as frozen:
+        with socket.create_connection((server.listeners[0].host, server.listeners[0].port)) as frozen:
             frozen.sendall(b"GET /events?topic=t&start=earliest HTTP/1.1\r\nhost: localhost\r\n\r\n")
             await until(lambda: broker.statistics().subscriptions)
             assert server.serving is not None
             (one,) = server.serving.connections
             await until(lambda: one.describe()["unsent_bytes"] > 0)
             assert one.describe()["unsent_bytes"] < 2_000_000
-            other = Browser(server.doors[0].url, "topic=t&start=earliest")
+            other = Browser(server.listeners[0].url, "topic=t&start=earliest")
             await other.read(lambda browser: len(browser.records) == 200)
             await until(lambda: not broker.statistics().subscriptions)
             await until(lambda: server.connections == 0)
@@ -89,7 +89,7 @@ async def test_a_frozen_browser_is_dropped_and_holds_little_and_others_are_not_h
 
 async def test_a_browser_that_goes_is_noticed_at_once() -> None:
     async with serving() as server:
-        browser = Browser(server.doors[0].url, "topic=a&pattern=b.*")
+        browser = Browser(server.listeners[0].url, "topic=a&pattern=b.*")
         await browser.read(lambda one: one.readies)
         await until(lambda: not server.broker.statistics().subscriptions)
         assert server.broker._bus.catalog.patterns.covering("b.x") == []
@@ -98,7 +98,7 @@ async def test_a_browser_that_goes_is_noticed_at_once() -> None:
 async def test_a_deleted_topic_ends_its_stream_with_the_reason() -> None:
     async with serving() as server:
         await server.broker.publish("t", b"x")
-        browser = Browser(server.doors[0].url, "topic=t&start=earliest")
+        browser = Browser(server.listeners[0].url, "topic=t&start=earliest")
         reading = asyncio.ensure_future(browser.read(lambda one: one.ends))
         await until(lambda: browser.records)
         await server.broker.delete("t")
@@ -109,7 +109,7 @@ async def test_a_deleted_topic_ends_its_stream_with_the_reason() -> None:
 async def test_a_closed_broker_ends_its_streams_after_what_was_published(tmp_path: Path) -> None:
     broker = runnel.open(tmp_path)
     async with serving(broker) as server:
-        browser = Browser(server.doors[0].url, "pattern=>&start=earliest")
+        browser = Browser(server.listeners[0].url, "pattern=>&start=earliest")
         reading = asyncio.ensure_future(browser.read(lambda one: False))
         await until(lambda: browser.readies)
         await broker.publish("t", b"last")
@@ -122,7 +122,7 @@ async def test_a_slow_browser_of_a_topic_in_memory_is_told_what_it_missed() -> N
     async with serving() as server:
         topic = server.broker.topic("t", retention_count=5)
         await topic.publish(b"first")
-        browser = Browser(server.doors[0].url, "topic=t&start=earliest")
+        browser = Browser(server.listeners[0].url, "topic=t&start=earliest")
         await browser.read(lambda one: one.records)
         await topic.publish_many([b"%d" % number for number in range(20)])
         await browser.read(lambda one: len(one.records) == 6)
@@ -132,7 +132,7 @@ async def test_a_slow_browser_of_a_topic_in_memory_is_told_what_it_missed() -> N
 
 async def test_delivered_counts_and_waiting_publishers_see_what_was_sent() -> None:
     async with serving() as server:
-        browser = Browser(server.doors[0].url, "topic=t")
+        browser = Browser(server.listeners[0].url, "topic=t")
         reading = asyncio.ensure_future(browser.read(lambda one: len(one.records) == 2))
         await until(lambda: server.broker.statistics().subscriptions)
         await server.broker.topic("t").publish_and_wait(b"a", timeout=PATIENCE)
@@ -146,11 +146,11 @@ async def test_delivered_counts_and_waiting_publishers_see_what_was_sent() -> No
 async def test_the_place_of_a_quiet_stream_keeps_up_with_the_broker(
     monkeypatch: pytest.MonkeyPatch, query: str
 ) -> None:
-    monkeypatch.setattr(stream, "HEARTBEAT", 0.02)
+    monkeypatch.setattr(events, "HEARTBEAT", 0.02)
     async with serving() as server:
         await server.broker.publish("t", b"0")
-        browser = Browser(server.doors[0].url, query)
-        reading = asyncio.ensure_future(browser.read(lambda one: one.last_id and read(one.last_id).sequence == 6))
+        browser = Browser(server.listeners[0].url, query)
+        reading = asyncio.ensure_future(browser.read(lambda one: one.last_id and parse_id(one.last_id).sequence == 6))
         await until(lambda: browser.readies)
         for _ in range(5):
             await server.broker.publish("elsewhere", b"")
@@ -162,11 +162,11 @@ async def test_the_place_of_a_quiet_stream_keeps_up_with_the_broker(
 async def test_a_door_of_ours_and_a_mounted_application_send_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, query: str
 ) -> None:
-    monkeypatch.setattr(stream, "TAKE", 16)
+    monkeypatch.setattr(events, "TAKE_RECORDS", 16)
     chance = random.Random(query)
     async with serving(runnel.open(tmp_path, fsync="os")) as server, mounted(server.broker) as url:
         broker = server.broker
-        browsers = [Browser(one, f"{query}&start=earliest") for one in (server.doors[0].url, url) for _ in range(3)]
+        browsers = [Browser(one, f"{query}&start=earliest") for one in (server.listeners[0].url, url) for _ in range(3)]
         await broker.publish("t", b"first", key="k")
         reading = [asyncio.ensure_future(one.read(ending_with("last"))) for one in browsers]
         for number in range(40):
@@ -201,7 +201,9 @@ async def test_browsers_side_by_side_are_sent_the_same_bytes(monkeypatch: pytest
 
     monkeypatch.setattr(sse, "parts", counted)
     async with serving() as server:
-        browsers = [Browser(server.doors[0].url, query) for query in ("topic=t", "topic=t&topic=u") for _ in range(5)]
+        browsers = [
+            Browser(server.listeners[0].url, query) for query in ("topic=t", "topic=t&topic=u") for _ in range(5)
+        ]
         reading = [asyncio.ensure_future(one.read(lambda one: len(one.records) == 3)) for one in browsers]
         await until(lambda: all(one.readies for one in browsers))
         for number in range(3):
@@ -213,7 +215,7 @@ async def test_browsers_side_by_side_are_sent_the_same_bytes(monkeypatch: pytest
 
 async def test_whoever_leaves_in_the_middle_keeps_nobody_waiting() -> None:
     async with serving() as server:
-        browsers = [Browser(server.doors[0].url, "topic=t") for _ in range(30)]
+        browsers = [Browser(server.listeners[0].url, "topic=t") for _ in range(30)]
         stay = [asyncio.ensure_future(one.read(lambda one: len(one.records) == 60)) for one in browsers[::3]]
         leave = [asyncio.ensure_future(one.read(lambda one: one.records)) for one in browsers[1::3]]
         await until(lambda: all(one.readies for one in (*browsers[::3], *browsers[1::3])))
@@ -234,12 +236,12 @@ async def test_a_fault_of_ours_ends_the_stream_it_happened_to_and_no_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving() as server:
-        browsers = [Browser(server.doors[0].url, f"topic=t&key={key}") for key in ("bad", "good")]
+        browsers = [Browser(server.listeners[0].url, f"topic=t&key={key}") for key in ("bad", "good")]
         reading = [asyncio.ensure_future(one.read(lambda one: one.records)) for one in browsers]
         await until(lambda: all(one.readies for one in browsers))
         chunks = sse.chunks
 
-        def broken(slices: Any, form: sse.Form) -> Any:
+        def broken(slices: Any, form: sse.EventFormat) -> Any:
             if b"bad" in form.keys:
                 raise RuntimeError("a bug")
             return chunks(slices, form)

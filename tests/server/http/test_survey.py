@@ -7,8 +7,8 @@ import pytest
 
 import runnel
 from runnel import Broker
-from runnel.server.http import survey as surveys
-from runnel.server.http.survey import KEPT, Survey, Trend
+from runnel.server.http import console as surveys
+from runnel.server.http.console import KEPT_RATES, BrokerSampler, Trend
 
 
 def test_a_trend_tells_how_fast_a_counter_rises() -> None:
@@ -21,7 +21,7 @@ def test_a_trend_tells_how_fast_a_counter_rises() -> None:
     assert list(trend.rates) == [25.0, 0.0]
     for count in range(200):
         trend.see(count, 1.0)
-    assert len(trend.rates) == KEPT
+    assert len(trend.rates) == KEPT_RATES
     quiet = Trend(7)
     for _ in range(3):
         quiet.see(7, 1.0)
@@ -30,12 +30,12 @@ def test_a_trend_tells_how_fast_a_counter_rises() -> None:
     assert list(quiet.rates) == [0.0, 0.0, 0.0, 2.0]
     for _ in range(200):
         quiet.see(9, 1.0)
-    assert list(quiet.rates) == [0.0] * KEPT
+    assert list(quiet.rates) == [0.0] * KEPT_RATES
 
 
 @pytest.fixture
-async def survey(runnel_broker: Broker) -> Survey:
-    survey = Survey(runnel_broker)
+async def survey(runnel_broker: Broker) -> BrokerSampler:
+    survey = BrokerSampler(runnel_broker)
     now = iter(range(1000))
 
     class Loop:
@@ -47,7 +47,7 @@ async def survey(runnel_broker: Broker) -> Survey:
     return survey
 
 
-async def test_topics_have_rates_from_the_second_look_on(runnel_broker: Broker, survey: Survey) -> None:
+async def test_topics_have_rates_from_the_second_look_on(runnel_broker: Broker, survey: BrokerSampler) -> None:
     await runnel_broker.publish("a", b"12345")
     await survey.take()
     assert (survey.topics["a"].published.rate, survey.topics["a"].bytes) == (None, 5)
@@ -64,7 +64,7 @@ async def test_topics_have_rates_from_the_second_look_on(runnel_broker: Broker, 
     assert survey.topics["a"].published.count == 1
 
 
-async def test_internal_topics_are_left_out(runnel_broker: Broker, survey: Survey) -> None:
+async def test_internal_topics_are_left_out(runnel_broker: Broker, survey: BrokerSampler) -> None:
     with pytest.raises(runnel.NoResponders):
         await runnel_broker.request("nobody", b"?")
     runnel_broker._bus.catalog.make("$inside")
@@ -72,7 +72,7 @@ async def test_internal_topics_are_left_out(runnel_broker: Broker, survey: Surve
     assert not [name for name in survey.topics if name.startswith("$")]
 
 
-async def test_subscribers_and_groups_are_seen(runnel_broker: Broker, survey: Survey) -> None:
+async def test_subscribers_and_groups_are_seen(runnel_broker: Broker, survey: BrokerSampler) -> None:
     async with (
         runnel_broker.subscribe("a", name="one", policy="drop_oldest", buffer=2) as one,
         runnel_broker.subscribe("a", group="g", prefetch=7) as deliveries,
@@ -97,7 +97,7 @@ async def test_subscribers_and_groups_are_seen(runnel_broker: Broker, survey: Su
 
 async def test_syncs_are_told_by_the_interval(tmp_path: Path) -> None:
     async with runnel.open(tmp_path) as broker:
-        survey = Survey(broker)
+        survey = BrokerSampler(broker)
         await survey.take()
         assert (survey.journal is not None, len(survey.syncs)) == (True, 0)
         await survey.take()
@@ -110,7 +110,7 @@ async def test_syncs_are_told_by_the_interval(tmp_path: Path) -> None:
 
 
 async def test_others_have_their_turn_during_a_look(runnel_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surveys, "STEP", 10)
+    monkeypatch.setattr(surveys, "SAMPLES_PER_TURN", 10)
     for number in range(100):
         await runnel_broker.publish(f"t.{number}", b"x")
     turns = 0
@@ -120,7 +120,7 @@ async def test_others_have_their_turn_during_a_look(runnel_broker: Broker, monke
         turns += 1
         asyncio.get_running_loop().call_soon(turn)
 
-    survey = Survey(runnel_broker)
+    survey = BrokerSampler(runnel_broker)
     asyncio.get_running_loop().call_soon(turn)
     await survey.take()
     assert turns >= 9

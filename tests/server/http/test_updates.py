@@ -11,10 +11,9 @@ import pytest
 
 import runnel
 from runnel import Broker
-from runnel.server.http import updates
+from runnel.server.http import console
 from runnel.server.http.application import build
-from runnel.server.http.survey import Survey
-from runnel.server.http.updates import Updates
+from runnel.server.http.console import BrokerSampler, ConsoleUpdates
 from runnel.server.options import ServerOptions
 from tests.patience import PATIENCE
 from tests.server.http.web import serving, web
@@ -22,7 +21,7 @@ from tests.server.http.web import serving, web
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(updates, "EVERY", 0.02)
+    monkeypatch.setattr(console, "INTERVAL", 0.02)
 
 
 @asynccontextmanager
@@ -46,7 +45,7 @@ async def looking(url: str, query: str = "") -> AsyncIterator[AsyncIterator[dict
 
 
 async def test_figures_come_at_once_and_then_again_and_again() -> None:
-    async with serving() as server, looking(server.doors[0].url) as told:
+    async with serving() as server, looking(server.listeners[0].url) as told:
         await server.broker.publish("a", b"x")
         first = await anext(told)
         assert first["view"] == "topics"
@@ -58,16 +57,16 @@ async def test_figures_come_at_once_and_then_again_and_again() -> None:
 
 async def test_the_broker_is_surveyed_once_for_all_viewers(monkeypatch: pytest.MonkeyPatch) -> None:
     surveys = 0
-    take = Survey.take
+    take = BrokerSampler.take
 
-    async def counting(self: Survey) -> None:
+    async def counting(self: BrokerSampler) -> None:
         nonlocal surveys
         surveys += 1
         await take(self)
 
-    monkeypatch.setattr(Survey, "take", counting)
+    monkeypatch.setattr(BrokerSampler, "take", counting)
     async with serving() as server:
-        url = server.doors[0].url
+        url = server.listeners[0].url
         async with looking(url) as one, looking(url, "?view=groups") as other, looking(url) as third:
             await anext(one)
             before = surveys
@@ -78,29 +77,29 @@ async def test_the_broker_is_surveyed_once_for_all_viewers(monkeypatch: pytest.M
 
 
 async def test_nobody_looks_nothing_is_surveyed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(updates, "LINGER", 0.0)
+    monkeypatch.setattr(console, "IDLE_TIMEOUT", 0.0)
     async with serving() as server:
-        async with looking(server.doors[0].url) as told:
+        async with looking(server.listeners[0].url) as told:
             await anext(told)
         async with asyncio.timeout(PATIENCE):
-            await asyncio.wait([one for one in asyncio.all_tasks() if "Updates._survey" in repr(one.get_coro())])
-        async with looking(server.doors[0].url) as told:
+            await asyncio.wait([one for one in asyncio.all_tasks() if "ConsoleUpdates._sample" in repr(one.get_coro())])
+        async with looking(server.listeners[0].url) as told:
             assert (await anext(told))["totals"]["published_rates"] == [], "a new survey begins"
 
 
 async def test_a_page_that_is_loaded_again_finds_the_minute_before() -> None:
     async with serving() as server:
-        async with looking(server.doors[0].url) as told:
+        async with looking(server.listeners[0].url) as told:
             await anext(told)
             await anext(told)
-        async with looking(server.doors[0].url) as told:
+        async with looking(server.listeners[0].url) as told:
             assert (await anext(told))["totals"]["published_rates"] != []
 
 
 async def test_a_server_that_stops_ends_the_stream() -> None:
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(serving())
-        async with looking(server.doors[0].url) as told:
+        async with looking(server.listeners[0].url) as told:
             await anext(told)
             stopping = asyncio.ensure_future(stack.aclose())
             async for _ in told:
@@ -112,7 +111,7 @@ async def test_a_broker_that_is_closed_ends_the_stream() -> None:
     async with runnel.open() as broker:
         sent: list[dict[str, Any]] = []
         ended = asyncio.Event()
-        route = Updates(broker, ServerOptions())
+        route = ConsoleUpdates(broker, ServerOptions())
 
         async def send(message: dict[str, Any]) -> None:
             sent.append(message)
@@ -131,7 +130,7 @@ async def test_a_broker_that_is_closed_ends_the_stream() -> None:
 
 async def test_a_viewer_that_reads_nothing_is_let_go() -> None:
     async with runnel.open() as broker:
-        route = Updates(broker, ServerOptions(send_timeout=0.05))
+        route = ConsoleUpdates(broker, ServerOptions(send_timeout=0.05))
 
         async def send(message: dict[str, Any]) -> None:
             if message["type"] == "http.response.body" and b"figures" in message["body"]:
@@ -150,20 +149,20 @@ async def test_a_viewer_that_reads_nothing_is_let_go() -> None:
 async def test_a_survey_that_fails_is_told_to_the_log_and_begun_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    take = Survey.take
+    take = BrokerSampler.take
 
-    async def failing(self: Survey) -> None:
+    async def failing(self: BrokerSampler) -> None:
         if self.topics:
             raise ArithmeticError("planted")
         await take(self)
 
-    monkeypatch.setattr(Survey, "take", failing)
+    monkeypatch.setattr(BrokerSampler, "take", failing)
     async with serving() as server:
         await server.broker.publish("a", b"x")
-        async with looking(server.doors[0].url) as told:
+        async with looking(server.listeners[0].url) as told:
             assert [one["total"] async for one in told] == [1], "the stream ends; the page comes back"
         assert "could not be made" in caplog.text
-        async with looking(server.doors[0].url) as told:
+        async with looking(server.listeners[0].url) as told:
             assert (await anext(told))["total"] == 1
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.server.http.web_transport import PIECE, WebTransport
-from runnel.wire.frame import FROM_CLIENT, PREFACE, Frame, FrameDecoder, Kind, frame
+from runnel.server.http.websocket import MAX_BINARY_MESSAGE, WebSocketTransport
+from runnel.wire.frames import FROM_CLIENT, PREFACE, Frame, FrameDecoder, FrameKind, frame
 
 
 class Session(asyncio.Protocol):
@@ -48,7 +48,7 @@ class Browser:
 
 
 class Line:
-    """The connection below, at a door of ours."""
+    """The connection below, at a listener of ours."""
 
     def __init__(self) -> None:
         self.transport = self
@@ -71,8 +71,8 @@ class Line:
 @asynccontextmanager
 async def transport(
     browser: Browser, session: Session, *, text: bool = True, patience: float = 3600.0, line: Line | None = None
-) -> AsyncIterator[WebTransport]:
-    made = WebTransport(browser.send, patience, line, lambda: 1001, {"peername": ("here", 1)})
+) -> AsyncIterator[WebSocketTransport]:
+    made = WebSocketTransport(browser.send, patience, line, lambda: 1001, {"peername": ("here", 1)})
     made.protocol, made.text = session, text
     sending = asyncio.ensure_future(made.send_all())
     try:
@@ -99,12 +99,12 @@ async def test_each_line_is_a_text_message() -> None:
 
 async def test_large_writes_are_cut_into_messages_that_clients_take() -> None:
     browser, session = Browser(), Session()
-    data = bytes(range(256)) * (PIECE // 100)
+    data = bytes(range(256)) * (MAX_BINARY_MESSAGE // 100)
     async with transport(browser, session, text=False) as made:
         made.writelines([data, b"end"])
         await turns(lambda: not made.get_write_buffer_size())
         assert b"".join(browser.got) == data + b"end"
-        assert max(map(len, browser.got)) == PIECE
+        assert max(map(len, browser.got)) == MAX_BINARY_MESSAGE
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -143,7 +143,7 @@ async def test_at_a_door_of_ours_nothing_waits_that_need_not_and_nothing_overtak
 @pytest.mark.parametrize("own", [False, True])
 async def test_what_was_written_is_sent_before_it_is_closed_and_nothing_after(own: bool) -> None:
     browser, session, line = Browser(), Session(), Line()
-    made = WebTransport(browser.send, 3600.0, line if own else None, lambda: 1000, {})
+    made = WebSocketTransport(browser.send, 3600.0, line if own else None, lambda: 1000, {})
     made.protocol, made.text = session, True
     line.writable.clear()
     made.write(b"a\nb\n")
@@ -163,7 +163,7 @@ async def test_a_browser_that_reads_nothing_is_dropped(own: bool, caplog: pytest
     browser, session, line = Browser(), Session(), Line()
     browser.reads.clear()
     line.writable.clear()
-    made = WebTransport(browser.send, 0.05, line if own else None, lambda: 1001, {"peername": ("here", 1)})
+    made = WebSocketTransport(browser.send, 0.05, line if own else None, lambda: 1001, {"peername": ("here", 1)})
     made.protocol, made.text = session, True
     sending = asyncio.ensure_future(made.send_all())
     made.write(b"a\n")
@@ -219,7 +219,7 @@ class Frames(asyncio.BufferedProtocol):
         self.decoder = FrameDecoder(kinds=FROM_CLIENT, preface=PREFACE)
         self.got: list[Frame] = []
         self.rests = rests
-        self.made: WebTransport | None = None
+        self.made: WebSocketTransport | None = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self.decoder.get_buffer(sizehint)
@@ -243,13 +243,13 @@ class Frames(asyncio.BufferedProtocol):
 def test_native_bytes_give_the_same_frames_however_messages_are_cut(
     payloads: list[bytes], data: st.DataObject, rests: list[bool]
 ) -> None:
-    said = PREFACE + b"".join(frame(Kind.CALL, id, payload) for id, payload in enumerate(payloads, 1))
+    said = PREFACE + b"".join(frame(FrameKind.CALL, id, payload) for id, payload in enumerate(payloads, 1))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(said)), max_size=30)))
     pieces = [said[a:b] for a, b in zip([0, *cuts], [*cuts, len(said)], strict=True)]
 
     async def fed() -> list[Frame]:
         session = Frames(rests)
-        made = WebTransport(Browser().send, 3600.0, None, lambda: 1000, {})
+        made = WebSocketTransport(Browser().send, 3600.0, None, lambda: 1000, {})
         session.made, made.protocol = made, session
         for piece in pieces:
             await made.feed(piece)
@@ -257,7 +257,7 @@ def test_native_bytes_give_the_same_frames_however_messages_are_cut(
 
     got = asyncio.run(fed())
     assert [(kind, id, bytes(payload)) for kind, _, _, id, payload in got] == [
-        (Kind.CALL, id, payload) for id, payload in enumerate(payloads, 1)
+        (FrameKind.CALL, id, payload) for id, payload in enumerate(payloads, 1)
     ]
 
 
@@ -265,7 +265,7 @@ def test_native_bytes_give_the_same_frames_however_messages_are_cut(
 def test_native_bytes_come_out_as_they_were_written(writes: list[bytes]) -> None:
     async def sent() -> list[Any]:
         browser, session = Browser(), Session()
-        made = WebTransport(browser.send, 3600.0, None, lambda: 1000, {})
+        made = WebSocketTransport(browser.send, 3600.0, None, lambda: 1000, {})
         made.protocol = session
         for one in writes:
             made.write(one)

@@ -1,4 +1,4 @@
-"""Websockets: the sessions of the TCP doors, at a door of ours and in an application of somebody else's."""
+"""Websockets: the sessions of the TCP listeners, at a listener of ours and in an application of somebody else's."""
 
 import asyncio
 import base64
@@ -11,10 +11,10 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin
 
-from runnel.core.packing import pack, unpack
+from runnel.core.batch_format import pack, unpack
 from runnel.core.record import Meta
-from runnel.wire.frame import PREFACE, Kind, frame
-from runnel.wire.messages import Goodbye, Hello, Settlement, Verb, decode, encode
+from runnel.wire.frames import PREFACE, FrameKind, frame
+from runnel.wire.msgpack_messages import Goodbye, Hello, Settlement, SettleVerb, decode_message, encode_message
 from tests.server.http.sockets import PLACES, Page, Place, by_hand, masked, place
 from tests.server.http.web import serving
 from tests.server.lines_client import Client
@@ -88,8 +88,8 @@ async def test_native_frames_do_all_that_they_do_at_their_own_door(where: str) -
         assert (delivered.epoch, delivered.offset, unpack(delivered.batch).values) == (epoch, 0, (b"a", b"b"))
         member = native.subscribe("t", group="g", start="earliest")
         grant = await native.grant(member)
-        native.settle(Settlement(member, grant.lease, Verb.BEGIN, grant.place, grant.place + 1), answered=False)
-        await native.reply(native.settle(Settlement(member, grant.lease, Verb.ACK, grant.place, grant.place + 1)))
+        native.settle(Settlement(member, grant.lease, SettleVerb.BEGIN, grant.place, grant.place + 1), answered=False)
+        await native.reply(native.settle(Settlement(member, grant.lease, SettleVerb.ACK, grant.place, grant.place + 1)))
         assert await native.ask("topics") == ["t"]
         native.goodbye()
         await native.eof()
@@ -99,11 +99,15 @@ async def test_native_frames_do_all_that_they_do_at_their_own_door(where: str) -
 @both
 async def test_a_frame_may_come_in_any_pieces(where: str) -> None:
     async with place(where) as at, at.native(hello=False) as native:
-        said = PREFACE + frame(Kind.HELLO, 0, encode(Hello(version=1, client="slow"))) + frame(Kind.PING, 7, b"here")
+        said = (
+            PREFACE
+            + frame(FrameKind.HELLO, 0, encode_message(Hello(version=1, client="slow")))
+            + frame(FrameKind.PING, 7, b"here")
+        )
         for at_byte in range(len(said)):
             await native.socket.send(said[at_byte : at_byte + 1])
-        await native.next(Kind.WELCOME)
-        assert (await native.next(Kind.PONG, id=7))[4] == b"here"
+        await native.next(FrameKind.WELCOME)
+        assert (await native.next(FrameKind.PONG, id=7))[4] == b"here"
         big = b"x" * 700_000
         subscription = native.subscribe("t")
         await native.subscribed(subscription)
@@ -141,13 +145,13 @@ async def delivered(raw: Raw, id: int, count: int) -> list[Seen]:
 async def test_records_are_the_same_whoever_publishes_and_whoever_reads(publisher: str) -> None:
     sent: list[tuple[bytes, bytes | None]] = [(b"text", b"k"), (b"\xff\x00", b"\xfe"), ("ü\n\0".encode(), None)]
     async with serving(port=0, json_port=0) as server:
-        doors = {door.name: door for door in server.doors}
-        at = Place(server.broker, f"{doors['http'].url.replace('http', 'ws', 1)}/ws")
-        lines = Client(*await asyncio.open_connection(doors["json"].host, doors["json"].port))
+        listeners = {listener.name: listener for listener in server.listeners}
+        at = Place(server.broker, f"{listeners['http'].url.replace('http', 'ws', 1)}/ws")
+        lines = Client(*await asyncio.open_connection(listeners["json"].host, listeners["json"].port))
         async with (
             at.page() as page,
             at.native() as native,
-            connected(doors["native"]) as raw,
+            connected(listeners["native"]) as raw,
             at.broker.subscribe("t") as records,
         ):
             ids = [(one, one.subscribe("t")) for one in (native, raw)]
@@ -223,7 +227,7 @@ async def test_the_limits_of_the_other_doors_hold(where: str) -> None:
             await page.ask(command="SUB", topic="a")
             assert (await page.ask(command="SUB", topic="b"))["code"] == "limit_exceeded"
             await page.socket.send(json.dumps({"command": "PUB", "topic": "t", "payload": "x" * 1000}))
-            if where == "mounted":  # at a door of ours it does not even come in
+            if where == "mounted":  # at a listener of ours it does not even come in
                 assert "max_line" in (await page.event())["message"]
             assert await page.closed() == (1008 if where == "mounted" else 1009)
         async with at.native(hello=False) as native:
@@ -280,7 +284,7 @@ async def test_it_is_no_page(where: str) -> None:
 
 async def test_nothing_is_compressed_and_it_is_a_connection_like_others() -> None:
     async with serving() as server:
-        at = Place(server.broker, f"{server.doors[0].url.replace('http', 'ws', 1)}/ws")
+        at = Place(server.broker, f"{server.listeners[0].url.replace('http', 'ws', 1)}/ws")
         assert server.serving is not None
         connections = server.serving.connections
         async with at.page() as page, at.native() as native:
@@ -302,14 +306,14 @@ async def test_nothing_is_compressed_and_it_is_a_connection_like_others() -> Non
 
 async def test_the_end_of_the_server_is_told_and_closes_it_as_going_away() -> None:
     async with serving() as server:
-        at = Place(server.broker, f"{server.doors[0].url.replace('http', 'ws', 1)}/ws")
+        at = Place(server.broker, f"{server.listeners[0].url.replace('http', 'ws', 1)}/ws")
         async with at.page() as page, at.native() as native, at.page() as silent:
             await page.ask(command="SUB", topic="t")
             closing = asyncio.ensure_future(server.close(3600.0))
             assert await page.event() == {"event": "bye", "reason": "the server stops"}
             assert await page.closed() == await silent.closed() == 1001
-            goodbye = await native.next(Kind.GOODBYE)
-            assert decode(Goodbye, goodbye[4]).reason == "the server stops"
+            goodbye = await native.next(FrameKind.GOODBYE)
+            assert decode_message(Goodbye, goodbye[4]).reason == "the server stops"
             await native.eof()
             assert native.code == 1001
             await closing
@@ -318,7 +322,7 @@ async def test_the_end_of_the_server_is_told_and_closes_it_as_going_away() -> No
 
 async def test_what_is_under_way_is_answered_before_the_end() -> None:
     async with serving() as server:
-        at = Place(server.broker, f"{server.doors[0].url.replace('http', 'ws', 1)}/ws")
+        at = Place(server.broker, f"{server.listeners[0].url.replace('http', 'ws', 1)}/ws")
         async with at.page() as page:
             async with at.broker.subscribe("t", policy="block", buffer=1) as slow:
                 await at.broker.publish("t", "fills it")

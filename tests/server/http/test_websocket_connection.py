@@ -1,4 +1,4 @@
-"""A websocket at a door of ours: pinged, bounded in what it holds, and cut off when nobody is there."""
+"""A websocket at a listener of ours: pinged, bounded in what it holds, and cut off when nobody is there."""
 
 import asyncio
 from pathlib import Path
@@ -6,11 +6,11 @@ from typing import cast
 
 import pytest
 
-from runnel.server.http import websocket_connection
-from runnel.server.http.websocket_connection import WebSocketConnection
+from runnel.server.http import listener
+from runnel.server.http.listener import WebSocketConnection
 from runnel.server.options import TlsOptions
 from runnel.server.server import Server
-from runnel.wire.frame import Kind, frame
+from runnel.wire.frames import FrameKind, frame
 from tests.server.certificates import Authority
 from tests.server.http.sockets import Place, by_hand, masked
 from tests.server.http.web import raw, serving
@@ -20,7 +20,7 @@ PING, PONG, CLOSE = 9, 10, 8
 
 
 def place(server: Server) -> Place:
-    return Place(server.broker, f"{server.doors[-1].url.replace('http', 'ws', 1)}/ws")
+    return Place(server.broker, f"{server.listeners[-1].url.replace('http', 'ws', 1)}/ws")
 
 
 async def test_a_browser_that_is_gone_without_a_word_is_noticed() -> None:
@@ -85,7 +85,7 @@ async def test_a_message_that_takes_its_time_is_taken() -> None:
 
 
 async def test_a_message_in_too_many_parts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket_connection, "FRAGMENTS", 100)
+    monkeypatch.setattr(listener, "MAX_FRAGMENTS", 100)
     async with serving() as server:
         reader, writer = await by_hand(place(server).url)
         writer.write(masked(b"{", fin=False) + masked(b"", 0, fin=False) * 100)
@@ -97,7 +97,7 @@ async def test_native_frames_may_be_larger_than_lines() -> None:
     async with serving(max_line=1000, max_frame=100_000) as server:
         async with place(server).native() as native:
             await native.published(native.publish("t", b"x" * 50_000))
-            native.send(frame(Kind.CALL, 7, bytes(200_000)))
+            native.send(frame(FrameKind.CALL, 7, bytes(200_000)))
             await native.eof()
             assert native.code == 1009
 

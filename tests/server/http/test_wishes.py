@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.core.errors import InvalidOption
-from runnel.server.http.wishes import wishes
+from runnel.server.http.publish import read_publish_headers
 
 TRACE = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def test_each_header_is_an_option() -> None:
-    found = wishes(
+    found = read_publish_headers(
         [
             (b"runnel-key", b"k%00%ff"),
             (b"Runnel-Delay", b"1.5"),
@@ -39,7 +39,7 @@ def test_each_header_is_an_option() -> None:
 
 
 def test_a_malformed_trace_is_none_at_all() -> None:
-    assert wishes([(b"traceparent", b"nonsense")]).headers == {}
+    assert read_publish_headers([(b"traceparent", b"nonsense")]).headers == {}
 
 
 @pytest.mark.parametrize(
@@ -61,19 +61,19 @@ def test_a_malformed_trace_is_none_at_all() -> None:
 )
 def test_what_makes_no_sense_is_refused_by_name(header: tuple[bytes, bytes]) -> None:
     with pytest.raises(InvalidOption) as caught:
-        wishes([header])
+        read_publish_headers([header])
     assert caught.value.option.lower() == header[0].decode()
 
 
 @pytest.mark.parametrize("name", [b"runnel-key", b"idempotency-key", b"runnel-header-a", b"ce-id"])
 def test_what_is_there_twice_is_refused(name: bytes) -> None:
     with pytest.raises(InvalidOption, match="twice"):
-        wishes([(name, b"1"), (name.upper(), b"1")])
+        read_publish_headers([(name, b"1"), (name.upper(), b"1")])
 
 
 @given(st.lists(st.tuples(st.sampled_from([b"runnel-key", b"runnel-delay", b"runnel-header-x", b"ce-a"]), st.binary())))
 def test_whatever_bytes_come_it_is_wishes_or_a_refusal(headers: list[tuple[bytes, bytes]]) -> None:
     try:
-        wishes(headers)
+        read_publish_headers(headers)
     except InvalidOption:
         pass

@@ -1,4 +1,4 @@
-"""A server's HTTP door and a browser before it, for tests: the browser reads events as the standard says."""
+"""A server's HTTP listener and a browser before it, for tests: the browser reads events as the standard says."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.patience import PATIENCE
 
 @asynccontextmanager
 async def serving(broker: Broker | None = None, **options: Any) -> AsyncIterator[Server]:
-    """A server with an HTTP door alone, of a broker in memory if none is given."""
+    """A server with an HTTP listener alone, of a broker in memory if none is given."""
     given: dict[str, Any] = {"port": None, "json_port": None, "http_port": 0} | options
     async with broker or Broker() as served, Server(served, ServerOptions(**given)) as server:
         yield server
@@ -28,9 +28,9 @@ async def serving(broker: Broker | None = None, **options: Any) -> AsyncIterator
 
 @asynccontextmanager
 async def web(broker: Broker | None = None, **options: Any) -> AsyncIterator[tuple[Broker, httpx.AsyncClient]]:
-    """The broker behind an HTTP door, and a client of the door."""
+    """The broker behind an HTTP listener, and a client of the listener."""
     async with serving(broker, **options) as server:
-        async with httpx.AsyncClient(base_url=server.doors[0].url, timeout=PATIENCE) as client:
+        async with httpx.AsyncClient(base_url=server.listeners[0].url, timeout=PATIENCE) as client:
             yield server.broker, client
 
 
@@ -52,7 +52,7 @@ async def mounted(broker: Broker, **options: Any) -> AsyncIterator[str]:
 
 async def raw(server: Server, request: bytes) -> bytes:
     """All that is answered to these bytes, until the server closes."""
-    reader, writer = await asyncio.open_connection(server.doors[0].host, server.doors[0].port)
+    reader, writer = await asyncio.open_connection(server.listeners[0].host, server.listeners[0].port)
     writer.write(request)
     try:
         async with asyncio.timeout(PATIENCE):

@@ -1,10 +1,10 @@
-"""The HTTP door: publish, history and live events for browsers, curl and any language.
+"""HTTP: publish, history and live events for browsers, curl and any language.
 
-    app = runnel.server.http.app(broker)          # an ASGI application, for a server of yours
+    app = runnel.server.http.app(broker)          # an ASGI application, to mount into your own
     outer.mount("/bus", app)
 
-`Server(broker, ServerOptions(http_port=7780))` serves the same, beside its other doors. Needs `runnel[server]`.
-Below: broker, observe. Above: server.
+`Server(broker, ServerOptions(http_port=7780))` serves the same routes, beside its other listeners.
+Needs `runnel[server]`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NEEDED = ("starlette", "uvicorn", "httptools", "websockets")
 
 
 def app(broker: Broker, options: ServerOptions | None = None) -> Any:
-    """The routes of the HTTP door, as an ASGI application to be mounted into one of yours or served by itself.
+    """The routes of the HTTP listener, as an ASGI application to be mounted into one of yours or served by itself.
 
     The broker is yours, and open. Of the options those count that limit a request or a stream, and `http_cors`.
     """
@@ -36,7 +36,7 @@ def app(broker: Broker, options: ServerOptions | None = None) -> Any:
 
 
 def missing(needed: tuple[str, ...] = NEEDED) -> list[str]:
-    """The packages that the door needs and that are not installed."""
+    """The packages that the listener needs and that are not installed."""
     return [name for name in needed if find_spec(name) is None]
 
 

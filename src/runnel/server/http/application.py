@@ -1,7 +1,4 @@
-"""The routes of the HTTP door, put together.
-
-Below: every route. Above: door, and whoever mounts them.
-"""
+"""The ASGI application: all routes of the HTTP listener, behind the cross-origin guard."""
 
 from __future__ import annotations
 
@@ -20,27 +17,30 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from runnel.broker.broker import Broker
 from runnel.core.errors import NotSupported, RunnelError
-from runnel.server.http import assets, problem
-from runnel.server.http.events import Events
-from runnel.server.http.guard import Guard
-from runnel.server.http.health import Health
-from runnel.server.http.history import History
-from runnel.server.http.hosts import Hosts
-from runnel.server.http.letters import LetterRoutes
+from runnel.server.http import console, errors
+from runnel.server.http.console import ConsoleUpdates
+from runnel.server.http.cross_origin import AllowedHosts, CrossOriginGuard
+from runnel.server.http.dead_letters import DeadLetterRoutes
+from runnel.server.http.events import EventsRoute
+from runnel.server.http.health import HealthRoutes
+from runnel.server.http.history import HistoryRoutes
 from runnel.server.http.openapi import DOCUMENT
-from runnel.server.http.publishing import PATH, Publishing
-from runnel.server.http.updates import Updates
-from runnel.server.http.websocket import WebSockets
+from runnel.server.http.publish import TOPICS_PATH, PublishRoute
+from runnel.server.http.websocket import WebSocketRoutes
 
 if TYPE_CHECKING:
     from runnel.server.options import ServerOptions
-    from runnel.server.serving import Serving
+    from runnel.server.served_broker import ServedBroker
 
-EXPOSED = ["Location", "Link", "Runnel-Next", "Runnel-End", "Runnel-Gap", "Retry-After"]
+EXPOSED_HEADERS = ["Location", "Link", "Runnel-Next", "Runnel-End", "Runnel-Gap", "Retry-After"]
 
 
 def build(
-    broker: Any, options: ServerOptions, draining: Callable[[], bool] = lambda: False, *, serving: Serving | None = None
+    broker: Any,
+    options: ServerOptions,
+    draining: Callable[[], bool] = lambda: False,
+    *,
+    serving: ServedBroker | None = None,
 ) -> Application:
     """The application. `draining` says whether the server that serves it is about to stop; `serving`: that it is ours.
 
@@ -48,13 +48,13 @@ def build(
     """
     if not isinstance(broker, Broker):
         raise NotSupported(f"the HTTP door of {broker!r}", "its broker lives elsewhere: ask the server that has it")
-    history, health, letters = History(broker), Health(broker, draining), LetterRoutes(broker, options)
-    sockets, publishing = WebSockets(broker, options, serving), Publishing(broker, options)
+    history, health, letters = HistoryRoutes(broker), HealthRoutes(broker, draining), DeadLetterRoutes(broker, options)
+    sockets, publishing = WebSocketRoutes(broker, options, serving), PublishRoute(broker, options)
     routes: list[BaseRoute] = [
         Route("/topics", history.topics, methods=["GET"]),
         Route("/topics/{topic:path}/records", history.records, methods=["GET"]),
         Route("/topics/{topic:path}", publishing, methods=["POST"]),
-        Route("/events", Events(broker, options)),
+        Route("/events", EventsRoute(broker, options)),
         WebSocketRoute("/ws", sockets),
         Route("/ws", sockets.plain, methods=["GET"]),
         Route("/metrics", health.metrics, methods=["GET"]),
@@ -65,10 +65,10 @@ def build(
         Route("/dead-letters/{topic:path}/replay", letters.replay, methods=["POST"]),
         Route("/dead-letters/{topic:path}/discard", letters.discard, methods=["POST"]),
         Route("/dead-letters/{topic:path}", letters.letters, methods=["GET"]),
-        Route("/console/updates", Updates(broker, options)),
-        *assets.routes(),
+        Route("/console/updates", ConsoleUpdates(broker, options)),
+        *console.file_routes(),
     ]
-    middleware = [Middleware(Guard, origins=options.origins, hosts=_hosts(options, serving is not None))]
+    middleware = [Middleware(CrossOriginGuard, origins=options.origins, hosts=_hosts(options, serving is not None))]
     if options.origins:
         middleware.append(
             Middleware(
@@ -76,7 +76,7 @@ def build(
                 allow_origins=list(options.origins),
                 allow_methods=["GET", "POST"],
                 allow_headers=["*"],
-                expose_headers=EXPOSED,
+                expose_headers=EXPOSED_HEADERS,
             )
         )
     return Application(
@@ -84,15 +84,15 @@ def build(
         routes=routes,
         middleware=middleware,
         exception_handlers={
-            RunnelError: problem.on_runnel_error,
-            HTTPException: problem.on_http_error,
-            Exception: problem.on_failure,
+            RunnelError: errors.on_runnel_error,
+            HTTPException: errors.on_http_error,
+            Exception: errors.on_failure,
         },
     )
 
 
 class Application(Starlette):
-    """The routes behind the guard. A publish does not look for its own among them: there are many, and it is known."""
+    """The routes behind the guard. Publishes bypass the route table: they are the hot path."""
 
     def __init__(self, publishing: ASGIApp, middleware: list[Middleware], **options: Any) -> None:
         super().__init__(middleware=middleware, **options)
@@ -102,16 +102,16 @@ class Application(Starlette):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] == "http" and scope["method"] == "POST" and get_route_path(scope).startswith(PATH):
+        if scope["type"] == "http" and scope["method"] == "POST" and get_route_path(scope).startswith(TOPICS_PATH):
             await self._publishing(scope, receive, send)
         else:
             await super().__call__(scope, receive, send)
 
 
-def _hosts(options: ServerOptions, own: bool) -> Hosts | None:
-    """The names to answer to. TLS asks for the name itself; where the server is public, names are given by others."""
+def _hosts(options: ServerOptions, own: bool) -> AllowedHosts | None:
+    """The host names to answer to. With TLS the certificate protects; a public server is named by others."""
     trusts_its_machine = own and options.ssl is None and not options.insecure_public
-    return Hosts(options.hosts or ()) if trusts_its_machine or options.hosts is not None else None
+    return AllowedHosts(options.hosts or ()) if trusts_its_machine or options.hosts is not None else None
 
 
 async def _openapi(request: Request) -> Response:

@@ -1,7 +1,6 @@
-"""CloudEvents in JSON, structured and batched, as records: the attributes are headers `ce-…`, the data is the value.
+"""CloudEvents in JSON, structured and batched, as records: attributes become `ce-…` headers, data becomes the value.
 
-So a record is the same in whichever mode it came: in binary mode, the attributes are such headers already.
-Below: core. Above: publishing.
+A record is the same in every mode: in binary mode, the attributes are such headers already.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ PARTITION_KEY = "partitionkey"
 Json = Mapping[str, msgspec.Raw]
 
 
-class Event(NamedTuple):
+class CloudEvent(NamedTuple):
     """One event, as it is published."""
 
     value: bytes
@@ -30,12 +29,12 @@ class Event(NamedTuple):
     key: str | None
 
 
-def structured(body: bytes) -> Event:
+def structured(body: bytes) -> CloudEvent:
     """The event of a body in structured mode."""
     return _event(_decoded(body, dict[str, msgspec.Raw]))
 
 
-def batched(body: bytes) -> list[Event]:
+def batched(body: bytes) -> list[CloudEvent]:
     """The events of a body in batched mode."""
     events = [_event(one) for one in _decoded(body, list[dict[str, msgspec.Raw]])]
     if not events:
@@ -56,7 +55,7 @@ def _decoded(body: bytes, kind: Any) -> Any:
         raise InvalidOption("body", shown(body), f"no CloudEvents in JSON: {error}") from None
 
 
-def _event(told: Json) -> Event:
+def _event(told: Json) -> CloudEvent:
     attributes: dict[str, str] = {}
     for name, raw in told.items():
         if name in ("data", "data_base64"):
@@ -76,7 +75,7 @@ def _event(told: Json) -> Event:
     value_bytes = _data(told, attributes)
     if "datacontenttype" in attributes or value_bytes:
         headers["content-type"] = attributes.get("datacontenttype", "application/json")
-    return Event(value_bytes, headers, attributes.get(PARTITION_KEY))
+    return CloudEvent(value_bytes, headers, attributes.get(PARTITION_KEY))
 
 
 def _data(told: Json, attributes: Mapping[str, str]) -> bytes:
@@ -102,5 +101,5 @@ def _check(attributes: Mapping[str, str]) -> None:
 
 
 def shown(body: bytes) -> str:
-    """As much of a body as a message can hold."""
+    """As much of a body as an error message shows."""
     return body[:64].decode("utf-8", "replace") + ("…" if len(body) > 64 else "")

@@ -1,7 +1,4 @@
-"""`/healthz`, `/readyz` and `/metrics`: for those who look after a server.
-
-Below: observe. Above: application.
-"""
+"""`/healthz`, `/readyz` and `/metrics`, for operators and monitoring."""
 
 from __future__ import annotations
 
@@ -13,16 +10,16 @@ from starlette.responses import Response
 
 from runnel.core.errors import RunnelError
 from runnel.observe import prometheus
-from runnel.server.http.problem import answer
-from runnel.server.http.shape import encode
+from runnel.server.http.errors import problem_response
+from runnel.server.http.record_json import encode_json
 
 if TYPE_CHECKING:
     from runnel.broker.broker import Broker
 
-TEXT = "text/plain; version=0.0.4; charset=utf-8"
+PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Health:
+class HealthRoutes:
     """The routes. `draining` says that the server is about to stop."""
 
     def __init__(self, broker: Broker, draining: Callable[[], bool]) -> None:
@@ -30,23 +27,23 @@ class Health:
 
     async def alive(self, request: Request) -> Response:
         """The process answers: that is all it says."""
-        return Response(encode({"status": "ok"}), media_type="application/json")
+        return Response(encode_json({"status": "ok"}), media_type="application/json")
 
     async def ready(self, request: Request) -> Response:
         """Whether it takes records: not while it stops, nor when its journal failed or its disk is full."""
         if (why := self._trouble()) is not None:
-            return answer(503, "not_ready", why, headers={"retry-after": "1"})
-        return Response(encode({"status": "ready"}), media_type="application/json")
+            return problem_response(503, "not_ready", why, headers={"retry-after": "1"})
+        return Response(encode_json({"status": "ready"}), media_type="application/json")
 
     async def metrics(self, request: Request) -> Response:
         """What a Prometheus server scrapes."""
-        return Response(prometheus.render(self._broker.statistics()), media_type=TEXT)
+        return Response(prometheus.render(self._broker.statistics()), media_type=PROMETHEUS_TEXT)
 
     def _trouble(self) -> str | None:
         if self._draining():
             return "the server stops"
         try:
-            self._broker._bus.home.check_usable("publishing")
+            self._broker._bus.loop_owner.check_usable("publishing")
             journal = self._broker.statistics().journal
         except RunnelError as error:
             return str(error)

@@ -1,7 +1,4 @@
-"""`GET /topics` and `GET /topics/{topic}/records`: what there is, and what was published.
-
-Below: broker.excerpt, shape. Above: application.
-"""
+"""`GET /topics` and `GET /topics/{topic}/records`: the topics, and their records by offset or time."""
 
 from __future__ import annotations
 
@@ -13,22 +10,22 @@ from msgspec import to_builtins
 from starlette.requests import Request
 from starlette.responses import Response
 
-from runnel.broker.excerpt import Excerpt, excerpt
+from runnel.broker.read.history import HistoryPage, read_history
 from runnel.core.errors import InvalidOption
 from runnel.core.pattern import check_pattern, matches
-from runnel.server.http.path import parameters, single, start_of, topic_of, whole
-from runnel.server.http.shape import encode, gap_shape, shape
+from runnel.server.http.record_json import encode_json, gap_as_json, record_as_json
+from runnel.server.http.requests import integer_parameter, parameters, parse_start, single_parameter, topic_of_request
 
 if TYPE_CHECKING:
     from runnel.broker.broker import Broker
 
-LIMIT = 100  # records, if nobody says
-MOST = 10_000
-MOST_BYTES = 8 << 20  # of values, keys and headers in one answer; but always one record
+DEFAULT_LIMIT = 100  # records, if nobody says
+MAX_LIMIT = 10_000
+MAX_RESPONSE_BYTES = 8 << 20  # of values, keys and headers in one answer; but always one record
 NDJSON = "application/x-ndjson"
 
 
-class History:
+class HistoryRoutes:
     """The routes."""
 
     def __init__(self, broker: Broker) -> None:
@@ -36,22 +33,22 @@ class History:
 
     async def topics(self, request: Request) -> Response:
         """The topics, sorted by name; with `pattern`, those that it covers."""
-        pattern = single(parameters(request.scope), "pattern")
+        pattern = single_parameter(parameters(request.scope), "pattern")
         if pattern is not None:
             check_pattern(pattern)
         names = [name for name in await self._broker.topics() if pattern is None or matches(pattern, name)]
-        return Response(encode({"topics": names}), media_type="application/json")
+        return Response(encode_json({"topics": names}), media_type="application/json")
 
     async def records(self, request: Request) -> Response:
         """Records from a place on."""
-        topic, asked = topic_of(request), parameters(request.scope)
-        start = start_of("from", single(asked, "from"))
+        topic, asked = topic_of_request(request), parameters(request.scope)
+        start = parse_start("from", single_parameter(asked, "from"))
         start = "earliest" if start is None else start
-        limit = whole(asked, "limit", LIMIT, MOST)
-        format = single(asked, "format") or ("ndjson" if request.headers.get("accept") == NDJSON else "json")
+        limit = integer_parameter(asked, "limit", DEFAULT_LIMIT, MAX_LIMIT)
+        format = single_parameter(asked, "format") or ("ndjson" if request.headers.get("accept") == NDJSON else "json")
         if format not in ("json", "ndjson"):
             raise InvalidOption("format", format[:64], "expected json or ndjson")
-        found = await excerpt(self._broker, topic, start, limit, MOST_BYTES)
+        found = await read_history(self._broker, topic, start, limit, MAX_RESPONSE_BYTES)
         root = quote(request.scope.get("root_path", ""))
         further = f"{root}/topics/{quote(topic, safe='')}/records?from={found.next}&limit={limit}"
         if format == "ndjson":
@@ -59,24 +56,24 @@ class History:
             if found.next < found.end:
                 headers["link"] = f'<{further}&format=ndjson>; rel="next"'
             if found.gap is not None:
-                headers["runnel-gap"] = json.dumps(to_builtins(gap_shape(found.gap)))  # ASCII, escaped
-            lines = b"".join(encode(shape(record)) + b"\n" for record in found.records)
+                headers["runnel-gap"] = json.dumps(to_builtins(gap_as_json(found.gap)))  # ASCII, escaped
+            lines = b"".join(encode_json(record_as_json(record)) + b"\n" for record in found.records)
             return Response(lines, 200, headers, NDJSON)
-        return Response(encode(_document(topic, found, further)), 200, _link(found, further), "application/json")
+        return Response(encode_json(_document(topic, found, further)), 200, _link(found, further), "application/json")
 
 
-def _document(topic: str, found: Excerpt, further: str) -> dict[str, Any]:
+def _document(topic: str, found: HistoryPage, further: str) -> dict[str, Any]:
     return {
         "topic": topic,
         "epoch": found.epoch,
         "first": found.first,
         "end": found.end,
-        "records": [shape(record) for record in found.records],
+        "records": [record_as_json(record) for record in found.records],
         "next": found.next,
         **({"next_link": further} if found.next < found.end else {}),
-        **({} if found.gap is None else {"gap": gap_shape(found.gap)}),
+        **({} if found.gap is None else {"gap": gap_as_json(found.gap)}),
     }
 
 
-def _link(found: Excerpt, further: str) -> dict[str, str]:
+def _link(found: HistoryPage, further: str) -> dict[str, str]:
     return {"link": f'<{further}>; rel="next"'} if found.next < found.end else {}

@@ -1,7 +1,4 @@
-"""What the HTTP door takes and answers, as an OpenAPI document. A test holds it against the routes and their answers.
-
-Below: figures. Above: application.
-"""
+"""The OpenAPI document of the HTTP routes. A test checks it against the routes and their responses."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from runnel.server.http.figures import VIEWS
+from runnel.server.http.console import VIEWS
 
 Json = dict[str, Any]
 

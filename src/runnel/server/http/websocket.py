@@ -1,107 +1,111 @@
-"""`GET /ws`: a websocket, with the very sessions of the TCP doors behind it.
+"""`GET /ws`: a WebSocket, with the same sessions behind it as the TCP listeners.
 
-Text messages are JSON lines, one command or event each; binary ones are the bytes of the native protocol. The first
-message says which of the two a connection speaks.
-Below: web_transport, lines_door, native. Above: application.
+Text messages are JSON lines, one command or event each; binary messages are bytes of the native protocol. The first
+message decides which of the two a connection speaks.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from runnel.core.errors import RunnelError
-from runnel.core.network_errors import LimitExceeded, ProtocolError
-from runnel.server.http.guard import DENIAL
-from runnel.server.http.problem import answer, problem
-from runnel.server.http.stream import CONNECTION
-from runnel.server.http.web_transport import WebTransport
-from runnel.server.lines_door import LinesDoor
-from runnel.server.native import native_door
-from runnel.server.serving import Serving
-from runnel.wire import lines_events
-from runnel.wire.trouble import error_frame
+from runnel.core.errors import LimitExceeded, ProtocolError, RunnelError
+from runnel.server.http.cross_origin import DENIAL_EXTENSION
+from runnel.server.http.errors import error_response, problem_response
+from runnel.server.http.events import CONNECTION
+from runnel.server.json_lines.listener import JsonLinesListener
+from runnel.server.native.session import native_listener
+from runnel.server.served_broker import ServedBroker
+from runnel.wire import json_events
+from runnel.wire.errors import error_frame
 
 if TYPE_CHECKING:
     from runnel.broker.broker import Broker
-    from runnel.server.http.websocket_connection import WebSocketConnection
+    from runnel.server.http.listener import WebSocketConnection
     from runnel.server.options import ServerOptions
 
-LINGER = 2.0  # seconds that a browser has to answer when it is told that the websocket is closed
 
-NORMAL = 1000
+CLOSE_TIMEOUT = 2.0  # seconds that a browser has to answer when it is told that the websocket is closed
+
+NORMAL_CLOSURE = 1000
 GOING_AWAY = 1001
-UNSUPPORTED = 1003
-REFUSED = 1008
+UNSUPPORTED_DATA = 1003
+POLICY_VIOLATION = 1008
 
 log = logging.getLogger("runnel")
 
 
-class WebSockets:
-    """The route. `serving` is what the other doors of the server share; None: there are none."""
+class WebSocketRoutes:
+    """The route. `serving` is what the listeners of the server share; None: the application is mounted elsewhere."""
 
-    def __init__(self, broker: Broker, options: ServerOptions, serving: Serving | None = None) -> None:
+    def __init__(self, broker: Broker, options: ServerOptions, serving: ServedBroker | None = None) -> None:
         self._broker, self._options, self._serving = broker, options, serving
 
     @property
-    def serving(self) -> Serving:
+    def serving(self) -> ServedBroker:
         """What is served. Of an application that was mounted it is made for the first who comes, on his loop."""
         if self._serving is None:
-            self._serving = Serving(self._broker, self._options)
+            self._serving = ServedBroker(self._broker, self._options)
         return self._serving
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one websocket, until either side has enough."""
         await receive()  # that somebody wants to connect
         serving = self.serving
-        visit = Visit(serving, scope, receive, send)
+        session = WebSocketSession(serving, scope, receive, send)
         if serving.connections.draining:
-            stopping = answer(503, "not_ready", "the server stops", headers={"retry-after": "1"})
+            stopping = problem_response(503, "not_ready", "the server stops", headers={"retry-after": "1"})
             await _deny(stopping, scope, receive, send)
             return
         try:
-            visit.sit_down()
+            session.take_slot()
         except LimitExceeded as error:
-            await _deny(problem(error), scope, receive, send)
+            await _deny(error_response(error), scope, receive, send)
             return
-        await visit.run()
+        await session.run()
 
     async def plain(self, request: Request) -> Response:
         """Somebody asked for the route as for a page."""
         raise HTTPException(426, "this is a websocket: new WebSocket(url)", {"upgrade": "websocket"})
 
 
-class Visit:
-    """One websocket. Among the connections it counts itself, until its first message makes a session of it."""
+class WebSocketSession:
+    """One WebSocket. It counts as a connection until its first message makes a session of it."""
 
-    def __init__(self, serving: Serving, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, serving: ServedBroker, scope: Scope, receive: Receive, send: Send) -> None:
         self._serving, self._receive, self._send = serving, receive, send
-        self._line: WebSocketConnection | None = ((scope.get("extensions") or {}).get(CONNECTION) or {}).get(CONNECTION)
+        self._connection: WebSocketConnection | None = ((scope.get("extensions") or {}).get(CONNECTION) or {}).get(
+            CONNECTION
+        )
         self._loop = asyncio.get_running_loop()
         self._since = self._loop.time()
         self._peer = tuple(scope.get("client") or ()) or None
         facts: dict[str, Any] = {"peername": self._peer, "door": "websocket"}
-        if self._line is not None:
-            facts["socket"] = self._line.transport.get_extra_info("socket")
-        self._transport = WebTransport(send, serving.options.send_timeout, self._line, self._how, facts)
-        self._code = NORMAL
+        if self._connection is not None:
+            facts["socket"] = self._connection.transport.get_extra_info("socket")
+        self._transport = WebSocketTransport(send, serving.options.send_timeout, self._connection, self._how, facts)
+        self._code = NORMAL_CLOSURE
         self._text: bool | None = None  # which of the two it speaks
         self._timer: asyncio.TimerHandle | None = None
 
-    def sit_down(self) -> None:
+    def take_slot(self) -> None:
         """Be counted; `LimitExceeded` if there are as many connections as there may be."""
-        if self._line is not None:
-            self._line.stand_up()  # it was a connection before
+        if self._connection is not None:
+            self._connection.release_slot()  # it was a connection before
         self._serving.connections.add(self)
         if (limit := self._serving.options.idle_timeout) is not None:
-            self._timer = self._loop.call_later(limit, self._say, LimitExceeded("idle_timeout", limit, limit), REFUSED)
+            self._timer = self._loop.call_later(
+                limit, self._say, LimitExceeded("idle_timeout", limit, limit), POLICY_VIOLATION
+            )
 
     # -- as the rest of the server knows it -------------------------------------------------------------------------
 
@@ -144,7 +148,7 @@ class Visit:
         while (message := await self._receive())["type"] != "websocket.disconnect":
             if self._transport.is_closing():
                 continue  # it is thrown away, as long as the other side speaks
-            text, data = _read(message)
+            text, data = _read_message(message)
             if self._text is None and not self._begin(text, data):
                 continue
             if text is not self._text:
@@ -160,16 +164,16 @@ class Visit:
         self._text = text
         if not text and data[:1] == b"{":
             why = "JSON goes in text messages; this came in a binary one, which is for native frames"
-            self._say(ProtocolError(why), UNSUPPORTED)
+            self._say(ProtocolError(why), UNSUPPORTED_DATA)
             return False
         self._begun()
         transport.text = text
         if text:
-            transport.protocol = LinesDoor(serving.broker, serving.options, serving.connections, whole=True)
+            transport.protocol = JsonLinesListener(serving.broker, serving.options, serving.connections, whole=True)
         else:
-            transport.protocol = native_door(serving)()
-            if self._line is not None:
-                self._line.allow(serving.options.max_frame)
+            transport.protocol = native_listener(serving)()
+            if self._connection is not None:
+                self._connection.allow(serving.options.max_frame)
         transport.protocol.connection_made(transport)
         return not transport.is_closing()
 
@@ -183,13 +187,13 @@ class Visit:
         """Somebody speaks now so and now so."""
         now, first = ("text", "binary") if text else ("binary", "text")
         why = f"a {now} message came on a websocket that began with {first} ones: it speaks what its first message did"
-        self._say(ProtocolError(why), UNSUPPORTED)
+        self._say(ProtocolError(why), UNSUPPORTED_DATA)
 
     def _say(self, error: RunnelError, code: int) -> None:
         """Say what is wrong, and close."""
         transport = self._transport
         transport.text = transport.text or transport.protocol is None
-        transport.write(lines_events.error(error) if transport.text else error_frame(0, error))
+        transport.write(json_events.error(error) if transport.text else error_frame(0, error))
         self._code = code
         transport.close()
 
@@ -197,25 +201,25 @@ class Visit:
         """The code that it is closed with."""
         if self._serving.connections.draining:
             return GOING_AWAY
-        return REFUSED if getattr(self._transport.protocol, "failed", False) else self._code
+        return POLICY_VIOLATION if getattr(self._transport.protocol, "failed", False) else self._code
 
     async def _part(self) -> None:
         """All is said: close, and see that it is closed."""
-        line = self._line
-        if line is not None and self._transport.aborted:
+        connection = self._connection
+        if connection is not None and self._transport.aborted:
             return  # it is closed
         code = self._how()
         reason = "the server stops" if code == GOING_AWAY else ""
         with suppress(TimeoutError, OSError):
-            async with asyncio.timeout(LINGER):
+            async with asyncio.timeout(CLOSE_TIMEOUT):
                 await self._send({"type": "websocket.close", "code": code, "reason": reason})
-                if line is not None:
-                    await line.gone.wait()
-        if line is not None and not line.gone.is_set():
-            line.transport.abort()
+                if connection is not None:
+                    await connection.gone.wait()
+        if connection is not None and not connection.gone.is_set():
+            connection.transport.abort()
 
 
-def _read(message: Message) -> tuple[bool, bytes]:
+def _read_message(message: Message) -> tuple[bool, bytes]:
     """Whether it is text, and its bytes."""
     text = message.get("text")
     return (False, message.get("bytes") or b"") if text is None else (True, text.encode())
@@ -223,7 +227,256 @@ def _read(message: Message) -> tuple[bool, bytes]:
 
 async def _deny(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
     """Refuse the handshake, with a problem where the server can tell it."""
-    if DENIAL in scope.get("extensions", ()):
+    if DENIAL_EXTENSION in scope.get("extensions", ()):
         await response(scope, receive, send)
     else:
         await send({"type": "websocket.close", "code": 1013})
+
+
+# -- A WebSocket as a transport --------------------------------------------------------------------------
+# A session of the TCP listeners talks to it as to a socket. A JSON line is one text message; native bytes are binary
+# messages, cut anywhere. Unsent bytes are counted, so that a session pauses as on a socket. A browser that reads
+# nothing for `patience` seconds is disconnected.
+
+
+MAX_BINARY_MESSAGE = 256 << 10  # bytes of a binary message: clients have their bounds, and where one ends means nothing
+BURST_BYTES = 64 << 10  # bytes that are handed on at once
+MESSAGES_PER_TURN = 64  # messages after which others on the loop have their turn
+DEFAULT_HIGH_WATER = 64 << 10  # bytes that may wait, unless somebody says otherwise
+CHECKS_PER_TIMEOUT = 4  # times within its patience that a browser is looked at
+
+
+class DirectConnection(Protocol):
+    """The connection below, on our own listener. Mounted elsewhere there is none, and messages go out one by one."""
+
+    transport: Any  # its socket's
+    writable: asyncio.Event
+
+    def send_many(self, messages: Iterable[bytes], *, text: bool) -> None:
+        """Send these messages, with one write."""
+
+    def cut(self, code: int) -> None:
+        """Close now: with a word, if there is nothing before it that nobody reads."""
+
+
+class WebSocketTransport(asyncio.Transport):
+    """The transport of a session, over a WebSocket. `send_all` sends, in a task of its own."""
+
+    def __init__(
+        self,
+        send: Send,
+        patience: float,
+        connection: DirectConnection | None,
+        how: Callable[[], int],
+        facts: dict[str, Any],
+    ) -> None:
+        super().__init__(facts)
+        self.protocol: asyncio.BaseProtocol | None = None
+        self.text = False
+        self.aborted = False
+        self._send, self._patience, self._connection = send, patience, connection
+        self._how = how  # the code that it is closed with
+        self._loop = asyncio.get_running_loop()
+        self._closing = False
+        self._queue: deque[bytes] = deque()
+        self._size = 0
+        self._high, self._low = DEFAULT_HIGH_WATER, DEFAULT_HIGH_WATER // 4
+        self._paused = False  # the session was told to write no more
+        self._sent = self._seen = 0  # messages: so far, and when it was last looked
+        self._still = 0  # looks since anything moved
+        self._below = 0  # bytes that the connection below held when it was last looked at
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle: asyncio.Future[None] | None = None  # the sender waits for something to send
+        self._sender: asyncio.Task[None] | None = None
+        self._deaf: asyncio.Future[None] | None = None  # while the session wants nothing to be read
+
+    # -- what a session calls: writing ------------------------------------------------------------------------------
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send it, some time soon."""
+        if self._closing or not data:
+            return
+        data = bytes(data)
+        if self.text:
+            messages = data.split(b"\n")
+            messages.pop()  # behind the last line is nothing
+        else:
+            messages = [data[at : at + MAX_BINARY_MESSAGE] for at in range(0, len(data), MAX_BINARY_MESSAGE)]
+        if self._connection is not None and not self._queue and self._connection.writable.is_set():
+            self._connection.send_many(messages, text=self.text)
+            return
+        self._queue.extend(messages)
+        self._size += len(data)
+        if self._size > self._high and not self._paused:
+            self._paused = True
+            self._tell("pause_writing")
+        self._wake()
+        if self._timer is None:
+            self._still, self._seen, self._below = 0, self._sent, self._held_below()
+            self._timer = self._loop.call_later(self._patience / CHECKS_PER_TIMEOUT, self._look)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """How many bytes may wait before the session is paused, and at how many it goes on."""
+        self._high = DEFAULT_HIGH_WATER if high is None else high
+        self._low = self._high // 4 if low is None else low
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that are not sent yet, as far as can be known."""
+        return self._size + self._held_below()
+
+    def can_write_eof(self) -> bool:
+        """A websocket has no half that could be closed."""
+        return False
+
+    def close(self) -> None:
+        """Send what waits, then close."""
+        self._closing = True
+        self._wake()
+
+    def abort(self) -> None:
+        """Close now, whatever is under way."""
+        if self.aborted:
+            return
+        self.aborted = self._closing = True
+        self._queue.clear()
+        self._size = 0
+        if self._connection is not None:
+            self._connection.cut(self._how())
+        if self._sender is not None:
+            self._sender.cancel()
+
+    def is_closing(self) -> bool:
+        """Whether nothing more can be written."""
+        return self._closing
+
+    # -- what a session calls: reading ------------------------------------------------------------------------------
+
+    def pause_reading(self) -> None:
+        """Bring nothing more, until `resume_reading`."""
+        if self._deaf is None:
+            self._deaf = self._loop.create_future()
+
+    def resume_reading(self) -> None:
+        """Go on."""
+        if self._deaf is not None:
+            self._deaf.set_result(None)
+            self._deaf = None
+
+    def is_reading(self) -> bool:
+        """Whether what comes is brought."""
+        return self._deaf is None and not self._closing
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """The session's."""
+        assert self.protocol is not None, "begun"
+        return self.protocol
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Another one is spoken to from now on."""
+        self.protocol = protocol
+
+    # -- what the websocket calls -----------------------------------------------------------------------------------
+
+    async def feed(self, data: bytes) -> None:
+        """Bring the session what came, as fast as it takes it."""
+        protocol = self.protocol
+        if isinstance(protocol, asyncio.BufferedProtocol):
+            left = memoryview(data)
+            while left and await self._reads():
+                room = memoryview(protocol.get_buffer(len(left)))
+                count = min(len(room), len(left))
+                room[:count] = left[:count]
+                protocol.buffer_updated(count)
+                left = left[count:]
+        elif await self._reads():
+            cast(asyncio.Protocol, protocol).data_received(data)
+
+    async def send_all(self) -> None:
+        """Send what is written, until it is closed and all is sent. Raises what sending raises."""
+        self._sender = asyncio.current_task()
+        if self.aborted:
+            return
+        some = self._send_burst if self._connection is not None else self._send_turn
+        while True:
+            while self._queue:
+                await some()
+                if self._paused and self._size <= self._low:
+                    self._paused = False
+                    self._tell("resume_writing")
+            if self._closing:
+                return
+            self._idle = self._loop.create_future()
+            await self._idle
+            self._idle = None
+
+    def lost(self) -> None:
+        """It is gone, and so is whatever was not sent."""
+        self._closing = True
+        self._queue.clear()
+        self._size = 0
+        self.resume_reading()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self.protocol is not None:
+            self.protocol.connection_lost(None)
+
+    # -- within -----------------------------------------------------------------------------------------------------
+
+    async def _send_burst(self) -> None:
+        connection, queue = self._connection, self._queue
+        assert connection is not None, "at a door of ours"
+        await connection.writable.wait()
+        burst: list[bytes] = []
+        size = 0
+        while queue and size < BURST_BYTES:
+            burst.append(queue.popleft())
+            size += len(burst[-1])
+        self._size -= size + len(burst) if self.text else size
+        self._sent += len(burst)
+        connection.send_many(burst, text=self.text)
+        if queue:
+            await asyncio.sleep(0)
+
+    async def _send_turn(self) -> None:
+        for _ in range(min(len(self._queue), MESSAGES_PER_TURN)):
+            message = self._queue[0]  # it waits here while it is sent, for others to see
+            shape = {"text": message.decode()} if self.text else {"bytes": message}
+            await self._send({"type": "websocket.send", **shape})
+            self._queue.popleft()
+            self._size -= len(message) + self.text
+            self._sent += 1
+        await asyncio.sleep(0)
+
+    async def _reads(self) -> bool:
+        """Wait until the session reads; False: it will not any more."""
+        while self._deaf is not None and not self._closing:
+            await asyncio.wait([self._deaf])
+        return not self._closing
+
+    def _look(self) -> None:
+        """Whether anything was read lately of what waits."""
+        self._timer = None
+        if not self._queue or self.aborted:
+            return
+        below = self._held_below()  # it may read, and not enough yet for more to be sent
+        self._still = 0 if self._sent != self._seen or below < self._below else self._still + 1
+        self._seen, self._below = self._sent, below
+        if self._still < CHECKS_PER_TIMEOUT:
+            self._timer = self._loop.call_later(self._patience / CHECKS_PER_TIMEOUT, self._look)
+            return
+        peer = self.get_extra_info("peername")
+        log.info("a websocket of %s is dropped: it has read nothing for %g s", peer, self._patience)
+        self.abort()
+
+    def _held_below(self) -> int:
+        return 0 if self._connection is None else self._connection.transport.get_write_buffer_size()
+
+    def _tell(self, what: str) -> None:
+        if self.protocol is not None:
+            tell: Callable[[], None] = getattr(self.protocol, what)
+            tell()
+
+    def _wake(self) -> None:
+        if self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)

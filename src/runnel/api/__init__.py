@@ -1,0 +1,1 @@
+"""What users hold of a broker, whatever its backend: subscriptions, deliveries, handlers, bridges."""

@@ -1,0 +1,312 @@
+"""List, put back and discard the dead letters of a topic, one by one or all.
+
+A dead letter is done with once it was put back or discarded. A stored position says up to where all are done with;
+markers hold one bit for each letter behind it. The transaction that puts letters back also sets their bits, so each is
+put back once, also after a crash. The letters themselves stay in their topic as long as that keeps them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from runnel.broker.read.cursor import Cursor, TakenSlices
+from runnel.broker.read.history import read_history
+from runnel.broker.read.subscription import open_cursor
+from runnel.broker.topic.catalog import UNDECLARED
+from runnel.broker.topic_handle import Topic
+from runnel.core.dead_letter import TOPIC, is_dead_letter, original_headers
+from runnel.core.errors import InvalidOption, NameInUse, TopicDeleted, UnknownTopic
+from runnel.core.options import positive
+from runnel.core.position import Position
+from runnel.core.record import Record
+from runnel.runtime.waiting import resolve_waiter
+
+if TYPE_CHECKING:
+    from runnel.broker.broker import Broker
+    from runnel.broker.bus import Bus
+    from runnel.broker.topic.log import Log
+
+
+DEFAULT_PREFIX = "dead-letters."  # and a group: where its letters go, if nobody says otherwise
+REPLAYED_PREFIX = "$runnel.replayed."  # and a topic: the name that keeps up to where all letters are done with
+HIDDEN_PREFIX = "$runnel."  # how the names of marks begin that are the broker's own
+MARKER_PREFIX = f"{HIDDEN_PREFIX}letters."  # an epoch and a block: the letters in it that are done with
+BLOCK = 2048  # letters that one mark speaks for, a bit each
+AT_ONCE = 256  # letters in one transaction
+AT_ONCE_BYTES = 1 << 20
+LOOKED_AT = 4096  # letters passed over before a listing says: ask again from there
+
+NONE_DONE = bytes(BLOCK // 8)
+
+
+class DeadLetterPage(NamedTuple):
+    """Some dead letters that are not done with; `next` is where to look further, below `end` if there may be more."""
+
+    letters: list[Record[bytes]]
+    epoch: int
+    first: int
+    end: int
+    next: int
+
+
+class DeadLetterState:
+    """Which letters of a topic are done with."""
+
+    def __init__(self, bus: Bus, log: Log) -> None:
+        self._bus, self.log = bus, log
+        self._values = bus.marks.values
+
+    def __repr__(self) -> str:
+        return f"<DeadLetterState of {self.log.name!r}, {self.open()} open>"
+
+    @property
+    def floor(self) -> int:
+        """All before it are done with, or gone."""
+        place = self._bus.positions.get(f"{REPLAYED_PREFIX}{self.log.name}", ("", 0))[1]
+        first = self._bus.timeline.first(self.log)
+        return max(first, place.offset) if isinstance(place, Position) and place.epoch == self.log.epoch else first
+
+    def is_open(self, offset: int) -> bool:
+        """Whether the letter at `offset` is still to be dealt with."""
+        return offset >= self.floor and not self._bits(offset // BLOCK)[offset % BLOCK // 8] >> offset % 8 & 1
+
+    def open(self) -> int:
+        """How many there are, about: a difference of offsets, less those that are done with."""
+        floor, end = self.floor, self.log.end
+        done = sum(_count(self._bits(block), block, floor, end) for block in self._blocks())
+        return end - floor - done
+
+    def settled(self, offsets: Iterable[int]) -> dict[str, tuple[bytes, bytes | None]]:
+        """The marks that say so of these as well, by name: what they become, and what they are."""
+        changed: dict[int, bytearray] = {}
+        for offset in offsets:
+            bits = changed.setdefault(offset // BLOCK, bytearray(self._bits(offset // BLOCK)))
+            bits[offset % BLOCK // 8] |= 1 << offset % 8
+        return {self._name(block): (bytes(bits), self._mark(block)) for block, bits in changed.items()}
+
+    def raised(self) -> int | None:
+        """How far the floor may go up; None: not at all."""
+        floor = now = self.floor
+        while floor < self.log.end:
+            left = ~(int.from_bytes(self._bits(floor // BLOCK), "little") >> floor % BLOCK)
+            done = (left & -left).bit_length() - 1  # in a row, from the floor on
+            if not done:
+                break
+            floor += done
+        return floor if floor > now else None
+
+    def useless(self) -> list[str]:
+        """The names of marks that say nothing any more: below the floor, or of a topic that is no more."""
+        living = {str(log.epoch) for log in self._bus.catalog.logs.values()}
+        mine, floor = str(self.log.epoch), self.floor
+        found = []
+        for name in self._values:
+            if name.startswith(MARKER_PREFIX):
+                epoch, _, block = name.removeprefix(MARKER_PREFIX).partition(".")
+                if epoch not in living or (epoch == mine and (int(block) + 1) * BLOCK <= floor):
+                    found.append(name)
+        return found
+
+    def _name(self, block: int) -> str:
+        return f"{MARKER_PREFIX}{self.log.epoch}.{block}"
+
+    def _mark(self, block: int) -> bytes | None:
+        value = self._values.get(self._name(block))
+        return value if isinstance(value, bytes) else None
+
+    def _bits(self, block: int) -> bytes:
+        return self._mark(block) or NONE_DONE
+
+    def _blocks(self) -> list[int]:
+        start = f"{MARKER_PREFIX}{self.log.epoch}."
+        return [int(name.removeprefix(start)) for name in self._values if name.startswith(start)]
+
+
+def dead_letter_topics(bus: Bus) -> dict[str, list[str]]:
+    """The topics that dead letters go to, sorted, each with the groups that send theirs there."""
+    found: dict[str, list[str]] = {}
+    for reader in bus.groups:
+        found.setdefault(reader.dead_letter, []).append(reader.name)
+    for name, log in bus.catalog.logs.items():
+        if name.startswith(DEFAULT_PREFIX):
+            found.setdefault(name, [])
+        if log.options.dead_letter is not None:
+            found.setdefault(log.options.dead_letter, [])
+    for one in bus.readers:
+        options = getattr(getattr(one, "_reader", None), "options", None)
+        if (named := getattr(options, "dead_letter", None)) is not None:
+            found.setdefault(named, [])
+    return {name: sorted(set(found[name])) for name in sorted(found) if name in bus.catalog.logs}
+
+
+async def list_dead_letters(broker: Broker, topic: str, start: int, limit: int, max_bytes: int) -> DeadLetterPage:
+    """At most `limit` letters of `topic` that are not done with, from an offset on."""
+    box = _state_of(broker, topic)
+    await broker._bus.flushed()  # a letter may still be on its way to the disk
+    at, end = max(start, box.floor), box.log.end
+    found: list[Record[bytes]] = []
+    looked, size = 0, 0
+    while at < end and len(found) < limit and looked < LOOKED_AT and size < max_bytes:
+        part = await read_history(broker, topic, at, min(AT_ONCE, limit), max_bytes - size)
+        if part.next <= at:
+            break
+        looked, at = looked + len(part.records), part.next
+        for record in part.records:
+            if is_dead_letter(record) and box.is_open(record.offset):
+                if len(found) == limit:
+                    at = record.offset
+                    break
+                found.append(record)
+                size += len(record.value)
+    return DeadLetterPage(found, box.log.epoch, broker._bus.timeline.first(box.log), box.log.end, at)
+
+
+async def settle_dead_letters(broker: Broker, topic: str, offsets: Iterable[int] | None, *, put_back: bool) -> int:
+    """Have letters put back or discarded, each once: those at `offsets`, or all that are there; how many."""
+    bus, count = broker._bus, 0
+    bus.loop_owner.check_usable("settling dead letters")
+    box = _state_of(broker, topic)
+    wanted = None if offsets is None else sorted({_offset(one) for one in offsets})
+    with exclusively(bus, topic):
+        await bus.flushed()
+        if useless := box.useless():
+            async with broker.transaction() as tx:
+                for name in useless:
+                    tx.mark(name, None)
+        async for some in _open_ones(broker, box, wanted):
+            async with broker.transaction() as tx:
+                for letter in some if put_back else ():
+                    tx.publish(letter.headers[TOPIC], letter.value, key=letter.key, headers=original_headers(letter))
+                for name, (value, before) in box.settled(letter.offset for letter in some).items():
+                    tx.mark(name, value, before)
+            count += len(some)
+        if (floor := box.raised()) is not None:
+            bus.keep_position(f"{REPLAYED_PREFIX}{topic}", topic, box.log.position(floor))
+    return count
+
+
+@contextmanager
+def exclusively(bus: Bus, topic: str) -> Iterator[None]:
+    """While nobody else deals with the letters of `topic`."""
+    name = f"{REPLAYED_PREFIX}{topic}"
+    if name in bus.replaying:
+        raise NameInUse(name)
+    bus.replaying.add(name)
+    try:
+        yield
+    finally:
+        bus.replaying.discard(name)
+
+
+async def _open_ones(
+    broker: Broker, box: DeadLetterState, wanted: list[int] | None
+) -> AsyncIterator[list[Record[bytes]]]:
+    """The letters that are meant and not done with, as many at a time as go into a transaction."""
+    end = box.log.end  # what comes meanwhile may be one that was put back just now
+    places = iter([box.floor] if wanted is None else wanted)
+    some: list[Record[bytes]] = []
+    size, at = 0, -1
+    chosen = None if wanted is None else set(wanted)
+    for place in places:
+        at = max(at, place)
+        while at < end and (wanted is None or at == place):
+            part = await read_history(broker, box.log.name, at, AT_ONCE, AT_ONCE_BYTES)
+            if part.epoch != box.log.epoch:
+                raise TopicDeleted(box.log.name, box.log.epoch)
+            if part.next <= at:
+                break
+            at = part.next
+            for letter in part.records:
+                if (chosen is not None and letter.offset not in chosen) or not box.is_open(letter.offset):
+                    continue
+                if not is_dead_letter(letter):
+                    why = f"its record at {letter.offset} is not a dead letter"
+                    raise InvalidOption("topic", letter.topic, why)
+                some.append(letter)
+                size += len(letter.value)
+                if len(some) >= AT_ONCE or size >= AT_ONCE_BYTES:
+                    yield some
+                    some, size = [], 0
+    if some:
+        yield some
+
+
+def _state_of(broker: Broker, topic: str) -> DeadLetterState:
+    log = broker._bus.catalog.logs.get(topic)
+    if log is None:
+        raise UnknownTopic(topic)
+    return DeadLetterState(broker._bus, log)
+
+
+def _offset(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidOption("offsets", value, "expected offsets, 0 or more")
+    return value
+
+
+def _count(bits: bytes, block: int, first: int, end: int) -> int:
+    """How many bits are set for the offsets from `first` to before `end`."""
+    number = int.from_bytes(bits, "little")
+    low, high = max(0, first - block * BLOCK), min(BLOCK, end - block * BLOCK)
+    return (number >> low & (1 << high - low) - 1).bit_count() if high > low else 0
+
+
+# -- Put dead letters back in order ----------------------------------------------------------------------
+
+
+async def replay(bus: Bus, topic: str, limit: int | None, where: Callable[[Record[bytes]], bool] | None) -> int:
+    """Put dead letters of `topic` back where they came from, each once; how many."""
+    name = f"{REPLAYED_PREFIX}{topic}"
+    if limit is not None:
+        positive("limit", limit)
+    log = bus.catalog.find(topic)
+    with exclusively(bus, topic), _unless_unused(bus, log):
+        start = bus.positions.get(name, (topic, "earliest"))[1]
+        cursor, _ = open_cursor(bus.timeline, {log}, start, is_pattern=False, store=bus.store)
+        count, box = 0, DeadLetterState(bus, log)
+        await bus.flushed()  # a dead letter may still be on its way to the disk
+        end = log.end  # what comes while replaying may be one that we put back
+        while cursor.position < end and (limit is None or count < limit):
+            taken = await _take_one(bus, cursor)
+            for record in taken.slices[0].records if taken is not None and taken.slices else ():
+                if box.is_open(record.offset):  # and not done with by itself
+                    count += await _put_back(bus, record, where)
+            bus.keep_position(name, topic, log.position(cursor.position))
+    return count
+
+
+@contextmanager
+def _unless_unused(bus: Bus, log: Log) -> Iterator[None]:
+    """Afterwards forget a topic that nobody but us has ever asked for."""
+    try:
+        yield
+    finally:
+        bus.catalog.forget_unused(log)
+
+
+async def _take_one(bus: Bus, cursor: Cursor) -> TakenSlices | None:
+    """The next record, from memory or from disk."""
+    bus.loop_owner.check_usable("replaying")
+    taken = cursor.take(1)
+    while taken is None and cursor.pending():
+        came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        cursor.wake = partial(resolve_waiter, came)
+        await came
+        bus.loop_owner.check_usable("replaying")
+        taken = cursor.take(1)
+    return taken
+
+
+async def _put_back(bus: Bus, record: Record[bytes], where: Callable[[Record[bytes]], bool] | None) -> bool:
+    """Publish one dead letter as it was; False: `where` passed it over."""
+    if where is not None and not where(record):
+        return False
+    if not is_dead_letter(record):
+        raise InvalidOption("topic", record.topic, f"its record at {record.offset} is not a dead letter")
+    origin = Topic[bytes](bus, record.headers[TOPIC], None, UNDECLARED)
+    await origin.publish(record.value, key=record.key, headers=original_headers(record))
+    return True

@@ -1,0 +1,157 @@
+"""Watches free disk space, and warns operators about low space, large holds and late archives.
+
+Nothing waits for it: publishes are refused by what the journal finds when it needs room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from runnel.broker.durable.holds import RetentionHold
+from runnel.core.errors import RunnelError
+from runnel.core.position import Position
+from runnel.journal.read.journal_reader import JournalReader
+from runnel.journal.write.archive_holds import NAME, ArchiveHolder
+from runnel.journal.write.journal import Journal
+
+if TYPE_CHECKING:
+    from runnel.broker.bus import Bus
+    from runnel.broker.durable.store import Store
+
+PAUSE = 5.0  # seconds between two looks
+MUCH = 1024**3  # bytes that one may hold without being mentioned
+AGAIN = 3600.0  # seconds until it is mentioned again
+LATE = 24 * 3600.0  # seconds after which an archive that holds is missed
+
+logger = logging.getLogger("runnel")
+
+Measured = tuple[int, dict[str, int], list[ArchiveHolder] | RunnelError]  # bytes free, held by name; archives
+
+
+class DiskMonitor:
+    """Looks every few seconds, in a thread."""
+
+    def __init__(self, bus: Bus, store: Store, folder: str) -> None:
+        self._bus, self._store, self._folder = bus, store, folder
+        self.free: int | None = None  # as of the last look
+        self.held: dict[str, int] = {}
+        self.archives: list[ArchiveHolder] = []  # that hold
+        self.is_low = False
+        self.fell: Callable[[], None] = lambda: None  # called when the disk gets low, and while it is
+        self._told: dict[str, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
+
+    def __repr__(self) -> str:
+        return f"<DiskMonitor, {'not looked yet' if self.free is None else f'{self.free:,} bytes free'}>"
+
+    def look(self) -> None:
+        """Look now, and again later."""
+        if self._stopped:
+            return
+        journal, bus = self._store.journal, self._bus
+        topics = {log.name: log.stored.id for log in bus.catalog.logs.values() if log.stored is not None}
+        holds = [(hold, topics.get(hold.pattern)) for hold in self._store.holding.holds.values()]
+        self._store.look(lambda: _measure(journal, holds), self._measured)
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _measured(self, found: Measured | OSError) -> None:
+        if self._stopped:
+            return
+        self._timer = self._store.commits.loop.call_later(PAUSE, self.look)
+        if isinstance(found, OSError):
+            return  # the next look may tell
+        self.free, self.held, archives = found
+        self._tell_low(self.free, 2 * self._store.journal.options.min_free)
+        for hold in self._store.holding.holds.values():
+            self._tell_held(hold, monotonic())
+        self._tell_archives(archives, monotonic())
+        if self.is_low:
+            self.fell()
+
+    def _tell_low(self, free: int, bound: int) -> None:
+        if free < bound and not self.is_low:
+            self.is_low = True
+            logger.warning(
+                "%s: only %s bytes of disk are free; publishing stops when a new segment would leave less than "
+                "min_free, %s. Make room, delete topics or shorten their retention",
+                self._folder,
+                f"{free:,}",
+                f"{bound // 2:,}",
+            )
+        elif free >= bound + bound // 8 and self.is_low:
+            self.is_low = False
+            logger.warning("%s: there is room again, %s bytes of disk are free", self._folder, f"{free:,}")
+
+    def _tell_held(self, hold: RetentionHold, now: float) -> None:
+        size = self.held.get(hold.name, 0)
+        if (size <= MUCH and not (self.is_low and size)) or now - self._told.get(hold.name, -AGAIN) < AGAIN:
+            return
+        if self._is_in_the_way(hold):
+            self._told[hold.name] = now
+            logger.warning(
+                "%s: subscription %r holds %s bytes that retention would take; let it read on, or give it up with "
+                "`broker.forget(%r)`",
+                self._folder,
+                hold.name,
+                f"{size:,}",
+                hold.name,
+            )
+
+    def _tell_archives(self, found: list[ArchiveHolder] | RunnelError, now: float) -> None:
+        if not isinstance(found, list):
+            if self._is_time(NAME, now):
+                logger.warning("%s: nothing is cleaned or dropped, an archive may be waiting: %s", self._folder, found)
+            return
+        self.archives = found
+        for one in found:
+            away = self._bus.clock.time() - one.seen / 1e6
+            if away > LATE and self._is_time(one.id, now):
+                logger.warning(
+                    "%s: the archive %r holds everything since segment %s, and has not come by for %s hours; archive, "
+                    "or let it go with `runnel log archive --release`",
+                    self._folder,
+                    one.place,
+                    one.through + 1,
+                    int(away / 3600),
+                )
+
+    def _is_time(self, what: str, now: float) -> bool:
+        if now - self._told.get(f"archive {what}", -AGAIN) < AGAIN:
+            return False
+        self._told[f"archive {what}"] = now
+        return True
+
+    def _is_in_the_way(self, hold: RetentionHold) -> bool:
+        """Whether retention of some topic has come to what is held."""
+        return any(
+            log.options.retains and log.held is not None and log.first == log.held == hold.floor(log) < log.end
+            for log in self._bus.catalog.logs.values()
+            if hold.covers(log.name)
+        )
+
+
+def _measure(journal: Journal, holds: list[tuple[RetentionHold, int | None]]) -> Measured:
+    """How much is free, and how much lies where each one stands and behind. In a thread."""
+    held = {hold.name: _behind(journal.history, hold, topic) for hold, topic in holds}
+    try:
+        return journal.storage.free(), held, journal.archives()
+    except RunnelError as damaged:
+        return journal.storage.free(), held, damaged
+
+
+def _behind(history: JournalReader, hold: RetentionHold, topic: int | None) -> int:
+    place = hold.place
+    if isinstance(place, Position):
+        ranges = () if topic is None else history.ranges(topic)
+        return sum(found.bytes for _, found in ranges if found.end > place.offset)
+    return sum(one.written for one in tuple(history.sources) if not one.info.sealed or one.info.end_sequence > place)

@@ -1,0 +1,162 @@
+"""Named subscriptions with `hold=True`: retention, trimming and compaction keep what they have not read.
+
+Each durable log knows from which offset on it is held (`Log.held`). The position of a pattern is looked up in the
+indexes in a thread; until that is known, everything is held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from runnel.broker.topic.log import Log
+from runnel.core.pattern import is_pattern, matches
+from runnel.core.position import Position
+from runnel.journal.write import retention
+
+if TYPE_CHECKING:
+    from runnel.broker.bus import Bus
+    from runnel.broker.durable.store import Store
+
+Place = Position | int
+
+
+class RetentionHold:
+    """One who holds: its pattern, where it stands, and (of a pattern) what that means in each topic."""
+
+    def __init__(self, name: str, pattern: str, place: Place) -> None:
+        self.name, self.pattern, self.place = name, pattern, place
+        self.is_pattern = is_pattern(pattern)
+        self.floors: dict[int, int] = {}  # by topic id, of a pattern; a topic that is not here is held from 0 on
+        self.segment: int | None = None  # the number of the one that they were looked up at; not itself: it may go
+        self.since, self.until = 0, 0  # the sequences for which they hold; until 0: as long as it is being written
+        self.looking = False
+
+    def __repr__(self) -> str:
+        return f"<RetentionHold {self.name!r} on {self.pattern!r} at {self.place}>"
+
+    def covers(self, topic: str) -> bool:
+        """Whether it reads a topic."""
+        return matches(self.pattern, topic) if self.is_pattern else self.pattern == topic
+
+    def floor(self, log: Log) -> int:
+        """From where on it holds a log that it covers."""
+        if isinstance(self.place, Position):
+            return self.place.offset if self.place.epoch == log.epoch else 0
+        return 0 if log.stored is None else self.floors.get(log.stored.id, 0)
+
+    def is_stale(self, active: int | None) -> bool:
+        """Whether it has left the segment that its floors were looked up at. `active` is the one being written."""
+        if isinstance(self.place, Position) or self.looking:
+            return False
+        if self.segment is None or self.place < self.since:
+            return True
+        return self.place >= self.until if self.until else self.segment != active
+
+
+class RetentionHolds:
+    """Everybody who holds in one broker."""
+
+    def __init__(self, bus: Bus, store: Store) -> None:
+        self._bus, self._store = bus, store
+        self.released: Callable[[list[Log]], None] = lambda logs: None  # these may be taken from again
+        self.holds: dict[str, RetentionHold] = {}
+
+    def __repr__(self) -> str:
+        return f"<RetentionHolds, {len(self.holds)} hold>"
+
+    def begin(self, name: str, pattern: str, place: Place) -> None:
+        """`name` holds, from `place` on."""
+        hold = RetentionHold(name, pattern, place)
+        for log in self._logs(hold):
+            log.begin_at(log.first, log.reason, force=True)  # what a count has let go of does not come back
+        self.restore(hold)
+
+    def restore(self, hold: RetentionHold) -> None:
+        """One holds that did so in an earlier life, and nothing was taken from it since."""
+        self.holds[hold.name] = hold
+        self._moved(hold)
+
+    def release(self, name: str) -> None:
+        """`name` holds nothing any more."""
+        hold = self.holds.pop(name, None)
+        if hold is not None:
+            self._apply(self._logs(hold))
+
+    def moved(self, name: str, place: Place) -> None:
+        """Where `name` stands is being written, whether it holds or not."""
+        hold = self.holds.get(name)
+        if hold is not None and hold.place != place:
+            hold.place = place
+            self._moved(hold)
+
+    def adopt(self, log: Log) -> None:
+        """A topic became durable."""
+        if self.holds:
+            self._apply([log])
+
+    def at(self, log: Log, offset: int) -> list[RetentionHold]:
+        """Those who hold something of `log` before `offset`."""
+        return [hold for hold in self.holds.values() if hold.covers(log.name) and hold.floor(log) < offset]
+
+    # -- working it out -----------------------------------------------------------------------------------------
+
+    def _logs(self, hold: RetentionHold) -> list[Log]:
+        logs = self._bus.catalog.logs
+        if not hold.is_pattern:
+            return [log for log in (logs.get(hold.pattern),) if log is not None]
+        return [log for log in logs.values() if log.stored is not None and hold.covers(log.name)]
+
+    def _moved(self, hold: RetentionHold) -> None:
+        if not hold.is_pattern:
+            self._apply(self._logs(hold))
+            return
+        if isinstance(hold.place, int) and hold.place < hold.since:
+            hold.floors = {}  # it went back: until it is known what that means, it holds everything
+        if hold.is_stale(self._active()):
+            self._look(hold)
+
+    def _active(self) -> int | None:
+        sources = self._store.journal.history.sources
+        return sources[-1].info.number if sources else None
+
+    def _apply(self, logs: Iterable[Log]) -> None:
+        """Tell logs from where on they are held now."""
+        released = []
+        for log in logs:
+            floors = [hold.floor(log) for hold in self.holds.values() if hold.covers(log.name)]
+            first, before, log.held = log.first, log.held, min(floors, default=None)
+            if before is not None and (log.held is None or (log.held > before and first >= before)):
+                released.append(log)  # retention had come to it
+        if released:
+            self.released(released)
+
+    def _look(self, hold: RetentionHold) -> None:
+        """Find out, in a thread, what a place in the order of sequences means in each topic. Until then, no less."""
+        logs = self._logs(hold)
+        self._apply(logs)  # a new one holds everything at first
+        history, place = self._store.journal.history, hold.place
+        assert isinstance(place, int), "only a pattern stands at a sequence"
+        ends = {log.stored.id: log.end for log in logs if log.stored is not None}
+        hold.looking = True
+
+        def looking() -> tuple[int | None, int, int, dict[int, int]]:
+            source = retention.segment_at_sequence(history, place)
+            floors = retention.held_floors(history, place, ends)
+            if source is None:
+                return None, 0, 0, floors
+            info = source.info  # looked at once: it may be sealed meanwhile
+            return info.number, min(place, info.first_sequence), info.end_sequence if info.sealed else 0, floors
+
+        def found(told: Any) -> None:
+            hold.looking = False
+            if self.holds.get(hold.name) is not hold or isinstance(told, OSError):
+                return  # what could not be read is looked up again when it moves on
+            hold.segment, hold.since, hold.until, hold.floors = told
+            if isinstance(hold.place, int) and hold.place < hold.since:
+                hold.floors = {}
+            self._apply(self._logs(hold))
+            if hold.segment is not None and hold.is_stale(self._active()):
+                self._look(hold)  # it moved on meanwhile
+
+        self._store.look(looking, found)

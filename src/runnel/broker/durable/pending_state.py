@@ -1,0 +1,216 @@
+"""Positions of named subscriptions and progress of groups that wait for the next commit.
+
+A position or an ack is accepted at once, and written within `SOON` seconds with whatever else is written then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from runnel.broker.durable.holds import RetentionHold, RetentionHolds
+from runnel.broker.durable.pending_acks import PendingAcks
+from runnel.core.errors import UnknownTopic
+from runnel.core.position import Position
+from runnel.journal.format.entry import Part, PartKind, state_part
+from runnel.journal.format.ledger import CursorState, GroupState, Ledger, cursor_forgotten_part, cursor_part, group_part
+
+if TYPE_CHECKING:
+    from runnel.broker.bus import Bus
+    from runnel.broker.durable.commit_queue import CommitQueue
+
+SOON = 0.005
+
+logger = logging.getLogger("runnel")
+
+Place = tuple[str, Position | int]
+Written = tuple[str, Position | int, bool]  # and whether it holds
+
+
+class NamedSubscription(Protocol):
+    """A subscription whose position is stored under its name."""
+
+    @property
+    def name(self) -> str | None:
+        """The name."""
+
+    def place(self) -> Place | None:
+        """What the name keeps now; None once it has ended."""
+
+
+class DurableGroup(Protocol):
+    """A group whose progress is stored."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def pattern(self) -> str:
+        """The topic or pattern it reads."""
+
+    @property
+    def options(self) -> object:
+        """What it was told."""
+
+    @property
+    def position(self) -> int:
+        """Where it reads on."""
+
+    def wake(self) -> None:
+        """There may be something to do."""
+
+
+class PendingState:
+    """What is new since the last commit."""
+
+    commits: CommitQueue  # set by the store, which makes them all
+    holding: RetentionHolds
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._moved: dict[NamedSubscription, None] = {}
+        self._positions: set[str] = set()  # names whose position is new, though nobody reads under them now
+        self._written: dict[str, Written] = {}
+        self._groups: dict[int, PendingAcks] = {}
+        self._next_group = 1
+        self._due = False
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether something must go out now, and not only soon."""
+        return any(pending_acks.is_urgent for pending_acks in self._groups.values())
+
+    def restore(self, ledger: Ledger) -> None:
+        """Take up what the journal knows."""
+        self._next_group = ledger.next_group
+        for cursor in ledger.cursors.values():
+            place = Position(cursor.epoch, cursor.place) if cursor.epoch else cursor.place
+            self._bus.positions[cursor.name] = (cursor.pattern, place)
+            self._written[cursor.name] = (cursor.pattern, place, cursor.hold)
+            if cursor.hold:
+                self.holding.restore(RetentionHold(cursor.name, cursor.pattern, place))
+        for group in ledger.groups.values():
+            try:
+                self._bus.groups.revive(group)
+            except UnknownTopic:  # with auto_create off; it is still there when the topic is declared and joined
+                logger.warning("group %r waits for its topic %r, which is not there", group.name, group.pattern)
+
+    def touch(self) -> None:
+        """Something is new: it goes out with the next commit, or soon."""
+        if not self._due and not self.commits.stopped:
+            self._due = True
+            self.commits.loop.call_later(SOON, self._go)
+
+    def _go(self) -> None:
+        self._due = False
+        self.commits.flush_soon()
+
+    # -- names --------------------------------------------------------------------------------------------------
+
+    def moved(self, subscription: NamedSubscription) -> None:
+        """A named subscription moved."""
+        self._moved[subscription] = None
+        if not self._due:
+            self.touch()
+
+    def keep(self, name: str) -> None:
+        """The position of `name` was set."""
+        self._positions.add(name)
+        self.touch()
+
+    def hold(self, subscription: NamedSubscription, name: str, place: Place, *, hold: bool) -> None:
+        """From now on `name` holds what it has not read, or does not any more."""
+        if hold:
+            self.holding.begin(name, *place)
+        else:
+            self.holding.release(name)
+        self.moved(subscription)
+
+    def hold_at(self, name: str, topic: str, place: Position, *, hold: bool) -> None:
+        """From now on `name`, under which nobody reads, holds what lies behind `place`, or does not any more."""
+        if not hold:
+            self.holding.release(name)
+        elif name not in self.holding.holds:  # else it moves there when that is being written
+            self.holding.begin(name, topic, place)
+
+    def forget(self, name: str) -> None:
+        """Nobody wants the position of `name` any more."""
+        self.holding.release(name)
+        self._positions.discard(name)
+        self._written.pop(name, None)
+        self.commits.tell(cursor_forgotten_part(name))
+
+    # -- groups -------------------------------------------------------------------------------------------------
+
+    def keep_group(self, reader: DurableGroup, known: GroupState | None) -> PendingAcks:
+        """Begin to remember what a group does."""
+        group_id = self._next_group if known is None else known.id
+        pending_acks = PendingAcks(group_id, self.touch, reader.wake)
+        self._groups[group_id] = pending_acks
+        if known is None:
+            self._next_group += 1
+            self.place_group(reader, pending_acks)
+        return pending_acks
+
+    def place_group(self, reader: DurableGroup, pending_acks: PendingAcks) -> None:
+        """A group begins, or begins again somewhere else: all that it settled counts no more."""
+        pending_acks.forget()
+        options = msgspec.to_builtins(reader.options)
+        told = GroupState(pending_acks.id, reader.name, reader.pattern, options, reader.position)
+        self.commits.tell(group_part(told))
+
+    def forget_group(self, pending_acks: PendingAcks) -> None:
+        """A group is over."""
+        self._groups.pop(pending_acks.id, None)
+        pending_acks.forget()
+        self.commits.tell(state_part(PartKind.GROUP_DELETED, topic=pending_acks.id))
+
+    # -- what is new --------------------------------------------------------------------------------------------
+
+    def take(self) -> tuple[list[Part], list[Callable[[], None]], list[Callable[[], None]]]:
+        """The parts to write; what to call when they are, and when they are not."""
+        parts: list[Part] = []
+        landed: list[Callable[[], None]] = []
+        undo: list[Callable[[], None]] = []
+        for pending_acks in self._groups.values():
+            if (found := pending_acks.take()) is not None:
+                parts.append(found[0])
+                landed.append(found[1])
+                undo.append(found[2])
+        if self._moved or self._positions:
+            moved, self._moved = self._moved, {}
+            names, self._positions = self._positions, set()
+            places = {name: self._bus.positions[name] for name in names}
+            # Those who read under a name now know better than where it was left.
+            places |= {one.name: place for one in moved if one.name and (place := one.place()) is not None}
+            written = {name: (*place, name in self.holding.holds) for name, place in places.items()}
+            news = {name: place for name, place in written.items() if self._written.get(name) != place}
+            for name, told in news.items():
+                parts.append(cursor_part(_cursor(name, *told)))
+                self.holding.moved(name, told[1])  # what it passed may go with the next commit, not before
+            before = {name: self._written.get(name) for name in news}
+            self._written.update(news)
+            if news:
+                undo.append(lambda: self._unwrite(before))
+        return parts, landed, undo
+
+    def _unwrite(self, before: dict[str, Written | None]) -> None:
+        for name, place in before.items():
+            if place is None or (name not in self._bus.positions and name not in self._bus.named):
+                self._written.pop(name, None)
+            else:
+                self._written[name] = place
+            if (subscription := self._bus.named.get(name)) is not None:
+                self._moved[subscription] = None
+            elif name in self._bus.positions:
+                self._positions.add(name)
+
+
+def _cursor(name: str, pattern: str, place: Position | int, hold: bool) -> CursorState:
+    if isinstance(place, Position):
+        return CursorState(name, pattern, place.epoch, place.offset, hold)
+    return CursorState(name, pattern, 0, place, hold)

@@ -1,0 +1,411 @@
+"""Retention of durable topics: move their first offset by count, age or bytes, and trim on request.
+
+By count at once (`Log.first`). By age when the oldest record's time has come: a heap knows when, so topics that are not
+due cost nothing. By bytes when a commit takes a topic over its limit by more than the slack. What memory cannot tell is
+looked up on disk in a thread, a few topics at a time; all else runs on the loop, a bounded number of topics per turn.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from runnel.broker.topic.log import Log
+from runnel.core.clock import Timer, from_micros, micros
+from runnel.core.errors import InvalidOption, OffsetOutOfRange, UnknownTopic
+from runnel.journal.format.entry import Part
+from runnel.journal.format.ledger import Ledger, TopicState, trim_part
+from runnel.journal.format.removed_offsets import RemovalReason
+from runnel.journal.read.journal_reader import JournalReader
+from runnel.journal.write import retention
+
+if TYPE_CHECKING:
+    from runnel.broker.bus import Bus
+    from runnel.broker.durable.store import Store
+
+
+PER_TURN = 256  # topics looked at before others on the loop get their turn
+AT_A_TIME = 64  # topics looked up on disk in one go
+REST = 9  # times as long as that took, until the next go: at most a tenth of a core
+SOON = 1.0  # seconds between two looks at one topic whose records grow too old one after the other
+OLDER = 1e-3  # what is exactly as old as it may be stays
+TELL = 60.0  # seconds until what moved in memory is written, unless a segment is sealed before
+HELD = 10.0  # seconds until a topic is looked at again that somebody holds
+SLACK = 16  # a topic may hold so many parts of its limit more
+LEAST_SLACK = 1024 * 1024
+
+logger = logging.getLogger("runnel")
+
+
+class _RetainedTopic:
+    """What is known about one topic that has retention."""
+
+    __slots__ = ("below", "due", "told")
+
+    def __init__(self, told: int, below: int | None) -> None:
+        self.told = told  # where the journal knows, or is being told, that it begins
+        self.below = below  # the bytes of all its batches before the first that is kept, about; None: look it up
+        self.due: float | None = None  # when it is looked at for its age
+
+
+class _Lookup(NamedTuple):
+    log: Log
+    id: int
+    first: int
+    end: int
+    bytes: int  # of all its batches ever
+    oldest: int | None  # microseconds: what is older goes
+    keep: int | None  # bytes
+
+
+class _LookupResult(NamedTuple):
+    question: _Lookup
+    young: retention.FirstKept | None = None
+    leaving: retention.KeptBytes | None = None
+    error: OSError | None = None
+
+
+class TopicRetention:
+    """The durable topics of a broker that have retention, and when each is to be looked at."""
+
+    def __init__(self, bus: Bus, store: Store) -> None:
+        self._bus, self._store = bus, store
+        self._topics: dict[Log, _RetainedTopic] = {}
+        self._heap: list[tuple[float, int, Log]] = []
+        self._pushed = 0
+        self._timer: Timer | None = None
+        self._timer_due = 0.0
+        self._moved: dict[Log, None] = {}  # published to since what is kept of them was last written
+        self._tell_timer: Timer | None = None
+        self._sweep: deque[Log] = deque()
+        self._sweeping = False
+        self._asked: dict[Log, None] = {}  # to be looked up on disk
+        self._looking = False  # somebody looks, or rests after that
+        self._out = False  # somebody looks
+        self._in_a_hurry = True  # the first look at everything rests for nobody
+        self._stopped = False
+        self._least_slack = min(LEAST_SLACK, store.journal.options.segment_bytes // SLACK)
+
+    def __repr__(self) -> str:
+        return (
+            f"<TopicRetention {len(self._topics)} topics, {len(self._heap)} by age, {len(self._asked)} to be looked up>"
+        )
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is being looked up, or to be."""
+        return not self._stopped and (self._out or bool(self._asked) or bool(self._sweep))
+
+    # -- coming and going ---------------------------------------------------------------------------------------
+
+    def adopt(self, log: Log, known: TopicState | None = None) -> None:
+        """A durable topic is there: new, or `known` to the journal."""
+        if log.options.retains and log.stored is not None:
+            self._topics[log] = _RetainedTopic(0, 0) if known is None else _RetainedTopic(known.first, None)
+
+    def begin(self) -> None:
+        """Everything is there: look at all of it."""
+        for log in self._topics:
+            options = log.options
+            if log.first < log.end and not (options.retention_age is options.retention_bytes is None):
+                self._asked[log] = None
+        self._look()
+        self.sweep()
+
+    def forget(self, log: Log) -> None:
+        """A topic was deleted."""
+        self._topics.pop(log, None)
+        self._moved.pop(log, None)
+        self._asked.pop(log, None)
+        if len(self._heap) > 2 * len(self._topics) + PER_TURN:  # or topics that come and go would stay until due
+            self._heap = [one for one in self._heap if one[2] in self._topics]
+            heapq.heapify(self._heap)
+
+    def stop(self) -> None:
+        """Look at nothing more."""
+        self._stopped = True
+        for timer in (self._timer, self._tell_timer):
+            if timer is not None:
+                timer.cancel()
+
+    # -- what happens -------------------------------------------------------------------------------------------
+
+    def landed(self, log: Log) -> None:
+        """Records of a topic with retention are durable and visible."""
+        kept = self._topics.get(log)
+        if kept is None or self._stopped:
+            return
+        if log.options.retention_age is not None and kept.due is None:
+            self._be_due(log, kept, self._bus.clock.time() + log.options.retention_age + OLDER)
+        if log.options.retention_bytes is not None and self._is_over(log, kept):
+            self._ask(log)
+        self._note_moved(log)
+
+    def released(self, logs: list[Log]) -> None:
+        """Nobody holds these any more, or less of them."""
+        for log in logs:
+            kept = self._topics.get(log)
+            if kept is None or self._stopped:
+                continue
+            if log.held is None:
+                self._ask(log)
+                self._queue([log])
+                continue
+            self._note_moved(log)  # whoever holds reads on: that comes often, and is no reason to write each time
+            if log.options.retention_bytes is not None and self._is_over(log, kept):
+                self._ask(log)
+            if (age := log.options.retention_age) is not None:
+                due = self._bus.clock.time() + min(SOON, age / 10)
+                if kept.due is None or due < kept.due:
+                    self._be_due(log, kept, due)
+
+    def sweep(self) -> None:
+        """A segment was sealed, or space is short: have the journal know where every topic begins."""
+        self._queue(self._topics)
+
+    def last_trims(self) -> Iterator[Part]:
+        """What the journal does not know yet, for its last entry."""
+        for log in list(self._topics):
+            self._bus.timeline.first(log)
+            if (part := self._trim(log)) is not None:
+                yield part
+
+    def _note_moved(self, log: Log) -> None:
+        """Where a topic begins may be news, within a minute."""
+        self._moved[log] = None
+        if self._tell_timer is None:
+            self._tell_timer = self._bus.clock.call_later(TELL, self._tell_moved)
+
+    # -- a few topics per turn ----------------------------------------------------------------------------------
+
+    def _tell_moved(self) -> None:
+        self._tell_timer = None
+        moved, self._moved = self._moved, {}
+        self._queue(moved)
+
+    def _queue(self, logs: Iterable[Log]) -> None:
+        self._sweep.extend(logs)
+        if self._sweep and not self._sweeping:
+            self._sweeping = True
+            self._store.commits.loop.call_soon(self._sweep_some)
+
+    def _sweep_some(self) -> None:
+        for _ in range(min(PER_TURN, len(self._sweep))):
+            log = self._sweep.popleft()
+            if (kept := self._topics.get(log)) is not None and not self._stopped:
+                self._bus.timeline.first(log)
+                self._say(log)
+                if log.options.retention_bytes is not None and self._is_over(log, kept):
+                    self._ask(log)
+        self._sweeping = bool(self._sweep) and not self._stopped
+        if self._sweeping:
+            self._store.commits.loop.call_soon(self._sweep_some)
+
+    def _say(self, log: Log) -> None:
+        if (part := self._trim(log)) is not None:
+            self._store.commits.tell(part)
+
+    def _trim(self, log: Log) -> Part | None:
+        """What to tell the journal about where a topic begins, if that is news."""
+        kept, stored = self._topics[log], log.stored
+        if stored is None or log.deleted or log.first <= kept.told:
+            return None
+        if stored.id not in self._store.journal.ledger.topics:
+            return None  # it is only being made; the next look comes
+        kept.told = log.first
+        return trim_part(stored.id, log.first, 0, log.reason, int(self._bus.clock.time() * 1e6))
+
+    # -- by age -------------------------------------------------------------------------------------------------
+
+    def _be_due(self, log: Log, kept: _RetainedTopic, due: float) -> None:
+        """Look at a topic at `due`."""
+        kept.due = due
+        self._pushed += 1
+        heapq.heappush(self._heap, (due, self._pushed, log))
+        if self._timer is None or due < self._timer_due:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._heap and not self._stopped:
+            self._timer_due = self._heap[0][0]
+            self._timer = self._bus.clock.call_later(max(0.0, self._timer_due - self._bus.clock.time()), self._on_time)
+
+    def _on_time(self) -> None:
+        now, self._timer = self._bus.clock.time(), None
+        for _ in range(PER_TURN):
+            if not self._heap or self._heap[0][0] > now:
+                break
+            due, _, log = heapq.heappop(self._heap)
+            kept = self._topics.get(log)
+            if kept is None or kept.due != due:
+                continue  # deleted, or due at another time since
+            kept.due = None
+            self._grow_old(log, kept, now)
+        self._set_timer()
+
+    def _grow_old(self, log: Log, kept: _RetainedTopic, now: float) -> None:
+        """Move a topic over what is too old, if memory tells; else have it looked up."""
+        first = self._bus.timeline.first(log)
+        if first < log.base and log.held != first:
+            self._ask(log)
+        else:
+            self._say(log)
+            self._due_again(log, kept, None, now)
+
+    def _due_again(self, log: Log, kept: _RetainedTopic, oldest: float | None, now: float) -> None:
+        """Find out when its oldest record, of that time if it is known, will be too old."""
+        age, first = log.options.retention_age, log.first
+        if age is None or first >= log.end:
+            return
+        if first == log.held:
+            due = now + HELD
+        else:
+            if first >= log.base:
+                oldest = log.time_of(first).timestamp()
+            soonest = now + min(SOON, age / 10)
+            due = soonest if oldest is None else max(soonest, oldest + age + OLDER)
+        if kept.due is None or due < kept.due:
+            self._be_due(log, kept, due)
+
+    # -- by bytes -----------------------------------------------------------------------------------------------
+
+    def slack(self, limit: int) -> int:
+        """How much more than its limit a topic may hold before what is on disk is looked at."""
+        return max(limit // SLACK, self._least_slack)
+
+    def _is_over(self, log: Log, kept: _RetainedTopic) -> bool:
+        limit, stored = log.options.retention_bytes, log.stored
+        if limit is None or stored is None or kept.below is None:
+            return False
+        topic = self._store.journal.ledger.topics.get(stored.id)
+        return topic is not None and topic.bytes - kept.below > limit + self.slack(limit) and log.held != log.first
+
+    # -- on disk ------------------------------------------------------------------------------------------------
+
+    def _ask(self, log: Log) -> None:
+        self._asked[log] = None
+        if not self._looking:
+            self._look()
+
+    def _look(self) -> None:
+        """Have the next few looked up in a thread."""
+        self._looking = False
+        if self._stopped or not self._asked:
+            self._in_a_hurry = False
+            return
+        now = micros(self._bus.timeline.now())
+        questions: list[_Lookup] = []
+        for log in list(self._asked)[:AT_A_TIME]:
+            del self._asked[log]
+            options, stored = log.options, log.stored
+            topic = None if stored is None else self._store.journal.ledger.topics.get(stored.id)
+            if stored is not None and topic is not None and not log.deleted:
+                limit, age = options.retention_bytes, options.retention_age
+                keep = None if limit is None else limit + self.slack(limit) // 2
+                oldest = None if age is None else now - int(age * 1e6)
+                questions.append(_Lookup(log, stored.id, log.first, log.end, topic.bytes, oldest, keep))
+        self._looking = self._out = True
+        history, ledger = self._store.journal.history, self._store.journal.ledger
+        began = time.monotonic()
+        self._store.look(
+            lambda: _look_up(history, ledger, questions), lambda found: self._found(found, questions, began)
+        )
+
+    def _found(self, found: Any, questions: list[_Lookup], began: float) -> None:
+        self._out = False
+        if self._stopped:
+            return
+        if isinstance(found, OSError):  # the readers are gone, or there is a bug in them
+            found = [_LookupResult(question, error=found) for question in questions]
+        now = self._bus.clock.time()
+        for answer in found:
+            log = answer.question.log
+            if (kept := self._topics.get(log)) is not None and not log.deleted:
+                self._take(answer, log, kept, now)
+        if self._in_a_hurry:
+            self._look()
+        else:
+            self._store.commits.loop.call_later(REST * (time.monotonic() - began), self._look)
+
+    def _take(self, answer: _LookupResult, log: Log, kept: _RetainedTopic, now: float) -> None:
+        oldest: float | None = None
+        if answer.error is not None:
+            logger.warning("what is too old or too much of %r could not be looked up: %s", log.name, answer.error)
+            if log.options.retention_age is not None:
+                self._be_due(log, kept, now + TELL)
+            return
+        if answer.leaving is not None:
+            log.begin_at(min(answer.leaving.first, log.end), RemovalReason.BYTES)
+            # While somebody holds some of it, there is more than there should be: it is looked at when that moves on.
+            is_held = log.first < answer.leaving.first
+            kept.below = 0 if is_held else answer.question.bytes - answer.leaving.bytes
+        if answer.young is not None:
+            offset = answer.young.offset
+            # If there is none, all that was there when this was asked is too old.
+            log.begin_at(answer.question.end if offset is None else min(offset, log.end), RemovalReason.AGE)
+            if answer.young.time is not None:
+                oldest = from_micros(answer.young.time).timestamp()
+        self._bus.timeline.first(log)
+        self._say(log)
+        self._due_again(log, kept, oldest, now)
+
+
+def _look_up(history: JournalReader, ledger: Ledger, questions: list[_Lookup]) -> list[_LookupResult]:
+    """Look topics up. In a thread."""
+    committed = list(ledger.committed.values())  # of one moment: the commit thread goes on with it
+    answers = []
+    for question in questions:
+        young = leaving = None
+        try:
+            if question.oldest is not None:
+                young = retention.first_not_older(history, question.id, question.first, question.oldest)
+            if question.keep is not None:
+                leaving = retention.first_within_bytes(history, question.id, question.first, question.keep, committed)
+            answers.append(_LookupResult(question, young, leaving))
+        except OSError as error:
+            answers.append(_LookupResult(question, error=error))
+    return answers
+
+
+# -- Trim on request -------------------------------------------------------------------------------------
+
+
+async def trim_topic(bus: Bus, topic: str, before: int | datetime, *, force: bool) -> int:
+    """Let a topic begin at `before`; where it begins now. Durable when it returns."""
+    log = bus.catalog.logs.get(topic)
+    if log is None:
+        raise UnknownTopic(topic)
+    bus.timeline.cool()
+    offset = _trim_offset(bus, log, before)
+    if log.held is not None and log.held < offset:
+        await bus.flushed()  # whoever holds it may have read on a moment ago
+    if bus.store is None:
+        log.begin_at(offset, RemovalReason.ASKED)
+    else:
+        bus.store.trim(log, offset, force=force)
+        await bus.flushed()
+    return bus.timeline.first(log)
+
+
+def _trim_offset(bus: Bus, log: Log, before: int | datetime) -> int:
+    """The offset that is meant."""
+    if isinstance(before, datetime):
+        if before.tzinfo is None:
+            raise InvalidOption("before", before, "give the time a zone, such as datetime.now(UTC)")
+        time = before.astimezone(UTC)
+        if bus.store is not None and log.stored is not None:
+            return bus.store.offset_at(log, time)
+        return log.offset_at(time)
+    if isinstance(before, bool) or not isinstance(before, int) or before < 0:
+        raise InvalidOption("before", before, "expected an offset, 0 or more, or a datetime")
+    if before > log.end:
+        raise OffsetOutOfRange(log.name, before, bus.timeline.first(log), log.end)
+    return before

@@ -1,0 +1,450 @@
+"""Stages: records that are durable and invisible until a transaction commits them.
+
+A stage is written in batches of bounded size and through a window of its own, so that the commits of other publishers
+stay short beside the largest stage. A later attempt supersedes an earlier one; an abandoned stage expires.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from runnel.broker.durable.commit import AtomicWrite
+from runnel.broker.topic.log import Log
+from runnel.broker.topic.readers import Append
+from runnel.core.batch_format import read_batch_header, unpack
+from runnel.core.clock import Timer, micros
+from runnel.core.errors import BadBatch, BrokerClosed, StageEnded, StagingFull, TooLarge, UnknownStage
+from runnel.core.record import Meta
+from runnel.core.stages import StageKey, stage_name
+from runnel.journal.format.entry import STAGE_TOPIC, Part
+from runnel.journal.format.ledger import StageState, stage_dropped_part, stage_part, staged_part
+from runnel.journal.read.segment_reader import FoundBatch
+from runnel.journal.write.journal import Journal
+
+if TYPE_CHECKING:
+    from runnel.broker.bus import Bus
+    from runnel.broker.durable.store import Store
+
+
+INLINE_BYTES = 1024 * 1024  # a stage below this is written once more when it is committed, and then leaves no trace
+
+
+class PendingStageBatch:
+    """A batch of a stage on its way to the disk."""
+
+    __slots__ = ("body", "count", "done", "error")
+
+    def __init__(self, body: bytes, count: int, done: asyncio.Future[None]) -> None:
+        self.body, self.count, self.done = body, count, done
+        self.error: Exception | None = None  # beside the future: a writer that was cancelled asks neither
+
+    def land(self, error: Exception | None = None) -> None:
+        """It is durable, or it is not."""
+        self.error = error
+        if not self.done.done() and not self.done.get_loop().is_closed():
+            self.done.set_result(None)
+
+
+class OpenStage:
+    """A stage from its first write to its end. `state` is what is durable; the journal has a copy of its own."""
+
+    __slots__ = ("announced", "committing", "ended", "flights", "kept", "log", "records", "state", "turn")
+
+    def __init__(self, state: StageState, log: Log, *, announced: bool) -> None:
+        self.state, self.log = state, log
+        self.records = state.records  # counted on: adding them up takes longer with every write
+        self.announced = announced  # whether the journal knows of it, or is about to
+        self.flights: deque[PendingStageBatch] = deque()
+        self.kept: list[bytes] | None = None if state.counts else []  # its batches, while they are few and small
+        self.turn = asyncio.Lock()  # one write at a time: whoever comes second writes behind
+        self.committing = False
+        self.ended: str | None = None  # why
+
+    def __repr__(self) -> str:
+        return f"<Stage {stage_name(self.key)} of {self.log.name!r}, {self.records} records>"
+
+    @property
+    def key(self) -> StageKey:
+        """What its writer calls it."""
+        return self.state.key
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is better written again than remembered for good."""
+        return self.state.bytes < INLINE_BYTES
+
+    @property
+    def following(self) -> int:
+        """Which of its batches the next one is."""
+        return len(self.state.counts) + sum(1 for flight in self.flights if flight.body)
+
+    def check(self) -> None:
+        """Raise unless it can be written to and committed."""
+        why = self.ended or ("it is being committed" if self.committing else None)
+        if why is not None:
+            raise StageEnded(stage_name(self.key), why)
+
+    async def settled(self) -> None:
+        """Return when nothing of it is on its way."""
+        while self.flights:
+            await asyncio.wait([flight.done for flight in self.flights])
+
+    def landed(self, flight: PendingStageBatch, time: int) -> None:
+        """The oldest batch on its way is durable."""
+        self.flights.remove(flight)
+        state = self.state
+        state.counts.append(flight.count)
+        self.records += flight.count
+        state.bytes += len(flight.body)
+        state.time = max(state.time, time)
+        if self.kept is not None:
+            self.kept.append(flight.body)
+
+    def let_go(self) -> int:
+        """Keep no batches in memory any more; how many bytes that were."""
+        kept, self.kept = self.kept, None
+        return sum(map(len, kept or ()))
+
+
+# -- Small stages ----------------------------------------------------------------------------------------
+# A small stage is written again as one plain batch when it is committed, and leaves nothing behind.
+
+
+# stages that compression made small are not written again: in memory they are not small
+INLINE_RAW_BYTES = 4 * INLINE_BYTES
+
+
+def append_of_stage(stage: OpenStage, room: int = INLINE_RAW_BYTES) -> Append | None:
+    """What is staged, as one publish appends it. None: it is not in memory, or larger there than `room`."""
+    kept = stage.kept
+    if not kept or len(kept) != len(stage.state.counts):
+        return None
+    values: list[bytes] = []
+    metas: list[Meta | None] = []
+    size = 0
+    for body in kept:
+        try:
+            room -= read_batch_header(body).raw_length
+            if room < 0:
+                return None
+            batch = unpack(body, verify=False)  # it was checked when it was read, or never left memory
+        except BadBatch as error:
+            raise StageEnded(stage_name(stage.key), f"its records cannot be read any more ({error.why})") from None
+        values += batch.values
+        metas += map(batch.metas.get, range(len(batch)))
+        size += sum(map(len, batch.values))
+    extra = sum(meta.weight for meta in metas if meta is not None)
+    return Append(values, metas if any(metas) else None, size, None, True, extra)
+
+
+def read_stage(journal: Journal, stage: StageState) -> list[bytes]:
+    """The batches of a stage, from disk. For any thread; nobody may write to the stage meanwhile."""
+    topic, wanted = STAGE_TOPIC | stage.id, len(stage.counts)
+    found: list[bytes] = []
+    history = journal.history
+    plan = history.plan(topic, 0)
+    while plan is not None and len(found) < wanted:
+        parsed = history.parse(plan, history.fetch(plan), (topic,), by_sequence=False)
+        for item in parsed.items:
+            if isinstance(item, FoundBatch) and item.base == len(found):
+                found.append(item.body)
+        plan = history.plan(topic, parsed.place, plan, parsed.position)
+    if len(found) < wanted:
+        raise OSError(f"batch {len(found)} of {wanted} is missing or damaged")
+    return found
+
+
+# -- All stages of a broker ------------------------------------------------------------------------------
+
+
+MAX_STAGES = 65_536
+MAX_BATCHES = 1_000_000  # of one stage: how many records each has is remembered until it is gone
+REMEMBERED_ENDS = 4096  # ends of stages, so that a late writer is told why
+KEPT_BYTES = 16 * INLINE_BYTES  # bytes of small stages in memory; of more, they are read again when they are committed
+
+EXPIRY_PAUSE = 1.0  # seconds between two looks at what may have expired
+
+COMMITTED = "it was committed"
+DROPPED = "it was dropped"
+
+logger = logging.getLogger("runnel")
+
+Task = tuple[str, int, int]  # a writer's batch, and one part of it, whatever the attempt
+
+
+class StagingArea:
+    """Every stage that is open, by its key."""
+
+    def __init__(self, bus: Bus, store: Store) -> None:
+        self._bus, self._store = bus, store
+        self._open: dict[StageKey, OpenStage] = {}
+        self._attempts: dict[Task, dict[int, OpenStage]] = {}
+        self._ended: dict[Task, tuple[int, str]] = {}  # the last attempt that ended, and why
+        self._next = 1
+        self._kept = 0  # bytes in memory
+        self.bytes = 0  # durable, in all stages that are open
+        self._timer: Timer | None = None
+
+    def __repr__(self) -> str:
+        return f"<StagingArea, {len(self._open)} open, {self.bytes:,} bytes>"
+
+    def __iter__(self) -> Iterator[OpenStage]:
+        return iter(self._open.values())
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    def restore(self, stages: Iterable[StageState], following: int) -> None:
+        """Take up what the journal knows. New stages are numbered from `following` on."""
+        self._next = following
+        logs = {log.stored.id: log for log in self._bus.catalog.logs.values() if log.stored is not None}
+        for state in sorted(stages, key=lambda one: one.key):
+            if (log := logs.get(state.topic)) is not None:
+                # The journal goes on with its own, in its own thread.
+                mine = msgspec.structs.replace(state, counts=list(state.counts))
+                self._add(OpenStage(mine, log, announced=True))
+                self.bytes += state.bytes
+        for attempts in [one for one in self._attempts.values() if len(one) > 1]:
+            self._drop_all(self._earlier(attempts, max(attempts)), f"attempt {max(attempts)} superseded it")
+        self._expire()
+
+    def stop(self) -> None:
+        """Nothing expires any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def forget(self, log: Log) -> None:
+        """A topic was deleted, and in the journal its stages with it."""
+        for stage in [one for one in self._open.values() if one.log is log]:
+            self._end(stage, "its topic was deleted")
+
+    # -- finding and opening ------------------------------------------------------------------------------------
+
+    def find(self, key: StageKey) -> OpenStage | None:
+        """The stage of that key, if it is open."""
+        return self._open.get(key)
+
+    def why_over(self, key: StageKey) -> str | None:
+        """Why nothing may be staged under `key`, as far as is remembered; None: it may be."""
+        task = _task(key)
+        later = max(self._attempts.get(task, ()), default=-1)
+        if later > key.attempt:
+            return f"attempt {later} superseded it"
+        attempt, why = self._ended.get(task, (-1, ""))
+        if attempt < key.attempt:
+            return None
+        return why if attempt == key.attempt else f"attempt {attempt} came later ({why})"
+
+    def opened(self, key: StageKey, log: Log) -> OpenStage:
+        """The stage of that key, begun if need be; earlier attempts are over then."""
+        if (found := self._open.get(key)) is not None:
+            return found
+        if (why := self.why_over(key)) is not None:
+            raise StageEnded(stage_name(key), why)
+        if len(self._open) >= MAX_STAGES:
+            raise StagingFull("stages", len(self._open) + 1, "MAX_STAGES", MAX_STAGES)
+        assert log.stored is not None, "only a durable topic has stages"
+        stage = OpenStage(StageState(self._next, *key, log.stored.id, self._now()), log, announced=False)
+        self._next += 1
+        self._add(stage)
+        self._arm()
+        return stage
+
+    def give_up(self, stage: OpenStage) -> None:
+        """Forget a stage that nothing of came to the journal: it was refused before."""
+        if not stage.announced and not stage.flights and stage.ended is None:
+            self._remove(stage)
+
+    def _add(self, stage: OpenStage) -> None:
+        self._open[stage.key] = stage
+        self._attempts.setdefault(_task(stage.key), {})[stage.key.attempt] = stage
+
+    @staticmethod
+    def _earlier(attempts: dict[int, OpenStage], attempt: int) -> list[OpenStage]:
+        return [one for number, one in sorted(attempts.items()) if number < attempt and not one.committing]
+
+    def _now(self) -> int:
+        return micros(self._bus.timeline.now())
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def put(self, stage: OpenStage, body: bytes, count: int) -> PendingStageBatch:
+        """Hand a packed batch over; of `count` 0, only that the stage is there. It lands, or it fails."""
+        stage.check()
+        if stage.following >= MAX_BATCHES:
+            what, advice = f"the stage {stage_name(stage.key)}, in writes,", "write longer lists, or begin another part"
+            raise TooLarge(what, stage.following + 1, "MAX_BATCHES", MAX_BATCHES, advice)
+        commits, now, ordinal = self._store.commits, self._now(), stage.following
+        amount, limit = self.bytes + commits.staged.bytes + len(body), self._store.journal.options.max_staged_bytes
+        if body and amount > limit:
+            raise StagingFull("bytes", amount, "max_staged_bytes", limit)
+        parts: list[Part] = []
+        superseded: list[OpenStage] = []
+        if is_first := not stage.announced:
+            superseded = self._earlier(self._attempts[_task(stage.key)], stage.key.attempt)
+            parts += [*(stage_dropped_part(one.state.id) for one in superseded), stage_part(stage.state)]
+        if body:
+            parts.append(staged_part(stage.state.id, ordinal, body, now))
+        flight = PendingStageBatch(body, count, commits.loop.create_future())
+
+        def failed(error: Exception) -> None:
+            self._landed(stage, flight, now, error)
+            if is_first:
+                stage.announced = False  # the next write says so again
+                for one in superseded:
+                    commits.tell(stage_dropped_part(one.state.id))  # in memory they are over
+
+        atomic_write = AtomicWrite([], parts, partial(self._landed, stage, flight, now, None), failed)
+        atomic_write.stages = True
+        commits.hand_over_atomic_write(atomic_write)
+        stage.announced = True
+        stage.flights.append(flight)
+        commits.staged.bytes += len(body)
+        for one in superseded:
+            self._end(one, f"attempt {stage.key.attempt} superseded it")
+        return flight
+
+    def _landed(self, stage: OpenStage, flight: PendingStageBatch, time: int, error: Exception | None) -> None:
+        window = self._store.commits.staged
+        window.bytes -= len(flight.body)
+        if error is not None or not flight.body or stage.ended is not None:
+            stage.flights.remove(flight)
+        else:
+            stage.landed(flight, time)
+            self.bytes += len(flight.body)
+            if stage.kept is not None:
+                self._kept += len(flight.body)
+                if not stage.is_small or self._kept > KEPT_BYTES:
+                    self._kept -= stage.let_go()
+        flight.land(error)
+        window.make_room()
+
+    # -- committing ---------------------------------------------------------------------------------------------
+
+    def known(self, key: StageKey) -> OpenStage:
+        """The stage of that key, which is to be committed."""
+        stage = self._open.get(key)
+        if stage is None:
+            if (why := self.why_over(key)) is not None:
+                raise StageEnded(stage_name(key), why)
+            raise UnknownStage(stage_name(key))
+        stage.check()
+        if not (stage.announced or stage.flights):  # whoever wrote to it was told that it failed
+            raise UnknownStage(stage_name(key))
+        return stage
+
+    async def settle(self, stage: OpenStage, *, remembered: bool) -> None:
+        """Return when all that was written to a stage is durable, and (`remembered`) in memory."""
+        async with stage.turn:  # whoever writes finishes first, and nobody writes while it is read
+            await stage.settled()
+            if remembered and stage.kept is None and stage.ended is None:
+                await self._read_back(stage)
+
+    async def _read_back(self, stage: OpenStage) -> None:
+        """Have the batches of a stage in memory again."""
+        came: asyncio.Future[list[bytes] | OSError] = self._store.commits.loop.create_future()
+        looking = partial(read_stage, self._store.journal, stage.state)
+        self._store.look(looking, lambda found: None if came.done() else came.set_result(found))
+        found = await came
+        if self._store.is_closed:
+            raise BrokerClosed("committing a stage")
+        if stage.ended is not None:
+            return
+        if isinstance(found, OSError):
+            raise StageEnded(stage_name(stage.key), f"its records cannot be read any more ({found})")
+        stage.kept = found
+        self._kept += stage.state.bytes
+
+    def committed(self, stage: OpenStage) -> None:
+        """Its records are visible."""
+        stage.committing = False
+        if stage.ended is None:  # its topic may have been deleted since
+            self._end(stage, COMMITTED)
+
+    def not_committed(self, stage: OpenStage) -> None:
+        """Its records are not visible, and it is as open as before; unless a later attempt came meanwhile."""
+        stage.committing = False
+        if stage.ended is None and (later := max(self._attempts[_task(stage.key)])) > stage.key.attempt:
+            self._drop_all([stage], f"attempt {later} superseded it")
+
+    # -- ending -------------------------------------------------------------------------------------------------
+
+    async def drop(self, key: StageKey, why: str = DROPPED) -> None:
+        """Give a stage up; durable when this returns. A stage that is over, or was never there, is left alone."""
+        if (stage := self._open.get(key)) is None:
+            return
+        async with stage.turn:
+            await stage.settled()  # or what is on its way would land behind its end
+        if self._open.get(key) is stage:
+            stage.check()
+            self._drop_all([stage], why)
+            await self._store.commits.flushed()
+
+    def _drop_all(self, stages: Iterable[OpenStage], why: str) -> None:
+        for stage in list(stages):
+            if stage.announced:
+                self._store.commits.tell(stage_dropped_part(stage.state.id))
+            self._end(stage, why)
+
+    def _end(self, stage: OpenStage, why: str) -> None:
+        """It is over, as far as this life is concerned."""
+        stage.ended = why
+        self._kept -= stage.let_go()
+        self.bytes -= stage.state.bytes
+        self._remove(stage)
+        task, attempt = _task(stage.key), stage.key.attempt
+        if self._ended.get(task, (-1,))[0] <= attempt:
+            self._ended.pop(task, None)
+            self._ended[task] = (attempt, why)
+            if len(self._ended) > REMEMBERED_ENDS:
+                del self._ended[next(iter(self._ended))]
+
+    def _remove(self, stage: OpenStage) -> None:
+        del self._open[stage.key]
+        attempts = self._attempts[_task(stage.key)]
+        del attempts[stage.key.attempt]
+        if not attempts:
+            del self._attempts[_task(stage.key)]
+
+    # -- expiring -----------------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """Look for stages that expire, when the oldest might."""
+        if self._timer is None and self._open:
+            oldest = min(stage.state.time for stage in self._open.values()) / 1e6
+            after = oldest + self._store.journal.options.stage_expiry - self._bus.clock.time()
+            self._timer = self._bus.clock.call_later(max(EXPIRY_PAUSE, after), self._expire)
+
+    def _expire(self) -> None:
+        """Drop those that nobody wrote to for too long."""
+        self._timer = None
+        if self._store.commits.stopped:
+            return
+        seconds = self._store.journal.options.stage_expiry
+        oldest = int((self._bus.clock.time() - seconds) * 1e6)
+        for stage in list(self._open.values()):
+            idle = not (stage.flights or stage.committing or stage.turn.locked())
+            if idle and stage.state.time <= oldest:
+                logger.warning(
+                    "stage %s of %r expired with %d records: nobody wrote to it for %g seconds",
+                    stage_name(stage.key),
+                    stage.log.name,
+                    stage.records,
+                    seconds,
+                )
+                self._drop_all([stage], f"it expired: nobody wrote to it for {seconds:g} seconds")
+        self._arm()
+
+
+def _task(key: StageKey) -> Task:
+    return key[:3]

@@ -1,0 +1,93 @@
+"""The groups of a broker, by name and pattern. They outlive their members."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from runnel.broker.group.logic.group import GroupOptions
+from runnel.broker.group.reader import GroupReader
+from runnel.core.errors import GroupInUse, InvalidOption, UnknownGroup
+from runnel.core.position import Start
+from runnel.journal.format.ledger import GroupState
+
+if TYPE_CHECKING:
+    from runnel.broker.bus import Bus
+
+_OF_TOPICS = ("dead_letter", "max_deliver", "backoff")  # what a topic says for the groups on it
+
+
+class GroupRegistry:
+    """Every group that was ever joined, until the broker closes or its topic is deleted."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._readers: dict[tuple[str, str], GroupReader] = {}
+
+    def __iter__(self) -> Iterator[GroupReader]:
+        return iter(self._readers.values())
+
+    def find(self, name: str, pattern: str) -> GroupReader:
+        """A group that somebody has joined."""
+        found = self._readers.get((name, pattern))
+        if found is None:
+            raise UnknownGroup(name, pattern)
+        return found
+
+    def join(
+        self,
+        name: str,
+        pattern: str,
+        said: dict[str, Any],
+        start: Start,
+        buffer: int | None,
+        buffer_bytes: int | None,
+    ) -> GroupReader:
+        """The group, made when it is new; what is said about it must agree with what it is."""
+        self._bus.loop_owner.check_usable("subscribing")
+        found = self._readers.get((name, pattern))
+        if found is None:
+            topic = self._bus.catalog.logs.get(pattern)
+            given = {} if topic is None else topic.options.given()
+            options = GroupOptions(**{option: given[option] for option in _OF_TOPICS if option in given} | said)
+            found = GroupReader(self._bus, name, pattern, options, start, buffer, buffer_bytes)
+            found.keep(None)
+            self._add(found)
+        elif found.is_revived:
+            found.agree(GroupOptions(**msgspec.structs.asdict(found.options) | said), buffer, buffer_bytes)
+        for option, value in said.items():
+            if (has := getattr(found.options, option)) != value:
+                raise InvalidOption(option, value, f"group {name!r} on {pattern!r} has {has!r}; members must agree")
+        return found
+
+    def revive(self, known: GroupState) -> None:
+        """Bring a group back from an earlier life of the broker, to where it was."""
+        options = msgspec.convert(known.options, GroupOptions)
+        found = GroupReader(self._bus, known.name, known.pattern, options, "earliest", None, None)
+        found.keep(GroupState.decode(known.encode()))  # a copy: the journal's goes on changing
+        found.is_revived = True
+        self._add(found)
+
+    def _add(self, reader: GroupReader) -> None:
+        reader.attachment.attach(reader)
+        self._readers[reader.name, reader.pattern] = reader
+
+    def remove(self, name: str, pattern: str) -> None:
+        """Forget a group that nobody is a member of, and all that it settled."""
+        found = self.find(name, pattern)
+        if found.subscriptions:
+            raise GroupInUse(name, pattern, len(found.subscriptions))
+        found.end(UnknownGroup(name, pattern))
+        self._bus.publisher.release()  # those who waited for it
+
+    def unkeep(self, topic: str) -> None:
+        """A topic that groups have joined already turns out not to be durable: nor are they."""
+        for reader in self._readers.values():
+            if reader.pattern == topic:
+                reader.unkeep()
+
+    def forget(self, reader: GroupReader) -> None:
+        """The group is over."""
+        self._readers.pop((reader.name, reader.pattern), None)

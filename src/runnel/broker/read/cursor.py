@@ -1,0 +1,238 @@
+"""A cursor: a position that reads. Here on one log, by offset; `pattern_cursor` reads several, by sequence.
+
+A cursor holds no records. It never waits, and knows no overflow policy. Records of a durable topic that have left
+memory are read from disk: `take` then returns None, and the cursor calls `wake` when they are here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from runnel.broker.read.catch_up import END, CatchUp
+from runnel.broker.topic.log import Log
+from runnel.broker.topic.timeline import Timeline
+from runnel.core.batch import Slice
+from runnel.core.record import MissedRange, joined_missed
+from runnel.journal.format.ledger import TopicState
+from runnel.journal.format.removed_offsets import RemovalReason, count_skipped
+from runnel.journal.read.segment_reader import LostRange
+
+if TYPE_CHECKING:
+    from runnel.broker.durable.store import Store
+
+SLICE = 4096  # records taken at a time; readers side by side meet on multiples of it
+
+RETENTION = "no longer kept (retention)"
+TRIMMED = "no longer kept (trimmed)"
+DELETED = "the topic was deleted"
+
+
+class TakenSlices(NamedTuple):
+    """What was read, and what was missed right before it."""
+
+    slices: list[Slice]
+    missed: MissedRange | None
+
+
+class Cursor(Protocol):
+    """A place in the order of records, and the records from there on."""
+
+    position: int
+    wake: Callable[[], None]
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether what comes next is on disk only: None from `take` means not yet, then."""
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether its place is all there is to it: it may `follow` another that stands there."""
+
+    def go_to(self, place: int) -> None:
+        """Stand somewhere further on."""
+
+    def follow(self, place: int, *, is_last: bool) -> None:
+        """Go where another went in this very moment that stood here; `is_last`: nothing was ahead of it there."""
+
+    def pending(self) -> int:
+        """How many records lie ahead."""
+
+    def known(self) -> int:
+        """How many records lie ahead, less the holes, as far as indexes tell. For those who look, not for hot paths."""
+
+    def pending_bytes(self) -> int:
+        """How many bytes of values lie ahead."""
+
+    def take(self, limit: int) -> TakenSlices | None:
+        """Up to `limit` records from here, and move behind them; None at the end, or if they are still to be read."""
+
+    def skip(self, count: int, reason: str) -> MissedRange | None:
+        """Move over `count` records without reading them."""
+
+    def pass_gone(self) -> MissedRange | None:
+        """Move over what lies right ahead and is no longer there."""
+
+    def next_bytes(self) -> int:
+        """The size of the next record; 0 at the end."""
+
+    def excess_bytes(self, limit: int) -> int:
+        """How many records have to go so that at most `limit` bytes (or one record) lie ahead."""
+
+
+class LogCursor:
+    """A position on one log, by offset."""
+
+    __slots__ = ("_behind", "_store", "log", "position", "timeline", "wake")
+
+    def __init__(self, timeline: Timeline, log: Log, position: int, store: Store | None = None) -> None:
+        self.timeline, self.log, self.position = timeline, log, position
+        self.wake: Callable[[], None] = wake_nobody
+        self._store = store
+        self._behind: CatchUp | None = None  # while it is
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether what comes next is on disk only."""
+        return self._store is not None and self.position < self.log.base
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether its place is all there is to it."""
+        return self._store is None or self.position >= self.log.base
+
+    def go_to(self, place: int) -> None:
+        """Stand somewhere further on."""
+        self.position, self._behind = place, None
+
+    def follow(self, place: int, *, is_last: bool) -> None:
+        """Go where another went that stood here."""
+        self.position, self._behind = place, None
+
+    def pending(self) -> int:
+        """How many records lie ahead."""
+        return self.log.end - self.position
+
+    def known(self) -> int:
+        """How many records lie ahead, less the holes, as far as indexes tell."""
+        log, store = self.log, self._store
+        if store is None or log.stored is None or self.position >= log.base:
+            return self.pending()
+        known = store.journal.ledger.topics.get(log.stored.id)
+        if known is None:
+            return self.pending()
+        count = self.pending() - count_skipped(known.gone, self.position, log.base)
+        if known.compacted > self.position:
+            count -= self._compacted(known)
+        return max(0, count)
+
+    def _compacted(self, known: TopicState) -> int:
+        """About how many records that lie ahead the cleaner took for their keys."""
+        assert self._store is not None, "only what is stored is compacted"
+        try:
+            ranges = self._store.journal.history.ranges(known.id)
+        except OSError:
+            return 0
+        holes = 0
+        for source, found in ranges:
+            span = found.end - max(found.first, self.position)
+            if source.is_cleaned and span > 0:
+                whole = found.end - found.first
+                gone = whole - found.records - count_skipped(known.gone, found.first, found.end)
+                holes += max(0, gone) * span // whole
+        return holes
+
+    def pending_bytes(self) -> int:
+        """How many bytes of values lie ahead."""
+        return self.log.count_bytes() - self.log.bytes_before(max(self.position, self.log.base))
+
+    def take(self, limit: int) -> TakenSlices | None:
+        """Up to `limit` records from here, and move behind them; None at the end."""
+        log, start, end = self.log, self.position, self.log.end
+        if start >= end:
+            return None
+        missed = self.pass_gone()
+        if missed is not None:
+            start = self.position
+            if start == end:
+                return TakenSlices([], missed)
+        if start < log.base:
+            return self._take_behind(limit, missed)
+        self._behind = None
+        stop = min(end, start + limit)
+        if end - start > SLICE:  # far behind: meet the others on a multiple
+            stop = min(stop, (start // SLICE + 1) * SLICE)
+            if self.timeline.keeps_packed:
+                stop = log.whole_runs(start, stop)
+        self.position = stop
+        return TakenSlices([self.timeline.slice(log, start, stop)], missed)
+
+    def _take_behind(self, limit: int, missed: MissedRange | None) -> TakenSlices | None:
+        """Records that are on disk only."""
+        log, store = self.log, self._store
+        assert store is not None, "only a durable topic has records before its base"
+        assert log.stored is not None, "only a durable topic has records before its base"
+        if self._behind is None:
+            topics = {log.stored.id: log}
+            self._behind = CatchUp(store, lambda: topics, self._woken, sequence=False)
+        found = self._behind.take(self.position, min(limit, log.base - self.position))
+        if found is None:
+            return None if missed is None else TakenSlices([], missed)
+        if found is END or (isinstance(found, LostRange) and found.first >= log.base):
+            if found is END and store.journal.history.suspect:
+                told = self.skip(log.base - self.position, "perhaps damaged on disk, and so is an index")
+                return TakenSlices([], joined_missed(missed, told))
+            self.position = log.base  # a hole: nothing was ever visible there
+            return self.take(limit) if missed is None else TakenSlices([], missed)
+        if isinstance(found, LostRange):
+            end = min(found.end, log.base)
+            lost = MissedRange(found.first, end, end - found.first, found.reason)
+            self.position = end
+            return TakenSlices([], joined_missed(missed, lost))
+        self.position = found.end
+        return TakenSlices([found], missed)
+
+    def _woken(self) -> None:
+        self.wake()
+
+    def skip(self, count: int, reason: str) -> MissedRange | None:
+        """Move over `count` records without reading them."""
+        if count <= 0:
+            return None
+        start = self.position
+        self.position = start + count
+        return MissedRange(start, start + count, count, reason)
+
+    def pass_gone(self) -> MissedRange | None:
+        """Move over what lies right ahead and is no longer there."""
+        first = self.timeline.first(self.log)
+        return self.skip(first - self.position, why_gone(self.log))
+
+    def next_bytes(self) -> int:
+        """The size of the next record; 0 at the end."""
+        at = max(self.position, self.log.base) - self.log.base
+        return len(self.log.values[at]) if at < len(self.log.values) else 0
+
+    def excess_bytes(self, limit: int) -> int:
+        """How many records have to go so that at most `limit` bytes (or one record) lie ahead."""
+        log = self.log
+        first = max(self.position, log.base)
+        if log.live_bytes <= limit or first >= log.end or log.bytes_from(first) <= limit:
+            return 0
+        return log.offset_leaving(limit, first) - self.position
+
+
+def wake_nobody() -> None:
+    """Whom to wake, before there is anybody."""
+
+
+def why_gone(log: Log) -> str:
+    """Why a log begins where it does, for those who have not read what lay before."""
+    if log.deleted:
+        return DELETED
+    return TRIMMED if log.reason is RemovalReason.ASKED else RETENTION
+
+
+def is_gone(missed: MissedRange) -> bool:
+    """Whether all of it is gone for good. What could not be read may be there again when the disk is."""
+    return all(reason in (RETENTION, TRIMMED, DELETED) for reason in missed.reason.split("; "))

@@ -1,0 +1,442 @@
+"""What happens when a subscriber lags: one class per overflow policy.
+
+Dropping the oldest needs no work while publishing: how much is gone follows from two numbers when the subscriber reads
+next. Only the policies that are `limited` are asked on publish, and only when the log's `trip` is reached. A cursor
+that is behind memory has nothing yet: no policy may take that for the end, or drop records that it must hand on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, ClassVar, Protocol
+
+from runnel.broker.read.cursor import Cursor, TakenSlices
+from runnel.broker.topic.log import CHUNK, SMALL
+from runnel.core.batch import Slice
+from runnel.core.options import Policy, PolicyKind
+from runnel.core.record import TOO_SLOW, MissedRange, joined_missed
+
+
+class PolicyOwner(Protocol):
+    """The subscription that a flow belongs to."""
+
+    @property
+    def task(self) -> asyncio.Task[Any] | None:
+        """The one task that can make room, where there is only one."""
+
+    @property
+    def label(self) -> str:
+        """How errors call it."""
+
+    @property
+    def members(self) -> int:
+        """How many tasks read through it."""
+
+    def dropped(self, slices: list[Slice]) -> None:
+        """These records were dropped; hand them on."""
+
+    def disconnect(self, drops: int) -> None:
+        """End the subscription: it was too slow for too long."""
+
+    def made_room(self) -> None:
+        """Publishers that wait, or that passed this subscriber by, may ask again."""
+
+    def wake(self) -> None:
+        """Look again: there may be something to read."""
+
+
+class OverflowPolicy:
+    """Drop the oldest: the default, and what the others build on.
+
+    `eager` flows hand each dropped record on, so they must look at every overflow at once. What
+    must go and is on disk only is not dropped before it was read.
+    """
+
+    __slots__ = (
+        "buffer",
+        "buffer_bytes",
+        "cursor",
+        "eager",
+        "held",
+        "held_bytes",
+        "history",
+        "history_bytes",
+        "limited",
+        "missed",
+        "owner",
+        "policy",
+    )
+
+    asked: ClassVar[bool] = False  # whether publishers must always ask
+    strict: ClassVar[bool] = False  # whether the subscriber must report each record that it is done with
+
+    def __init__(
+        self, cursor: Cursor, policy: Policy, buffer: int, buffer_bytes: int, owner: PolicyOwner, *, eager: bool = False
+    ) -> None:
+        self.cursor, self.policy, self.owner, self.eager = cursor, policy, owner, eager
+        cursor.wake = owner.wake
+        self.buffer, self.buffer_bytes = buffer, buffer_bytes
+        self.limited = eager or self.asked
+        self.held = self.held_bytes = 0  # out of the cursor and not done with; only strict flows count it
+        self.missed: MissedRange | None = None  # to be told with the next records
+        self.history = cursor.pending()  # records that were there at the start: no fault of the subscriber's
+        self.history_bytes = cursor.pending_bytes() if self.history else 0
+
+    # -- the subscriber's side ----------------------------------------------------------------------------------
+
+    def take(self, limit: int) -> TakenSlices | None:
+        """The next records, after dropping what exceeds the bounds."""
+        if not self.cursor.pending():
+            return None
+        if not self.eager:
+            self.settle()
+        elif not self._drop_eagerly():
+            return None  # the owner will be woken
+        taken = self._told(self.cursor.take(limit))
+        if self.history and taken is not None:
+            for part in taken.slices:
+                self._read_history(len(part), sum(map(len, part.values)))
+        return taken
+
+    def settle(self) -> None:
+        """Drop what exceeds the bounds now, but for what must be handed on and is on disk."""
+        excess = self._unseen()
+        if excess > 0:
+            self.history = self.history_bytes = 0
+            self.missed = joined_missed(self.missed, self.cursor.skip(excess, TOO_SLOW))
+
+    def pending(self) -> int:
+        """How many records lie ahead of the cursor."""
+        return self.cursor.pending()
+
+    def lag(self) -> int:
+        """Records published for this subscriber, and not dropped, that it is not done with."""
+        return self.cursor.pending() + self.held - self._unseen()
+
+    def drops(self) -> int:
+        """Records dropped that the subscriber will be told of with the next ones."""
+        return self._unseen() + self._untold()
+
+    def _unseen(self) -> int:
+        """Records as good as dropped. What an eager flow has on disk is not: it is dropped when it was handed on."""
+        return 0 if self._is_waiting() else max(0, self._excess())
+
+    def _is_waiting(self) -> bool:
+        """Whether what it drops next must come from disk first, to be handed on."""
+        return self.eager and self.cursor.is_behind
+
+    def _untold(self) -> int:
+        return 0 if self.missed is None else self.missed.count
+
+    def put_aside(self) -> Slice | None:
+        """What lies between the subscriber and its cursor, if anything."""
+        return None
+
+    def done(self, size: int) -> None:
+        """The subscriber is done with a record of `size` bytes."""
+        self.held -= 1
+        self.held_bytes -= size
+        if self.history:
+            self._read_history(1, size)
+
+    def _read_history(self, count: int, size: int) -> None:
+        self.history = max(0, self.history - count)
+        self.history_bytes = max(0, self.history_bytes - size) if self.history else 0
+
+    def _told(self, taken: TakenSlices | None) -> TakenSlices | None:
+        """`taken`, with what was missed before."""
+        if self.history and taken is not None and taken.missed is not None:
+            self._read_history(taken.missed.count, 0)
+        if taken is None or self.missed is None:
+            return taken
+        missed, self.missed = self.missed, None
+        return TakenSlices(taken.slices, joined_missed(missed, taken.missed))
+
+    def _hold(self, slices: list[Slice]) -> None:
+        for part in slices:
+            self.held += len(part)
+            self.held_bytes += sum(map(len, part.values))
+
+    def _excess(self) -> int:
+        """How many records must go. History counts only once the newer ones alone exceed the buffer."""
+        pending = self.cursor.pending()
+        if not pending:
+            return 0
+        max_count, max_size = self._bounds()
+        over = pending > max_count or self.cursor.excess_bytes(max_size) > 0
+        return max(pending - self.buffer, self.cursor.excess_bytes(self.buffer_bytes)) if over else 0
+
+    def _bounds(self) -> tuple[int, int]:
+        """Records and bytes that may be ahead of the subscriber; history comes on top."""
+        return self.buffer + self.history, self.buffer_bytes + self.history_bytes
+
+    # -- the publishers' side -----------------------------------------------------------------------------------
+
+    def room(self) -> int:
+        """How many small records may come before this flow must be asked again."""
+        count, size = self._bounds()
+        return min(count - self.lag(), (size - self.cursor.pending_bytes() - self.held_bytes) // SMALL)
+
+    def fits(self, count: int, size: int, coming: int = 0, coming_bytes: int = 0) -> bool:
+        """Whether publishers may go on with `count` records of `size` bytes, behind those that are on their way."""
+        return True
+
+    def appended(self) -> None:
+        """Look at the bounds right after an append; only an eager flow is asked."""
+        self._drop_eagerly()
+
+    def _pass_gone(self) -> int:
+        """Pass what is no longer there; how many records."""
+        if (gone := self.cursor.pass_gone()) is None:
+            return 0
+        self.missed = joined_missed(self.missed, gone)
+        self._read_history(gone.count, 0)
+        return gone.count
+
+    def _drop_eagerly(self) -> bool:
+        """Hand on what exceeds the bounds; False: some of it is still to be read from disk."""
+        if (excess := self._excess()) <= 0:
+            return True
+        self.history = self.history_bytes = 0
+        return self._hand_over(excess)  # once: who hands on may publish, and so could go on for ever
+
+    def _hand_over(self, count: int) -> bool:
+        """Drop the next `count` records and hand them on; False: some are still to be read from disk."""
+        while count > 0:
+            if gone := self._pass_gone():
+                count -= gone
+                continue
+            if (taken := self.cursor.take(count)) is None:
+                return False
+            if taken.missed is not None:
+                self.missed = joined_missed(self.missed, taken.missed)
+                self._read_history(taken.missed.count, 0)
+                count -= taken.missed.count
+            if taken.slices:
+                dropped, end = sum(map(len, taken.slices)), self.cursor.position
+                first = end - dropped if len(taken.slices) == 1 else taken.slices[0].sequence
+                self.missed = joined_missed(self.missed, MissedRange(first, end, dropped, TOO_SLOW))
+                count -= dropped
+                self.owner.dropped(taken.slices)
+        return True
+
+
+class KeepOnDisk(OverflowPolicy):
+    """Lose nothing and hold nobody up: what a durable topic has, it has on disk for whoever is behind."""
+
+    __slots__ = ()
+
+    def lag(self) -> int:
+        """Records published for this subscriber that it is not done with."""
+        return self.cursor.known() + self.held
+
+    def _excess(self) -> int:
+        return 0
+
+
+class DropNewest(OverflowPolicy):
+    """Keep the oldest: what is published while the buffer is full goes.
+
+    Once full it stays full until the subscriber is done with a record, so a full
+    subscriber keeps its own references and costs publishers nothing. While it is behind
+    there is nothing to put aside, and no need to: it lags, and is never full.
+    """
+
+    __slots__ = ("_full", "_stash")
+
+    asked = strict = True
+
+    def __init__(
+        self, cursor: Cursor, policy: Policy, buffer: int, buffer_bytes: int, owner: PolicyOwner, *, eager: bool = False
+    ) -> None:
+        super().__init__(cursor, policy, buffer, buffer_bytes, owner, eager=eager)
+        self._stash: deque[TakenSlices] = deque()
+        self._full = False
+
+    def take(self, limit: int) -> TakenSlices | None:
+        """The next records: first what was put aside."""
+        if self._stash:
+            taken, rest = _split(self._stash.popleft(), limit)
+            if rest.slices:
+                self._stash.appendleft(rest)
+            return taken
+        if self._full:
+            return None
+        if was_behind := self.cursor.is_behind:
+            limit = min(limit, max(self.history, self.buffer))  # it may catch up on the way
+        found = self._told(self.cursor.take(limit))
+        if found is not None:
+            self._hold(found.slices)
+            if was_behind:
+                self.appended()  # as soon as it has caught up the bounds hold again
+        return found
+
+    def settle(self) -> None:
+        """What is kept is kept; what came since it was full is gone."""
+        if unseen := self._unseen():
+            self.missed = joined_missed(self.missed, self.cursor.skip(unseen, TOO_SLOW))
+
+    def lag(self) -> int:
+        """Records accepted and not yet done with."""
+        return self.held + self.cursor.pending() - self._unseen()
+
+    def put_aside(self) -> Slice | None:
+        """The first slice of the stash."""
+        return next((part for taken in self._stash for part in taken.slices), None)
+
+    def _unseen(self) -> int:
+        """Records that came since it was full."""
+        return self.cursor.pending() if self._full and not self._is_waiting() else 0
+
+    def _untold(self) -> int:
+        return super()._untold() + sum(taken.missed.count for taken in self._stash if taken.missed)
+
+    def done(self, size: int) -> None:
+        """A record is done with, so there is room; what came meanwhile is gone."""
+        super().done(size)
+        if self._full:
+            self.settle()
+            self._full = False
+            self.owner.made_room()
+
+    def room(self) -> int:
+        """How many small records may come; a full one need not be asked, unless it hands drops on."""
+        if self._full:
+            return 0 if self.eager else CHUNK
+        return super().room()
+
+    def appended(self) -> None:
+        """Put aside what fits, and be full."""
+        if not self._full:
+            if self.cursor.is_behind:
+                return
+            size, lag = self.cursor.pending_bytes() + self.held_bytes, self.lag()
+            max_count, max_size = self._bounds()
+            if lag <= max_count and (size <= max_size or lag == 1):
+                return
+            self._stash_fitting()
+            self._full = self.held > 0  # else nobody would ever be done with one
+        if self._full and self.eager:
+            self._hand_over(self.cursor.pending())
+
+    def _stash_fitting(self) -> None:
+        self._pass_gone()
+        while fit := self._fitting():
+            taken = self._told(self.cursor.take(fit))
+            if taken is None:
+                return
+            self._hold(taken.slices)
+            self._stash.append(taken)
+            self._pass_gone()
+
+    def _fitting(self) -> int:
+        """How many of the next records fit, as far as one look can tell."""
+        max_count, max_size = self._bounds()
+        room, free = max_count - self.held, max_size - self.held_bytes
+        if room <= 0:
+            return 0
+        if self.cursor.pending_bytes() <= free:
+            return room
+        # The bytes decide: one at a time. The first is always let in when nothing else is held.
+        return 1 if self.held == 0 or self.cursor.next_bytes() <= free else 0
+
+
+class BlockPublishers(OverflowPolicy):
+    """Lose nothing: publishers wait until the subscriber is done with enough."""
+
+    __slots__ = ()
+
+    asked = strict = True
+
+    def take(self, limit: int) -> TakenSlices | None:
+        """The next records. They count against the bounds until they are done with."""
+        taken = self._told(self.cursor.take(limit))
+        if taken is not None:
+            self._hold(taken.slices)
+            if taken.missed is not None:
+                self.owner.made_room()  # what retention or a deletion took away takes no room
+        return taken
+
+    def _excess(self) -> int:
+        return 0  # nobody could publish beyond the bounds
+
+    def done(self, size: int) -> None:
+        """A record is done with: there is room for another."""
+        super().done(size)
+        self.owner.made_room()
+
+    def fits(self, count: int, size: int, coming: int = 0, coming_bytes: int = 0) -> bool:
+        """Whether so much may be published; one record always may when nothing waits."""
+        lag = self.lag() + coming
+        max_count, max_size = self._bounds()
+        if lag + count > max_count:
+            return False
+        return lag == 0 or self.cursor.pending_bytes() + self.held_bytes + coming_bytes + size <= max_size
+
+    def appended(self) -> None:
+        """Nothing: it fitted, or the publisher would still wait."""
+
+
+class Disconnect(OverflowPolicy):
+    """Drop the oldest, and end the subscription after so many drops in a row."""
+
+    __slots__ = ("_row",)
+
+    asked = True
+
+    def __init__(
+        self, cursor: Cursor, policy: Policy, buffer: int, buffer_bytes: int, owner: PolicyOwner, *, eager: bool = False
+    ) -> None:
+        super().__init__(cursor, policy, buffer, buffer_bytes, owner, eager=eager)
+        self._row = 0  # drops since the subscriber last read that the cursor has passed
+
+    def take(self, limit: int) -> TakenSlices | None:
+        """The next records; reading ends the row of drops."""
+        taken = super().take(limit)
+        self._row = 0
+        return taken
+
+    def settle(self) -> None:
+        """Drop what exceeds the bounds now; it still counts."""
+        self._row += self._unseen()
+        super().settle()
+
+    def room(self) -> int:
+        """Up to the drop that is one too many. Where the bytes decide, one record may drop many: no way to tell."""
+        # As long as there is history, drops come many at once: all of it, and what exceeds the buffer.
+        spare = 0 if self.eager or self.history else self.policy.after - 1
+        max_count, max_size = self._bounds()
+        return min(max_count + spare - self.cursor.pending(), (max_size - self.cursor.pending_bytes()) // SMALL)
+
+    def appended(self) -> None:
+        """See whether that was one too many."""
+        drops = self._row + max(0, self._excess())
+        if drops >= self.policy.after:
+            self.owner.disconnect(drops)
+        elif self.eager:
+            super().appended()
+            self._row = drops - max(0, self._excess())  # what is not read from disk yet counts when it is
+
+
+def _split(taken: TakenSlices, limit: int) -> tuple[TakenSlices, TakenSlices]:
+    """`taken` cut after `limit` records; the gap stays with the first part."""
+    head: list[Slice] = []
+    tail: list[Slice] = []
+    for part in taken.slices:
+        if limit >= len(part):
+            head.append(part)
+        else:
+            if limit:
+                head.append(part.cut(part.start, part.start + limit))
+            tail.append(part.cut(part.start + limit, part.end))
+        limit = max(0, limit - len(part))
+    return TakenSlices(head, taken.missed), TakenSlices(tail, None)
+
+
+OVERFLOW_POLICIES: dict[PolicyKind, type[OverflowPolicy]] = {
+    PolicyKind.DROP_OLDEST: OverflowPolicy,
+    PolicyKind.DROP_NEWEST: DropNewest,
+    PolicyKind.BLOCK: BlockPublishers,
+    PolicyKind.DISCONNECT: Disconnect,
+}

@@ -1,0 +1,253 @@
+"""Records of a durable topic that wait to be written: batches that fill up until the next commit.
+
+`DurableTopic` gives out the next offset, `PendingBatch` collects what is published meanwhile, and `PendingBytes` bounds
+how much may wait in all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+
+from runnel.broker.topic.log import Log
+from runnel.broker.topic.readers import Append
+from runnel.broker.topic.timeline import Timeline
+from runnel.core.batch_format import BYTES, JSON, MSGPACK, pack
+from runnel.core.record import Meta
+from runnel.journal.format.entry import Part, PartKind
+from runnel.journal.format.ledger import ids_part
+from runnel.runtime.waiting import resolve_waiter
+
+BATCH_BYTES = 4 * 1024 * 1024  # a batch that has this much takes no more publishes
+
+_CONTENT = {"json": JSON, "msgpack": MSGPACK}
+
+
+class PendingBytes:
+    """How much is on its way, and how much may be; who waits for room, and where futures come from."""
+
+    __slots__ = ("_loop", "_waiting", "bytes", "create_future", "limit", "over")
+
+    def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.bytes, self.limit = 0, limit
+        self.create_future: Callable[[], asyncio.Future[None]] = loop.create_future
+        self.over = False  # nothing is written any more: nobody need wait
+        self._loop = loop
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def has_room(self) -> bool:
+        """Whether more may be handed over."""
+        return self.bytes < self.limit and not self._waiting
+
+    async def room(self) -> None:
+        """Return when more may be handed over, first come first served."""
+        waiter = self.create_future()
+        self._waiting.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+            # Whoever was woken hands over before the next one looks, so that the bound holds.
+            self._loop.call_soon(self.make_room)
+
+    def make_room(self) -> None:
+        """Have the first one who waits go on, if there is room."""
+        while self._waiting and (self.bytes < self.limit or self._waiting[0].done() or self.over):
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                resolve_waiter(waiter)
+                return
+
+
+class PendingBatch:
+    """Records of one topic that become one batch: published in one go, or while the journal was busy."""
+
+    __slots__ = (
+        "counted",
+        "first",
+        "ids",
+        "in_atomic_write",
+        "listeners",
+        "log",
+        "metas",
+        "packed",
+        "pending",
+        "producer",
+        "producer_sequence",
+        "sequence",
+        "size",
+        "values",
+        "waiters",
+        "weight",
+    )
+
+    def __init__(self, log: Log, first: int, pending: PendingBytes) -> None:
+        self.log, self.first, self.pending = log, first, pending
+        self.values: list[bytes] = []
+        self.metas: list[Meta | None] | None = None
+        self.size = 0  # of the values
+        self.weight = 0  # of the values, and of what they carry
+        self.sequence = 0
+        self.waiters: list[asyncio.Future[None]] = []
+        self.listeners: list[Callable[[Exception | None], None]] = []  # told at once, not at the loop's next turn
+        self.ids: list[tuple[str, int]] | None = None  # message ids, and the offsets of their records
+        self.producer = self.producer_sequence = 0
+        self.counted = False  # whether it is among what comes to its log; until it is closed it counts by itself
+        self.packed: bytes | None = None  # its bytes, where it was packed before its time came
+        self.in_atomic_write = False  # whether a transaction is told how it ended
+
+    def hold(self, entry: Append) -> None:
+        """Be what one publish from afar appends, in the bytes that it came in."""
+        self.values, self.metas = entry.values, entry.metas  # type: ignore[assignment]  # nothing joins it
+        self.packed = entry.packed
+        self.producer, self.producer_sequence = entry.producer, entry.producer_sequence
+        if entry.message_id is not None:
+            self.ids = [(entry.message_id, self.first)]
+        self.size, self.weight = entry.size, entry.size + entry.extra
+        self.pending.bytes += self.weight
+        entry.pending_batch = self
+
+    def add(self, entry: Append) -> None:
+        """Take in what one publish appends."""
+        if entry.message_id is not None:
+            self.ids = self.ids or []
+            self.ids.append((entry.message_id, self.end))
+        if entry.producer and not self.producer:
+            self.producer, self.producer_sequence = entry.producer, entry.producer_sequence
+        if self.counted:
+            self.log.coming += len(entry.values)
+            self.log.coming_bytes += entry.size
+        if entry.metas is not None:
+            if self.metas is None:
+                self.metas = [None] * len(self.values)
+            self.metas.extend(entry.metas)
+        elif self.metas is not None:
+            self.metas.extend([None] * len(entry.values))
+        self.values.extend(entry.values)
+        self.size += entry.size
+        self.weight += entry.size + entry.extra
+        self.pending.bytes += entry.size + entry.extra
+
+    @property
+    def end(self) -> int:
+        """The offset that the next record gets."""
+        return self.first + len(self.values)
+
+    @property
+    def count(self) -> int:
+        """How many records it has."""
+        return len(self.values)
+
+    def takes(self, entry: Append) -> bool:
+        """Whether `entry` may go into the same batch."""
+        if self.weight >= BATCH_BYTES or entry.producer != self.producer or self.packed is not None:
+            return False
+        return not entry.producer or entry.producer_sequence == self.producer_sequence + self.count
+
+    def pack(self) -> bytes:
+        """Its bytes."""
+        if self.packed is not None:
+            return self.packed
+        codec = self.log.codec or self.log.schema
+        return pack(
+            self.values,
+            self.metas,
+            compression=self.log.options.compression,
+            content_type=BYTES if codec is None else _CONTENT[codec.encoding],
+            producer=self.producer,
+            producer_sequence=self.producer_sequence,
+        )
+
+    def parts(self, topic: int, at: int) -> Iterator[Part]:
+        """What is written of it: the batch, and what is to be remembered with it."""
+        body = self.packed = self.pack()
+        last = self.first + len(self.values) - 1
+        crc = int.from_bytes(body[:4], "little")
+        yield Part(PartKind.BATCH, body, crc, topic, self.first, last, self.sequence, at)
+        if self.ids is not None:
+            yield ids_part(topic, [name for name, _ in self.ids], [offset for _, offset in self.ids], at)
+
+    def land(self, timeline: Timeline, when: datetime) -> None:
+        """It is durable: append it to its log in memory."""
+        packed = self.packed if timeline.keeps_packed else None
+        timeline.land(self.log, self.sequence, when, self.values, self.metas, self.size, packed)
+
+    def count_in(self) -> None:
+        """It is on its way, and open to nobody but its producer."""
+        self.counted = True
+        self.log.coming += self.count
+        self.log.coming_bytes += self.size
+
+    def count_out(self) -> None:
+        """It landed, or will not."""
+        self.pending.bytes -= self.weight
+        if self.counted:
+            self.counted = False
+            self.log.coming -= self.count
+            self.log.coming_bytes -= self.size
+
+    def tell(self, error: Exception | None = None) -> None:
+        """It is durable and visible, or it failed. Each waiter has a future of its own: none can cancel another."""
+        for listener in self.listeners:
+            listener(error)
+        for waiter in self.waiters:
+            resolve_waiter(waiter, error)
+
+
+class DurableTopic:
+    """What a log in memory knows about its topic on disk."""
+
+    __slots__ = ("_next", "_numbered", "id", "pending_batch")
+
+    def __init__(self, id: int, next: int) -> None:
+        self.id, self._next = id, next
+        self.pending_batch: PendingBatch | None = None  # takes the next publish
+        self._numbered: PendingBatch | None = None  # takes what its producer numbers next
+
+    @property
+    def next(self) -> int:
+        """The offset that the next record gets; `log.end` is what is visible."""
+        return self._next if self.pending_batch is None else self.pending_batch.end
+
+    def close(self, pending_batch: PendingBatch) -> None:
+        """The next publish does not go into `pending_batch` any more."""
+        if self.pending_batch is pending_batch:
+            self._next, self.pending_batch = pending_batch.end, None
+            pending_batch.count_in()
+        elif self._numbered is pending_batch:
+            self._numbered = None
+
+    @property
+    def numbered(self) -> PendingBatch | None:
+        """The batch of a producer that is the last one, and may take what it publishes next."""
+        one = self._numbered
+        return one if one is not None and self.pending_batch is None and one.end == self._next else None
+
+    def number(self, pending_batch: PendingBatch) -> None:
+        """A producer numbers `pending_batch`: nobody else's records go into it."""
+        self.close(pending_batch)
+        self._next, self._numbered = pending_batch.end, pending_batch
+
+    def append(self, pending_batch: PendingBatch) -> None:
+        """`pending_batch` has the next offsets, and takes nothing more."""
+        if self.pending_batch is not None:
+            self.close(self.pending_batch)
+        self._next = pending_batch.end
+        pending_batch.count_in()
+
+    def take_back(self, offset: int) -> None:
+        """The records from `offset` on were never seen, and will not come."""
+        self._next, self.pending_batch, self._numbered = min(self.next, offset), None, None
+
+
+def refuse_behind(pending_batches: Iterable[PendingBatch], refused: dict[Log, Exception]) -> None:
+    """Refuse, too, what a producer numbered behind records that are refused: it left out no number."""
+    lost: dict[int, Exception] = {}
+    for one in pending_batches:
+        if one.producer and one.log in refused:
+            lost.setdefault(one.producer, refused[one.log])
+        elif one.producer in lost:
+            refused[one.log] = lost[one.producer]

@@ -1,0 +1,292 @@
+"""From the arguments of a publish to an append: check, wait for room, append.
+
+Nothing is appended before everything about it was checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from runnel.broker.topic.deduplicator import Deduplicator
+from runnel.broker.topic.readers import Append, BlockedPublish, LagLimit
+from runnel.core import publishing
+from runnel.core.errors import (
+    Full,
+    OffsetConflict,
+    PublishTimeout,
+    RunnelError,
+    TooLarge,
+    TopicDeleted,
+    WouldDeadlock,
+)
+from runnel.core.options import PolicyKind
+from runnel.core.publishing import Headers, Seconds
+from runnel.core.schema import Codec
+from runnel.runtime.tracing import Tracing
+
+if TYPE_CHECKING:
+    from runnel.broker.bus import Bus
+    from runnel.broker.topic.log import Log
+
+logger = logging.getLogger("runnel")
+
+
+class Publisher:
+    """The long way of a publish, shared by all topics of a bus."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self.deduplicator = Deduplicator(bus)
+        self.blocked: set[Log] = set()  # logs with publishers that wait
+        self.tracing = Tracing()
+
+    # -- what to append -----------------------------------------------------------------------------------------
+
+    def one(
+        self,
+        topic: str,
+        codec: Codec[Any] | None,
+        value: object,
+        key: object,
+        headers: Mapping[str, str] | None,
+        delay: Seconds | None,
+        expires: Seconds | None,
+        priority: int,
+        message_id: str | None,
+    ) -> Append:
+        """The entry of one record."""
+        if self.tracing.is_active:
+            headers = self.tracing.traced(headers)
+        values, metas, size, extra = publishing.checked_record(
+            topic,
+            codec,
+            value,
+            key,
+            headers,
+            delay,
+            expires,
+            priority,
+            message_id,
+            0.0 if delay is None and expires is None else self._bus.clock.time(),
+            tombstones=value is None and self._is_compacted(topic),
+        )
+        return Append(values, metas, size, message_id, codec is not None, extra)
+
+    def _is_compacted(self, topic: str) -> bool:
+        log = self._bus.catalog.logs.get(topic)
+        return log is not None and bool(log.options.compact)
+
+    def many(
+        self,
+        topic: str,
+        codec: Codec[Any] | None,
+        values: Sequence[object],
+        keys: Sequence[object] | None,
+        headers: Headers | None,
+        delay: Seconds | None,
+        expires: Seconds | None,
+        priority: int,
+    ) -> Append:
+        """The entry of many records, in order."""
+        if self.tracing.is_active:
+            headers = self.tracing.traced_all(headers)
+        now = 0.0 if delay is None and expires is None else self._bus.clock.time()
+        data, metas, size, extra = publishing.checked_records(
+            topic, codec, values, keys, headers, delay, expires, priority, now
+        )
+        return Append(data, metas, size, None, codec is not None, extra)
+
+    # -- appending ----------------------------------------------------------------------------------------------
+
+    def append(self, log: Log, entry: Append) -> int:
+        """Append `entry`, or find it already there; its first offset. To a durable topic: hand it over."""
+        bus = self._bus
+        is_told_apart = entry.message_id is not None or entry.producer
+        if is_told_apart and (found := self.deduplicator.find(log, entry)) is not None:
+            return found.offset
+        if entry.expected_offset is not None and entry.expected_offset != log.next:
+            raise OffsetConflict(log.name, entry.expected_offset, log.next)
+        if log.stored is not None:
+            assert bus.store is not None, "only a store makes logs durable"
+            first = bus.store.commits.hand_over(log, entry)
+        else:
+            first = bus.timeline.append(log, entry.values, entry.metas, entry.size, entry.packed)
+        entry.appended = True
+        if is_told_apart:
+            self.deduplicator.remember(log, entry, first)
+        return first
+
+    async def until_known(self, log: Log, offset: int) -> None:
+        """Return when nothing is on its way to `offset`: whoever expects to be there knows then whether it is.
+
+        Without this, one who reads what is visible and tries again would do so until the other's record is on disk.
+        """
+        while self.is_on_its_way(log, offset):
+            assert self._bus.store is not None
+            if (landed := self._bus.store.commits.waiter(log, offset)) is not None:
+                with suppress(RunnelError):  # the other failed: the offset is free again
+                    await landed
+
+    @staticmethod
+    def is_on_its_way(log: Log, offset: int) -> bool:
+        """Whether a record was handed over that gets `offset`, and nobody sees yet."""
+        return log.stored is not None and not log.deleted and log.end <= offset < log.next
+
+    def append_now(self, log: Log, entry: Append) -> int | None:
+        """Append `entry` if nobody has to be waited for, or find it already there; None otherwise."""
+        self._check_type(log, entry)
+        if (log.stored is None or self._journal_has_room()) and not self._must_wait(log, entry):
+            return self.append(log, entry)
+        if entry.message_id is None and (not entry.producer or entry.producer_sequence < 0):
+            return None
+        found = self.deduplicator.find(log, entry)
+        return None if found is None else found.offset
+
+    def _journal_has_room(self) -> bool:
+        store = self._bus.store
+        return store is None or store.commits.pending.has_room()
+
+    @staticmethod
+    def _must_wait(log: Log, entry: Append) -> bool:
+        """Whether a reader of `log` has no room for `entry`, or others wait for that already."""
+        topic_readers = log.topic_readers
+        return (
+            topic_readers is not None
+            and bool(topic_readers.limited)
+            and bool(topic_readers.blocked or topic_readers.refusing(log, entry))
+        )
+
+    @staticmethod
+    def _check_type(log: Log, entry: Append) -> None:
+        """Raise unless what comes through an untyped handle fits the topic's type."""
+        if log.codec is not None and not entry.checked:
+            for value in entry.values:
+                log.codec.decode(log.name, value)
+
+    def take_over(self, log: Log, entry: Append) -> None:
+        """Append what another thread published, as soon as there is room."""
+        if self.append_now(log, entry) is None:
+            if log.stored is not None and not self._journal_has_room():
+                raise self.full(log, entry)  # nobody waits who could be told later
+            self.queue(log, entry, None).add_done_callback(_report)
+
+    def full(self, log: Log, entry: Append) -> Full:
+        """Why `append_now` did not."""
+        store = self._bus.store
+        if log.stored is not None and store is not None and not store.commits.pending.has_room():
+            return Full(log.name, "the journal", store.journal.options.max_pending_bytes)
+        overflow = self._in_the_way(log, entry)
+        return Full(log.name, overflow.owner.label, overflow.buffer)
+
+    async def append_later(self, log: Log, entry: Append) -> int:
+        """Append `entry` as soon as there is room; its first offset."""
+        if log.stored is not None and not self._journal_has_room():
+            assert self._bus.store is not None
+            await self._bus.store.commits.pending.room()
+            if log.deleted:
+                raise TopicDeleted(log.name, log.epoch)
+            if not self._must_wait(log, entry):
+                return self.append(log, entry)
+        entry.is_awaited = True
+        return await self.queue(log, entry, asyncio.current_task())
+
+    def queue(
+        self, log: Log, entry: Append, task: asyncio.Task[Any] | None, go: Callable[[], int] | None = None
+    ) -> asyncio.Future[int]:
+        """Have `entry` appended as soon as there is room, for `task`; its first offset. With `go`, that is called."""
+        topic_readers = log.topic_readers
+        assert topic_readers is not None, "only a reader can be in the way"
+        topic_readers.blocked = topic_readers.blocked or deque()
+        count = len(entry.values)
+        for overflow in topic_readers.limited:
+            if overflow.policy.kind is PolicyKind.BLOCK and count > overflow.buffer:
+                raise TooLarge(
+                    f"a batch for {log.name!r}", count, f"buffer of {overflow.owner.label!r}", overflow.buffer
+                )
+            if (
+                task is not None
+                and overflow.owner.task is task
+                and not overflow.fits(*_with_all_before(entry, topic_readers.blocked))
+            ):
+                raise WouldDeadlock(log.name, overflow.owner.label)
+        first: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        overflow = self._in_the_way(log, entry)
+        if overflow.owner.task is None and overflow.owner.members == 1 and not topic_readers.blocked:
+            logger.warning(
+                "publishing to %r waits for subscriber %r, which nobody has begun to read; "
+                "if this very task was to read it, it waits for ever",
+                log.name,
+                overflow.owner.label,
+            )
+        entry.values = tuple(entry.values)  # the caller may go on changing its own
+        topic_readers.blocked.append(BlockedPublish(entry, first, go))
+        self.blocked.add(log)
+        if (seconds := overflow.policy.timeout) is not None:
+            late = PublishTimeout(log.name, overflow.owner.label, seconds)
+            timer = self._bus.clock.call_later(seconds, lambda: None if first.done() else first.set_exception(late))
+            first.add_done_callback(lambda _: timer.cancel())
+        first.add_done_callback(self._gave_up)
+        return first
+
+    def _gave_up(self, first: asyncio.Future[int]) -> None:
+        """Those behind a publisher that did not wait to the end may fit where it did not."""
+        if first.cancelled() or first.exception() is not None:
+            self.release()
+
+    def release(self) -> None:
+        """Somebody made room: go on with those who waited."""
+        self._bus.timeline.cool()
+        for log in list(self.blocked):
+            if log.topic_readers is not None:
+                log.topic_readers.release(log, partial(self._append_late, log))
+            if log.topic_readers is None or not log.topic_readers.blocked:
+                self.blocked.discard(log)
+
+    def _append_late(self, log: Log, entry: Append) -> int:
+        self._check_type(log, entry)  # the topic may have got a type while it waited
+        first = self.append(log, entry)
+        if entry.is_awaited and (landed := self.deduplicator.landing(log, entry, first)) is not None:
+            # Its task goes on a turn later. Until then this may fail, and another record get the same offset.
+            landed.add_done_callback(_heard)
+            entry.landed = landed
+        return first
+
+    def refuse_blocked(self, log: Log, error: Exception) -> None:
+        """Nobody will make room any more: the waiting publishers get `error`."""
+        if log.topic_readers is not None and log.topic_readers.blocked:
+            for _, first, _ in log.topic_readers.blocked:
+                if not first.done():
+                    first.set_exception(error)
+            log.topic_readers.blocked.clear()
+        self.blocked.discard(log)
+
+    def _in_the_way(self, log: Log, entry: Append) -> LagLimit:
+        topic_readers = log.topic_readers
+        assert topic_readers is not None, "only a reader can be in the way"
+        return topic_readers.refusing(log, entry) or next(
+            overflow for overflow in topic_readers.limited if overflow.strict
+        )
+
+
+def _with_all_before(entry: Append, blocked: Iterable[BlockedPublish]) -> tuple[int, int]:
+    """The records and bytes of `entry` and of all that wait before it: there may be very many."""
+    entries = [entry, *(other.entry for other in blocked)]
+    return sum(len(one.values) for one in entries), sum(one.size for one in entries)
+
+
+def _heard(landed: asyncio.Future[None]) -> None:
+    """Whoever waits for it was told, or has given up: asyncio need not complain."""
+    if not landed.cancelled():
+        landed.exception()
+
+
+def _report(first: asyncio.Future[int]) -> None:
+    """Nobody awaits what another thread published: its failure is only logged."""
+    if not first.cancelled() and (error := first.exception()) is not None:
+        logger.error("a record that another thread published was refused: %s", error)

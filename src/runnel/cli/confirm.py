@@ -1,0 +1,24 @@
+"""Asking before data is deleted: a person at a terminal is asked, a script has to pass `--yes`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from runnel.cli.errors import USAGE, CommandError
+
+
+def check_can_confirm(chosen: argparse.Namespace) -> None:
+    """Raise unless `--yes` was said, or there is somebody to ask."""
+    if chosen.yes:
+        return
+    if chosen.json:
+        raise CommandError("usage_error", "with --json nobody is asked: say --yes", USAGE)
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise CommandError("usage_error", "there is no terminal to ask on, and nothing was done: say --yes", USAGE)
+
+
+def confirm(question: str) -> bool:
+    """Ask; whether the answer is yes."""
+    print(f"{question} [y/N] ", end="", flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -1,0 +1,80 @@
+"""Errors of commands: one line on the error stream and an exit code, never a traceback.
+
+0 is success, 1 a problem that was found, 2 a wrong command line or configuration, 3 an archive that missed something,
+130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from runnel.config.errors import InvalidConfig
+from runnel.core.errors import (
+    BadAddress,
+    FolderInUse,
+    InvalidName,
+    InvalidOption,
+    InvalidPattern,
+    PublicBindRefused,
+    RunnelError,
+)
+
+FINE, FOUND, USAGE, MISSED, INTERRUPTED = 0, 1, 2, 3, 130
+
+_USAGE = (BadAddress, InvalidConfig, InvalidName, InvalidOption, InvalidPattern, PublicBindRefused)
+
+
+class CommandError(Exception):
+    """A command that cannot be done, with the code of the error that a program would get."""
+
+    def __init__(self, code: str, message: str, status: int = FOUND) -> None:
+        self.code, self.message, self.status = code, message, status
+        super().__init__(message)
+
+
+def print_error(error: RunnelError | CommandError | OSError) -> int:
+    """Print the error; the exit code. A configuration may have several."""
+    if isinstance(error, InvalidConfig):
+        for problem in error.problems:
+            print(f"runnel: {problem} ({error.code})", file=sys.stderr)
+        return USAGE
+    if isinstance(error, FolderInUse):
+        error = in_use(error)
+    if isinstance(error, CommandError):
+        code, message, status = error.code, error.message, error.status
+    elif isinstance(error, RunnelError):
+        code, message, status = error.code, str(error), USAGE if isinstance(error, _USAGE) else FOUND
+    else:
+        code, status = "os_error", FOUND
+        message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    print(f"runnel: {' '.join(message.split())} ({code})", file=sys.stderr)
+    return status
+
+
+def unknown_topic(name: str, where: object) -> CommandError:
+    """There is no such topic."""
+    return CommandError("unknown_topic", f"there is no topic {name!r} in {where}; see `runnel topic list`")
+
+
+def unknown_group(name: str, pattern: str | None, where: object) -> CommandError:
+    """There is no such group."""
+    on = f" on {pattern!r}" if pattern else ""
+    return CommandError("unknown_group", f"there is no group {name!r}{on} in {where}; see `runnel group list`")
+
+
+def needs_folder(what: str, server: object) -> CommandError:
+    """A server cannot do that for a client."""
+    return CommandError(
+        "needs_folder",
+        f"`runnel {what}` works on a folder, and {server!r} is a server: say --data DIR on the machine that has it",
+        USAGE,
+    )
+
+
+def in_use(error: FolderInUse) -> CommandError:
+    """Somebody else has the folder open, and it was to be changed."""
+    who = "another process" if error.pid is None else f"process {error.pid}"
+    return CommandError(
+        error.code,
+        f"{error.folder!r} is in use by {who}, and only its owner may change it: stop that one first",
+    )

@@ -1,0 +1,325 @@
+"""The process of `runnel serve`: open, announce, serve, drain, close.
+
+The first SIGTERM or SIGINT stops it properly, within the deadline; the second ends it at once. Neither loses what was
+acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shlex
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import msgspec
+
+import runnel
+from runnel.cli.errors import FINE, FOUND
+from runnel.cli.output import StatusLine, human_size, pairs, print_line
+from runnel.cli.server_address import DEFAULT_SERVER
+from runnel.config.settings import DEFAULT, Settings
+from runnel.opening.shared_folder import SharedBroker
+from runnel.server import Gateway, Server, ServerOptions, http
+
+if TYPE_CHECKING:
+    from runnel.broker.broker import Broker
+    from runnel.server.served_broker import ListenerAddress
+
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+LEFT_FOR_THE_DISK = 0.2  # of the deadline: closing the journal comes after the clients have gone
+QUIET_SECONDS = 2.0  # seconds of opening before anything is said about it
+TELL_EVERY = 10.0  # seconds, where nobody watches
+
+log = logging.getLogger("runnel.serve")
+
+
+class ServerProcess:
+    """One server, from its opening to its end."""
+
+    def __init__(self, settings: Settings, *, as_json: bool = False) -> None:
+        self.settings, self._as_json = settings, as_json
+        self._asked: signal.Signals | None = None
+        self._stop = asyncio.Event()
+        self._ending: float | None = None  # since when
+        self._options, self._note = server_options(settings)
+
+    def run(self) -> int:
+        """Serve; the exit code."""
+        with asyncio.Runner(loop_factory=_fast_loop()) as runner:
+            return runner.run(self._live())
+
+    async def _live(self) -> int:
+        loop, me = asyncio.get_running_loop(), asyncio.current_task()
+        serving = self.settings.serving
+        for one in SIGNALS:
+            loop.add_signal_handler(one, self._on_signal, one)
+        if serving.engine is not None:
+            return await self._relay(serving.engine)
+        opening = asyncio.ensure_future(self._open())
+        stopped = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait([opening, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if not opening.done():
+            opening.cancel()  # it lets go of the folder, once it has read it
+        try:
+            broker = await opening
+        except asyncio.CancelledError:
+            if me is not None and me.cancelling():
+                raise
+            return FINE
+        finally:
+            stopped.cancel()
+        try:
+            async with Server(broker, self._options) as server:
+                if isinstance(broker, SharedBroker):
+                    broker.hand_listener_to(server)  # who opens the folder comes in there, and counts among its clients
+                self._announce(server)
+                await self._stop.wait()
+                self._begin_to_end()
+                await server.close(serving.deadline * (1 - LEFT_FOR_THE_DISK))
+        finally:
+            began = self._begin_to_end()
+            await broker.__aexit__(None, None, None)
+        log.info("stopped in %.1f s", time.monotonic() - began)
+        return FINE
+
+    async def _relay(self, engine: str) -> int:
+        """Be a gateway before another server."""
+        async with Gateway(engine, self.settings.server) as gateway:
+            self._announce(gateway)
+            await self._stop.wait()
+            began = self._begin_to_end()
+            await gateway.close(self.settings.serving.deadline * (1 - LEFT_FOR_THE_DISK))
+        log.info("stopped in %.1f s", time.monotonic() - began)
+        return FINE
+
+    async def _open(self) -> Broker:
+        settings = self.settings
+        if settings.serving.memory:
+            broker = runnel.open()
+            return await broker.__aenter__()
+        folder = settings.general.data
+        broker = SharedBroker(Path(folder), settings.journal, joins=False)
+        waiting = asyncio.ensure_future(_tell_of_opening(Path(folder)))
+        try:
+            return await broker.__aenter__()
+        finally:
+            waiting.cancel()
+            await asyncio.wait([waiting])
+
+    def _announce(self, server: Server | Gateway) -> None:
+        try:
+            if self._as_json:
+                print_line(ready_facts(server.listeners, self.settings))
+            else:
+                print(announcement(server.listeners, self.settings, runnel.__version__, self._note))
+            sys.stdout.flush()
+        except BrokenPipeError:  # whoever started it need not read what it says
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self._asked is not None:
+            log.warning("%s again: going at once", number.name)
+            _exit_now(128 + number)
+        self._asked = number
+        self._stop.set()
+
+    def _begin_to_end(self) -> float:
+        """From now on the deadline runs, whatever hangs: a disk that does not answer holds up a thread, too."""
+        if self._ending is None:
+            self._ending = time.monotonic()
+            deadline = self.settings.serving.deadline
+            if self._asked is not None:
+                log.info("%s: no more is taken, what is under way is finished, within %g s", self._asked.name, deadline)
+            watch = threading.Timer(deadline, _too_late, (deadline,))
+            watch.daemon = True
+            watch.start()
+        return self._ending
+
+
+def server_options(settings: Settings) -> tuple[ServerOptions, str | None]:
+    """What to serve with, and what to say about it. HTTP, unless it was asked for, is left out where it cannot be."""
+    options = settings.server
+    if settings.serving.engine is not None or options.http_port is None:
+        return options, None
+    if settings.where("serve.http_port") != DEFAULT:
+        http.check("--http-port")
+    elif lacking := http.missing():
+        note = f"Without HTTP, for {', '.join(lacking)} is not installed: pip install 'runnel[server]'."
+        return msgspec.structs.replace(options, http_port=None), note
+    return options, None
+
+
+async def _tell_of_opening(folder: Path) -> None:
+    """Say what takes so long, on a terminal while it lasts, else once in a while."""
+    began = time.monotonic()
+    await asyncio.sleep(QUIET_SECONDS)
+    size = await asyncio.to_thread(lambda: sum(one.stat().st_size for one in folder.iterdir() if one.is_file()))
+    with StatusLine() as ticker:
+        told = 0.0
+        while True:
+            seconds = time.monotonic() - began
+            if not ticker(f"opening {folder} ({human_size(size)}), {seconds:.0f} s") and seconds - told >= TELL_EVERY:
+                log.info("still opening %s (%s), %.0f s", folder, human_size(size), seconds)
+                told = seconds
+            await asyncio.sleep(0.25)
+
+
+def _too_late(deadline: float) -> None:
+    log.error("not done within %g s: going; the next opening recovers", deadline)
+    _exit_now(FOUND)
+
+
+def _exit_now(status: int) -> None:
+    """End the process here and now; what was acknowledged is on disk."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass
+    os._exit(status)
+
+
+def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop, where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+# -- What it prints when it is ready ---------------------------------------------------------------------
+
+
+_NAMES = {"native": "native", "json": "JSON lines", "unix": "Unix socket", "http": "HTTP"}
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # listened on, but nothing to connect to
+
+
+def ready_facts(listeners: Sequence[ListenerAddress], settings: Settings) -> dict[str, Any]:
+    """The same for programs: one line when it is ready."""
+    engine = settings.serving.engine
+    keeps = not settings.serving.memory and engine is None
+    return {
+        "event": "ready",
+        "pid": os.getpid(),
+        "data": settings.general.data if keeps else None,
+        "fsync": settings.journal.fsync if keeps else None,
+        **({} if engine is None else {"engine": engine}),
+        "doors": [{"name": one.name, "url": one.url, "host": one.host, "port": one.port} for one in listeners],
+    }
+
+
+def announcement(
+    listeners: Sequence[ListenerAddress], settings: Settings, version: str, note: str | None = None
+) -> str:
+    """What a person reads."""
+    serving, server = settings.serving, settings.server
+    if serving.engine is not None:
+        what = f"is a gateway before {serving.engine}"
+    elif serving.memory:
+        what = "serves from memory: nothing is kept when it stops"
+    else:
+        what = f"serves the folder {settings.general.data!r}, fsync {settings.journal.fsync!r}"
+    lines = [f"runnel {version} {what} (process {os.getpid()})", ""]
+    lines += [
+        "  " + line for line in pairs((_NAMES.get(one.name, one.name), one.url) for one in listeners).splitlines()
+    ]
+    lines.append("")
+    if note is not None:
+        lines.append(note)
+    if server.insecure_public:
+        lines.append("Authentication is off: anyone who reaches these listeners may read and write everything.")
+    else:
+        lines.append(f"Authentication is off, so it listens on this machine only ({server.host}).")
+    lines += [
+        "",
+        "Try, in another terminal:",
+        *("  " + line for line in commands_to_try(listeners)),
+        "",
+        "Ctrl-C stops it.",
+    ]
+    return "\n".join(lines)
+
+
+def commands_to_try(listeners: Sequence[ListenerAddress]) -> list[str]:
+    """Three commands that can be copied as they are."""
+    command = command_name()
+    native = next((one for one in listeners if one.name in ("native", "unix")), None)
+    url = DEFAULT_SERVER if native is None else _client_url(native)
+    server = "" if url == DEFAULT_SERVER else f" --server {shlex.quote(url)}"
+    found = [f"{command} sub 'greetings.>'{server}", f"{command} pub greetings.world hello{server}"] if native else []
+    lines = next((one for one in listeners if one.name == "json"), None)
+    if lines is not None and lines.url.startswith("tcp://"):  # nc speaks no TLS
+        line = '{"command": "PUB", "topic": "greetings.world", "payload": "100"}'
+        found.append(f"echo '{line}' | nc -w 1 {_EVERYWHERE.get(lines.host, lines.host)} {lines.port}")
+    elif native is not None:
+        found.append(f"{command} top{server}")
+    return found
+
+
+def _client_url(listener: ListenerAddress) -> str:
+    """An address that a client on this machine can use."""
+    for listened, reached in _EVERYWHERE.items():
+        if listener.host == listened:
+            shown = f"[{reached}]" if ":" in reached else reached
+            return f"{listener.url.partition('://')[0]}://{shown}:{listener.port}"
+    return listener.url
+
+
+def command_name() -> str:
+    """How this command is called here: `runnel`, or the path of it. Safe to paste."""
+    if shutil.which("runnel"):
+        return "runnel"
+    beside = Path(sys.executable).parent / "runnel"
+    if not beside.exists():
+        return f"{shlex.quote(sys.executable)} -m runnel"
+    return shlex.quote(os.path.relpath(beside) if beside.is_relative_to(Path.cwd()) else str(beside))
+
+
+# -- Logging ---------------------------------------------------------------------------------------------
+
+
+class TextLogFormatter(logging.Formatter):
+    """For people: `2026-05-01T12:00:00.123Z WARNING runnel: 3 connections are cut off`."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
+        self.converter = time.gmtime
+
+
+class JsonLogFormatter(logging.Formatter):
+    """A JSON object a line: `time`, `level`, `logger`, `message`, and `error` where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        found = {
+            "time": f"{stamp}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            found["error"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(found).decode()
+
+
+def set_up_logging(level: str, form: str, stream: TextIO | None = None) -> logging.Handler:
+    """Have everything of `level` and above told; the way it is told, to take it back with `logging`."""
+    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
+    handler.setFormatter(JsonLogFormatter() if form == "json" else TextLogFormatter())
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    return handler

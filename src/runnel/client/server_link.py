@@ -1,0 +1,451 @@
+"""The link to a server: it outlives single connections, and routes each frame to its handler.
+
+All frames of one loop iteration are written together, publishes first, so a publish stays ahead of later calls. When
+the connection drops, publishes, calls and subscriptions resend their own state on the next one (see `reconnect`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
+
+from runnel.client.address import ServerAddress
+from runnel.client.calls import BlockingCalls, ClientCalls
+from runnel.client.connection import ClientConnection, ConnectionState
+from runnel.client.options import ClientOptions
+from runnel.client.outbox import LANES, UNSAID, Route
+from runnel.client.publishing import ClientPublisher
+from runnel.client.reconnect import Reconnector
+from runnel.core.batch_format import read_batch_header
+from runnel.core.clock import Clock
+from runnel.core.errors import BrokerClosed, ConnectionLost, ProtocolError, RunnelError
+from runnel.core.position import Position, Span
+from runnel.runtime.loop_owner import LoopOwner
+from runnel.wire.frames import FrameKind, frame
+from runnel.wire.msgpack_messages import (
+    Goodbye,
+    PublishDetails,
+    Welcome,
+    call_payload,
+    decode_message,
+    encode_message,
+    read_reply,
+)
+
+LAST_ID = 2**32 - 1
+HEARING = "hearing what became of it"  # what a broker that was closed meanwhile cannot do any more
+
+logger = logging.getLogger("runnel")
+
+
+class FrameHandler(Protocol):
+    """Whoever has an id of its own on the connection for longer than one answer: a subscription."""
+
+    id: int  # set by the link: before every connected(), a new one for every connection
+
+    @property
+    def task(self) -> asyncio.Task[Any] | None:
+        """Who reads it, once that is known. For `WouldDeadlock`: see `ServerLink.blockers`."""
+
+    def connected(self) -> None:
+        """There is a connection, and `id` is the handler's on it: send SUBSCRIBE (again)."""
+
+    def frame(self, kind: int, flags: int, extra: int, payload: bytes) -> None:
+        """A frame with the handler's id."""
+
+    def flush(self) -> None:
+        """Send what it gathers for the end of the turn."""
+
+    def lost(self) -> None:
+        """The connection is gone; there may be another: connected() is called then."""
+
+    def closed(self, error: RunnelError | None) -> None:
+        """There will be no connection any more: the broker was closed (None), or this is why."""
+
+
+class ServerLink:
+    """The link to a server. Everything here is called on the broker's loop, but `ask`."""
+
+    def __init__(self, addresses: Sequence[ServerAddress], options: ClientOptions, clock: Clock) -> None:
+        self.addresses, self.options, self.clock = tuple(addresses), options, clock
+        self.connection = ConnectionState()
+        counted = self.connection.count_failed
+        self.loop_owner = LoopOwner(
+            self._on_loop_bound, self._forked, entered=False, before="it is connected", refused=counted
+        )
+        self.welcome = Welcome()
+        self.blockers: set[FrameHandler] = set()  # whom publishers may wait for: they come and go; publishes name them
+        self.publishing = ClientPublisher(self)
+        self.blocking_calls = BlockingCalls(self)
+        self.loop: asyncio.AbstractEventLoop
+        self.prepare: Callable[[ServerAddress], Awaitable[ServerAddress]] | None = (
+            None  # asked before every attempt where to go
+        )
+        self._calls = ClientCalls(self)
+        self._handlers: dict[int, FrameHandler] = {}
+        self._attached: dict[FrameHandler, None] = {}
+        self._current: ClientConnection | None = None
+        self._reconnector = Reconnector(self)
+        self._reconnect_task: asyncio.Task[None] | None = None
+        self._last_id = 0
+        self._pieces: list[bytes] = []
+        self._ahead: list[bytes] = []  # those that go before what is published
+        self._is_due = False  # whether the loop was asked to write
+        self._linger: asyncio.TimerHandle | None = None
+        self._skew = 0.0
+        self._deadline: asyncio.TimerHandle | None = None  # of closing
+        self._is_closing = self.said_goodbye = False
+        self._drained: asyncio.Future[None] | None = None  # done when nothing keeps it open but who still reads
+
+    def __repr__(self) -> str:
+        return f"<ServerLink {self.connection!r}, {len(self._attached)} subscriptions>"
+
+    # -- what others ask ----------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        """See `ConnectionState`."""
+        return self.connection.state
+
+    @property
+    def verify(self) -> bool:
+        """Whether the crc of what comes has to be looked at: not where TLS or the system vouches for it."""
+        address = self._current.address if self._current is not None else self.addresses[0]
+        return not (address.tls or address.path)
+
+    @property
+    def address(self) -> str:
+        """The server's, for messages."""
+        return self.connection.address or str(self.addresses[0])
+
+    def is_here(self) -> bool:
+        """Whether the caller is on the loop's thread."""
+        return self.loop_owner.is_here()
+
+    def skew(self) -> float:
+        """What to add to the clock's time to have the server's."""
+        return self._skew
+
+    def now(self) -> float:
+        """The loop's time."""
+        return self.loop.time()
+
+    def check_usable(self, doing: str) -> None:
+        """Raise unless the broker is open, entered, in this process and on this loop, and not given up."""
+        self.loop_owner.check_usable(doing)
+        if self.connection.state == "closed" and self.connection.error is not None:
+            raise self.connection.error
+
+    async def call(
+        self, method: str, args: dict[str, Any], *, again: bool = True, timeout: float | None = UNSAID
+    ) -> Any:
+        """The result of a CALL; the error that the server answered is raised.
+
+        `again`: it may be sent twice, after a reconnect; otherwise a lost connection is `ConnectionLost`.
+        `timeout` in seconds, None: no limit; as in the options if none is given. After it, `NoAnswer`.
+        """
+        payload = call_payload(method, args)
+        return read_reply(await self.request(FrameKind.CALL, payload, again=again, timeout=timeout, what=f"{method}()"))
+
+    async def request(
+        self, kind: int, payload: bytes, *, again: bool = True, timeout: float | None = UNSAID, what: str = "a request"
+    ) -> bytes:
+        """The payload of the REPLY to a frame of any kind that is answered by REPLY or ERROR."""
+        self.check_usable(what)
+        self.at_once()
+        timeout = self.options.timeout if timeout == UNSAID else timeout
+        return await self._calls.request(what, kind, payload, again=again, timeout=timeout)
+
+    def ask(self, method: str, args: dict[str, Any]) -> Any:
+        """The result of a CALL while this thread waits: from any thread. What the loop has to send goes first."""
+        if self.loop_owner.loop is not None and self.loop_owner.is_here():
+            self.flush_all()
+        return self.blocking_calls.call(method, args)
+
+    async def publish(self, topic: str, batch: bytes, about: PublishDetails | None = None) -> Span:
+        """Publish a batch that its producer numbered; sent again as it is after a reconnect."""
+        self.check_usable("publishing")
+        header = read_batch_header(batch)
+        name = topic.encode()
+        await self.publishing.room(topic, len(batch))
+        route = Route(topic, name, header.producer % LANES)
+        outgoing = self.publishing.add_packed(route, batch, header.count, about)
+        first = await self.publishing.answer(outgoing)
+        return Span(first, Position(first.epoch, first.offset + header.count - 1))
+
+    # -- sending ------------------------------------------------------------------------------------------------
+
+    def new_id(self) -> int:
+        """An id that nobody has on this connection."""
+        self._last_id += 1
+        if self._last_id == LAST_ID and self._current is not None:
+            # On another connection they begin anew, and all that is under way is sent again there.
+            self.loop.call_soon(self._current.fail, ConnectionLost(str(self._current.address), "its ids are used up"))
+        return self._last_id
+
+    def send(self, frame: bytes, *, ahead: bool = False) -> None:
+        """Have `frame` written with all others of this turn of the loop. Dropped while not connected.
+
+        `ahead`: even before what is published, so that the server knows of room before it looks for some.
+        """
+        if self._current is not None:
+            (self._ahead if ahead else self._pieces).append(frame)
+            self._write_soon()
+
+    def cancel(self, id: int) -> None:
+        """Nobody waits for the answer to `id` any more."""
+        self.send(frame(FrameKind.CANCEL, id))
+
+    def later(self, call: Callable[[], object]) -> None:
+        """Have `call` made at the next turn of the loop."""
+        self.loop.call_soon(call)
+
+    def soon(self) -> None:
+        """Something was published: send it at the end of this turn, or after the linger."""
+        if self.options.linger:
+            if self._linger is None:
+                self._linger = self.loop.call_later(self.options.linger, self.at_once)
+        else:
+            self._write_soon()
+
+    def at_once(self) -> None:
+        """Do not linger: send what is there at the end of this turn."""
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+            self._write_soon()
+
+    def _write_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_due = False
+        connection = self._current
+        if connection is None:
+            return
+        pieces = self.publishing.take() if connection.is_writable and self._linger is None else []
+        if self._ahead:
+            pieces = self._ahead + pieces
+            self._ahead = []
+        if self._pieces:
+            pieces += self._pieces
+            self._pieces = []
+        if pieces:
+            connection.write(pieces)
+        if self._is_closing:
+            self._try_to_end()
+
+    def flush_all(self) -> None:
+        """Write all that was gathered, now: whoever asks the server on another connection is to see it."""
+        for handler in list(self._attached):
+            handler.flush()
+        self.at_once()
+        self._flush()
+
+    # -- whose a frame is ---------------------------------------------------------------------------------------
+
+    def attach(self, handler: FrameHandler) -> int:
+        """Give `handler` an id (handler.id). If connected, handler.connected() is called before this returns."""
+        self.check_usable("subscribing")
+        self._attached[handler] = None
+        handler.id = 0
+        if self._current is not None:
+            self.at_once()
+            self._introduce(handler)
+        return handler.id
+
+    def detach(self, handler: FrameHandler) -> None:
+        """Forget `handler`: frames with its id are dropped from now on. Harmless twice."""
+        self._attached.pop(handler, None)
+        if self._handlers.get(handler.id) is handler:
+            del self._handlers[handler.id]
+        if self._is_closing:
+            self._write_soon()
+
+    def _introduce(self, handler: FrameHandler) -> None:
+        handler.id = self.new_id()
+        self._handlers[handler.id] = handler
+        handler.connected()
+
+    def receive(self, kind: int, flags: int, extra: int, id: int, payload: bytes) -> None:
+        """A frame came: hand it to whoever it is for. One for nobody is late, and dropped."""
+        handler = self._handlers.get(id)
+        if handler is not None:
+            handler.frame(kind, flags, extra, payload)
+        elif kind == FrameKind.PUBLISHED:
+            self.publishing.published(id, payload)
+            self._go_on()
+        elif kind in (FrameKind.REPLY, FrameKind.ERROR):
+            if not self._calls.answered(kind, id, payload) and kind == FrameKind.ERROR:
+                self.publishing.refused(id, payload)
+                self._go_on()
+        elif kind == FrameKind.GOODBYE:
+            self._reconnector.goodbye = decode_message(Goodbye, payload)
+        elif id == 0:
+            raise ProtocolError(f"the server sent {FrameKind(kind).name} for the connection itself")
+
+    def _go_on(self) -> None:
+        """A publish was answered: others may go now."""
+        if self._is_closing or self.publishing.outbox.has_ready:
+            self._write_soon()
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    def _on_loop_bound(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+
+    def _forked(self) -> None:
+        """In the child of a fork the connection is the parent's: not even closing it may reach the server."""
+        connection, self._current = self._current, None
+        if connection is not None:
+            connection.abandon()
+        self.publishing.outbox.seal()
+
+    async def open(self) -> None:
+        """Connect for the first time, or raise."""
+        self.loop_owner.entered = True
+        self.loop_owner.check_usable("connecting")
+        self._reconnect_task = self.loop.create_task(self._reconnector.run())
+        self._reconnect_task.add_done_callback(self._kept)
+        self._drained = self.loop.create_future()
+        try:
+            await self.connection.wait("connected")
+        except BaseException as error:
+            self.loop_owner.close()
+            self.end(error if isinstance(error, RunnelError) else None)
+            raise
+
+    def _kept(self, keeping: asyncio.Task[None]) -> None:
+        """Nobody awaits the reconnector: if it failed, that is a fault of ours, and everybody is told."""
+        if not keeping.cancelled() and (error := keeping.exception()) is not None:
+            logger.error("the connection to %s cannot be kept", self.address, exc_info=error)
+            self.end(ConnectionLost(self.address, f"{type(error).__name__}: {error}"))
+
+    async def run_connection(self, connection: ClientConnection) -> RunnelError | None:
+        """Live with a connection until it is lost; why it was."""
+        self._current, self.welcome = connection, connection.welcome
+        connection.on_writable = self._write_soon
+        self._skew = connection.welcome.time - self.clock.time() if connection.welcome.time else 0.0
+        self._last_id, self.said_goodbye = 0, False
+        if connection.welcome.max_frame:
+            self.publishing.outbox.max_frame = connection.welcome.max_frame
+        state = self.connection
+        state.server, state.error, state.attempts = connection.welcome.server, None, 0
+        state.connections += 1
+        state.become("connected")
+        for handler in list(self._attached):
+            self._introduce(handler)
+        self._calls.connected()
+        self._write_soon()
+        try:
+            error = await connection.over
+        finally:
+            self._lost(connection)
+        state.error = error
+        return error
+
+    def _lost(self, connection: ClientConnection) -> None:
+        if self.connection.state == "closed":
+            return
+        address, why = str(connection.address), connection.why
+        self._current, self._pieces, self._ahead = None, [], []
+        self.connection.become("reconnecting")
+        self.publishing.outbox.lost()
+        self._calls.lost(lambda: ConnectionLost(address, why))
+        self._handlers.clear()
+        for handler in [] if self.is_over else list(self._attached):
+            handler.lost()
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Take nothing more in; send what is there, say goodbye, and end. Harmless twice."""
+        if self.loop_owner.state == "open" and self._reconnect_task is not None:
+            self.loop_owner.take_posted()
+        if not self.loop_owner.close():
+            return
+        self._is_closing = True
+        self.publishing.close()
+        if self._reconnect_task is None or self._reconnect_task.done() or not self.loop.is_running():
+            self.end(None)
+            return
+        self.publishing.outbox.seal()
+        self.at_once()
+        self._deadline = self.loop.call_later(self.options.close_timeout, self.end, None, True)
+        self._write_soon()
+        if self._current is None:
+            self._try_to_end()
+
+    def _try_to_end(self) -> None:
+        """Closing: say goodbye once all is sent; end once nobody waits for anything.
+
+        The server answers what is under way, and ends the subscriptions, of which some may be in the way of that.
+        """
+        outbox = self.publishing.outbox
+        if self._current is None:
+            if outbox.is_empty and not self._calls:
+                self.end(None)
+            return
+        if outbox.is_sent and not self.said_goodbye:
+            self.said_goodbye = True
+            for handler in list(self._attached):
+                handler.flush()  # an ack that was given before the end counts; behind the GOODBYE it would be too late
+            goodbye = frame(FrameKind.GOODBYE, 0, encode_message(Goodbye(reason="closed")))
+            self._current.write([*self._ahead, *self._pieces, goodbye])
+            self._ahead, self._pieces = [], []
+        if outbox.is_empty and not self._calls and self.said_goodbye:
+            self._part()
+            if not self._attached:
+                self._current.close()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a connection that ends now was the last, because all that was to be done is."""
+        return self.said_goodbye and self.publishing.outbox.is_empty
+
+    def end(self, error: RunnelError | None, is_late: bool = False) -> None:
+        """It is over: tell everybody. `is_late`: those who still read have not got all that was published."""
+        if self.connection.state == "closed":
+            return
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        if error is not None:
+            self.connection.error = error
+        self.connection.become("closed")
+        connection, self._current = self._current, None
+        if connection is not None and not self.loop.is_closed():
+            connection.fail(ConnectionLost(str(connection.address), "the broker was closed"))
+
+        def why() -> RunnelError:
+            return BrokerClosed(HEARING) if error is None else ConnectionLost(self.address, str(error))
+
+        if self._reconnect_task is not None and not self.loop.is_closed():
+            if self._reconnect_task is not asyncio.current_task(self.loop):
+                self._reconnect_task.cancel()
+            self.publishing.end(why)
+            self._calls.end(why)
+            self._part()
+        attached, self._attached = list(self._attached), {}
+        self._handlers.clear()
+        unread = BrokerClosed("reading what is left on the server") if is_late and connection is not None else error
+        for handler in attached:
+            handler.closed(unread)
+
+    def _part(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    async def ended(self) -> None:
+        """Closed: return when it is over, or when only subscriptions that somebody still reads keep it open."""
+        if self._drained is None or self._reconnect_task is None or self.loop_owner.forked:
+            return
+        await asyncio.wait([self._drained])
+        if not self._attached:
+            await asyncio.wait([self._reconnect_task])

@@ -1,0 +1,36 @@
+"""First and end offset of a topic, and its estimated size, for readers of offset ranges."""
+
+from __future__ import annotations
+
+import msgspec
+
+from runnel.core.schema import Schema
+
+
+class TopicBounds(msgspec.Struct, frozen=True):
+    """A topic's records are [first, end), less the holes, in this `epoch`.
+
+    - `bytes`: what they weigh, about: the average of all that was ever published, times how many there may be.
+    - `durable`: whether they are on disk. Those in memory go when newer ones come.
+    - `at`: of a question with a time, the first offset that is not older; `end`, if all are.
+    - `schema`: of a typed topic.
+    """
+
+    topic: str
+    epoch: int
+    first: int
+    end: int
+    bytes: int = 0
+    durable: bool = True
+    at: int | None = None
+    schema: Schema | None = None
+
+    @property
+    def record_bytes(self) -> float:
+        """What one record weighs, about."""
+        return max(1.0, self.bytes / (self.end - self.first)) if self.end > self.first else 1.0
+
+
+def estimated_bytes(total: int, given: int, kept: int) -> int:
+    """About what `kept` offsets weigh, where `given` of them had `total` bytes."""
+    return total * kept // given if given > 0 else 0

@@ -1,0 +1,1 @@
+"""Backup: archives with point-in-time restore, and snapshots."""

@@ -1,0 +1,1 @@
+"""Checking: find damage (scan, verify, scrub), and repair it."""

@@ -1,0 +1,147 @@
+"""The folder lock: one process owns a folder, and any number of readers hold a lease while they look.
+
+The owner holds `flock` on LOCK and writes its pid there. Readers hold a shared lock on READERS; while one does,
+the owner removes no file that a manifest has named.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+try:
+    import fcntl
+except ImportError:  # Windows: a broker in memory works there
+    fcntl = None  # type: ignore[assignment]
+
+from runnel.core.errors import FolderInUse, FolderUnusable
+
+LOCK, READERS = "LOCK", "READERS"
+SHARED = "shared"  # written behind the pid of an owner that lets others in
+TRIES = 5
+
+_NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs")
+
+log = logging.getLogger("runnel")
+
+
+class FolderOwner(NamedTuple):
+    """Who owns a folder; None where that is not known. Whether others are let in."""
+
+    pid: int | None
+    shares: bool = False
+
+
+def read_owner(lock: int) -> FolderOwner:
+    """What is written in the file with the lock, whoever has it."""
+    pid, *rest = os.pread(lock, 64, 0).decode(errors="replace").split() or [""]
+    return FolderOwner(int(pid) if pid.isdigit() else None, rest == [SHARED])
+
+
+def recorded_owner(folder: Path) -> FolderOwner:
+    """Who says to own a folder, or did last: nobody who asks holds the lock for that."""
+    try:
+        fd = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return FolderOwner(None)
+    try:
+        return read_owner(fd)
+    finally:
+        os.close(fd)
+
+
+class FolderLock:
+    """The ownership of a folder. It ends with `release`, or with the process.
+
+    `shares`: the owner lets other processes in at a socket, and says so in the file. `tries`: how often to look again,
+    when somebody has it.
+    """
+
+    def __init__(self, folder: Path, *, shares: bool = False, tries: int = TRIES) -> None:
+        self.folder = folder
+        self._shares, self._tries = shares, tries
+        self._fd = -1
+        self._readers = -1
+
+    def take(self) -> None:
+        """Make the folder if need be, and own it; FolderInUse names who does. Harmless for the owner."""
+        if self._fd >= 0:
+            return
+        if fcntl is None:
+            raise FolderUnusable(str(self.folder), "this system has no flock, so two brokers could own it at once")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError as error:
+            raise FolderUnusable(str(self.folder), error.strerror or str(error)) from None
+        for left in range(self._tries, -1, -1):  # whoever asks only whether somebody owns it, holds it for a moment
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if left:
+                    time.sleep(0.01)
+                    continue
+                owner = read_owner(self._fd)
+                self.release()
+                raise FolderInUse(str(self.folder), owner.pid) from None
+        try:
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}{' ' + SHARED if self._shares else ''}\n".encode(), 0)
+            self._readers = os.open(self.folder / READERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError as error:
+            self.release()
+            raise FolderUnusable(str(self.folder), error.strerror or str(error)) from None
+        if (kind := file_system(self.folder)).startswith(_NETWORK):
+            log.warning("%s lies on a network file system (%s): locks and syncs may not hold there", self.folder, kind)
+
+    def has_readers(self) -> bool:
+        """Whether another process is looking at the folder now, so that files must stay."""
+        try:
+            fcntl.flock(self._readers, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        fcntl.flock(self._readers, fcntl.LOCK_UN)
+        return False
+
+    def release(self) -> None:
+        """Own it no more. In the child of a fork this lets go of the copy, and the parent keeps the folder."""
+        for fd in (self._fd, self._readers):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._readers = -1
+
+
+class ReadersLease:
+    """While it is held, no file that the manifest named is removed."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            self._fd = os.open(folder / READERS, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._fd = -1  # a copy or a snapshot, that nobody owns
+            return
+        fcntl.flock(self._fd, fcntl.LOCK_SH)
+
+    def release(self) -> None:
+        """Let go."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def file_system(folder: Path) -> str:
+    """The kind of file system that a folder lies on; '' where the system does not say."""
+    if sys.platform != "linux":
+        return ""
+    path, best, kind = str(folder.resolve()), "", ""
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, mount, fs, *_ = line.split(" ")
+        mount = mount.encode().decode("unicode_escape")
+        if (path == mount or path.startswith(mount.rstrip("/") + "/")) and len(mount) >= len(best):
+            best, kind = mount, fs
+    return kind

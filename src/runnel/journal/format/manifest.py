@@ -1,0 +1,89 @@
+"""The manifest: which files make up the journal. Swapped atomically; a file that it does not name does not count."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable
+from struct import Struct
+
+import msgspec
+
+from runnel.core.checksum import crc_of
+from runnel.core.errors import FormatUnknown, JournalDamaged
+from runnel.journal.format.atomic_file import read_whole, replace_file
+from runnel.journal.format.segment import TEMPORARY, SegmentInfo
+from runnel.journal.storage import Storage
+
+VERSION = 1
+MAGIC = b"runnel/m"
+NAME = "MANIFEST"
+
+_HEADER = Struct("<8sII")  # magic, version, crc
+
+
+class ManifestNotDurable(OSError):
+    """A manifest was swapped, and it cannot be told whether that will last."""
+
+
+class Manifest(msgspec.Struct):
+    """The journal's id, its segments in order (the last may be open), and its chain of checkpoints."""
+
+    journal: str
+    segments: list[SegmentInfo]
+    checkpoints: list[int]  # numbers, the full one first; the last is that of the last segment, or of none yet
+    next_number: int = 1
+    fsync: str = "commit"
+    chain_bytes: int = 0  # of the links after the full checkpoint
+    full_bytes: int = 0
+    placed: list[int] = []  # stages that the checkpoints have as committed, and whose records lie in their topics now
+
+    @property
+    def clean(self) -> bool:
+        """Whether the journal was closed, not cut off."""
+        return not self.segments or self.segments[-1].sealed
+
+    def files(self) -> set[str]:
+        """The names of the files that count."""
+        from runnel.journal.format import checkpoint
+
+        names = {NAME, *(checkpoint.name_of(number) for number in self.checkpoints)}
+        for info in self.segments:
+            names.add(info.name)
+            if info.sealed:
+                names.add(info.index_name)
+        return names
+
+    def unnamed(self, names: Iterable[str]) -> list[str]:
+        """Those of `names` that are files of a journal, and not of this one: left behind by a crash."""
+        named = self.files()
+        return [name for name in names if name.endswith((TEMPORARY, ".seg", ".idx", ".ckpt")) and name not in named]
+
+
+def write(storage: Storage, manifest: Manifest) -> None:
+    """Swap the manifest; durable when this returns. What it names must be durable before."""
+    fields = msgspec.structs.asdict(manifest)
+    if not manifest.placed:
+        del fields["placed"]  # as it was before there were any
+    body = msgspec.msgpack.encode(fields)
+    replace_file(storage, NAME, [_HEADER.pack(MAGIC, VERSION, crc_of(body)), body])
+    try:
+        storage.sync_names()
+    except OSError as error:
+        # Either manifest may be found now. Whatever the reason was, nobody may go on as if it were the old one.
+        raise ManifestNotDurable(errno.EIO, f"the manifest's name could not be synced: {error}") from error
+
+
+def load(storage: Storage) -> Manifest | None:
+    """The manifest; None where there is none."""
+    try:
+        data = read_whole(storage, NAME)
+    except FileNotFoundError:
+        return None
+    if len(data) < _HEADER.size or data[:8] != MAGIC:
+        raise JournalDamaged(NAME, 0, "this is not a manifest")
+    _, version, crc = _HEADER.unpack_from(data)
+    if version != VERSION:
+        raise FormatUnknown(NAME, version, VERSION)
+    if crc_of(data[_HEADER.size :]) != crc:
+        raise JournalDamaged(NAME, _HEADER.size, "the crc is wrong")
+    return msgspec.msgpack.decode(data[_HEADER.size :], type=Manifest)

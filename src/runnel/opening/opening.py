@@ -1,0 +1,90 @@
+"""`runnel.open`: choose the backend for a location.
+
+A backend is imported when a location needs it: a program that opens a server URL loads no broker and no journal.
+"""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from runnel.core.errors import InvalidOption, NotSupported
+
+if TYPE_CHECKING:
+    from runnel.broker.broker import Broker
+    from runnel.core.clock import Clock
+
+SERVER_SCHEMES = ("runnel", "runnels", "runnel+unix")  # schemes of addresses
+
+
+def open(
+    where: str | Path | None = None, *, auto_create: bool = True, clock: Clock | None = None, **options: Any
+) -> Broker:
+    """A broker, to be used with `async with`. The same `Broker`, wherever it lives.
+
+    - None: in memory, in this process.
+    - A folder, such as "data/": durable, in this process; it is made if need be. Others may open it at the same time:
+      the first owns it, the others go through a socket in it, and when the owner is gone one of them takes over. With
+      `share=False` it is this broker's alone: `FolderInUse` if somebody has it. Other options: see `JournalOptions`,
+      above all `fsync="commit"`, the default: what was acknowledged is on disk.
+    - "runnel://host:port", or "runnels://" with TLS, or "runnel+unix:///path/to/socket": a server, which `runnel
+      serve` starts. Options: see `ClientOptions`.
+
+    With `auto_create=False` topics must be declared before they are used. `clock` replaces the system's, for tests.
+    """
+    if where is None:
+        for name, value in options.items():
+            raise InvalidOption(name, value, "a broker in memory takes auto_create and clock")
+        return _local(auto_create, clock)
+    if isinstance(where, str) and "://" in where:
+        return _remote(where, auto_create, clock, options)
+    if not isinstance(where, str | Path) or not str(where):
+        raise InvalidOption("where", where, "expected None, the path of a folder, or the address of a server")
+    return _local(auto_create, clock, Path(where), options)
+
+
+def _local(
+    auto_create: bool, clock: Clock | None, path: Path | None = None, options: dict[str, Any] | None = None
+) -> Broker:
+    from runnel.broker.broker import Broker
+
+    if path is None:
+        return Broker(auto_create=auto_create, clock=clock)
+    from runnel.journal.options import JournalOptions
+
+    share, chosen = _shared(dict(options or {}))
+    for name, value in chosen.items():
+        if name not in JournalOptions.__struct_fields__:
+            known = ", ".join(JournalOptions.__struct_fields__)
+            raise InvalidOption(name, value, f"a broker with a folder takes auto_create, clock, share, {known}")
+    kept = JournalOptions(**chosen)
+    if share:
+        from runnel.opening.shared_folder import SharedBroker
+
+        return SharedBroker(path, kept, auto_create=auto_create, clock=clock)
+    from runnel.broker.durable.folder import BrokerFolder
+
+    return Broker(auto_create=auto_create, clock=clock, folder=BrokerFolder(path, kept))
+
+
+def _shared(options: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
+    """Whether others may open the folder too, where there are sockets for that; the other options."""
+    share = options.pop("share", True)
+    if not isinstance(share, bool):
+        raise InvalidOption("share", share, "expected True or False")
+    return share and hasattr(socket, "AF_UNIX"), options
+
+
+def _remote(url: str, auto_create: bool, clock: Clock | None, options: dict[str, Any]) -> Broker:
+    scheme = url.partition("://")[0]
+    if scheme == "nats":
+        why = "runnel speaks its own protocol, not NATS'; start `runnel serve` and open its runnel:// address"
+        raise NotSupported(f"open({url!r})", why)
+    if scheme not in SERVER_SCHEMES:
+        known = ", ".join(f"{name}://" for name in SERVER_SCHEMES)
+        raise NotSupported(f"open({url!r})", f"an address begins with {known}; a folder is given as a path: 'data/'")
+    from runnel.client.broker import RemoteBroker
+
+    # A twin: it has every method that a Broker has, and tests hold the two together.
+    return cast("Broker", RemoteBroker(url, auto_create=auto_create, clock=clock, **options))

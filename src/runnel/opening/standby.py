@@ -1,0 +1,144 @@
+"""A process that shares a folder without owning it: a client of the owner's socket that takes over when the owner dies.
+
+Every such process tries the folder's lock before it reconnects. The one that gets it opens the folder, listens for the
+others, and connects to itself: its subscriptions go on as after any lost connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from runnel.broker.broker import Broker
+from runnel.broker.durable.folder import BrokerFolder
+from runnel.client.address import ServerAddress
+from runnel.client.broker import RemoteBroker
+from runnel.client.calls import BlockingCalls
+from runnel.core.clock import Clock
+from runnel.core.errors import FolderInUse
+from runnel.journal.folder_lock import FolderLock
+from runnel.journal.options import JournalOptions
+from runnel.opening.folder_listener import FolderListener, listener_at, socket_of
+
+log = logging.getLogger("runnel")
+
+
+class StandbyOwner:
+    """One of those who share a folder, as its next owner perhaps."""
+
+    def __init__(self, folder: Path, options: JournalOptions, clock: Clock, *, auto_create: bool) -> None:
+        self.folder = folder
+        self._options, self._clock, self._auto_create = options, clock, auto_create
+        self._broker: Broker | None = None
+        self._listener: FolderListener | None = None
+
+    def __repr__(self) -> str:
+        return f"<StandbyOwner of {str(self.folder)!r}{', its owner' if self.is_owner else ''}>"
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether it has taken over."""
+        return self._broker is not None
+
+    async def look(self, address: ServerAddress) -> ServerAddress:
+        """Take the folder over if nobody has it; where its owner listens."""
+        if self._broker is None:
+            lock = FolderLock(self.folder, shares=True, tries=0)
+            try:
+                lock.take()
+            except FolderInUse:
+                pass
+            else:
+                await self._take_over(lock)
+        return ServerAddress("", 0, str(socket_of(self.folder)))
+
+    async def _take_over(self, lock: FolderLock) -> None:
+        began = time.perf_counter()
+        place = BrokerFolder(self.folder, self._options, lock=lock)  # lets the lock go if it cannot be opened
+        broker = await Broker(auto_create=self._auto_create, clock=self._clock, folder=place).__aenter__()
+        listener = FolderListener(broker, self.folder)
+        try:
+            listener.open()
+        except BaseException:
+            broker.close()
+            raise
+        self._broker, self._listener = broker, listener
+        log.info("took %s over, in %.0f ms", self.folder, 1000 * (time.perf_counter() - began))
+
+    async def leave(self) -> None:
+        """Give the folder to whoever wants it next, if it is owned here."""
+        if self._listener is not None:
+            try:
+                await self._listener.close()
+            finally:
+                self.drop()
+
+    def drop(self) -> None:
+        """Give the folder away now. Harmless twice."""
+        listener, self._listener = self._listener, None
+        broker, self._broker = self._broker, None
+        if listener is not None:
+            listener.shut()
+        if broker is not None:
+            broker.close()
+
+
+# -- The broker of a process that joined -----------------------------------------------------------------
+
+
+SOONEST, LATEST = 0.01, 0.05  # seconds between two looks whether somebody owns the folder; they are made random
+
+
+class JoinedBroker(RemoteBroker):
+    """A broker in a folder that another broker owns, here or in another process."""
+
+    def __init__(self, standby: StandbyOwner, clock: Clock) -> None:
+        address = ServerAddress("", 0, str(socket_of(standby.folder)))
+        super().__init__(str(address), clock=clock, backoff_min=SOONEST, backoff_max=LATEST)
+        self._standby = standby
+        self._leaving: asyncio.Task[None] | None = None
+        self._link.prepare = standby.look
+        self._link.blocking_calls = SameThreadCalls(self._link)
+
+    def __repr__(self) -> str:
+        role = "owner by succession" if self._standby.is_owner else "joined"
+        return f"<Broker in {str(self._standby.folder)!r}, {self._loop_owner.state}, {role}, {self._link.state}>"
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await super().__aexit__(kind, error, trace)
+        if self._leaving is not None:
+            await asyncio.wait([self._leaving])
+
+    def close(self) -> None:
+        """End every subscription, after what was published; refuse everything else. Closing twice is harmless."""
+        is_first = not self._loop_owner.closed
+        super().close()
+        if not is_first or self._loop_owner.forked:
+            return
+        loop = self._loop_owner.loop
+        if loop is not None and loop.is_running():
+            self._leaving = loop.create_task(self._leave())
+        else:
+            self._standby.drop()
+
+    async def _leave(self) -> None:
+        """Say the last things over the own connection, then give the folder to somebody else."""
+        await self._link.ended()
+        await self._standby.leave()
+
+
+class SameThreadCalls(BlockingCalls):
+    """Asks the owner directly where it lives on the same thread, which cannot wait for itself by a socket."""
+
+    def call(self, method: str, args: dict[str, Any]) -> Any:
+        """The result of a CALL, while this thread waits."""
+        listener = listener_at(self._link.addresses[0].path)
+        if listener is None or not listener.is_here() or self._link.loop_owner.forked:
+            return super().call(method, args)
+        return listener.answer(method, args)

@@ -1,0 +1,1 @@
+"""Event loop ownership, waiting, the system clock and tracing, shared by all backends."""

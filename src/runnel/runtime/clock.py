@@ -1,0 +1,21 @@
+"""The system clock, with timers on the running event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from runnel.core.clock import Timer
+
+
+class SystemClock:
+    """The clock that a broker has unless it is given another."""
+
+    def time(self) -> float:
+        """Seconds since the Unix epoch."""
+        return time.time()
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
+        """Run `callback` on the running event loop after `delay` seconds."""
+        return asyncio.get_running_loop().call_later(delay, callback)

@@ -1,0 +1,166 @@
+"""The event loop that a broker belongs to.
+
+A broker is bound to the first loop that uses it. Other threads post their publishes to that loop. After a
+fork the child's copy of the broker is unusable and raises `Forked`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from threading import get_ident
+from typing import Any, TypeVar
+
+from runnel.core.errors import BrokerClosed, Forked, Full, NotSupported, RunnelError
+
+T = TypeVar("T")
+
+MAX_POSTED = 65_536  # calls that other threads may have handed over and the loop has not yet made
+
+log = logging.getLogger("runnel")
+
+_owners: weakref.WeakSet[LoopOwner] = weakref.WeakSet()
+
+
+class LoopOwner:
+    """Where a broker runs, and whether it still does."""
+
+    def __init__(
+        self,
+        on_loop_bound: Callable[[asyncio.AbstractEventLoop], None],
+        forked: Callable[[], None],
+        *,
+        entered: bool = True,
+        before: str = "the folder is open",
+        refused: Callable[[], object] | None = None,
+    ) -> None:
+        self.entered = entered  # a broker with a folder, or with a server, has none before its block is entered
+        self._before = before
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.closed = self.forked = False
+        self._on_loop_bound, self._on_fork, self._on_refused = on_loop_bound, forked, refused
+        self._thread = 0
+        self._posted: deque[Callable[[], object]] = deque()
+        self._taking = False  # whether the loop was asked to take what is posted
+        _owners.add(self)
+
+    @property
+    def state(self) -> str:
+        """In a word."""
+        return "forked" if self.forked else "closed" if self.closed else "open"
+
+    def check_usable(self, doing: str) -> None:
+        """Raise unless the broker is open, in this process and on this loop. Takes the first loop that it meets."""
+        self._check_open(doing)
+        if self.loop is None:
+            try:
+                self.loop = asyncio.get_running_loop()
+            except RuntimeError:
+                why = "no event loop is running; call from a coroutine, or use runnel.blocking"
+                raise NotSupported(doing, why) from None
+            self._thread = get_ident()
+            self._on_loop_bound(self.loop)
+        elif get_ident() == self._thread:
+            if asyncio._get_running_loop() is not self.loop:
+                raise NotSupported(f"{doing} on another event loop", "open one broker for each loop")
+        else:
+            why = "a broker lives on one event loop; publish from anywhere, use runnel.blocking.attach for the rest"
+            raise NotSupported(f"{doing} from another thread", why)
+
+    def _check_open(self, doing: str) -> None:
+        if self.forked:
+            raise Forked
+        if self.closed:
+            raise BrokerClosed(doing)
+        if not self.entered:
+            raise NotSupported(f"{doing} before {self._before}", "use `async with runnel.open(...) as broker`")
+
+    def is_here(self) -> bool:
+        """Whether the caller is on the broker's own thread (or the broker has none yet)."""
+        return self.loop is None or get_ident() == self._thread
+
+    async def visit(self, call: Coroutine[Any, Any, T]) -> T:
+        """Run `call` on the broker's loop, awaited from another one."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._reached(call)))
+
+    def ask(self, look: Callable[[], T]) -> T:
+        """The result of `look`, run on the broker's loop while this thread waits."""
+        if self.is_here() or self.loop is None or not self.loop.is_running():
+            return look()
+
+        async def looking() -> T:
+            return look()
+
+        return asyncio.run_coroutine_threadsafe(looking(), self.loop).result()
+
+    def _reached(self, call: Coroutine[Any, Any, Any]) -> asyncio.AbstractEventLoop:
+        try:
+            self._check_open("publishing")
+        except BaseException:
+            call.close()
+            raise
+        assert self.loop is not None, "only a broker with a loop can be visited"
+        return self.loop
+
+    def post(self, call: Callable[[], object]) -> None:
+        """Have the loop make `call` at its next turn; from any thread."""
+        self._check_open("publishing")
+        assert self.loop is not None, "only a broker with a loop can be posted to"
+        if len(self._posted) >= MAX_POSTED:
+            raise Full("the loop's inbox", "event loop", MAX_POSTED)
+        self._posted.append(call)
+        if not self._taking:  # read after appending, as it is written before taking: no call is left behind
+            self._taking = True
+            self.loop.call_soon_threadsafe(self.take_posted)
+
+    def take_posted(self) -> None:
+        """Make the calls that were handed over. Nobody is left to hear what they raise: it is logged and told."""
+        self._taking = False
+        while self._posted:
+            try:
+                self._posted.popleft()()
+            except RunnelError as error:
+                log.error("a record that another thread published was refused: %s", error)
+                if self._on_refused is not None:
+                    self._on_refused()
+
+    def fork(self) -> None:
+        """Know that one is the copy in the child of a fork, and must not be used."""
+        self.forked = True
+        self._on_fork()
+
+    def close(self) -> bool:
+        """Refuse everything from now on; whether it was open."""
+        if self.closed or self.forked:
+            return False
+        self.closed = True
+        _owners.discard(self)
+        return True
+
+
+def _after_fork() -> None:
+    for loop_owner in list(_owners):
+        loop_owner.fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+# -- Sockets after a fork --------------------------------------------------------------------------------
+
+
+def detach_sockets(fds: Iterable[int]) -> None:
+    """In the child of a fork: have no part in these files, though objects here still know their numbers.
+
+    Nothing is said to the other end: a connection is the parent's, and ends with it. Nothing else gets the
+    numbers, so that whoever closes one of them later harms nobody.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for fd in fds:
+        if fd >= 0:
+            os.dup2(nothing, fd, inheritable=False)
+    os.close(nothing)

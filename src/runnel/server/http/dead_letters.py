@@ -1,0 +1,126 @@
+"""`/dead-letters`: list, replay and discard dead letters, one by one or all.
+
+Requests that change something take `application/json` only: no HTML form of another site can send that without a CORS
+preflight (and `cross_origin` refuses such pages anyway).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from runnel.broker import dead_letters
+from runnel.broker.dead_letters import DeadLetterState
+from runnel.core.dead_letter import PREFIX, original_headers
+from runnel.core.errors import InvalidOption, TopicDeleted, UnknownTopic
+from runnel.core.record import Record
+from runnel.server.http import requests
+from runnel.server.http.record_json import encode_json, record_as_json
+from runnel.server.http.requests import integer_parameter, parameters, parse_start, single_parameter, topic_of_request
+
+if TYPE_CHECKING:
+    from runnel.broker.broker import Broker
+    from runnel.broker.topic.log import Log
+    from runnel.server.options import ServerOptions
+
+DEFAULT_LIMIT, MAX_LIMIT = 50, 1_000  # letters of a page
+MAX_RESPONSE_BYTES = 4 << 20  # of their values
+MAX_OFFSETS = 10_000  # in one request
+FACTS = ("reason", "attempts", "group", "subscriber", "topic", "position")
+
+Offset = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class ChosenLetters(msgspec.Struct, forbid_unknown_fields=True):
+    """Which letters: those at `offsets`, or all. With `epoch`, only if the topic is still that one."""
+
+    offsets: list[Offset] | None = None
+    all: bool = False
+    epoch: Offset | None = None
+
+
+class DeadLetterRoutes:
+    """The routes."""
+
+    def __init__(self, broker: Broker, options: ServerOptions) -> None:
+        self._broker, self._options = broker, options
+
+    async def topics(self, request: Request) -> Response:
+        """The topics that dead letters go to."""
+        bus = self._broker._bus
+        bus.loop_owner.check_usable("listing dead letters")
+        found = []
+        for name, groups in dead_letters.dead_letter_topics(bus).items():
+            box = DeadLetterState(bus, bus.catalog.logs[name])
+            found.append({"topic": name, "groups": groups, "open": box.open(), "first": box.floor, "end": box.log.end})
+        return _json({"topics": found})
+
+    async def letters(self, request: Request) -> Response:
+        """The letters of one of them that are not done with, the oldest first."""
+        topic, asked = topic_of_request(request), parameters(request.scope)
+        start = parse_start("from", single_parameter(asked, "from") or "0")
+        if not isinstance(start, int) or start < 0:
+            raise InvalidOption("from", single_parameter(asked, "from"), "expected an offset, 0 or more")
+        limit = integer_parameter(asked, "limit", DEFAULT_LIMIT, MAX_LIMIT)
+        found = await dead_letters.list_dead_letters(self._broker, topic, start, limit, MAX_RESPONSE_BYTES)
+        told = {
+            "topic": topic,
+            "epoch": found.epoch,
+            "open": DeadLetterState(self._broker._bus, self._log(topic)).open(),
+            "letters": [_letter(one) for one in found.letters],
+            "next": found.next if found.next < found.end else None,
+        }
+        return _json(told)
+
+    async def replay(self, request: Request) -> Response:
+        """Put letters back where they came from."""
+        topic, chosen = await self._chosen(request)
+        count = await dead_letters.settle_dead_letters(self._broker, topic, chosen.offsets, put_back=True)
+        return _json({"topic": topic, "replayed": count})
+
+    async def discard(self, request: Request) -> Response:
+        """Be done with letters."""
+        topic, chosen = await self._chosen(request)
+        count = await dead_letters.settle_dead_letters(self._broker, topic, chosen.offsets, put_back=False)
+        return _json({"topic": topic, "discarded": count})
+
+    async def _chosen(self, request: Request) -> tuple[str, ChosenLetters]:
+        topic = topic_of_request(request)
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise InvalidOption("Content-Type", kind[:64], "expected application/json")
+        try:
+            chosen = msgspec.json.decode(await requests.read_body(request, self._options.max_body), type=ChosenLetters)
+        except msgspec.MsgspecError as error:
+            raise InvalidOption("body", "…", f'expected {{"offsets": [1, 2]}} or {{"all": true}}: {error}') from None
+        if (chosen.offsets is None) != chosen.all:
+            raise InvalidOption("body", "…", "give offsets, or all: true")
+        if chosen.offsets is not None and len(chosen.offsets) > MAX_OFFSETS:
+            raise InvalidOption("offsets", f"{len(chosen.offsets):,} of them", f"at most {MAX_OFFSETS:,} at a time")
+        log = self._log(topic)
+        if chosen.epoch is not None and chosen.epoch != log.epoch:
+            raise TopicDeleted(topic, chosen.epoch)
+        return topic, chosen
+
+    def _log(self, topic: str) -> Log:
+        log = self._broker._bus.catalog.logs.get(topic)
+        if log is None:
+            raise UnknownTopic(topic)
+        return log
+
+
+def _letter(record: Record[bytes]) -> dict[str, Any]:
+    """A letter: the record as it was, and its story."""
+    known: dict[str, Any] = msgspec.to_builtins(record_as_json(record))
+    known.pop("headers", None)
+    story = {name: text for name in FACTS if (text := record.headers.get(f"{PREFIX}{name}")) is not None}
+    if headers := original_headers(record):
+        known["headers"] = headers
+    return known | {"story": story}
+
+
+def _json(told: Any) -> Response:
+    return Response(encode_json(told), media_type="application/json")

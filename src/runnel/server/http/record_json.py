@@ -1,0 +1,56 @@
+"""Records and gaps as JSON: the same objects in history, events and dead letters.
+
+Values and keys that are not UTF-8 are sent as base64, and say so, as with JSON lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+import msgspec
+
+from runnel.core.record import Gap, Record
+from runnel.wire.json_events import as_text
+
+
+class RecordJson(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """One record. Fields without meaning are left out."""
+
+    topic: str
+    offset: int
+    epoch: int
+    sequence: int
+    time: datetime
+    payload: str
+    encoding: str | None = None
+    key: str | None = None
+    key_encoding: str | None = None
+    headers: Mapping[str, str] | None = None
+
+
+class GapJson(msgspec.Struct, frozen=True, gc=False):
+    """What is missing, and why. `count` is null where nobody can know."""
+
+    topic: str
+    first: int
+    end: int
+    count: int | None
+    reason: str
+
+
+encode_json = msgspec.json.Encoder().encode
+
+
+def record_as_json(record: Record[bytes]) -> RecordJson:
+    """`record`, to be encoded."""
+    payload, encoding = as_text(record.value)
+    key, key_encoding = (None, None) if record.key is None else as_text(record.key)
+    headers = dict(record.headers) or None
+    topic, offset, epoch, sequence, time = record.topic, record.offset, record.epoch, record.sequence, record.time
+    return RecordJson(topic, offset, epoch, sequence, time, payload, encoding, key, key_encoding, headers)
+
+
+def gap_as_json(gap: Gap) -> GapJson:
+    """`gap`, to be encoded. That nothing is known of how many there were is no count."""
+    return GapJson(gap.topic, gap.first, gap.end, gap.count or None, gap.reason)

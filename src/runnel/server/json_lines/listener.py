@@ -1,0 +1,323 @@
+"""One JSON lines connection: bytes in, commands handled in order, lines out.
+
+There are no pings, because people would have to read them: TCP keepalive finds dead peers, and a connection without
+a subscription closes after `idle_timeout` seconds of silence. A client that does not read is not read from, so that
+a connection holds at most `high_water` bytes to send, `max_pending_bytes` of publishes, and one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import TYPE_CHECKING, Any, cast
+
+from runnel.core.errors import LimitExceeded, RunnelError
+from runnel.server.connections import Connections
+from runnel.server.json_lines.session import JsonLinesSession
+from runnel.server.options import ServerOptions
+from runnel.wire import json_events as events
+from runnel.wire.json_commands import Id
+from runnel.wire.json_lines import LineDecoder, WebSocketLines
+
+if TYPE_CHECKING:
+    from runnel.broker.broker import Broker
+
+READ_AHEAD = 64 << 10  # bytes that came in and are not handled yet, beyond which nothing more is read
+COMMANDS_PER_TURN = 64  # commands after which others on the loop have their turn
+LINGER = 5.0  # seconds that a client has to read our last words, and that its last commands have to finish
+PROBE_INTERVAL = 1.0  # seconds after which a client that closed its side is looked for again
+TCP_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}  # gone after a minute of silence
+
+log = logging.getLogger("runnel")
+
+
+class JsonLinesListener(asyncio.Protocol):
+    """One JSON lines connection: `JsonLinesListener(broker, options, connections)` for each that is accepted.
+
+    With a `refusal`, nobody is served: it is said, and the connection closed. `whole`: each piece of data is a line.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        options: ServerOptions,
+        connections: Connections,
+        refusal: RunnelError | None = None,
+        *,
+        whole: bool = False,
+    ) -> None:
+        self._options, self._connections, self._refusal = options, connections, refusal
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._peer = ""
+        self._decoder = WebSocketLines(options.max_line) if whole else LineDecoder(options.max_line)
+        self._session = JsonLinesSession(broker, options, self)
+        self._worker: asyncio.Task[None] | None = None
+        self._wanted: asyncio.Future[None] | None = None  # the worker waits for something to happen
+        self._room: asyncio.Future[None] | None = None  # those who write wait for the client to read
+        self._ended = self._lost = self._closing = False
+        self.failed = False  # it ends because of an error
+        self._goodbye: str | None = None
+        self._since = self._active = self._loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<JsonLinesListener {self._peer}, {len(self._session.streams)} subscriptions>"
+
+    # -- its life -----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Somebody is there."""
+        transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass of it
+        self._transport = transport
+        transport.set_write_buffer_limits(high=self._options.high_water)
+        self._peer = str(transport.get_extra_info("peername") or "")
+        enable_tcp_keepalive(transport.get_extra_info("socket"))
+        try:
+            self._connections.add(self)
+            if self._refusal is not None:
+                raise self._refusal
+        except RunnelError as error:
+            self._fail(error)
+            return
+        if self._connections.draining:  # it came in while the listener was being closed
+            self.abort()
+            return
+        self._worker = asyncio.create_task(self._work())
+        self._arm()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came: the worker makes commands of them."""
+        if self._closing:
+            return
+        self._decoder.feed(data)
+        if self._decoder.held >= READ_AHEAD and self._transport is not None:
+            self._transport.pause_reading()
+        self._wake()
+
+    def eof_received(self) -> bool:
+        """The client has said all it wanted, and may still read."""
+        self._ended = True
+        self._wake()
+        transport = self._transport
+        return not self._closing and transport is not None and transport.get_extra_info("ssl_object") is None
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The client is gone. What it sent before is still done; what it held is let go."""
+        self._ended = self._lost = True
+        self._connections.remove(self)
+        self.resume_writing()
+        self._wake()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._worker is None or self._worker.done():
+            self._release()
+        else:
+            self._timer = self._loop.call_later(LINGER, self._release)
+
+    def pause_writing(self) -> None:
+        """The client does not read as fast as we write."""
+        if self._room is None:
+            self._room = self._loop.create_future()
+            self._active = self._loop.time()
+
+    def resume_writing(self) -> None:
+        """It has read enough."""
+        if self._room is not None:
+            self._room.set_result(None)
+            self._room = None
+            self._active = self._loop.time()
+
+    def describe(self) -> dict[str, Any]:
+        """Who it is and what it holds."""
+        unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return {
+            "peer": self._peer,
+            "since": self._loop.time() - self._since,
+            "unsent_bytes": unsent,
+            "receive_bytes": self._decoder.held,
+            "door": (self._transport and self._transport.get_extra_info("door")) or "json",
+            "subscriptions": len(self._session.streams),
+            "deliveries": len(self._session.deliveries),
+            "pending": len(self._session.answers),
+        }
+
+    def drain(self, reason: str, retry: float | None) -> None:
+        """The server stops: answer what is under way, say goodbye, and close."""
+        self._goodbye = reason
+        self._wake()
+
+    def abort(self) -> None:
+        """Close now, whatever is under way."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Send it, unless nobody is there to read it."""
+        if self._transport is not None and not self._closing and not self._lost:
+            self._transport.write(data)
+
+    async def writable(self) -> None:
+        """Return when the client has read enough for more to be sent."""
+        while (room := self._room) is not None:
+            await asyncio.wait([room])  # many wait for this one: to be cancelled alone is to be cancelled
+
+    # -- commands -----------------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        """Handle one command after another, until the client or the server has had enough."""
+        try:
+            reason, id = await self._handle_all()
+            if reason is None and not self._lost:
+                await self._session.end_of_input()
+            else:
+                await self._session.close()
+            await self._finish()
+            reason = reason or self._goodbye
+            self._close(b"" if reason is None else events.Bye(reason, id).line(), at_once=self._is_idle())
+        except RunnelError as error:  # the protocol is broken
+            log.warning("JSON connection %s is closed: %s", self._peer, error)
+            await self._session.close()
+            await self._finish()
+            self._fail(error)
+        except Exception:
+            log.exception("the server failed at JSON connection %s", self._peer)
+            self.abort()
+        finally:
+            self._session.lost()
+            if self._lost:
+                self._release()
+
+    async def _handle_all(self) -> tuple[str | None, Id | None]:
+        """Why no more commands are handled: what to say of it, and the id of the command that asked for it."""
+        session, handled = self._session, 0
+        while self._goodbye is None:
+            line = self._decoder.next_line()
+            if line is None:
+                if self._ended:
+                    line = self._decoder.last_line()
+                    quits = None if line is None else await session.handle(line)
+                    return (None, None) if quits is None else ("you quit", quits.id)
+                await self._more()
+                continue
+            self._active = self._loop.time()
+            await session.answers.room()
+            await self.writable()
+            if (quits := await session.handle(line)) is not None:
+                return "you quit", quits.id
+            handled += 1
+            if handled % COMMANDS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        return self._goodbye, None
+
+    async def _more(self) -> None:
+        """Wait until something came, or the end."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+        await self._happens(None)
+
+    async def _happens(self, seconds: float | None, *others: asyncio.Future[Any]) -> None:
+        """Return when something happened to this connection or one of `others` is done, or after so many seconds."""
+        self._wanted = self._loop.create_future()
+        await asyncio.wait([self._wanted, *others], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+
+    def _wake(self) -> None:
+        if self._wanted is not None and not self._wanted.done():
+            self._wanted.set_result(None)
+
+    async def _finish(self) -> None:
+        """No more commands: return when all are answered and no subscription is left, or nobody is there any more.
+
+        A client that has closed its side and one that is gone look the same until something is sent to them; so
+        they are pinged.
+        """
+        session, now, pause = self._session, self._loop.time, PROBE_INTERVAL
+        ping_at = now() if session.streams else now() + PROBE_INTERVAL
+        answered = asyncio.create_task(session.answers.emptied())
+        try:
+            while session.streams or len(session.answers):
+                if self._lost or self._goodbye is not None:
+                    await session.close()
+                    if self._lost:
+                        await answered
+                        return
+                if self._ended and now() >= ping_at:
+                    if self._room is None:
+                        self.write(events.Ping().line())
+                    ping_at, pause = now() + pause, self._options.ping
+                seconds = max(0.0, ping_at - now()) if self._ended else None
+                await self._happens(seconds, *([] if answered.done() else [answered]))
+        finally:
+            answered.cancel()
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def _is_idle(self) -> bool:
+        """Whether the server goes, and this client waits for nothing: it is not waited for either."""
+        return self._goodbye is not None and not self._decoder.held and self._room is None
+
+    def _close(self, last_words: bytes, *, at_once: bool = False) -> None:
+        """Send these last words, and close when the client has read them.
+
+        What it still sends is thrown away: were it left unread, the system would throw away our last words. `at_once`:
+        it sends nothing, so that nothing has to be waited for.
+        """
+        transport = self._transport
+        if transport is None or self._closing or self._lost:
+            return
+        if last_words:
+            transport.write(last_words)
+        self._closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(LINGER, transport.abort)
+        if self._ended or at_once or not transport.can_write_eof():
+            transport.close()
+        else:
+            transport.write_eof()
+            transport.resume_reading()
+
+    def _fail(self, error: RunnelError) -> None:
+        """Say what is wrong, and close."""
+        self.failed = True
+        self._close(events.error(error))
+
+    def _release(self) -> None:
+        """Give up what is still under way for a client that is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._worker is not None and self._worker is not asyncio.current_task():
+            self._worker.cancel()
+        self._session.answers.abandon()
+        self._session.lost()
+
+    def _arm(self) -> None:
+        """Look after the idle time."""
+        limit = self._options.idle_timeout
+        if limit is None or self._closing or self._lost:
+            return
+        idle = self._loop.time() - self._active
+        busy = self._room is None and (self._session.streams or len(self._session.answers))
+        if idle < limit or busy:
+            self._timer = self._loop.call_later(limit if busy else limit - idle, self._arm)
+        elif self._room is not None:
+            log.warning("JSON connection %s is closed: it has read nothing for %.0f s", self._peer, idle)
+            self.abort()
+        else:
+            if self._worker is not None:
+                self._worker.cancel()
+            self._fail(LimitExceeded("idle_timeout", round(idle, 1), limit))
+
+
+def enable_tcp_keepalive(connection: Any) -> None:
+    """Have the operating system detect a dead peer."""
+    if connection is None or connection.family == socket.AF_UNIX:
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in TCP_KEEPALIVE.items():
+        if hasattr(socket, option):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

@@ -1,0 +1,1 @@
+"""The native protocol: binary frames over TCP, TLS, a Unix socket or a WebSocket."""

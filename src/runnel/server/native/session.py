@@ -1,0 +1,493 @@
+"""The session of a native client: hello, publishes, subscriptions, calls, goodbye.
+
+A publish creates no task and no future: it goes to the broker's intake, which calls back. A client's mistake affects
+only that client: its request is refused or its connection ends, with an ERROR frame that says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from runnel.broker.remote.publisher import WaitingPublish
+from runnel.core.errors import (
+    BrokerClosed,
+    LimitExceeded,
+    ProtocolError,
+    PublishCancelled,
+    RunnelError,
+    SubscriptionEnded,
+)
+from runnel.core.position import Span
+from runnel.server.native.calls import CALLS, Caller, check_method
+from runnel.server.native.connection import NativeConnection
+from runnel.server.native.subscriptions import NativeMember, NativeSubscription
+from runnel.server.served_broker import ServedBroker
+from runnel.wire.binary_messages import published_frame, read_counts, read_credit, read_publish, read_unsubscribe
+from runnel.wire.errors import error_frame
+from runnel.wire.frames import FrameKind, frame
+from runnel.wire.msgpack_messages import (
+    PROTOCOL_VERSION,
+    Goodbye,
+    Hello,
+    Subscribe,
+    Welcome,
+    decode_message,
+    encode_message,
+    read_call,
+    read_settle,
+)
+
+FEATURES = ("groups", "transactions", "stages", "requests")
+_MAY_WAIT = {"transact": "committing a transaction"}  # calls that may wait for room, for as long as it takes
+_SETTLE = "settle"  # the name of a task that waits until something settled is on disk
+PENDING = "too much of what it published is not answered yet"
+SETTLING = "too much of what it settled is not on disk yet"
+LARGE_BATCH = 4 << 20  # bytes of a batch after which others have their turn
+
+log = logging.getLogger("runnel")
+
+_HTTP_VERBS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ")
+
+
+def native_listener(serving: ServedBroker) -> Callable[[], NativeConnection]:
+    """The factory of the protocol of each new native connection."""
+
+    def made() -> NativeConnection:
+        return NativeConnection(serving.options, partial(NativeSession, serving), serving.connections.remove)
+
+    return made
+
+
+class NativeSession:
+    """One native client: its subscriptions, publishes and calls in flight."""
+
+    def __init__(self, serving: ServedBroker, connection: NativeConnection) -> None:
+        self._serving, self._connection = serving, connection
+        self._intake, self._options = serving.intake, serving.options
+        self._number = 0
+        self._client = ""
+        self._pending: set[PendingPublish] = set()
+        self._pending_bytes = 0
+        self._late: dict[int, PendingPublish] = {}  # publishes that can still be taken back
+        self._streams: dict[int, NativeSubscription] = {}
+        self._members: dict[int, NativeMember] = {}
+        self._calls: dict[int, asyncio.Task[None]] = {}
+        self._stopping: set[asyncio.Task[None]] = set()  # calls that nobody waits for any more
+        self._settling = 0
+        self._finishing = self._draining = self._parted = False
+        self.handlers: list[Callable[[int, int, int, bytes], None]] = [self._too_early] * (max(FrameKind) + 1)
+        self.handlers[FrameKind.HELLO] = self._hello
+
+    # -- its life -----------------------------------------------------------------------------------------------
+
+    def opened(self) -> None:
+        """The connection stands: it is counted."""
+        self._number = self._serving.connections.add(self._connection)
+        if self._serving.connections.draining:
+            self._connection.close()
+
+    def lost(self) -> None:
+        """It is gone: leave every feed, give every lease back, take back what waits for room."""
+        for publish in [*self._pending]:
+            publish.give_up()
+        for call in self._calls.values():
+            call.cancel()
+        left: list[NativeSubscription | NativeMember] = [*self._streams.values(), *self._members.values()]
+        self._streams.clear()
+        self._members.clear()
+        self.handlers = []
+        for one in left:
+            try:
+                one.leave()
+            except Exception:
+                log.exception("subscription %d of connection %d could not be left", one.id, self._number)
+
+    def stranger(self, first: bytes) -> bytes | None:
+        """What to answer to somebody who speaks something else."""
+        json_listener = next((listener.url for listener in self._serving.listeners if listener.name == "json"), None)
+        elsewhere = f" JSON lines are spoken at {json_listener}." if json_listener else ""
+        text = f"This is the native door of runnel {self._serving.version}: connect with a runnel client.{elsewhere}\n"
+        if any(verb.startswith(first) for verb in _HTTP_VERBS):
+            head = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
+            return f"{head}Content-Length: {len(text)}\r\n\r\n{text}".encode()
+        if first[:1] == b"{":
+            line = {"event": "error", "code": ProtocolError.code, "message": text.strip()}
+            return msgspec.json.encode(line) + b"\n"
+        return None
+
+    def drain(self, reason: str, retry: float | None) -> None:
+        """The server stops."""
+        self._draining = True
+        self._connection.send(frame(FrameKind.GOODBYE, 0, encode_message(Goodbye(reason=reason, retry=retry))))
+        for publish in [*self._late.values()]:
+            if publish.is_waiting:
+                publish.give_up()  # not answered: the client sends it again, to the next server
+        self._look_for_end()
+
+    def describe(self) -> dict[str, Any]:
+        """Who it is and what it holds."""
+        return {
+            "door": "native",
+            "client": self._client,
+            "subscriptions": len(self._streams) + len(self._members),
+            "pending_bytes": self._pending_bytes,
+            "calls": len(self._calls),
+        }
+
+    def _look_for_end(self) -> None:
+        """Close, if somebody has said goodbye and nothing is under way."""
+        if self._pending or self._calls or (self._finishing and not self._parted):
+            return
+        if self._draining:
+            self._connection.close(listen=True)
+        elif self._finishing and not self._streams and not self._members:
+            self._connection.close()
+
+    # -- hello, ping, goodbye -----------------------------------------------------------------------------------
+
+    def _too_early(self, flags: int, extra: int, id: int, payload: bytes) -> None:
+        raise ProtocolError("the first frame must be a HELLO")
+
+    def _hello(self, flags: int, extra: int, id: int, payload: bytes) -> None:
+        hello = decode_message(Hello, payload)
+        if hello.version < 1:
+            raise ProtocolError(f"the client speaks version {hello.version}, and this server {PROTOCOL_VERSION}")
+        self._client = hello.client[:256]
+        serving = self._serving
+        welcome = Welcome(
+            version=min(hello.version, PROTOCOL_VERSION),
+            server=f"runnel {serving.version}",
+            features=[*FEATURES],
+            journal=serving.journal,
+            durable=serving.broker.is_durable,
+            fsync=serving.fsync,
+            max_frame=self._options.max_frame,
+            ping=self._options.ping,
+            time=serving.broker.clock.time(),
+            connection=self._number,
+        )
+        self._connection.send(frame(FrameKind.WELCOME, 0, encode_message(welcome)))
+        self._connection.greeted()
+        for kind, handler in (
+            (FrameKind.HELLO, self._second_hello),
+            (FrameKind.PING, self._ping),
+            (FrameKind.PONG, self._pong),
+            (FrameKind.PUBLISH, self._publish),
+            (FrameKind.CALL, self._call),
+            (FrameKind.CANCEL, self._cancel),
+            (FrameKind.SUBSCRIBE, self._subscribe),
+            (FrameKind.CREDIT, self._credit),
+            (FrameKind.UNSUBSCRIBE, self._unsubscribe),
+            (FrameKind.SETTLE, self._settle),
+            (FrameKind.GOODBYE, self._goodbye),
+        ):
+            self.handlers[kind] = handler
+
+    def _second_hello(self, flags: int, extra: int, id: int, payload: bytes) -> None:
+        raise ProtocolError("a second HELLO came")
+
+    def _ping(self, flags: int, extra: int, id: int, payload: bytes) -> None:
+        self._connection.send(frame(FrameKind.PONG, id, payload))
+
+    def _pong(self, flags: int, extra: int, id: int, payload: bytes) -> None:
+        """Somebody is there; that it was heard is noted already."""
+
+    def _goodbye(self, flags: int, extra: int, id: int, payload: bytes) -> None:
+        decode_message(Goodbye, payload)
+        if self._finishing:
+            return
+        self._finishing = True
+        if self._pending or self._calls:
+            parting = self._connection.loop.create_task(self._part_later())
+            self._stopping.add(parting)
+            parting.add_done_callback(self._stopping.discard)
+        else:
+            self._part()
+
+    async def _part_later(self) -> None:
+        """What is on its way to disk is seen first, by those who part too."""
+        with suppress(RunnelError):
+            await self._serving.broker._bus.flushed()
+        self._connection.guard(self._part)
+
+    def _part(self) -> None:
+        """Nothing more is waited for: no room, no reply, and no records beyond those that are there."""
+        self._parted = True
+        for publish in [*self._late.values()]:
+            if publish.is_waiting:
+                publish.give_up(BrokerClosed("publishing"))
+        for call in [*self._calls.values()]:
+            if call.get_name() in _MAY_WAIT:
+                call.cancel(BrokerClosed.code)  # it answers itself: it may be too late for that
+        for stream in [*self._streams.values()]:
+            stream.feed.finish()
+        for member in [*self._members.values()]:
+            member.feed.finish()
+        self._look_for_end()
+
+    # -- publishing ---------------------------------------------------------------------------------------------
+
+    def _publish(self, flags: int, extra: int, id: int, payload: bytes) -> None:
+        topic, about, batch = read_publish(flags, extra, payload)
+        if self._draining:
+            return  # not answered: the client sends it again, to the next server
+        publish = PendingPublish(self, id, batch_weight(batch))
+        self._pending.add(publish)
+        self._pending_bytes += publish.size
+        readers: Iterable[Any] = ()
+        if about is not None and about.reads:
+            readers = [reader for one in about.reads if (reader := self._reader(one)) is not None]
+        intake = self._intake
+        take_back = intake.publish(topic, batch, about, publish, readers)  # type: ignore[arg-type]
+        if take_back is not None and publish in self._pending:
+            publish.take_back = take_back
+            self._late[id] = publish
+            if self._parted:
+                publish.give_up(BrokerClosed("publishing"))
+        if self._pending_bytes > self._options.max_pending_bytes:
+            self._connection.pause(PENDING)
+        if intake.is_turn_over or publish.size > LARGE_BATCH:
+            intake.is_turn_over = False
+            self._connection.rest()
+
+    def _reader(self, id: int) -> Any:
+        """Whom a publish would wait for that is read by subscription `id` alone; None: others read, too."""
+        if (stream := self._streams.get(id)) is not None:
+            return stream.feed
+        member = self._members.get(id)
+        return member.feed.reader if member is not None and member.feed.reader.members == 1 else None
+
+    def published(self, publish: PendingPublish, result: Span | Exception | None) -> None:
+        """A publish has come to its end; None: nobody wants to know."""
+        self._pending.discard(publish)
+        self._pending_bytes -= publish.size
+        if publish.take_back is not None:
+            self._late.pop(publish.id, None)
+        if result is not None:
+            if isinstance(result, Span):
+                first, last = result
+                self._connection.send(published_frame(publish.id, first.epoch, first.offset, last.offset))
+            else:
+                self._connection.send(_error_reply(publish.id, result))
+        if self._connection.read_paused and self._pending_bytes <= self._options.max_pending_bytes // 2:
+            self._connection.resume(PENDING)
+        if not self._pending and (self._finishing or self._draining):
+            self._look_for_end()
+
+    def _cancel(self, flags: int, extra: int, id: int, payload: bytes) -> None:
+        if (publish := self._late.get(id)) is not None:
+            publish.give_up(PublishCancelled())  # what was published behind it has to be numbered again
+        else:
+            self._stop_call(id)
+
+    # -- subscribing --------------------------------------------------------------------------------------------
+
+    def _subscribe(self, flags: int, extra: int, id: int, payload: bytes) -> None:
+        asked = decode_message(Subscribe, payload)
+        if self._draining:
+            return
+        self._check_new(id)
+        try:
+            many, allowed = len(self._streams) + len(self._members) + 1, self._options.max_subscriptions
+            if many > allowed:
+                raise LimitExceeded("max_subscriptions", many, allowed)
+            if asked.group is not None:
+                member = self._members[id] = NativeMember(self._serving, self._connection, id, asked, self._over)
+                self._connection.send(member.enter())
+            else:
+                stream = self._streams[id] = NativeSubscription(self._serving, self._connection, id, asked, self._over)
+                self._connection.send(stream.enter())
+                if stream.feed.is_pattern:
+                    self._connection.rest()  # all topics were looked at: others have their turn before the next
+        except ProtocolError:
+            raise
+        except RunnelError as error:
+            self._over(id)
+            self._connection.send(error_frame(id, error))
+
+    def _check_new(self, id: int) -> None:
+        if not id or id in self._streams or id in self._members or id in self._calls:
+            raise ProtocolError(f"the id {id} is {'in use' if id else 'the connection itself'}; take a new one")
+
+    def _over(self, id: int) -> None:
+        """A subscription has sent its last frame."""
+        found = self._streams.pop(id, None) or self._members.pop(id, None)
+        if found is not None:
+            found.leave()
+        if self._finishing:
+            self._look_for_end()
+
+    def _credit(self, flags: int, extra: int, id: int, payload: bytes) -> None:
+        given, place, ask = read_credit(flags, payload)
+        if (stream := self._streams.get(id)) is not None:  # else it ended, and the client does not know yet
+            stream.credit(given, place, ask, read_counts(flags, payload))
+
+    def _unsubscribe(self, flags: int, extra: int, id: int, payload: bytes) -> None:
+        place = read_unsubscribe(flags, payload)
+        if (stream := self._streams.pop(id, None)) is not None:
+            stream.leave(place)
+        elif (member := self._members.pop(id, None)) is not None:
+            member.leave()
+        else:
+            return
+        self._connection.send(frame(FrameKind.END, id))
+        if self._finishing:
+            self._look_for_end()
+
+    # -- settling -----------------------------------------------------------------------------------------------
+
+    def _settle(self, flags: int, extra: int, id: int, payload: bytes) -> None:
+        settlements = read_settle(payload)
+        refused: RunnelError | None = None
+        for settlement in settlements:
+            try:
+                self.member(settlement.subscription).settle(settlement)
+            except RunnelError as error:
+                refused = refused or error
+        if not id:
+            if refused is not None:  # nobody waits to hear it; the record goes to somebody else
+                log.debug("connection %d settled too late: %s", self._number, refused)
+        else:
+            self._check_new(id)
+            found = {self._members.get(one.subscription) for one in settlements}  # now: they may leave meanwhile
+            self._begin_call(id, self._settled([one for one in found if one is not None], refused), _SETTLE)
+            self._settling += 1
+            if self._settling > self._options.max_calls:
+                self._connection.pause(SETTLING)
+
+    async def _settled(self, members: list[NativeMember], refused: RunnelError | None) -> None:
+        for member in members:
+            await member.feed.flushed()
+        if refused is not None:
+            raise refused
+
+    def member(self, subscription: int) -> NativeMember:
+        """A member of a group that this client is."""
+        found = self._members.get(subscription)
+        if found is None:
+            raise SubscriptionEnded(str(subscription))
+        return found
+
+    # -- calls --------------------------------------------------------------------------------------------------
+
+    def _call(self, flags: int, extra: int, id: int, payload: bytes) -> None:
+        method, args = read_call(payload)
+        if self._draining:
+            return
+        self._check_new(id)
+        try:
+            many, allowed = max(len(self._calls), len(self._stopping)) + 1, self._options.max_calls
+            if many > allowed:
+                raise LimitExceeded("max_calls", many, allowed)
+            check_method(method)
+        except RunnelError as error:
+            self._connection.send(error_frame(id, error))
+        else:
+            self._begin_call(id, CALLS[method](Caller(self._serving, self.member), args), method)
+
+    def _begin_call(self, id: int, work: Coroutine[Any, Any, Any], name: str = "") -> None:
+        first = [*self._stopping]  # what was taken back before it
+        task = self._calls[id] = self._connection.loop.create_task(self._answer(id, work, name, first), name=name)
+        task.add_done_callback(partial(self._call_over, id, work))
+
+    def _stop_call(self, id: int) -> None:
+        """Nobody waits for the answer any more."""
+        if (call := self._calls.pop(id, None)) is not None:
+            self._stopping.add(call)
+            call.cancel()
+
+    async def _answer(
+        self, id: int, work: Coroutine[Any, Any, Any], name: str, first: list[asyncio.Task[None]]
+    ) -> None:
+        try:
+            if first:
+                await asyncio.wait(first)
+            await self._connection.writable()  # what nobody reads is not worked out either
+            result = await work
+            await self._connection.writable()
+            answer = frame(FrameKind.REPLY, id, encode_message(result))
+            if len(answer) > self._options.max_frame:
+                raise LimitExceeded("max_frame", len(answer), self._options.max_frame)
+        except asyncio.CancelledError as error:
+            if error.args != (BrokerClosed.code,):
+                raise
+            answer = error_frame(id, BrokerClosed(_MAY_WAIT[name]))
+        except Exception as error:
+            answer = _error_reply(id, error)
+        self._connection.send(answer)
+
+    def _call_over(self, id: int, work: Coroutine[Any, Any, Any], task: asyncio.Task[None]) -> None:
+        work.close()  # one that was cancelled before it began
+        self._stopping.discard(task)
+        if self._calls.get(id) is task:
+            del self._calls[id]
+        if task.get_name() == _SETTLE:
+            self._settling -= 1
+            if self._settling <= self._options.max_calls // 2:
+                self._connection.resume(SETTLING)
+        if self._finishing or self._draining:
+            self._connection.guard(self._look_for_end)
+
+
+def _error_reply(id: int, error: Exception) -> bytes:
+    """An ERROR frame for a request. Errors that are not the client's are logged, too."""
+    if not isinstance(error, RunnelError):
+        log.error("the server failed at a request", exc_info=error)
+    return error_frame(id, error)
+
+
+# -- Publishes in flight ---------------------------------------------------------------------------------
+# Who waits for one, what it weighs meanwhile, and how it is withdrawn.
+
+
+PUBLISH_OVERHEAD = 1 << 10  # about what a publish under way takes besides its bytes
+_RAW_LENGTH = slice(16, 20)  # in the header of a batch: see core.packing
+
+
+class PublishWaiter(Protocol):
+    """Waits for the outcome of publishes: the session."""
+
+    def published(self, publish: PendingPublish, result: Span | Exception | None) -> None:
+        """A publish has come to its end; None: nobody wants to know."""
+
+
+class PendingPublish:
+    """A publish in flight. The broker's intake calls it with the outcome."""
+
+    __slots__ = ("_publisher", "id", "size", "take_back")
+
+    def __init__(self, publisher: PublishWaiter, id: int, size: int) -> None:
+        self._publisher: PublishWaiter | None = publisher
+        self.id, self.size = id, size
+        self.take_back: WaitingPublish | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether nothing of it is written, and nobody knows when it will be."""
+        return self.take_back is not None and self.take_back.is_waiting
+
+    def __call__(self, result: Span | Exception) -> None:
+        """It has come to its end."""
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            publisher.published(self, result)
+
+    def give_up(self, answer: RunnelError | None = None) -> None:
+        """Nobody waits for it any more: take it back if that can still be done."""
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            publisher.published(self, answer)
+            if self.take_back is not None:
+                self.take_back()
+
+
+def batch_weight(batch: bytes) -> int:
+    """Bytes that a batch counts while it waits: its uncompressed size, if that is more."""
+    return PUBLISH_OVERHEAD + max(len(batch), int.from_bytes(batch[_RAW_LENGTH], "little"))

@@ -1,0 +1,172 @@
+"""Reads a journal's folder directly, while its broker writes and cleans it.
+
+It never reads past the durable watermark, and holds a reader's lease while it reads, so that no file it needs is
+removed. The process keeps what it knows of a folder for the next task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from runnel.core.batch_format import UnpackedBatch, unpack
+from runnel.core.clock import micros
+from runnel.core.errors import BadBatch
+from runnel.core.pattern import matches
+from runnel.core.schema import Schema
+from runnel.core.topic_bounds import TopicBounds, estimated_bytes
+from runnel.journal.format.ledger import TopicState
+from runnel.journal.format.removed_offsets import RemovalReason, count_skipped
+from runnel.journal.read.inspection import FolderFollower
+from runnel.journal.read.journal_reader import JournalReader, read_committed_stage
+from runnel.journal.read.segment_reader import FoundBatch, LostRange, StageCommit
+from runnel.spark.range_reader import DecodedBatch, with_offsets
+from runnel.spark.ranges import OffsetRange
+
+_idle_followers: dict[str, FolderFollower] = {}  # by folder: what this process knows of it, for the next task
+
+
+class FolderReader:
+    """A folder, for one task or one query."""
+
+    def __init__(self, path: str) -> None:
+        self._path = str(Path(path).absolute())
+        self._seen: FolderFollower | None = _idle_followers.pop(self._path, None)
+        if self._seen is None:
+            self._seen = FolderFollower.at(self._path)
+        else:
+            self._seen.look()
+
+    def __repr__(self) -> str:
+        return f"<FolderReader of {self._path!r}>"
+
+    def close(self) -> None:
+        """Let go of the lease. What is known is kept, without it."""
+        if self._seen is not None:
+            self._seen.rest()
+            kept = _idle_followers.setdefault(self._path, self._seen)
+            if kept is not self._seen:
+                self._seen.close()
+            self._seen = None
+
+    @property
+    def _folder(self) -> FolderFollower:
+        assert self._seen is not None, "it is closed"
+        return self._seen
+
+    @property
+    def journal(self) -> str:
+        """The id of the journal."""
+        return self._folder.manifest.journal
+
+    def bounds(self, patterns: Sequence[str], time: datetime | None = None) -> list[TopicBounds]:
+        """Where the topics of these names and patterns begin and end now, by name."""
+        seen = self._folder
+        seen.look()
+        try:
+            chosen = [topic for topic in seen.topics if any(matches(one, topic.name) for one in patterns)]
+            return [_bounds_of(topic, seen.history, time) for topic in chosen]
+        finally:
+            seen.rest()  # a query asks every second or so, and must not keep files from going meanwhile
+
+    def read(self, wanted: OffsetRange) -> Iterator[DecodedBatch | LostRange]:
+        """The records of a range in order, and what of it cannot be read any more."""
+        seen = self._folder
+        if not seen.is_held:
+            seen.look()
+        topic = seen.topic(wanted.topic)
+        if topic is None or topic.epoch != wanted.epoch:
+            why = "the topic was deleted" if topic is None else "the topic was deleted and made again"
+            yield LostRange(wanted.first, wanted.end, why)
+            return
+        first, end = max(wanted.first, topic.first), min(wanted.end, topic.end)
+        if first > wanted.first:
+            yield LostRange(wanted.first, min(first, wanted.end), _why_gone(topic))
+        if first < end:
+            yield from _TopicScan(seen.history, topic, first, end).read()
+        if end < wanted.end:
+            yield LostRange(
+                max(end, wanted.first), wanted.end, f"the journal ends at offset {topic.end}: it has shrunk"
+            )
+
+
+def _bounds_of(topic: TopicState, history: JournalReader, time: datetime | None) -> TopicBounds:
+    at = None
+    if time is not None:
+        found = history.offset_at(topic.id, micros(time))
+        at = topic.end if found is None else min(max(found, topic.first), topic.end)
+    schema = None if topic.schema is None else Schema(topic.schema["encoding"], topic.schema["schema"])
+    given = topic.end - count_skipped(topic.gone, 0, topic.end)
+    size = estimated_bytes(topic.bytes, given, topic.end - topic.first)
+    return TopicBounds(topic.name, topic.epoch, topic.first, topic.end, size, True, at, schema)
+
+
+def _why_gone(topic: TopicState) -> str:
+    reasons = [RemovalReason(one.reason).words for one in topic.gone if one.end == topic.first]
+    return f"the topic begins at offset {topic.first} now ({', '.join(reasons) or 'retention'})"
+
+
+class _TopicScan:
+    """One way through a topic: its records [first, end), none of which retention has let go of."""
+
+    def __init__(self, history: JournalReader, topic: TopicState, first: int, end: int) -> None:
+        self._history, self._topic, self._first, self._end = history, topic, first, end
+        self._merged: tuple[bytes, UnpackedBatch] | None = None  # the merged batch that it is in the middle of
+
+    def read(self) -> Iterator[DecodedBatch | LostRange]:
+        history, topic, place = self._history, self._topic, self._first
+        plan = history.plan(topic.id, place)
+        while plan is not None:
+            parsed = history.parse(plan, history.fetch(plan), (topic.id,), by_sequence=False)
+            for item in parsed.items:
+                if not isinstance(item, LostRange) and item.base >= self._end:
+                    return
+                yield from self._told(item)
+            place = max(place, parsed.place)
+            if place >= self._end or parsed.position <= plan.position:
+                break
+            plan = history.plan(topic.id, place, plan, parsed.position)
+        yield from self._rest(place)
+
+    def _told(self, item: FoundBatch | StageCommit | LostRange) -> Iterator[DecodedBatch | LostRange]:
+        if isinstance(item, LostRange):
+            first, end = max(item.first, self._first), min(item.end, self._end)
+            if first < end:
+                yield LostRange(first, end, item.reason)
+        elif isinstance(item, StageCommit):
+            for one in read_committed_stage(self._history, item, self._first, by_sequence=False):
+                if isinstance(one, FoundBatch) and one.base >= self._end:
+                    return
+                if not isinstance(one, int):
+                    yield from self._told(one)
+        elif item.last >= self._first:
+            try:
+                found = self._decoded(item)
+            except BadBatch as error:
+                yield from self._told(LostRange(item.base, item.last + 1, f"cannot be decoded: {error.why}"))
+                return
+            kept = found.within(self._first, self._end) if self._is_cut(item) else found
+            if kept is not None:
+                yield kept
+
+    def _is_cut(self, found: FoundBatch) -> bool:
+        return found.base < self._first or found.last >= self._end
+
+    def _decoded(self, found: FoundBatch) -> DecodedBatch:
+        if found.runs is None:
+            return with_offsets(unpack(found.body, verify=False), found.base, found.sequence, found.time)
+        known, self._merged = self._merged, None
+        batch = known[1] if known is not None and known[0] is found.body else unpack(found.body, verify=False)
+        if found.at + sum(run.count for run in found.runs) < len(batch):
+            self._merged = (found.body, batch)
+        return DecodedBatch(batch, found.runs, found.at)
+
+    def _rest(self, place: int) -> Iterator[LostRange]:
+        """What should follow on the last record that was found: lost, if a segment may have held it."""
+        sources, topic = self._history.sources, self._topic
+        last = max((at for at, one in enumerate(sources) if one.index.range_of(topic.id) is not None), default=0)
+        never = (one.first for one in topic.gone if one.reason == RemovalReason.SKIPPED and one.end >= topic.end)
+        end = min(self._end, min(never, default=topic.end))
+        if place < end and (held := [one for one in sources[last:] if one.suspect]):
+            yield LostRange(place, end, f"damaged on disk, and so is the index ({held[0].info.name})")

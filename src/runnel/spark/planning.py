@@ -1,0 +1,333 @@
+"""What a query reads: offset ranges for a batch, start and end of each trigger for a stream.
+
+Planning happens on the driver and reads no record. Every answer follows from the options, the pushed filters, the
+checkpoint and the bounds of the topics now, so a restarted query plans the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from runnel.core.errors import UnknownTopic
+from runnel.core.pattern import is_pattern
+from runnel.core.position import Position
+from runnel.core.topic_bounds import TopicBounds
+from runnel.spark.offsets import EARLIEST, LATEST, OffsetSpec, StreamOffset, TopicProgress, parse_offsets
+from runnel.spark.options import SourceOptions
+from runnel.spark.range_reader import DataLossPolicy, RangeReader, durable_only
+from runnel.spark.ranges import OffsetRange
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
+
+
+class BatchPlan(NamedTuple):
+    """The journal that was looked at, and what is to be read of it."""
+
+    journal: str
+    ranges: list[OffsetRange]
+
+
+def plan_batch(reader: RangeReader, options: SourceOptions, filters: PushedFilters) -> BatchPlan:
+    """What a batch read reads now."""
+    starting = parse_offsets("startingOffsets", options.starting, EARLIEST, options.topics)
+    ending = parse_offsets("endingOffsets", options.ending, LATEST, options.topics)
+    data_loss = DataLossPolicy(fail=options.fail_on_data_loss)
+    topics = _bounds(reader, options, None)
+    for name in (*options.topics, *starting.topics, *ending.topics):
+        if not is_pattern(name) and name not in topics:
+            raise UnknownTopic(name)
+    begins = _resolved(reader, options, starting, topics)
+    ends = _resolved(reader, options, ending, topics)
+    ranges = []
+    for one in topics.values():
+        begin, behind = begins[one.topic], ends[one.topic]
+        if (begin.epoch, behind.epoch) != (one.epoch, one.epoch):
+            data_loss.tell(one.topic, begin.offset, behind.offset, "the topic was deleted and made again")
+            continue
+        first, end = begin.offset, behind.offset
+        if first < one.first < end or first < end <= one.first:
+            data_loss.tell(one.topic, first, min(one.first, end), f"the topic begins at offset {one.first} now")
+        ranges.append(OffsetRange(one.topic, one.epoch, max(first, one.first), min(end, one.end), one.record_bytes))
+    return BatchPlan(reader.journal, _narrowed(reader, options, filters, ranges))
+
+
+def _bounds(reader: RangeReader, options: SourceOptions, time: datetime | None) -> dict[str, TopicBounds]:
+    found = durable_only(reader.bounds(options.topics, time), options.topics)
+    return {one.topic: one for one in found}
+
+
+def _resolved(
+    reader: RangeReader, options: SourceOptions, where: OffsetSpec, topics: dict[str, TopicBounds]
+) -> dict[str, Position]:
+    if where.time is None:
+        return where.resolve(topics.values())
+    timed = _bounds(reader, options, where.time)
+    return where.resolve(timed.get(name, one) for name, one in topics.items())
+
+
+def _narrowed(
+    reader: RangeReader, options: SourceOptions, filters: PushedFilters, ranges: list[OffsetRange]
+) -> list[OffsetRange]:
+    """Without what the filters leave out."""
+    ranges = [one for one in ranges if filters.takes(one.topic)]
+    since = _at(reader, options, filters.since)
+    until = _at(reader, options, filters.until)
+    kept = []
+    for one in ranges:
+        first = max(one.first, filters.first, since.get(one.topic, 0))
+        end = min(one.end, filters.end, until.get(one.topic, one.end))
+        if first < end:
+            kept.append(one._replace(first=first, end=end))
+    return kept
+
+
+def _at(reader: RangeReader, options: SourceOptions, time: datetime | None) -> dict[str, int]:
+    if time is None:
+        return {}
+    found = _bounds(reader, options, time.astimezone(UTC))
+    return {one.topic: one.at for one in found.values() if one.at is not None}
+
+
+# -- Pushed filters --------------------------------------------------------------------------------------
+# Filters on topic and offset become exact ranges. A filter on time only narrows the read to the records around
+# it, so Spark still applies it.
+
+
+FOREVER = 1 << 63
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class PushedFilters(NamedTuple):
+    """What a read may leave out: other topics, offsets outside [first, end), records before `since` or from `until` on.
+
+    `names` None: any topic; `prefix`: how its name begins.
+    """
+
+    names: frozenset[str] | None = None
+    prefix: str = ""
+    first: int = 0
+    end: int = FOREVER
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def takes(self, topic: str) -> bool:
+        """Whether anything of a topic is wanted."""
+        return (self.names is None or topic in self.names) and topic.startswith(self.prefix)
+
+
+def push_filters(filters: Iterable[Filter], own: Mapping[str, str] | None = None) -> tuple[PushedFilters, list[Filter]]:
+    """What `filters` leave out, and those that Spark has to look at itself.
+
+    `own`: by the name of a column, what of the record it is (None: what it is called). Others are not ours.
+    """
+    found, rest = PushedFilters(), []
+    for one in filters:
+        narrower, is_exact = _with(found, one, _meant(one, own))
+        found = narrower
+        if not is_exact:
+            rest.append(one)
+    return found, rest
+
+
+def _meant(one: Filter, own: Mapping[str, str] | None) -> str | None:
+    """What of the record a filter is about."""
+    path: tuple[str, ...] = getattr(one, "attribute", ())
+    if len(path) != 1:
+        return None
+    return path[0] if own is None else own.get(path[0])
+
+
+def _with(known: PushedFilters, one: Filter, column: str | None) -> tuple[PushedFilters, bool]:
+    """Narrowed by one filter more, and whether that is all that it says."""
+    kind, value = type(one).__name__, getattr(one, "value", None)
+    if kind == "IsNotNull":
+        return known, column in ("topic", "epoch", "offset", "sequence", "time", "value")
+    if column == "topic":
+        return _by_topic(known, kind, value)
+    if column == "offset" and isinstance(value, int) and not isinstance(value, bool):
+        return _by_offset(known, kind, value)
+    if column == "time" and isinstance(value, datetime) and value.tzinfo is not None:
+        return _by_time(known, kind, value), False
+    return known, False
+
+
+def _by_topic(known: PushedFilters, kind: str, value: object) -> tuple[PushedFilters, bool]:
+    if kind in ("EqualTo", "EqualNullSafe", "In"):
+        said = value if isinstance(value, tuple | list) else (value,)
+        names = frozenset(one for one in said if isinstance(one, str))
+        return known._replace(names=names if known.names is None else known.names & names), True
+    if kind == "StringStartsWith" and isinstance(value, str):
+        if value.startswith(known.prefix):
+            return known._replace(prefix=value), True
+        return known._replace(names=known.names if known.prefix.startswith(value) else frozenset()), True
+    return known, False
+
+
+def _by_offset(known: PushedFilters, kind: str, value: int) -> tuple[PushedFilters, bool]:
+    first, end = known.first, known.end
+    if kind in ("EqualTo", "EqualNullSafe"):
+        return known._replace(first=max(first, value), end=min(end, value + 1)), True
+    if kind == "GreaterThanOrEqual":
+        return known._replace(first=max(first, value)), True
+    if kind == "GreaterThan":
+        return known._replace(first=max(first, value + 1)), True
+    if kind == "LessThan":
+        return known._replace(end=min(end, value)), True
+    if kind == "LessThanOrEqual":
+        return known._replace(end=min(end, value + 1)), True
+    return known, False
+
+
+def _by_time(known: PushedFilters, kind: str, value: datetime) -> PushedFilters:
+    since, until = known.since, known.until
+    if kind in ("GreaterThanOrEqual", "GreaterThan", "EqualTo", "EqualNullSafe"):
+        since = value if since is None else max(since, value)
+    if kind in ("LessThanOrEqual", "LessThan", "EqualTo", "EqualNullSafe"):
+        behind = value if kind == "LessThan" else value + _MICROSECOND
+        until = behind if until is None else min(until, behind)
+    return known._replace(since=since, until=until)
+
+
+# -- Streams: how far each trigger goes ------------------------------------------------------------------
+
+
+class StreamPlanner:
+    """One query's way through its topics."""
+
+    def __init__(self, reader: RangeReader, options: SourceOptions) -> None:
+        self._reader, self._options = reader, options
+        self.data_loss = DataLossPolicy(fail=options.fail_on_data_loss)
+        self._seen: StreamOffset | None = None  # the ends, when they were looked at last
+        self._target: dict[str, Position] | None = None  # of a query that reads what is there now, and ends
+
+    def __repr__(self) -> str:
+        return f"<StreamPlanner of {', '.join(self._options.topics)}>"
+
+    def _bounds(self, time: datetime | None = None) -> dict[str, TopicBounds]:
+        found = durable_only(self._reader.bounds(self._options.topics, time), self._options.topics)
+        self._seen = StreamOffset(self._reader.journal, {one.topic: TopicProgress(one.epoch, one.end) for one in found})
+        return {one.topic: one for one in found}
+
+    def initial(self) -> StreamOffset:
+        """Where a new query begins. Topics that do not exist yet are read from their first record on.
+
+        Asked again only when a query is started anew before its first trigger was written down: `latest` is then
+        later, and what came in between was never promised.
+        """
+        starting = parse_offsets("startingOffsets", self._options.starting, LATEST, self._options.topics)
+        found = self._bounds(starting.time)
+        places = starting.resolve(found.values())
+        places |= {name: place for name, place in starting.topics.items() if isinstance(place, Position)}
+        topics = {name: TopicProgress(place.epoch, place.offset) for name, place in places.items()}
+        return StreamOffset(self._reader.journal, topics)
+
+    def prepare(self) -> None:
+        """From now on nothing counts that comes later: the query ends when it has read what is there."""
+        self._target = {one.topic: Position(one.epoch, one.end) for one in self._bounds().values()}
+
+    def report(self) -> StreamOffset | None:
+        """The ends of the topics, when they were looked at last: Spark shows how far a query is behind them."""
+        return self._seen
+
+    # -- how far to go ------------------------------------------------------------------------------------------
+
+    def latest(self, start: StreamOffset, *, limited: bool = True) -> StreamOffset:
+        """How far the next trigger goes; `start`, if there is nothing to read."""
+        found = self._bounds()
+        begins = self._begins(start, found)
+        lags = {name: max(0, self._end_of(found[name]) - place.offset) for name, place in begins.items()}
+        if limited:
+            lags = share_records(lags, self._options.max_records)
+            sizes = {name: found[name].record_bytes for name in lags}
+            lags = share_bytes(lags, sizes, self._options.max_bytes)
+        ends = {name: place._replace(offset=place.offset + lags[name]) for name, place in begins.items()}
+        return StreamOffset(self._reader.journal, ends)
+
+    def _end_of(self, one: TopicBounds) -> int:
+        if self._target is None:
+            return one.end
+        target = self._target.get(one.topic)
+        return min(one.end, target.offset) if target is not None and target.epoch == one.epoch else 0
+
+    def _begins(self, start: StreamOffset, found: dict[str, TopicBounds]) -> dict[str, TopicProgress]:
+        """Where the next trigger begins in each topic that there is. What is gone since `start` is told."""
+        begins: dict[str, TopicProgress] = {}
+        known = start.topics
+        if start.journal != self._reader.journal:
+            for name, place in known.items():
+                end = found[name].end if name in found else place.offset
+                self.data_loss.tell(name, place.offset, end, "the journal is another one now")
+            known = {}
+        for name, place in known.items():
+            if name not in found:
+                self.data_loss.tell(name, place.offset, place.offset, "the topic was deleted")
+        for name, one in found.items():
+            # Of a topic that is new to the query, but not to itself, only what is there now was ever promised.
+            begins[name] = (
+                self._still(one, known[name]) if name in known else TopicProgress(one.epoch, one.first, one.first)
+            )
+        return begins
+
+    def _still(self, one: TopicBounds, place: TopicProgress) -> TopicProgress:
+        """Where reading goes on in a topic that was read up to `place`."""
+        name = one.topic
+        if place.epoch != one.epoch:
+            self.data_loss.tell(name, place.offset, place.offset, "the topic was deleted and made again")
+            return TopicProgress(one.epoch, one.first, one.first)
+        if place.offset < one.first:
+            self.data_loss.tell(name, place.offset, one.first, f"the topic begins at offset {one.first} now")
+            return place._replace(offset=one.first)
+        if place.offset > one.end:
+            self.data_loss.tell(name, one.end, place.offset, f"the topic ends at offset {one.end} now: it has shrunk")
+            return place._replace(offset=one.end)
+        return place
+
+    # -- what to read -------------------------------------------------------------------------------------------
+
+    def ranges(self, start: StreamOffset, end: StreamOffset) -> list[OffsetRange]:
+        """What lies between two offsets of the query. The tasks find out whether all of it is still there."""
+        sizes = {one.topic: one.record_bytes for one in self._bounds().values()}
+        found = []
+        for name, behind in end.topics.items():
+            before = start.topics.get(name)
+            same = before is not None and before.epoch == behind.epoch and start.journal == end.journal
+            first = before.offset if same and before is not None else behind.began
+            if first < behind.offset:
+                found.append(OffsetRange(name, behind.epoch, first, behind.offset, sizes.get(name, 1.0)))
+        return found
+
+
+# -- Admission control: how much one trigger takes of each topic -----------------------------------------
+# Topics with little lag are read to their end, and what they leave of the limit goes to the others in equal
+# parts: a busy topic delays no quiet one, and the limit is used up while there is anything to read.
+
+
+def share_records(lags: Mapping[str, int], limit: int | None) -> dict[str, int]:
+    """How much of its lag each topic may have, where all together may have `limit`. One gets something at least."""
+    if limit is None or sum(lags.values()) <= limit:
+        return dict(lags)
+    found: dict[str, int] = {}
+    left, waiting = max(1, limit), len(lags)
+    for topic in sorted(lags, key=lambda topic: (lags[topic], topic)):
+        share = min(lags[topic], -(-left // waiting))  # rounded up: the last ones may get less, and none gets too much
+        found[topic] = min(share, left)
+        left -= found[topic]
+        waiting -= 1
+    return found
+
+
+def share_bytes(lags: Mapping[str, int], sizes: Mapping[str, float], limit: int | None) -> dict[str, int]:
+    """The same for a limit in bytes, where a record of each topic weighs so much, about."""
+    if limit is None:
+        return dict(lags)
+    weights = {topic: round(lag * sizes[topic]) for topic, lag in lags.items()}
+    if sum(weights.values()) <= limit:
+        return dict(lags)
+    shares = share_records(weights, limit)
+    found = {topic: min(lag, int(shares[topic] / sizes[topic])) for topic, lag in lags.items()}
+    if not any(found.values()):  # a record larger than the limit is read all the same, or nothing ever would be
+        found[next(topic for topic in sorted(lags) if lags[topic])] = 1
+    return found

@@ -1,0 +1,120 @@
+"""The sink as Spark calls it: tasks stage their rows, the driver commits all of them at once.
+
+Only the keys of stages go through the driver. A batch job is committed whole or not at all; each micro-batch of a
+stream is committed once, by its number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from runnel.core.errors import NotSupported
+from runnel.core.stages import StageKey
+from runnel.spark.connection import open_connection
+from runnel.spark.options import SinkOptions
+from runnel.spark.staging import TaskStaging, WriterId, commit_batch, commit_job, drop_stale_stages
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class StagedMessage(WriterCommitMessage):
+    """One task's stages: whose they are, their keys, and how many rows they hold."""
+
+    writer: WriterId
+    keys: tuple[StageKey, ...]
+    records: int
+
+
+def keys_of(messages: Iterable[WriterCommitMessage | None]) -> list[StageKey]:
+    """All stages of a batch, in the order of its tasks."""
+    return [key for one in messages if isinstance(one, StagedMessage) for key in one.keys]
+
+
+def writer_of(messages: Sequence[WriterCommitMessage | None]) -> WriterId | None:
+    """Who staged them; None: no task got as far as telling."""
+    return next((one.writer for one in messages if isinstance(one, StagedMessage)), None)
+
+
+# -- Batch writes ----------------------------------------------------------------------------------------
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """One job. With the options `mark` and `markValue` it does nothing if that mark is there already."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._writer = WriterId(uuid4().hex, "job")
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the rows of one partition. On an executor."""
+        context = TaskContext.get()
+        assert context is not None, "a task has a context"
+        with open_connection(self._options.location) as connection:
+            staging = TaskStaging(connection, self._writer, 0, context.taskAttemptId(), self._options.topic)
+            staging.write(iterator)
+        return StagedMessage(self._writer, tuple(staging.keys), staging.records)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Make all of it visible. On the driver."""
+        options = self._options
+        mark = None if options.mark is None or options.mark_value is None else (options.mark, options.mark_value)
+        with open_connection(options.location) as connection:
+            commit_job(connection, self._writer, keys_of(messages), mark)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Drop what was staged. On the driver."""
+        with open_connection(self._options.location) as connection:
+            drop_stale_stages(connection, self._writer, 0)
+
+
+# -- Streaming writes ------------------------------------------------------------------------------------
+
+
+QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+"""What Spark calls the two properties of a task that say which batch of which query it is part of."""
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """The sink of a query. Spark makes one for the tasks of a batch and another for its commit."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._life = uuid4().hex[:16]  # of two drivers, or of one before and after a crash, the stages differ
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the rows of one partition of a batch. On an executor."""
+        context = TaskContext.get()
+        assert context is not None, "a task has a context"
+        query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+        if query is None or batch is None:
+            raise NotSupported("this way of streaming", "Spark does not say which batch of which query a task is for")
+        writer = WriterId(query, self._life)
+        with open_connection(self._options.location) as connection:
+            staging = TaskStaging(connection, writer, int(batch), context.taskAttemptId(), self._options.topic)
+            staging.write(iterator)
+        return StagedMessage(writer, tuple(staging.keys), staging.records)
+
+    # Spark names the parameters.
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Make a batch visible, unless it is. On the driver."""
+        writer = writer_of(messages)
+        if writer is None:
+            return  # a batch without tasks has no rows
+        with open_connection(self._options.location) as connection:
+            commit_batch(connection, writer, batchId, keys_of(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Drop what was staged, as far as anybody told. On the driver."""
+        writer = writer_of(messages)
+        if writer is None:
+            return  # the tasks that failed dropped their own; the next commit sweeps what is left
+        with open_connection(self._options.location) as connection:
+            drop_stale_stages(connection, writer, batchId)

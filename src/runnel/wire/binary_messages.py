@@ -1,0 +1,232 @@
+"""Payloads with a fixed binary layout: those that carry records, and those that are sent very often.
+
+Record batches are not decoded: writers return the bytes before the batch, readers cut it off unchanged for
+`core.batch_format` to check. A length that does not fit raises `ProtocolError`.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from runnel.core.errors import LimitExceeded, ProtocolError
+from runnel.wire.frames import (
+    ASK,
+    DROPPED,
+    FRAME_HEADER_SIZE,
+    HAS_COUNTS,
+    HAS_DETAILS,
+    HAS_POSITION,
+    HEADER,
+    MAX_CONTROL_FRAME,
+    MORE,
+    FrameKind,
+    frame,
+)
+from runnel.wire.msgpack_messages import PublishDetails, decode_message, encode_message
+
+_LENGTH = Struct("<I")  # of the About of a PUBLISH
+_PUBLISHED = Struct("<QQQ")  # epoch, first offset, last offset
+_CREDIT = Struct("<IQ")  # bytes, place
+_COUNTS = Struct("<IQIQQQ")  # the same; records that one take may have; taken up, expired, unreadable
+_PLACE = Struct("<Q")
+_DELIVER = Struct("<QQQq")  # epoch, first offset, first sequence, time
+_GRANT = Struct("<QQQqQQI")  # and lease, first place, attempt
+
+_DELIVER_HEAD = Struct(HEADER.format + _DELIVER.format[1:])
+_GRANT_HEAD = Struct(HEADER.format + _GRANT.format[1:])
+_BEHIND_LENGTH = FRAME_HEADER_SIZE - 4
+
+DELIVER_COST = FRAME_HEADER_SIZE + _DELIVER.size
+"""What a DELIVER weighs beside its topic and its batch."""
+GRANT_COST = FRAME_HEADER_SIZE + _GRANT.size
+"""What a GRANT weighs beside its topic and its batch."""
+
+
+class PublishPayload(NamedTuple):
+    """What a PUBLISH says. The batch was not looked at."""
+
+    topic: str
+    about: PublishDetails | None
+    batch: bytes
+
+
+class DeliverPayload(NamedTuple):
+    """Records of one topic: the first of them lies here, the others right behind it. The batch was not looked at."""
+
+    epoch: int
+    offset: int
+    sequence: int
+    time: int  # microseconds since 1970
+    topic: str
+    batch: bytes
+
+
+class GrantPayload(NamedTuple):
+    """Records of one topic, leased to a member: record i has place `place` + i. The batch was not looked at."""
+
+    epoch: int
+    offset: int
+    sequence: int
+    time: int  # microseconds since 1970
+    lease: int
+    place: int
+    attempt: int
+    topic: str
+    batch: bytes
+
+
+# -- publishing -------------------------------------------------------------------------------------------------
+
+
+def publish_frame(id: int, topic: bytes, batch: bytes, about: PublishDetails | bytes | None = None) -> list[bytes]:
+    """A PUBLISH in two parts, the second of them the batch itself. `about` may be encoded already."""
+    size = len(topic)
+    if about is None:
+        return [HEADER.pack(_BEHIND_LENGTH + size + len(batch), FrameKind.PUBLISH, 0, size, id) + topic, batch]
+    said = about if isinstance(about, bytes) else encode_message(about)
+    whole = _BEHIND_LENGTH + size + 4 + len(said) + len(batch)
+    header = HEADER.pack(whole, FrameKind.PUBLISH, HAS_DETAILS, size, id)
+    return [b"".join((header, topic, _LENGTH.pack(len(said)), said)), batch]
+
+
+def read_publish(flags: int, extra: int, payload: bytes | memoryview) -> PublishPayload:
+    """The topic, what was said about it, and the batch. Whether the topic is a name is not looked at."""
+    at, about = extra, None
+    if len(payload) < at + (4 if flags & HAS_DETAILS else 0):
+        raise _short("PUBLISH", payload)
+    if flags & HAS_DETAILS:
+        (length,) = _LENGTH.unpack_from(payload, at)
+        at += 4 + length
+        if len(payload) < at:
+            raise _short("PUBLISH", payload)
+        if length > MAX_CONTROL_FRAME:
+            raise LimitExceeded("max_frame", length, MAX_CONTROL_FRAME)
+        about = decode_message(PublishDetails, bytes(payload[at - length : at]))
+    return PublishPayload(_topic("PUBLISH", payload, 0, extra), about, bytes(payload[at:]))
+
+
+def published_frame(id: int, epoch: int, first: int, last: int) -> bytes:
+    """Where the records of a PUBLISH are."""
+    return frame(FrameKind.PUBLISHED, id, _PUBLISHED.pack(epoch, first, last))
+
+
+def read_published(payload: bytes) -> tuple[int, int, int]:
+    """(epoch, first offset, last offset)."""
+    return _exactly("PUBLISHED", _PUBLISHED, payload)  # type: ignore[return-value]
+
+
+# -- subscribing ------------------------------------------------------------------------------------------------
+
+
+class ReaderCounts(NamedTuple):
+    """What a reader says of itself: how much it wants at once, and what became of what it was sent, in all."""
+
+    limit: int  # records that one take may have; 0: as many as the server sends
+    taken: int  # records that its user took up, whatever became of them:
+    expired: int  # those whose time ran out on the way
+    unreadable: int  # those that it could not decode
+
+
+def credit_frame(
+    id: int, given: int, place: int | None = None, *, ask: bool = False, counts: ReaderCounts | None = None
+) -> bytes:
+    """Credit for subscription `id`; `place`: all before it was processed; `ask`: one take may be sent."""
+    flags = (ASK if ask else 0) | (0 if place is None else HAS_POSITION)
+    if counts is None:
+        return frame(FrameKind.CREDIT, id, _CREDIT.pack(given, place or 0), flags)
+    return frame(FrameKind.CREDIT, id, _COUNTS.pack(given, place or 0, *counts), flags | HAS_COUNTS)
+
+
+def read_credit(flags: int, payload: bytes) -> tuple[int, int | None, bool]:
+    """(bytes given back, place or None, whether one take is asked for)."""
+    given, place, *_ = _exactly("CREDIT", _COUNTS if flags & HAS_COUNTS else _CREDIT, payload)
+    return given, place if flags & HAS_POSITION else None, bool(flags & ASK)
+
+
+def read_counts(flags: int, payload: bytes) -> ReaderCounts | None:
+    """What the reader says of itself in a CREDIT, if it does."""
+    return ReaderCounts(*_exactly("CREDIT", _COUNTS, payload)[2:]) if flags & HAS_COUNTS else None
+
+
+def unsubscribe_frame(id: int, place: int | None = None) -> bytes:
+    """The end of subscription `id`; `place`: all before it was processed."""
+    return frame(FrameKind.UNSUBSCRIBE, id, _PLACE.pack(place or 0), 0 if place is None else HAS_POSITION)
+
+
+def read_unsubscribe(flags: int, payload: bytes) -> int | None:
+    """The place before which all was processed, or None."""
+    (place,) = _exactly("UNSUBSCRIBE", _PLACE, payload)
+    return place if flags & HAS_POSITION else None
+
+
+def deliver_head(
+    id: int, topic: bytes, epoch: int, offset: int, sequence: int, time: int, size: int, *, dropped: bool = False
+) -> bytes:
+    """A DELIVER up to its batch, which has `size` bytes and follows. `time`: microseconds since 1970."""
+    name = len(topic)
+    whole = _BEHIND_LENGTH + _DELIVER.size + name + size
+    flags = DROPPED if dropped else 0
+    return _DELIVER_HEAD.pack(whole, FrameKind.DELIVER, flags, name, id, epoch, offset, sequence, time) + topic
+
+
+def read_deliver(extra: int, payload: bytes | memoryview) -> DeliverPayload:
+    """Where the records lie, and the batch. Whether they were dropped say the flags: `flags & DROPPED`."""
+    if len(payload) < _DELIVER.size + extra:
+        raise _short("DELIVER", payload)
+    epoch, offset, sequence, time = _DELIVER.unpack_from(payload)
+    topic = _topic("DELIVER", payload, _DELIVER.size, extra)
+    return DeliverPayload(epoch, offset, sequence, time, topic, bytes(payload[_DELIVER.size + extra :]))
+
+
+def grant_head(
+    id: int,
+    topic: bytes,
+    epoch: int,
+    offset: int,
+    sequence: int,
+    time: int,
+    lease: int,
+    place: int,
+    attempt: int,
+    size: int,
+    *,
+    more: bool = False,
+) -> bytes:
+    """A GRANT up to its batch, which has `size` bytes and follows. `more`: another of this lease comes."""
+    name = len(topic)
+    whole = _BEHIND_LENGTH + _GRANT.size + name + size
+    flags = MORE if more else 0
+    where = (epoch, offset, sequence, time, lease, place, attempt)
+    return _GRANT_HEAD.pack(whole, FrameKind.GRANT, flags, name, id, *where) + topic
+
+
+def read_grant(extra: int, payload: bytes | memoryview) -> GrantPayload:
+    """The lease, where its records lie, and the batch. Whether more of it follows say the flags: `flags & MORE`."""
+    if len(payload) < _GRANT.size + extra:
+        raise _short("GRANT", payload)
+    epoch, offset, sequence, time, lease, place, attempt = _GRANT.unpack_from(payload)
+    topic = _topic("GRANT", payload, _GRANT.size, extra)
+    return GrantPayload(
+        epoch, offset, sequence, time, lease, place, attempt, topic, bytes(payload[_GRANT.size + extra :])
+    )
+
+
+# -- what does not fit ------------------------------------------------------------------------------------------
+
+
+def _topic(kind: str, payload: bytes | memoryview, at: int, size: int) -> str:
+    try:
+        return str(payload[at : at + size], "utf-8")
+    except UnicodeDecodeError:
+        raise ProtocolError(f"{kind}.topic: it is not UTF-8") from None
+
+
+def _exactly(kind: str, layout: Struct, payload: bytes) -> tuple[int, ...]:
+    if len(payload) != layout.size:
+        raise ProtocolError(f"the payload of a {kind} frame is {len(payload)} bytes, not {layout.size}")
+    return layout.unpack(payload)
+
+
+def _short(kind: str, payload: bytes | memoryview) -> ProtocolError:
+    return ProtocolError(f"the payload of a {kind} frame ends after {len(payload)} bytes, before its batch begins")

@@ -1,0 +1,251 @@
+"""Events of JSON lines: answers to commands, and messages of subscriptions.
+
+Each is one line and begins with its `event`. Fields without a value are left out. Values and keys that are not
+UTF-8 are sent as base64, and say so.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from runnel.core.errors import RunnelError
+from runnel.core.record import Gap, Record
+from runnel.wire.json_commands import FORMS, Id
+
+BASE64 = "base64"
+
+
+class Event(Struct, frozen=True, omit_defaults=True, tag_field="event", tag=str.lower, gc=False):
+    """One line to a client."""
+
+    def line(self) -> bytes:
+        """As bytes, with the end of line."""
+        return _encode(self) + b"\n"
+
+
+class Message(Event, frozen=True, gc=False):
+    """A record. In a group it is a delivery, to be settled by its number."""
+
+    topic: str
+    offset: int
+    payload: str
+    sequence: int
+    epoch: int
+    time: datetime
+    encoding: str | None = None
+    key: str | None = None
+    key_encoding: str | None = None
+    headers: Mapping[str, str] | None = None
+    delivery: int | None = None
+    attempt: int | None = None
+    id: Id | None = None
+
+
+class Missing(Event, frozen=True, tag="gap", gc=False):
+    """Records that this subscription will not see, and why; before the message that follows them."""
+
+    topic: str
+    first: int
+    end: int
+    count: int | None
+    reason: str
+    id: Id | None = None
+
+
+class End(Event, frozen=True, gc=False):
+    """A subscription is over. With a code: because of an error."""
+
+    topic: str
+    code: str | None = None
+    message: str | None = None
+    id: Id | None = None
+
+
+class Published(Event, frozen=True, gc=False):
+    """The record is stored, on disk where its topic is durable."""
+
+    topic: str
+    offset: int
+    epoch: int
+    id: Id | None = None
+
+
+class Subscribed(Event, frozen=True, gc=False):
+    """Its messages follow."""
+
+    topic: str
+    group: str | None = None
+    name: str | None = None
+    id: Id | None = None
+
+
+class Unsubscribed(Event, frozen=True, gc=False):
+    """Nothing more comes of so many subscriptions."""
+
+    topic: str
+    count: int
+    id: Id | None = None
+
+
+class Credited(Event, frozen=True, gc=False):
+    """So many records may be sent now, before more has to be asked for."""
+
+    topic: str
+    credit: int
+    id: Id | None = None
+
+
+class Acked(Event, frozen=True, gc=False):
+    """The work of a delivery is done."""
+
+    delivery: int
+    id: Id | None = None
+
+
+class Nacked(Event, frozen=True, gc=False):
+    """The record comes again, to this member or another."""
+
+    delivery: int
+    id: Id | None = None
+
+
+class Rejected(Event, frozen=True, gc=False):
+    """The record went to the dead letters."""
+
+    delivery: int
+    id: Id | None = None
+
+
+class Extended(Event, frozen=True, gc=False):
+    """The delivery has its new time."""
+
+    delivery: int
+    id: Id | None = None
+
+
+class Pong(Event, frozen=True, gc=False):
+    """The answer to a ping."""
+
+    id: Id | None = None
+
+
+class Ping(Event, frozen=True, gc=False):
+    """Nobody need answer: it shows whether somebody still reads. Only to those who have closed their own side."""
+
+
+class Topics(Event, frozen=True, gc=False):
+    """The names of all topics, sorted."""
+
+    topics: list[str]
+    id: Id | None = None
+
+
+class Info(Event, frozen=True, gc=False):
+    """Which server this is, what it allows, and what this connection has open."""
+
+    server: str
+    version: str
+    time: datetime
+    limits: dict[str, Any]
+    subscriptions: int
+    deliveries: int
+    id: Id | None = None
+
+
+class Help(Event, frozen=True, gc=False):
+    """One command, by example."""
+
+    command: str
+    example: msgspec.Raw
+    about: str
+    id: Id | None = None
+
+
+class Bye(Event, frozen=True, gc=False):
+    """The server closes the connection, after this line."""
+
+    reason: str
+    id: Id | None = None
+
+
+class Error(Event, frozen=True, gc=False):
+    """A command was refused; nothing happened."""
+
+    code: str
+    message: str
+    command: str | None = None
+    field: str | None = None
+    id: Id | None = None
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def message(
+    record: Record[bytes], id: Id | None = None, delivery: int | None = None, attempt: int | None = None
+) -> bytes:
+    """The line that tells a subscriber of `record`."""
+    payload, encoding = as_text(record.value)
+    key, key_encoding = (None, None) if record.key is None else as_text(record.key)
+    return Message(
+        record.topic,
+        record.offset,
+        payload,
+        record.sequence,
+        record.epoch,
+        record.time,
+        encoding,
+        key,
+        key_encoding,
+        dict(record.headers) or None,
+        delivery,
+        attempt,
+        id,
+    ).line()
+
+
+def gap(missed: Gap, id: Id | None = None) -> bytes:
+    """The line that tells a subscriber what it missed."""
+    return Missing(missed.topic, missed.first, missed.end, missed.count, missed.reason, id).line()
+
+
+def error(problem: RunnelError, command: str | None = None, id: Id | None = None) -> bytes:
+    """The line that says what went wrong."""
+    field = getattr(problem, "field", None)
+    return Error(problem.code, str(problem), command, field if isinstance(field, str) else None, id).line()
+
+
+def help_lines(id: Id | None = None) -> bytes:
+    """A line for each command, by example."""
+    return b"".join(Help(name, msgspec.Raw(form.encode()), ABOUT[name], id).line() for name, form in FORMS.items())
+
+
+def as_text(value: bytes) -> tuple[str, str | None]:
+    """`value` as text, and None; or, where it is no text, in base64, and that word."""
+    try:
+        return value.decode(), None
+    except UnicodeDecodeError:
+        return base64.b64encode(value).decode(), BASE64
+
+
+ABOUT = {
+    "SUB": "read a topic, or a pattern such as orders.* or orders.>; also group, name, prefetch, credit, id",
+    "UNSUB": "stop reading a topic, or the subscription with this id",
+    "PUB": "publish; also key, headers, encoding (base64), delay, expires, priority, message_id, expected_offset",
+    "ACK": "a delivery of a group is done",
+    "NACK": "it failed: again, after so many seconds",
+    "REJECT": "it can never succeed: to the dead letters",
+    "EXTEND": "it takes longer: so many seconds from now",
+    "CREDIT": "so many records more may be sent of a subscription that was opened with a credit",
+    "PING": "answered by a pong, after all that was sent before",
+    "TOPICS": "the names of all topics",
+    "INFO": "the server and its limits",
+    "HELP": "this",
+    "QUIT": "answer what is under way, then close",
+}
