@@ -93,7 +93,7 @@ check: $(READY) $(SPARK) ## Format, lint, types, layers, house rules
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
 	.venv/bin/lint-imports --no-logo
-	$(PY) -m pytest -q tests/house
+	$(PY) -m pytest -q tests/project
 	@echo
 	@echo "Next: make test"
 
@@ -113,9 +113,9 @@ docs: $(READY) $(PICTURES) ## Build the documentation into site/
 	@echo "Next: $(PY) -m http.server --directory site, then open http://localhost:8000"
 
 surface: $(READY) ## Accept the public surface as it is now
-	@$(PY) -m tests.house.surface --update
+	@$(PY) -m tests.project.surface --update
 	@echo
-	@echo "Next: git diff tests/house/surface.txt, and an entry in CHANGELOG.md"
+	@echo "Next: git diff tests/project/surface.txt, and an entry in CHANGELOG.md"
 
 lock: $(READY) ## Bring requirements/*.lock up to pyproject.toml (UPGRADE=1: to the newest versions)
 	@for group in dev spark spark42 fuzz; do \

@@ -266,7 +266,7 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return import_module("importlib.metadata").version("runnel")
+        return import_module("importlib.metadata").version("runnel-mq")
     if name in ("blocking", "testing", "observe", "spark"):
         return import_module(f"runnel.{name}")
     if name not in __all__:

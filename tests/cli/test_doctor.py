@@ -22,7 +22,7 @@ def test_a_machine_that_has_everything_is_well(runnel: Command, tmp_path: Path) 
     assert lines[0].split() == ["WHAT", "STATE", "SEEN", "WHAT", "TO", "DO"]
     said = {line.split("  ")[0].strip(): line for line in lines[1:]}
     assert sys.executable in said["Python"]
-    assert "pyspark" in said["runnel[spark]"]
+    assert "pyspark" in said["runnel-mq[spark]"]
     assert "supported" in said["pyspark"]
     assert f"disk of {tmp_path}" in done.out
     assert not (tmp_path / "data").exists()  # it was only looked at
@@ -45,9 +45,9 @@ def test_an_old_python_is_wrong() -> None:
 
 def test_an_extra_that_is_not_there_is_no_fault_and_its_command_is_named() -> None:
     found = {one.what: one for one in extras(lambda name: name != "lz4")}
-    assert found["runnel[server]"].state == OK
-    lacking = found["runnel[compression]"]
-    assert (lacking.state, lacking.advice) == (MISSING, "pip install 'runnel[compression]', if you want that")
+    assert found["runnel-mq[server]"].state == OK
+    lacking = found["runnel-mq[compression]"]
+    assert (lacking.state, lacking.advice) == (MISSING, "pip install 'runnel-mq[compression]', if you want that")
     assert "lz4" in lacking.seen
     assert "zstandard" not in lacking.seen
 
@@ -81,7 +81,7 @@ def test_without_spark_nobody_looks_for_java(monkeypatch: pytest.MonkeyPatch) ->
     real = find_spec
     monkeypatch.setattr(doctor, "find_spec", lambda name: None if name == "pyspark" else real(name))
     found = {one.what: one.state for one in findings()}
-    assert found["runnel[spark]"] == MISSING
+    assert found["runnel-mq[spark]"] == MISSING
     assert not {"Java", "pyspark"} & found.keys()
 
 

@@ -231,7 +231,7 @@ def test_without_the_packages_http_is_left_out_unless_it_was_asked_for(monkeypat
     options, note = server_process.server_options(load({}))
     assert options.http_port is None
     assert note is not None
-    assert "uvicorn is not installed: pip install 'runnel[server]'" in note
+    assert "uvicorn is not installed: pip install 'runnel-mq[server]'" in note
     assert server_process.server_options(load({"serve.http_port": "off"}))[1] is None
     with pytest.raises(NotSupported, match=r"pip install 'runnel\[server\]'"):
         server_process.server_options(load({"serve.http_port": "7780"}))

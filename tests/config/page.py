@@ -1,7 +1,7 @@
 """The tables of docs/reference/config.md, made of the keys themselves. `python -m tests.config.page` writes them."""
 
 from runnel.config.keys import STRUCTS, ConfigKey, keys
-from tests.house.project import ROOT
+from tests.project.project import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "config.md"
 HEADS = "| key | environment | option of `runnel serve` | default | meaning |\n|---|---|---|---|---|\n"

@@ -9,8 +9,8 @@ import pytest
 
 from tests.docs import blocks
 from tests.docs.blocks import BadMark, Block, extract
-from tests.house.project import ROOT
 from tests.patience import PATIENCE
+from tests.project.project import ROOT
 
 TIMEOUT = PATIENCE
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]

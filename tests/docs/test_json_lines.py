@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from runnel.wire import json_commands, json_events
-from tests.house.project import ROOT
+from tests.project.project import ROOT
 from tests.server.lines_client import json_listener
 
 PAGE = (ROOT / "docs" / "reference" / "json-lines.md").read_text()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runnel.server.http import listener, websocket
-from tests.house.project import ROOT
+from tests.project.project import ROOT
 from tests.server.http.web import serving
 from tests.server.raw import until
 

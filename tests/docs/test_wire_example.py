@@ -19,7 +19,7 @@ from runnel.wire.msgpack_messages import (
     WirePolicy,
     decode_message,
 )
-from tests.house.project import ROOT
+from tests.project.project import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "wire.md").read_text()
 BLOCKS = [bytes.fromhex(block) for block in re.findall(r"```text\n([0-9a-f \n]+)```", PAGE)]

@@ -14,8 +14,8 @@ from textwrap import dedent
 
 import pytest
 
-from tests.house.project import ROOT
 from tests.patience import PATIENCE
+from tests.project.project import ROOT
 
 TIMEOUT = PATIENCE + 60.0
 SLOW = {"trades": 3 * TIMEOUT}  # it starts Spark, and three queries

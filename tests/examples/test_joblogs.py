@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.project import ROOT
+from tests.project.project import ROOT
 
 EXAMPLE = ROOT / "examples" / "joblogs"
 PAGES, JOBS, RATE, SECONDS = 24, 6, 2, 3

@@ -17,7 +17,7 @@ import pytest
 
 from examples.trades import pipeline, plain
 from examples.trades.market import LATEST, SYMBOLS, Tick, ticks
-from tests.house.project import ROOT
+from tests.project.project import ROOT
 from tests.spark.conftest import spark  # noqa: F401  # the session that tests of Spark share
 
 if TYPE_CHECKING:

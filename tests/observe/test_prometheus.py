@@ -24,14 +24,14 @@ async def test_published_delivered_and_dropped_are_counted_by_topic_and_subscrib
             assert len(await anext(slow.batches())) == 2
             assert len(await anext(fast.batches())) == 5
             found = samples(prometheus.render(broker.statistics()))
-    assert found['events_published_total{topic="jobs"}'] == 5
-    assert found['events_published_bytes_total{topic="jobs"}'] == 25
-    assert found['events_delivered_total{topic="jobs",subscriber="slow"}'] == 2
-    assert found['events_dropped_total{topic="jobs",subscriber="slow"}'] == 3
-    assert found['events_delivered_total{topic="jobs",subscriber="fast"}'] == 5
-    assert found['events_dropped_total{topic="jobs",subscriber="fast"}'] == 0
-    assert found['subscriber_lag{topic="jobs",subscriber="fast"}'] == 0
-    assert found['subscribers{topic="jobs"}'] == 2
+    assert found['runnel_events_published_total{topic="jobs"}'] == 5
+    assert found['runnel_events_published_bytes_total{topic="jobs"}'] == 25
+    assert found['runnel_events_delivered_total{topic="jobs",subscriber="slow"}'] == 2
+    assert found['runnel_events_dropped_total{topic="jobs",subscriber="slow"}'] == 3
+    assert found['runnel_events_delivered_total{topic="jobs",subscriber="fast"}'] == 5
+    assert found['runnel_events_dropped_total{topic="jobs",subscriber="fast"}'] == 0
+    assert found['runnel_subscriber_lag{topic="jobs",subscriber="fast"}'] == 0
+    assert found['runnel_subscribers{topic="jobs"}'] == 2
 
 
 async def test_counters_do_not_go_back_when_a_subscriber_leaves_or_a_topic_is_deleted() -> None:
@@ -42,7 +42,7 @@ async def test_counters_do_not_go_back_when_a_subscriber_leaves_or_a_topic_is_de
         await broker.delete("jobs")
         assert broker.statistics().published == 1
         found = samples(prometheus.render(broker.statistics()))
-    assert found['events_delivered_total{topic="jobs",subscriber="anonymous"}'] == 1
+    assert found['runnel_events_delivered_total{topic="jobs",subscriber="anonymous"}'] == 1
 
 
 async def test_labels_stay_bounded_however_many_topics_there_are() -> None:
@@ -51,9 +51,9 @@ async def test_labels_stay_bounded_however_many_topics_there_are() -> None:
             await broker.publish(f"t.{number}", "x")
         await broker.publish("t.7", "x")
         found = samples(prometheus.render(broker.statistics(), max_topics=10))
-    published = {name: value for name, value in found.items() if name.startswith("events_published_total")}
+    published = {name: value for name, value in found.items() if name.startswith("runnel_events_published_total")}
     assert len(published) == 11
-    assert published['events_published_total{topic="t.7"}'] == 2
+    assert published['runnel_events_published_total{topic="t.7"}'] == 2
     assert sum(published.values()) == 51
 
 
@@ -74,7 +74,7 @@ async def test_a_name_with_quotes_cannot_break_out_of_its_label() -> None:
     async with runnel.open() as broker:
         await broker.publish('sneaky"}\\', "x")
         text = prometheus.render(broker.statistics())
-    assert 'events_published_total{topic="sneaky\\"}\\\\"} 1' in text
+    assert 'runnel_events_published_total{topic="sneaky\\"}\\\\"} 1' in text
 
 
 async def test_groups_and_handlers_are_there_with_their_histogram() -> None:
@@ -93,14 +93,14 @@ async def test_groups_and_handlers_are_there_with_their_histogram() -> None:
         lines = [line for line in prometheus.render(broker.statistics()).splitlines() if line[0] != "#"]
         found = dict(line.rsplit(" ", 1) for line in lines)
     group = '{group="workers",topic="jobs"}'
-    assert found[f"group_acked_total{group}"] == "2"
-    assert found[f"group_dead_lettered_total{group}"] == "1"
-    assert found[f"group_lag{group}"] == "0"
+    assert found[f"runnel_group_acked_total{group}"] == "2"
+    assert found[f"runnel_group_dead_lettered_total{group}"] == "1"
+    assert found[f"runnel_group_lag{group}"] == "0"
     name = "test_groups_and_handlers_are_there_with_their_histogram.work"
     labels = f'handler="{name}",topic="jobs",group="workers"'
-    assert found[f"handler_duration_seconds_count{{{labels}}}"] == "3"
-    assert found[f'handler_duration_seconds_bucket{{{labels},le="+Inf"}}'] == "3"
-    assert found[f"handler_failures_total{{{labels}}}"] == "1"
+    assert found[f"runnel_handler_duration_seconds_count{{{labels}}}"] == "3"
+    assert found[f'runnel_handler_duration_seconds_bucket{{{labels},le="+Inf"}}'] == "3"
+    assert found[f"runnel_handler_failures_total{{{labels}}}"] == "1"
 
 
 async def test_a_journal_shows_its_figures_and_memory_has_none(tmp_path: Path) -> None:
@@ -111,30 +111,34 @@ async def test_a_journal_shows_its_figures_and_memory_has_none(tmp_path: Path) -
             for _ in range(10):
                 await broker.publish("jobs", bytes(1000))
             found = samples(prometheus.render(broker.statistics()))
-    assert found["journal_segments"] >= 2
-    assert 10_000 < found["journal_disk_bytes"] < 20_000
-    assert found["journal_syncs_total"] > 10
-    assert found["journal_sync_duration_seconds_count"] == found["journal_syncs_total"]
-    assert found['journal_sync_duration_seconds_bucket{le="+Inf"}'] == found["journal_syncs_total"]
-    assert 0 < found["journal_sync_duration_seconds_sum"] < 60
-    assert [found[f"journal_{name}"] for name in ("pending_bytes", "disk_low", "disk_full", "failed")] == [0, 0, 0, 0]
-    assert (found["journal_scrubbed_bytes_total"], found["journal_damaged_segments"]) == (0, 0)
-    assert found['journal_held_bytes{subscriber="archive",topic="jobs"}'] >= 0
+    assert found["runnel_journal_segments"] >= 2
+    assert 10_000 < found["runnel_journal_disk_bytes"] < 20_000
+    assert found["runnel_journal_syncs_total"] > 10
+    assert found["runnel_journal_sync_duration_seconds_count"] == found["runnel_journal_syncs_total"]
+    assert found['runnel_journal_sync_duration_seconds_bucket{le="+Inf"}'] == found["runnel_journal_syncs_total"]
+    assert 0 < found["runnel_journal_sync_duration_seconds_sum"] < 60
+    for name in ("pending_bytes", "disk_low", "disk_full", "failed"):
+        assert found[f"runnel_journal_{name}"] == 0, name
+    assert (found["runnel_journal_scrubbed_bytes_total"], found["runnel_journal_damaged_segments"]) == (0, 0)
+    assert found['runnel_journal_held_bytes{subscriber="archive",topic="jobs"}'] >= 0
 
 
 async def test_the_cleaner_shows_what_it_did(tmp_path: Path) -> None:
     async with runnel.open(tmp_path) as broker:
         await broker.publish("jobs", bytes(1000))
         found = samples(prometheus.render(broker.statistics()))
-    assert 1 < found["journal_write_amplification"] < 2
+    assert 1 < found["runnel_journal_write_amplification"] < 2
     for name in ("read_bytes_total", "written_bytes_total", "freed_bytes_total", "segments_total", "live_bytes"):
-        assert found[f"cleaner_{name}"] == 0
+        assert found[f"runnel_cleaner_{name}"] == 0
 
 
 async def test_a_name_under_which_nobody_reads_here_lags_too() -> None:
     async with runnel.open() as broker:
         span = await broker.topic("t").publish_many([b"x"] * 5)
         await broker.place({"query/t": ("t", Position(span[0].epoch, 2))})
-        assert 'subscriber_lag{topic="t",subscriber="query/t"} 3' in prometheus.render(broker.statistics()).splitlines()
+        assert (
+            'runnel_subscriber_lag{topic="t",subscriber="query/t"} 3'
+            in prometheus.render(broker.statistics()).splitlines()
+        )
         few = prometheus.render(broker.statistics(), max_topics=0)
         assert "query/t" not in few  # labels stay bounded

@@ -21,9 +21,9 @@ import runnel
 from runnel.journal.folder_lock import recorded_owner
 from runnel.testing import history_events as events
 from runnel.testing.history import History
-from tests.house.project import ROOT
 from tests.patience import PATIENCE
 from tests.place.worker import TOPIC, Work
+from tests.project.project import ROOT
 
 
 class Crew:

@@ -27,7 +27,7 @@ from runnel.core.record import Gap
 from runnel.wire.errors import error_frame, error_from_wire, read_error, wire_error
 from runnel.wire.frames import FRAME_HEADER_SIZE, FrameDecoder, FrameKind
 from runnel.wire.msgpack_messages import WireError, decode_message, encode_message
-from tests.house.test_errors import all_errors
+from tests.project.test_errors import all_errors
 
 GAPS = st.builds(Gap, st.text(), st.integers(0, 99), st.integers(0, 99), st.none() | st.integers(0, 9), st.text())
 WORDS = st.text(max_size=20)

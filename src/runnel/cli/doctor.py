@@ -85,7 +85,7 @@ def findings(data: Path | None = None) -> Iterator[Finding]:
     """All that is looked at."""
     yield python()
     yield Finding("platform", OK, f"{platform.system()} {platform.release()}, {platform.machine()}")
-    yield Finding("runnel", OK, metadata.version("runnel"))
+    yield Finding("runnel", OK, metadata.version("runnel-mq"))
     yield from extras()
     if find_spec("pyspark") is not None:
         yield spark(metadata.version("pyspark"))
@@ -108,10 +108,10 @@ def extras(has: Callable[[str], bool] = lambda name: find_spec(name) is not None
     for name, (purpose, modules) in EXTRAS.items():
         lacking = [module for module in modules if not has(module) and not (module == "uvloop" and os.name == "nt")]
         if not lacking:
-            yield Finding(f"runnel[{name}]", OK, _versions(modules))
+            yield Finding(f"runnel-mq[{name}]", OK, _versions(modules))
         else:
             seen = f"not here: {', '.join(lacking)}; it is for {purpose}"
-            yield Finding(f"runnel[{name}]", MISSING, seen, f"pip install 'runnel[{name}]', if you want that")
+            yield Finding(f"runnel-mq[{name}]", MISSING, seen, f"pip install 'runnel-mq[{name}]', if you want that")
 
 
 def _versions(modules: Iterable[str]) -> str:
@@ -125,7 +125,9 @@ def spark(version: str) -> Finding:
     """Whether this is a pyspark that the format was tested with."""
     if version.startswith(tuple(f"{one}." for one in SPARK)):
         return Finding("pyspark", OK, f"{version}, which is supported")
-    return Finding("pyspark", WRONG, f"{version}; supported are {' and '.join(SPARK)}", "pip install 'runnel[spark]'")
+    return Finding(
+        "pyspark", WRONG, f"{version}; supported are {' and '.join(SPARK)}", "pip install 'runnel-mq[spark]'"
+    )
 
 
 def java() -> Finding:

@@ -155,7 +155,7 @@ def server_options(settings: Settings) -> tuple[ServerOptions, str | None]:
     if settings.where("serve.http_port") != DEFAULT:
         http.check("--http-port")
     elif lacking := http.missing():
-        note = f"Without HTTP, for {', '.join(lacking)} is not installed: pip install 'runnel[server]'."
+        note = f"Without HTTP, for {', '.join(lacking)} is not installed: pip install 'runnel-mq[server]'."
         return msgspec.structs.replace(options, http_port=None), note
     return options, None
 

@@ -91,5 +91,5 @@ def _library(name: str, kind: str) -> ModuleType:
     except ImportError:
         raise NotSupported(
             f"compression={kind!r}",
-            f"the package {name.partition('.')[0]!r} is not installed; pip install 'runnel[compression]'",
+            f"the package {name.partition('.')[0]!r} is not installed; pip install 'runnel-mq[compression]'",
         ) from None

@@ -1,6 +1,6 @@
 """OpenTelemetry: spans around publishing and processing, and metrics from statistics.
 
-Needs the extra `runnel[otel]`. A record carries its publisher's `traceparent`, so the process span of a
+Needs the extra `runnel-mq[otel]`. A record carries its publisher's `traceparent`, so the process span of a
 subscriber joins the publisher's trace, in any process. Names follow OpenTelemetry's messaging conventions.
 """
 

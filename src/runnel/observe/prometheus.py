@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     )
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PREFIX = "runnel_"  # of every metric, so that they stand together among those of other systems
 MAX_TOPICS = 1000
 OTHER = "(other)"
 
@@ -134,8 +135,8 @@ def _journal(statistics: Statistics) -> Iterator[str]:
     for name, kind, text, value in JOURNAL_FAMILIES:
         if (found := value(journal)) is not None:
             yield from _family(name, kind, text, {(): +found})
-    yield "# HELP journal_sync_duration_seconds How long syncs of the journal took."
-    yield "# TYPE journal_sync_duration_seconds histogram"
+    yield f"# HELP {PREFIX}journal_sync_duration_seconds How long syncs of the journal took."
+    yield f"# TYPE {PREFIX}journal_sync_duration_seconds histogram"
     yield from _histogram("journal_sync_duration_seconds", "", journal.sync_durations)
     if journal.cleaner is not None:
         for name, kind, text, figure in CLEANER_FAMILIES:
@@ -155,8 +156,8 @@ def _groups(statistics: Statistics) -> Iterator[str]:
 
 
 def _handlers(statistics: Statistics) -> Iterator[str]:
-    yield "# HELP handler_duration_seconds How long handlers took."
-    yield "# TYPE handler_duration_seconds histogram"
+    yield f"# HELP {PREFIX}handler_duration_seconds How long handlers took."
+    yield f"# TYPE {PREFIX}handler_duration_seconds histogram"
     for handler in statistics.handlers:
         yield from _histogram("handler_duration_seconds", _inside(_of_handler(handler)), handler.durations)
     failed: Counter[Labels] = Counter()
@@ -166,6 +167,7 @@ def _handlers(statistics: Statistics) -> Iterator[str]:
 
 
 def _histogram(name: str, labels: str, durations: HistogramSnapshot) -> Iterator[str]:
+    name = PREFIX + name
     before, inside = (f"{labels},", f"{{{labels}}}") if labels else ("", "")
     seen = 0
     for bound, count in zip((*durations.bounds, "+Inf"), durations.counts, strict=True):
@@ -176,6 +178,7 @@ def _histogram(name: str, labels: str, durations: HistogramSnapshot) -> Iterator
 
 
 def _family(name: str, kind: str, help_text: str, samples: Mapping[Labels, float]) -> Iterator[str]:
+    name = PREFIX + name
     yield f"# HELP {name} {help_text}"
     yield f"# TYPE {name} {kind}"
     for labels, value in samples.items():

@@ -88,7 +88,7 @@ class SharedBroker(Broker):
         """Become the broker of one who goes through the owner's socket; False: there is none, for now."""
         from runnel.opening.standby import JoinedBroker, StandbyOwner
 
-        import_module("runnel.server.server")  # an standby needs it at once, and now there is time
+        import_module("runnel.server.server")  # a standby needs it at once, and now there is time
         standby = StandbyOwner(self._path.absolute(), self._options, self.clock, auto_create=self._auto_create)
         joined = JoinedBroker(standby, self.clock)
         try:

@@ -37,7 +37,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     - `host`: the name or address to listen on.
     - `port`: the native listener. 0 takes any that is free: see `Server.listeners`. None: not opened.
     - `json_port`: the listener for JSON lines; None: not opened. `unix`: a socket file for the native listener.
-    - `http_port`: the listener for browsers and HTTP; None: not opened. It needs `runnel[server]`.
+    - `http_port`: the listener for browsers and HTTP; None: not opened. It needs `runnel-mq[server]`.
     - `http_cors`: origins whose pages may use the HTTP listener, such as "https://a.example, https://b.example";
       * is any.
     - `http_hosts`: names that the HTTP listener answers to, beside addresses and localhost: "app.example,

@@ -27,7 +27,7 @@ class ServedBroker:
 
     def __init__(self, broker: Broker, options: ServerOptions) -> None:
         self.broker, self.options = broker, options
-        self.version = version("runnel")
+        self.version = version("runnel-mq")
         self.intake = RemotePublisher(broker)
         self.connections = Connections(options.max_connections)
         self.listeners: list[ListenerAddress] = []

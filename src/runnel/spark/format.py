@@ -30,7 +30,7 @@ SUPPORTED = ("4.2", "4.3")
 
 if not pyspark.__version__.startswith(tuple(f"{one}." for one in SUPPORTED)):
     raise NotSupported(
-        f"pyspark {pyspark.__version__}", f"runnel works with {' and '.join(SUPPORTED)}: pip install 'runnel[spark]'"
+        f"pyspark {pyspark.__version__}", f"runnel works with {' and '.join(SUPPORTED)}: pip install 'runnel-mq[spark]'"
     )
 
 

@@ -33,7 +33,7 @@ def session(app: str = "runnel", master: str | None = None, **conf: Any) -> Spar
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise NotSupported("Spark", f"{error}; install it with `pip install 'runnel[spark]'`") from error
+        raise NotSupported("Spark", f"{error}; install it with `pip install 'runnel-mq[spark]'`") from error
     if not isinstance(app, str) or not app:
         raise InvalidOption("app", app, "expected a name for the session")
     where = chosen(master)

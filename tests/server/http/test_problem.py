@@ -5,7 +5,7 @@ from http import HTTPStatus
 
 from runnel.core.errors import BadBatch, BrokerClosed, DiskFull, InvalidName, LimitExceeded, RunnelError, UnknownTopic
 from runnel.server.http import errors
-from tests.house.test_errors import all_errors
+from tests.project.test_errors import all_errors
 
 
 def test_every_code_of_the_table_is_an_error_and_every_status_one_of_http() -> None:

@@ -4,7 +4,7 @@
     outer.mount("/bus", app)
 
 `Server(broker, ServerOptions(http_port=7780))` serves the same routes, beside its other listeners.
-Needs `runnel[server]`.
+Needs `runnel-mq[server]`.
 """
 
 from __future__ import annotations
@@ -44,4 +44,4 @@ def check(what: str, needed: tuple[str, ...] = NEEDED) -> None:
     """Raise if something is not installed, with the command that installs it."""
     if lacking := missing(needed):
         are = "is" if len(lacking) == 1 else "are"
-        raise NotSupported(what, f"{', '.join(lacking)} {are} not installed: pip install 'runnel[server]'")
+        raise NotSupported(what, f"{', '.join(lacking)} {are} not installed: pip install 'runnel-mq[server]'")

@@ -261,7 +261,7 @@ class ConsolePages:
             full = "the disk is full" if journal.full else "the disk is nearly full" if journal.low else None
             trouble = journal.failed or full
         return {
-            "version": version("runnel"),
+            "version": version("runnel-mq"),
             "durable": self._broker.is_durable,
             "time": self._broker.clock.time(),
             "topics": len(sampler.topics),

@@ -333,7 +333,7 @@ PATHS: Json = {
 
 SPECIFICATION: Json = {
     "openapi": "3.1.0",
-    "info": {"title": "runnel", "version": version("runnel"), "summary": "Durable, real-time pub/sub"},
+    "info": {"title": "runnel", "version": version("runnel-mq"), "summary": "Durable, real-time pub/sub"},
     "paths": PATHS,
     "components": {
         "schemas": SCHEMAS,

@@ -262,7 +262,7 @@ class JsonLinesSession:
         }
         now = datetime.fromtimestamp(self._broker.clock.time(), UTC)
         open_here = len(self.streams), len(self.deliveries)
-        self.answers.now(events.Info("runnel", version("runnel"), now, limits, *open_here, command.id).line())
+        self.answers.now(events.Info("runnel", version("runnel-mq"), now, limits, *open_here, command.id).line())
 
     async def _help(self, command: commands.Help) -> None:
         self.answers.now(events.help_lines(command.id))

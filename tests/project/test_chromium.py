@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.project import ROOT
+from tests.project.project import ROOT
 from tools import chromium
 
 DEBIAN = 'PRETTY_NAME="Debian GNU/Linux 12"\nID=debian\n'

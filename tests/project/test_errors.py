@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from runnel.core.errors import RunnelError
-from tests.house.project import PACKAGE, ROOT, modules
+from tests.project.project import PACKAGE, ROOT, modules
 
 PAGE = ROOT / "docs" / "reference" / "errors.md"
 

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.house.surface import SNAPSHOT, main, render
+from tests.project.surface import SNAPSHOT, main, render
 
 
 def difference(before: str, after: str) -> str:

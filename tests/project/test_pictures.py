@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.project import ROOT, project_files
+from tests.project.project import ROOT, project_files
 from tools import chromium
 from tools.missing_pictures import PICTURE, on_page_markdown
 from tools.pictures import CONSOLE, SCHEMES, main

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import runnel
-from tests.house.project import PACKAGE, ROOT, project_files, pyproject
 from tests.patience import PATIENCE
+from tests.project.project import PACKAGE, ROOT, project_files, pyproject
 
 LOCKS = [ROOT / "requirements" / name for name in ("dev.lock", "spark.lock", "spark42.lock", "fuzz.lock")]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.project import ROOT
+from tests.project.project import ROOT
 
 OLD = "case $2 in *version_info*) exit 1;; *) echo 3.9.2;; esac"
 BARE = "case $2 in *ensurepip*) exit 1;; *) echo 3.12.0;; esac"

@@ -1,6 +1,6 @@
 """The public surface as text: every public name with its signature.
 
-`python -m tests.house.surface` prints it; `--update` (`make surface`) writes it into
+`python -m tests.project.surface` prints it; `--update` (`make surface`) writes it into
 surface.txt, which the test compares. Nothing else ever writes that file.
 """
 
