@@ -8,10 +8,9 @@ import pytest
 
 import runnel
 from runnel import Broker
-from runnel.broker.read import history as module
+from runnel.broker import history as module
+from runnel.broker.history import HistoryPage, read_history
 from runnel.broker.read.cursor import LogCursor, TakenSlices
-from runnel.broker.read.history import HistoryPage, read_history
-from runnel.broker.topic.timeline import Timeline
 from runnel.core.errors import BrokerClosed, OffsetOutOfRange, TopicDeleted, UnknownTopic
 from runnel.testing.clock import JumpingClock
 
@@ -109,7 +108,7 @@ async def test_a_gap_in_the_middle_is_told_at_the_beginning_of_the_next(monkeypa
     """As where the disk is damaged: records, a hole, records."""
     async with runnel.open() as broker:
         await broker.topic("t").publish_many([b"%d" % number for number in range(6)])
-        log = broker._bus.catalog.logs["t"]
+        log = broker._backend.catalog.logs["t"]
 
         class Holed(LogCursor):
             def take(self, limit: int) -> TakenSlices | None:
@@ -121,10 +120,10 @@ async def test_a_gap_in_the_middle_is_told_at_the_beginning_of_the_next(monkeypa
                     return TakenSlices(found.slices, missed)
                 return super().take(limit)
 
-        def holed(timeline: Timeline, logs: object, start: int, **_: object) -> tuple[LogCursor, None]:
-            return Holed(timeline, log, start), None
+        def holed(logs: object, start: int, **_: object) -> tuple[LogCursor, None]:
+            return Holed(broker._backend.timeline, log, start), None
 
-        monkeypatch.setattr(module, "open_cursor", holed)
+        monkeypatch.setattr(broker._backend.cursors, "open", holed)
         first = await read_history(broker, "t", 0, 10, MUCH)
         assert (values(first), first.gap, first.next) == ([b"0", b"1"], None, 2)
         then = await read_history(broker, "t", first.next, 10, MUCH)

@@ -159,7 +159,7 @@ async def test_a_name_keeps_its_place_while_it_is_open(data: Folder, pattern: st
         await broker.topic("t").publish_many([b"%d" % number for number in range(5)])
         async with broker.subscribe(pattern, name="n") as subscription:
             await read(subscription, 3)
-            await broker._bus.flushed()
+            await broker._backend.flushed()
             crashed = data.copy()
     async with crashed.life() as broker, broker.subscribe(pattern, name="n") as subscription:
         assert await values(subscription, 1) == [b"2"]
@@ -453,6 +453,6 @@ async def test_a_name_that_is_left_and_taken_again_at_once_is_kept_where_it_is_n
             async with broker.subscribe("t", name="n") as records:
                 await read(records, count)
                 await broker.topic("other").declare()  # has all positions written
-                store = broker._bus.store
+                store = broker._backend.store
                 assert store is not None
                 assert store.journal.ledger.cursors["n"].place == records.position

@@ -570,7 +570,7 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("nothing_installed")
 @pytest.mark.parametrize("kind", ["zstd", "lz4"])
 def test_a_batch_that_only_lacks_a_library_is_not_called_damaged(kind: str) -> None:
-    with pytest.raises(NotSupported, match=r"runnel\[compression\]"):
+    with pytest.raises(NotSupported, match=r"runnel-mq\[compression\]"):
         unpack(BATCHES[kind])
     assert read_batch_header(BATCHES[kind]).compression == kind
 

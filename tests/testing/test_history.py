@@ -154,7 +154,7 @@ def test_the_checker_needs_no_loop_no_socket_and_no_broker() -> None:
     code += "print(*(set(sys.modules) - before))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "runnel.testing.checker" in loaded
-    assert not {"asyncio", "socket", "runnel.broker.bus"} & set(loaded)
+    assert not {"asyncio", "socket", "runnel.broker.backend"} & set(loaded)
 
 
 def test_names_are_loaded_when_asked_for_and_others_refused() -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from runnel.broker.group.reader import GroupReader
 from runnel.broker.group.subscription import GroupSubscription
-from runnel.broker.read.subscription import SubscribeOptions, Subscription, SubscriptionReader
+from runnel.broker.read.subscription import SubscribeOptions, Subscription
 from runnel.broker.topic.log import KEEP_BYTES, KEEP_COUNT
-from runnel.core.errors import InvalidOption
+from runnel.core.errors import InvalidOption, NotSupported
 from runnel.core.options import Policy
 from runnel.core.pattern import check_pattern
 from runnel.core.position import Start
@@ -20,13 +20,13 @@ from runnel.core.record import Gap, Record
 from runnel.core.schema import Codec
 
 if TYPE_CHECKING:
-    from runnel.broker.bus import Bus
+    from runnel.broker.backend import LocalBackend
 
 V = TypeVar("V")
 
 
 def open_subscription(
-    bus: Bus,
+    backend: LocalBackend,
     pattern: str | Sequence[str],
     *,
     start: Start = None,
@@ -66,11 +66,11 @@ def open_subscription(
         _refuse("with group=", alone)
         if dead_letter is not None:
             said["dead_letter"] = dead_letter
-        label = name or f"{group}#{bus.next_number()}"
+        label = name or f"{group}#{backend.next_number()}"
         joined = check_pattern(pattern)
 
         def member_of() -> GroupReader:
-            return bus.groups.join(group, joined, said, start, buffer, buffer_bytes)
+            return backend.groups.join(group, joined, said, start, buffer, buffer_bytes)
 
         return GroupSubscription(member_of, label, codec, prefetch, prefetch_bytes)
     _refuse("without group=", {**said, "prefetch": prefetch, "prefetch_bytes": prefetch_bytes})
@@ -87,7 +87,10 @@ def open_subscription(
         hold,
         lags=all(option is None for option in (policy, buffer, buffer_bytes, on_drop, dead_letter)),
     )
-    return Subscription(SubscriptionReader(bus, pattern, chosen), codec)
+    reader = backend.reader(pattern, chosen)
+    if hold and not backend.is_durable:
+        raise NotSupported("hold=True", "this broker lives in memory only")
+    return Subscription(reader, codec)
 
 
 def _refuse(when: str, options: dict[str, Any]) -> None:

@@ -50,11 +50,11 @@ class DeadLetterRoutes:
 
     async def topics(self, request: Request) -> Response:
         """The topics that dead letters go to."""
-        bus = self._broker._bus
-        bus.loop_owner.check_usable("listing dead letters")
+        backend = self._broker._backend
+        backend.loop_owner.check_usable("listing dead letters")
         found = []
-        for name, groups in dead_letters.dead_letter_topics(bus).items():
-            box = DeadLetterState(bus, bus.catalog.logs[name])
+        for name, groups in dead_letters.dead_letter_topics(backend).items():
+            box = DeadLetterState(backend, backend.catalog.logs[name])
             found.append({"topic": name, "groups": groups, "open": box.open(), "first": box.floor, "end": box.log.end})
         return _json({"topics": found})
 
@@ -69,7 +69,7 @@ class DeadLetterRoutes:
         told = {
             "topic": topic,
             "epoch": found.epoch,
-            "open": DeadLetterState(self._broker._bus, self._log(topic)).open(),
+            "open": DeadLetterState(self._broker._backend, self._log(topic)).open(),
             "letters": [_letter(one) for one in found.letters],
             "next": found.next if found.next < found.end else None,
         }
@@ -106,7 +106,7 @@ class DeadLetterRoutes:
         return topic, chosen
 
     def _log(self, topic: str) -> Log:
-        log = self._broker._bus.catalog.logs.get(topic)
+        log = self._broker._backend.catalog.logs.get(topic)
         if log is None:
             raise UnknownTopic(topic)
         return log

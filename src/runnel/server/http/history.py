@@ -10,7 +10,7 @@ from msgspec import to_builtins
 from starlette.requests import Request
 from starlette.responses import Response
 
-from runnel.broker.read.history import HistoryPage, read_history
+from runnel.broker.history import HistoryPage, read_history
 from runnel.core.errors import InvalidOption
 from runnel.core.pattern import check_pattern, matches
 from runnel.server.http.record_json import encode_json, gap_as_json, record_as_json

@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from runnel.broker.read.cursor import SLICE
-from runnel.broker.read.subscription import open_cursor
 from runnel.core.errors import TopicDeleted, UnknownTopic
 from runnel.core.record import Gap, MissedRange, Record, joined_missed
 from runnel.runtime.waiting import resolve_waiter
@@ -37,15 +36,15 @@ async def read_history(broker: Broker, topic: str, start: Start, limit: int, max
 
     A `start` below 0 counts from the end. Only what is there now is read; `UnknownTopic` if nobody made it.
     """
-    bus = broker._bus
-    bus.loop_owner.check_usable("reading a topic")
-    log = bus.catalog.logs.get(topic)
+    backend = broker._backend
+    backend.loop_owner.check_usable("reading a topic")
+    log = backend.catalog.logs.get(topic)
     if log is None:
         raise UnknownTopic(topic)
     end = log.end
     if isinstance(start, int) and start < 0:
-        start = max(bus.timeline.first(log), end + start)
-    cursor, missed = open_cursor(bus.timeline, {log}, start, is_pattern=False, store=bus.store)
+        start = max(backend.timeline.first(log), end + start)
+    cursor, missed = backend.cursors.open({log}, start, is_pattern=False)
     records: list[Record[bytes]] = []
     following, size = cursor.position, 0
     while cursor.position < end and len(records) < limit:
@@ -74,13 +73,13 @@ def _page(
     log: Log, broker: Broker, records: list[Record[bytes]], missed: MissedRange | None, following: int
 ) -> HistoryPage:
     gap = None if missed is None else Gap(log.name, missed.first, missed.end, missed.count, missed.reason)
-    return HistoryPage(records, gap, log.epoch, broker._bus.timeline.first(log), log.end, following)
+    return HistoryPage(records, gap, log.epoch, broker._backend.timeline.first(log), log.end, following)
 
 
 async def _take(broker: Broker, log: Log, cursor: Cursor, limit: int) -> TakenSlices | None:
     """The next records, from memory or from disk."""
     while True:
-        broker._bus.loop_owner.check_usable("reading a topic")
+        broker._backend.loop_owner.check_usable("reading a topic")
         if log.deleted:
             raise TopicDeleted(log.name, log.epoch)
         taken = cursor.take(limit)
