@@ -13,6 +13,7 @@ from runnel.core.record import MissedRange, Record
 from tests.broker.durable import Disk, log_of, open_on
 from tests.broker.rig import make_log, make_timeline, on_all, on_log, put
 from tests.journal.cleaned import Rec, cleaned
+from tests.nightly import examples
 
 Step = tuple[int, list[bytes], bool]
 STEPS: st.SearchStrategy[list[Step]] = st.lists(
@@ -87,6 +88,7 @@ def test_the_excess_is_the_least_that_has_to_go(steps: list[Step], limit: int, s
     assert cursor.excess_bytes(limit) == min(least, max(0, len(ahead) - 1))
 
 
+@examples(40, 100)
 @given(STEPS, st.lists(st.tuples(st.booleans(), st.integers(1, 5)), max_size=20))
 def test_skipping_and_taking_cover_everything_once(steps: list[Step], moves: list[tuple[bool, int]]) -> None:
     timeline, logs, everything = played(steps)

@@ -78,10 +78,10 @@ class Figures:
         )
 
 
-async def freeze(folder: Path, clients: int, frozen: int, seconds: float) -> Figures:
+async def freeze(folder: Path, clients: int, frozen: int, seconds: float, ping: float = PING) -> Figures:
     """Freeze some of many, and see how the others do."""
     figures = Figures(clients, frozen)
-    options = ServerOptions(high_water=HIGH_WATER, ping=PING, ping_timeout=PING)
+    options = ServerOptions(high_water=HIGH_WATER, ping=ping, ping_timeout=ping)
     flags = (
         *("--high-water", str(options.high_water), "--journal-tail-bytes", str(TAIL)),
         *("--ping", f"{options.ping}s", "--ping-timeout", f"{options.ping_timeout}s"),

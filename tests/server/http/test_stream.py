@@ -71,7 +71,7 @@ async def test_what_a_filter_leaves_out_is_not_read_again(monkeypatch: pytest.Mo
 
 
 async def test_a_frozen_browser_is_dropped_and_holds_little_and_others_are_not_held_up() -> None:
-    async with serving(send_timeout=2.0) as server:
+    async with serving(send_timeout=1.0) as server:
         broker = server.broker
         await broker.topic("t").publish_many([b"x" * 100_000] * 200)
         with socket.create_connection((server.listeners[0].host, server.listeners[0].port)) as frozen:
