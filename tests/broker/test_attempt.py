@@ -233,7 +233,7 @@ def test_transactions_do_what_the_model_does_whatever_fails(steps: list[Any]) ->
             await broker.topic("jobs").publish_many([b"job"] * JOBS, keys=[b"k1", b"k2", *[None] * (JOBS - 2)])
             async with broker.subscribe("jobs", group="g") as deliveries:
                 held = [await anext(deliveries) for _ in range(JOBS)]
-                await broker._backend.flushed()
+                await broker.backend.flushed()
                 world = World(broker, ByHand(broker), held)
                 try:
                     for step in steps:

@@ -20,29 +20,29 @@ from tests.broker.durable import Disk, commits_of, log_of, open_on, turns, until
 
 async def test_a_publisher_pauses_when_its_turn_is_over() -> None:
     async with Broker() as broker:
-        log = broker._backend.catalog.find("t")
+        log = broker.backend.catalog.find("t")
         await broker.topic("t").publish_many([b"x"] * (PUBLISH_TURN - 1))
-        assert not broker._backend.publisher.is_turn_over(log)
+        assert not broker.backend.publisher.is_turn_over(log)
         broker.topic("t").publish_nowait(b"x")
-        assert broker._backend.publisher.is_turn_over(log)
+        assert broker.backend.publisher.is_turn_over(log)
         await asyncio.sleep(0)
-        assert not broker._backend.publisher.is_turn_over(log)
+        assert not broker.backend.publisher.is_turn_over(log)
         async with broker.subscribe("t", buffer=10):
             await broker.topic("t").publish_many([b"x"] * 5)
-            assert not broker._backend.publisher.is_turn_over(log), "it has paused"
+            assert not broker.backend.publisher.is_turn_over(log), "it has paused"
 
 
 async def test_settling_reaches_every_reader_of_a_pattern() -> None:
     async with Broker() as broker, broker.subscribe("*", buffer=1) as subscription:
         await broker.topic("t").publish_many([b"x"] * 5)
-        broker._backend.readers.settle()
+        broker.backend.readers.settle()
         assert subscription.overflow.missed is not None
         assert subscription.overflow.missed.count == 4
 
 
 async def test_numbers_are_given_once() -> None:
     broker = Broker()
-    assert [broker._backend.next_number() for _ in range(3)] == [1, 2, 3]
+    assert [broker.backend.next_number() for _ in range(3)] == [1, 2, 3]
 
 
 async def test_closing_ends_readers_refuses_publishers_and_may_be_repeated() -> None:
@@ -50,8 +50,8 @@ async def test_closing_ends_readers_refuses_publishers_and_may_be_repeated() -> 
         await broker.publish("t", b"x")
         waiting = asyncio.create_task(broker.publish("t", b"y"))
         await asyncio.sleep(0)
-        broker._backend.close()
-        broker._backend.close()
+        broker.backend.close()
+        broker.backend.close()
         with pytest.raises(BrokerClosed):
             await waiting
         assert [record.value async for record in records] == [b"x"]
@@ -143,7 +143,7 @@ def test_closing_after_the_loop_lets_the_folder_go(tmp_path: Path, use: Callable
     life.after(begin)
     broker.close()
     broker.close()
-    assert list(broker._backend.readers) == []
+    assert list(broker.backend.readers) == []
 
     async def again() -> int:
         async with open_on(disk, tmp_path) as opened:

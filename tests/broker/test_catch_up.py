@@ -26,7 +26,7 @@ class Reading:
     """A way through the journal, and a view of when its owner is woken."""
 
     def __init__(self, broker: Broker, *topics: str, sequence: bool = False, on_demand: bool = False) -> None:
-        store: Any = broker._backend.store
+        store: Any = broker.backend.store
         logs = {log.stored.id: log for topic in topics if (log := log_of(broker, topic)).stored is not None}
         self.woken = asyncio.Event()
         self.way = CatchUp(store.reads, lambda: logs, self.woken.set, sequence=sequence, on_demand=on_demand)

@@ -203,12 +203,12 @@ async def test_what_is_known_to_lie_ahead_stays_right_where_a_cleaned_segment_ha
     records = [Rec(1, 10 * at, 20 * at, 5, b"x") for at in range(100)]
     async with open_on(Disk(), tmp_path, tail_bytes=1) as broker:
         await broker.publish("t", b"x")
-        log, store = log_of(broker, "t"), broker._backend.store
+        log, store = log_of(broker, "t"), broker.backend.store
         assert store is not None
         assert log.stored is not None
         store.journal.history.sources = [cleaned([records[:50], records[50:]])]
         store.journal.ledger.topics[log.stored.id].compacted = 991
         log.revive(0, 991, 1)
         places = (0, 500, 900, 990, 991)
-        known = [LogCursor(broker._backend.timeline, log, place, store.reads).known() for place in places]
+        known = [LogCursor(broker.backend.timeline, log, place, store.reads).known() for place in places]
         assert known == [100, 50, 10, 1, 0]

@@ -31,8 +31,8 @@ def disk() -> Disk:
 
 
 def watch_of(broker: Broker) -> DiskMonitor:
-    assert broker._backend.store is not None
-    return broker._backend.store.disk_monitor
+    assert broker.backend.store is not None
+    return broker.backend.store.disk_monitor
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:

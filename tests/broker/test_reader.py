@@ -23,18 +23,18 @@ from runnel.core.position import Position
 )
 def test_options_are_checked_before_anything_happens(options: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
-        Broker()._backend.reader("t", SubscribeOptions(**options))
+        Broker().backend.reader("t", SubscribeOptions(**options))
 
 
 def test_a_wrong_pattern_is_refused() -> None:
     with pytest.raises(InvalidPattern):
-        Broker()._backend.reader("t.>.x", SubscribeOptions())
+        Broker().backend.reader("t.>.x", SubscribeOptions())
 
 
 def test_a_label_is_the_name_or_a_number_of_its_own() -> None:
     broker = Broker()
-    assert broker._backend.reader("t", SubscribeOptions(name="billing")).label == "billing"
-    labels = {broker._backend.reader("t", SubscribeOptions()).label for _ in range(3)}
+    assert broker.backend.reader("t", SubscribeOptions(name="billing")).label == "billing"
+    labels = {broker.backend.reader("t", SubscribeOptions()).label for _ in range(3)}
     assert len(labels) == 3
     assert all(label.startswith("t#") for label in labels)
 
@@ -50,15 +50,15 @@ async def test_what_a_name_keeps_is_the_first_record_not_asked_beyond(pattern: s
                 for _ in range(10):
                     await anext(subscription)
             await anext(subscription)
-        assert broker._backend.positions.stored["n"] == (pattern, at[0])
+        assert broker.backend.positions.stored["n"] == (pattern, at[0])
         async with broker.subscribe(pattern, name="n") as subscription:
             assert (await anext(subscription)).value == b"a"
             assert (await anext(subscription)).value == b"b"
-        assert broker._backend.positions.stored["n"] == (pattern, at[1])
+        assert broker.backend.positions.stored["n"] == (pattern, at[1])
         async with broker.subscribe(pattern, name="n") as subscription:
             await anext(subscription.batches(max_records=2))
             assert subscription.position == (1 if pattern == "t" else 11)
-        assert broker._backend.positions.stored["n"] == (pattern, at[1])
+        assert broker.backend.positions.stored["n"] == (pattern, at[1])
 
 
 async def test_a_name_is_free_again_after_a_start_that_failed() -> None:
@@ -66,14 +66,14 @@ async def test_a_name_is_free_again_after_a_start_that_failed() -> None:
         subscription = broker.subscribe("t", name="n", start=99)
         with pytest.raises(Exception, match="not 99"):
             await subscription.__aenter__()
-        backend = broker._backend
+        backend = broker.backend
         assert (backend.positions.open, list(backend.readers), backend.positions.stored) == ({}, [], {})
         async with broker.subscribe("t", name="n"):
-            assert list(broker._backend.positions.open) == ["n"]
+            assert list(broker.backend.positions.open) == ["n"]
 
 
 async def test_leaving_what_was_never_entered_is_harmless() -> None:
     async with Broker() as broker:
-        reader = broker._backend.reader("t", SubscribeOptions(name="n"))
+        reader = broker.backend.reader("t", SubscribeOptions(name="n"))
         reader.leave(Subscription(reader, None))
-        assert broker._backend.positions.stored == {}
+        assert broker.backend.positions.stored == {}

@@ -57,7 +57,7 @@ async def test_readers_that_are_behind_together_read_the_disk_once(
         topic = broker.topic("t")
         for _ in range(20):
             await topic.publish_many([bytes(100)] * 1000)
-        store = broker._backend.store
+        store = broker.backend.store
         assert store is not None
         reads, real = 0, store.reads.read
 

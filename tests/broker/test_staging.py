@@ -47,8 +47,8 @@ async def broker(disk: Disk, tmp_path: Path) -> AsyncIterator[Broker]:
 
 
 def staging_of(broker: Broker) -> StagingArea:
-    assert broker._backend.store is not None
-    return broker._backend.store.staging
+    assert broker.backend.store is not None
+    return broker.backend.store.staging
 
 
 def stage_of(broker: Broker, batch: int = 1, **key: int) -> Stage[bytes]:
@@ -221,7 +221,7 @@ async def test_a_commit_whose_outcome_is_unknown_is_repeated_with_its_mark(
         with pytest.raises(OutcomeUnknown):
             await once(broker)
     async with open_on(disk, tmp_path, **LARGE) as broker:
-        was_there = "t" in broker._backend.catalog.logs and log_of(broker, "t").end > 0
+        was_there = "t" in broker.backend.catalog.logs and log_of(broker, "t").end > 0
         assert await once(broker) is not was_there
         assert not await once(broker)
         async with broker.subscribe("t", start="earliest") as subscription:

@@ -51,7 +51,7 @@ async def _landed(brokers: list[Broker]) -> bool:
     """Every commit of these brokers that are of this loop, and all that it sets off; whether anything happened."""
     moved = await _turns()
     for broker in brokers:
-        backend = broker._backend
+        backend = broker.backend
         if backend.store is not None and backend.loop_owner.loop is asyncio.get_running_loop():
             for _ in range(ROUNDS):
                 if backend.loop_owner.closed:

@@ -260,10 +260,10 @@ async def test_what_is_published_without_waiting_is_told_apart_too(broker: Broke
 
 @pytest.mark.near("it looks at what the broker remembers, and makes that little")
 async def test_of_all_topics_together_the_oldest_ids_are_forgotten(broker: Broker) -> None:
-    broker._backend.publisher.deduplicator._ids_allowed.limit = 64
+    broker.backend.publisher.deduplicator._ids_allowed.limit = 64
     for number in range(65):
         await broker.publish(f"t{number % 4}", b"x", message_id=str(number))
-    assert "63 message ids" in repr(broker._backend.publisher.deduplicator)
+    assert "63 message ids" in repr(broker.backend.publisher.deduplicator)
     assert (await broker.publish("t0", b"x", message_id="0")).offset == 17  # stored again
     assert (await broker.publish("t2", b"x", message_id="2")).offset == 0
 

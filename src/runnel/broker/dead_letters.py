@@ -17,6 +17,7 @@ from runnel.broker.history import read_history
 from runnel.broker.read.cursor import Cursor, TakenSlices
 from runnel.broker.topic.catalog import UNDECLARED
 from runnel.broker.topic_handle import Topic
+from runnel.broker.tx.transaction import Transaction
 from runnel.core.dead_letter import TOPIC, is_dead_letter, original_headers
 from runnel.core.errors import InvalidOption, NameInUse, TopicDeleted, UnknownTopic
 from runnel.core.options import positive
@@ -26,7 +27,6 @@ from runnel.runtime.waiting import resolve_waiter
 
 if TYPE_CHECKING:
     from runnel.broker.backend import LocalBackend
-    from runnel.broker.broker import Broker
     from runnel.broker.topic.log import Log
 
 
@@ -142,15 +142,17 @@ def dead_letter_topics(backend: LocalBackend) -> dict[str, list[str]]:
     return {name: sorted(set(found[name])) for name in sorted(found) if name in backend.catalog.logs}
 
 
-async def list_dead_letters(broker: Broker, topic: str, start: int, limit: int, max_bytes: int) -> DeadLetterPage:
+async def list_dead_letters(
+    backend: LocalBackend, topic: str, start: int, limit: int, max_bytes: int
+) -> DeadLetterPage:
     """At most `limit` letters of `topic` that are not done with, from an offset on."""
-    box = _state_of(broker, topic)
-    await broker._backend.flushed()  # a letter may still be on its way to the disk
+    box = _state_of(backend, topic)
+    await backend.flushed()  # a letter may still be on its way to the disk
     at, end = max(start, box.floor), box.log.end
     found: list[Record[bytes]] = []
     looked, size = 0, 0
     while at < end and len(found) < limit and looked < LOOKED_AT and size < max_bytes:
-        part = await read_history(broker, topic, at, min(AT_ONCE, limit), max_bytes - size)
+        part = await read_history(backend, topic, at, min(AT_ONCE, limit), max_bytes - size)
         if part.next <= at:
             break
         looked, at = looked + len(part.records), part.next
@@ -161,23 +163,25 @@ async def list_dead_letters(broker: Broker, topic: str, start: int, limit: int, 
                     break
                 found.append(record)
                 size += len(record.value)
-    return DeadLetterPage(found, box.log.epoch, broker._backend.timeline.first(box.log), box.log.end, at)
+    return DeadLetterPage(found, box.log.epoch, backend.timeline.first(box.log), box.log.end, at)
 
 
-async def settle_dead_letters(broker: Broker, topic: str, offsets: Iterable[int] | None, *, put_back: bool) -> int:
+async def settle_dead_letters(
+    backend: LocalBackend, topic: str, offsets: Iterable[int] | None, *, put_back: bool
+) -> int:
     """Have letters put back or discarded, each once: those at `offsets`, or all that are there; how many."""
-    backend, count = broker._backend, 0
+    count = 0
     backend.loop_owner.check_usable("settling dead letters")
-    box = _state_of(broker, topic)
+    box = _state_of(backend, topic)
     wanted = None if offsets is None else sorted({_offset(one) for one in offsets})
     with exclusively(backend, topic):
         await backend.flushed()
         if useless := box.useless():
-            async with broker.transaction() as tx:
+            async with Transaction(backend) as tx:
                 for name in useless:
                     tx.mark(name, None)
-        async for some in _open_ones(broker, box, wanted):
-            async with broker.transaction() as tx:
+        async for some in _open_ones(backend, box, wanted):
+            async with Transaction(backend) as tx:
                 for letter in some if put_back else ():
                     tx.publish(letter.headers[TOPIC], letter.value, key=letter.key, headers=original_headers(letter))
                 for name, (value, before) in box.settled(letter.offset for letter in some).items():
@@ -202,7 +206,7 @@ def exclusively(backend: LocalBackend, topic: str) -> Iterator[None]:
 
 
 async def _open_ones(
-    broker: Broker, box: DeadLetterState, wanted: list[int] | None
+    backend: LocalBackend, box: DeadLetterState, wanted: list[int] | None
 ) -> AsyncIterator[list[Record[bytes]]]:
     """The letters that are meant and not done with, as many at a time as go into a transaction."""
     end = box.log.end  # what comes meanwhile may be one that was put back just now
@@ -213,7 +217,7 @@ async def _open_ones(
     for place in places:
         at = max(at, place)
         while at < end and (wanted is None or at == place):
-            part = await read_history(broker, box.log.name, at, AT_ONCE, AT_ONCE_BYTES)
+            part = await read_history(backend, box.log.name, at, AT_ONCE, AT_ONCE_BYTES)
             if part.epoch != box.log.epoch:
                 raise TopicDeleted(box.log.name, box.log.epoch)
             if part.next <= at:
@@ -234,11 +238,11 @@ async def _open_ones(
         yield some
 
 
-def _state_of(broker: Broker, topic: str) -> DeadLetterState:
-    log = broker._backend.catalog.logs.get(topic)
+def _state_of(backend: LocalBackend, topic: str) -> DeadLetterState:
+    log = backend.catalog.logs.get(topic)
     if log is None:
         raise UnknownTopic(topic)
-    return DeadLetterState(broker._backend, log)
+    return DeadLetterState(backend, log)
 
 
 def _offset(value: object) -> int:

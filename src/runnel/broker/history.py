@@ -12,7 +12,7 @@ from runnel.core.record import Gap, MissedRange, Record, joined_missed
 from runnel.runtime.waiting import resolve_waiter
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
+    from runnel.broker.backend import LocalBackend
     from runnel.broker.read.cursor import Cursor, TakenSlices
     from runnel.broker.topic.log import Log
     from runnel.core.position import Start
@@ -31,12 +31,11 @@ class HistoryPage(NamedTuple):
     next: int
 
 
-async def read_history(broker: Broker, topic: str, start: Start, limit: int, max_bytes: int) -> HistoryPage:
+async def read_history(backend: LocalBackend, topic: str, start: Start, limit: int, max_bytes: int) -> HistoryPage:
     """At most `limit` records of `topic` from `start` on, of which all but the first fit into `max_bytes`.
 
     A `start` below 0 counts from the end. Only what is there now is read; `UnknownTopic` if nobody made it.
     """
-    backend = broker._backend
     backend.loop_owner.check_usable("reading a topic")
     log = backend.catalog.logs.get(topic)
     if log is None:
@@ -48,13 +47,13 @@ async def read_history(broker: Broker, topic: str, start: Start, limit: int, max
     records: list[Record[bytes]] = []
     following, size = cursor.position, 0
     while cursor.position < end and len(records) < limit:
-        taken = await _take(broker, log, cursor, min(STEP, SLICE, limit - len(records), end - cursor.position))
+        taken = await _take(backend, log, cursor, min(STEP, SLICE, limit - len(records), end - cursor.position))
         if taken is None:
             break
         missed = joined_missed(missed, taken.missed) if not records else missed
         if taken.missed is not None and records:
             break  # a gap is told before what follows it: with the next excerpt
-        now = broker.clock.time()
+        now = backend.clock.time()
         for part in taken.slices:
             for record in part.records:
                 meta = part.metas.get(record.offset)
@@ -62,24 +61,24 @@ async def read_history(broker: Broker, topic: str, start: Start, limit: int, max
                     continue
                 size += len(record.value) + (0 if meta is None else meta.weight)
                 if records and size > max_bytes:
-                    return _page(log, broker, records, missed, following)
+                    return _page(log, backend, records, missed, following)
                 records.append(record)
                 following = record.offset + 1
         following = cursor.position
-    return _page(log, broker, records, missed, following)
+    return _page(log, backend, records, missed, following)
 
 
 def _page(
-    log: Log, broker: Broker, records: list[Record[bytes]], missed: MissedRange | None, following: int
+    log: Log, backend: LocalBackend, records: list[Record[bytes]], missed: MissedRange | None, following: int
 ) -> HistoryPage:
     gap = None if missed is None else Gap(log.name, missed.first, missed.end, missed.count, missed.reason)
-    return HistoryPage(records, gap, log.epoch, broker._backend.timeline.first(log), log.end, following)
+    return HistoryPage(records, gap, log.epoch, backend.timeline.first(log), log.end, following)
 
 
-async def _take(broker: Broker, log: Log, cursor: Cursor, limit: int) -> TakenSlices | None:
+async def _take(backend: LocalBackend, log: Log, cursor: Cursor, limit: int) -> TakenSlices | None:
     """The next records, from memory or from disk."""
     while True:
-        broker._backend.loop_owner.check_usable("reading a topic")
+        backend.loop_owner.check_usable("reading a topic")
         if log.deleted:
             raise TopicDeleted(log.name, log.epoch)
         taken = cursor.take(limit)

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 class PositionMethods:
     """What a broker knows of places in its topics."""
 
-    _backend: LocalBackend
+    backend: LocalBackend
 
     async def bounds(self, *patterns: str, time: datetime | None = None) -> list[TopicBounds]:
         """Where the topics of these names and patterns begin and end, by name; of all topics if none is named.
 
         With a `time`, also from which offset on they are not older. Only what is visible counts.
         """
-        self._backend.loop_owner.check_usable("asking for bounds")
+        self.backend.loop_owner.check_usable("asking for bounds")
         patterns = tuple(check_pattern(one) for one in patterns or (">",))
         if time is not None:
             check_start(time, patterns[0], is_pattern=False)
-        return list(bounds_of(self._backend, patterns, time))
+        return list(bounds_of(self.backend, patterns, time))
 
     async def place(self, places: Mapping[str, tuple[str, Position]], *, hold: bool | None = None) -> None:
         """Store where named subscriptions stand, though nobody reads under these names: name to (topic, position).
@@ -42,19 +42,19 @@ class PositionMethods:
         leaves it as it is. All of it is stored together, and durable when this returns; or it raises, and nothing is.
         `NameInUse` while somebody reads under one of the names.
         """
-        loop_owner = self._backend.loop_owner
+        loop_owner = self.backend.loop_owner
         if not loop_owner.is_here():
             await loop_owner.visit(self.place(places, hold=hold))
             return
         loop_owner.check_usable("storing places")
         checked = checked_positions(places, hold)
         for name, (topic, position) in checked.items():
-            _check_position(self._backend, name, topic, position, hold)
+            _check_position(self.backend, name, topic, position, hold)
         for name, (topic, position) in checked.items():
-            self._backend.positions.keep(name, topic, position)
-            if self._backend.store is not None and hold is not None:
-                self._backend.store.pending_state.hold_at(name, topic, position, hold=hold)
-        await self._backend.flushed()
+            self.backend.positions.keep(name, topic, position)
+            if self.backend.store is not None and hold is not None:
+                self.backend.store.pending_state.hold_at(name, topic, position, hold=hold)
+        await self.backend.flushed()
 
 
 def bounds_of(backend: LocalBackend, patterns: tuple[str, ...], time: datetime | None) -> Iterator[TopicBounds]:

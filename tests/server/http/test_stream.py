@@ -92,7 +92,7 @@ async def test_a_browser_that_goes_is_noticed_at_once() -> None:
         browser = Browser(server.listeners[0].url, "topic=a&pattern=b.*")
         await browser.read(lambda one: one.readies)
         await until(lambda: not server.broker.statistics().subscriptions)
-        assert server.broker._backend.catalog.patterns.covering("b.x") == []
+        assert server.broker.backend.catalog.patterns.covering("b.x") == []
 
 
 async def test_a_deleted_topic_ends_its_stream_with_the_reason() -> None:

@@ -144,7 +144,7 @@ def open_remote_cursor(
     `ready` is called when there may be something to take, or it is over; `drops` for each record that a policy dropped.
     `resume` is where this very reader stood before its connection was lost: an offset's position, or a sequence.
     """
-    backend = broker._backend
+    backend = broker.backend
     content = ContentTypes(backend)
 
     def on_drop(record: Record[bytes]) -> None:

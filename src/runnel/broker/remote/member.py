@@ -56,7 +56,7 @@ def open_remote_member(
 
     `granted` is called with each lease, `lapsed` with those that went back, `over` when there will be no more.
     """
-    backend = broker._backend
+    backend = broker.backend
     asked = open_subscription(
         backend, pattern, group=group, **options
     )  # a member that never joins: it checked the options

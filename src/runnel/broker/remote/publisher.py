@@ -52,7 +52,7 @@ class RemotePublisher:
     """The way into a broker for those who publish packed batches. One for all doors of a server."""
 
     def __init__(self, broker: Broker) -> None:
-        self._backend = broker._backend
+        self._backend = broker.backend
         self._backend.timeline.keeps_packed = True
         self._logs: dict[str, Log] = {}
         self._late: Counter[int] = Counter()  # producers with publishes that wait for something, and how many

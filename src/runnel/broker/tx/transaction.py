@@ -594,7 +594,7 @@ class Transaction:
         return self._attempt is not None and self._attempt.applied
 
     @property
-    def _has_begun(self) -> bool:
+    def has_begun(self) -> bool:
         """Whether some of it may be written already: it cannot be taken back any more."""
         return self._attempt is not None and self._attempt.has_begun
 

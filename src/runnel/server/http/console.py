@@ -65,7 +65,7 @@ class ConsoleUpdates:
         query = parse_console_query(parameters(scope))
         if len(self._viewers) >= self._options.max_streams:
             raise LimitExceeded("max_streams", len(self._viewers) + 1, self._options.max_streams)
-        self._broker._backend.loop_owner.check_usable("looking at it")
+        self._broker.backend.loop_owner.check_usable("looking at it")
         viewer = ConsoleViewer(query, scope, receive, send, self._options.send_timeout)
         self._viewers.add(viewer)
         try:
@@ -92,7 +92,7 @@ class ConsoleUpdates:
         loop = asyncio.get_running_loop()
         due = loop.time()
         try:
-            while self._broker._backend.loop_owner.state == "open" and not self._is_over(loop.time()):
+            while self._broker.backend.loop_owner.state == "open" and not self._is_over(loop.time()):
                 await sampler.take()
                 figures.renew()
                 if not first.done():
@@ -357,7 +357,7 @@ class ConsolePages:
         return page_of(query, self._sampler.dead, lambda one: one._asdict())
 
     def _journal(self, query: ConsoleQuery) -> dict[str, Any]:
-        journal, store = self._sampler.journal, self._broker._backend.store
+        journal, store = self._sampler.journal, self._broker.backend.store
         if journal is None or store is None:
             return {"journal": None, "rows": [], "total": 0}
         known: dict[str, Any] = msgspec.to_builtins(journal)
@@ -528,7 +528,7 @@ class BrokerSampler:
     """The last sample of a broker, and the rates of the minute before it."""
 
     def __init__(self, broker: Broker) -> None:
-        self._broker, self._backend = broker, broker._backend
+        self._broker, self._backend = broker, broker.backend
         self._loop = asyncio.get_running_loop()
         self._at: float | None = None
         self._synced: HistogramSnapshot | None = None

@@ -71,7 +71,7 @@ class EventsRoute:
             self.streams.discard(stream)
 
     def _open(self, asked: EventsRequest, scope: Scope, receive: Receive, send: Send) -> EventStream:
-        backend = self._broker._backend
+        backend = self._broker.backend
         backend.loop_owner.check_usable("subscribing")
         beginning = choose_start(
             asked.patterns,

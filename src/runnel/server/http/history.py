@@ -48,7 +48,7 @@ class HistoryRoutes:
         format = single_parameter(asked, "format") or ("ndjson" if request.headers.get("accept") == NDJSON else "json")
         if format not in ("json", "ndjson"):
             raise InvalidOption("format", format[:64], "expected json or ndjson")
-        found = await read_history(self._broker, topic, start, limit, MAX_RESPONSE_BYTES)
+        found = await read_history(self._broker.backend, topic, start, limit, MAX_RESPONSE_BYTES)
         root = quote(request.scope.get("root_path", ""))
         further = f"{root}/topics/{quote(topic, safe='')}/records?from={found.next}&limit={limit}"
         if format == "ndjson":
