@@ -62,8 +62,8 @@ class DeadLetterPublisher:
         except (DiskFull, JournalFailed, BrokerClosed) as error:  # it is tried again, in another life if need be
             self._told(letter, error)
             return
-        if log.stored is not None and (pending_batch := log.stored.pending_batch) is not None:
-            pending_batch.listeners.append(partial(self._told, letter))
+        if entry.pending_batch is not None:
+            entry.pending_batch.listeners.append(partial(self._told, letter))
 
     def _told(self, letter: DeadLetter, error: Exception | None) -> None:
         """A letter is on disk, or it is not."""

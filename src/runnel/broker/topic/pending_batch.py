@@ -70,6 +70,7 @@ class PendingBatch:
         "first",
         "ids",
         "in_atomic_write",
+        "is_told",
         "listeners",
         "log",
         "metas",
@@ -95,6 +96,7 @@ class PendingBatch:
         self.listeners: list[Callable[[Exception | None], None]] = []  # told at once, not at the loop's next turn
         self.ids: list[tuple[str, int]] | None = None  # message ids, and the offsets of their records
         self.producer = self.producer_sequence = 0
+        self.is_told = False  # whether it landed or failed
         self.counted = False  # whether it is among what comes to its log; until it is closed it counts by itself
         self.packed: bytes | None = None  # its bytes, where it was packed before its time came
         self.in_atomic_write = False  # whether a transaction is told how it ended
@@ -112,6 +114,7 @@ class PendingBatch:
 
     def add(self, entry: Append) -> None:
         """Take in what one publish appends."""
+        entry.pending_batch = self
         if entry.message_id is not None:
             self.ids = self.ids or []
             self.ids.append((entry.message_id, self.end))
@@ -189,8 +192,15 @@ class PendingBatch:
             self.log.coming -= self.count
             self.log.coming_bytes -= self.size
 
+    def waiter(self) -> asyncio.Future[None]:
+        """Done when it is durable and visible; fails as it does."""
+        waiter = self.pending.create_future()
+        self.waiters.append(waiter)
+        return waiter
+
     def tell(self, error: Exception | None = None) -> None:
         """It is durable and visible, or it failed. Each waiter has a future of its own: none can cancel another."""
+        self.is_told = True
         for listener in self.listeners:
             listener(error)
         for waiter in self.waiters:

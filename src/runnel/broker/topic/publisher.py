@@ -352,6 +352,8 @@ class Publisher:
 
     def landing(self, log: Log, entry: Append, first: int) -> asyncio.Future[None] | None:
         """Done when all of `entry`, or of what it is a duplicate of, is on disk and visible; None: it is."""
+        if entry.pending_batch is not None and not entry.pending_batch.is_told:
+            return entry.pending_batch.waiter()
         if entry.known is not None and entry.known.epoch != log.epoch:
             epoch = entry.known.epoch  # the producer published it to another topic, the first time
             there = next((one for one in self._logs.values() if one.epoch == epoch), None)

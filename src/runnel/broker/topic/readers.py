@@ -22,6 +22,16 @@ from runnel.core.record import Meta
 PUBLISH_TURN = 4096
 
 
+class PendingAppend(Protocol):
+    """The batch that an append is written in, as the publisher needs it."""
+
+    is_told: bool  # whether it landed or failed
+    listeners: list[Callable[[Exception | None], None]]
+
+    def waiter(self) -> asyncio.Future[None]:
+        """Done when it is durable and visible."""
+
+
 class Append(msgspec.Struct, eq=False, gc=False):
     """What one publish appends, all or nothing."""
 
@@ -39,7 +49,7 @@ class Append(msgspec.Struct, eq=False, gc=False):
     expected_offset: int | None = None  # what its first record must get, or nothing is appended
     appended: bool = False  # or handed over: it cannot be taken back any more
     packed: bytes | None = None  # the batch that it came as, from afar: stored and sent on as it is
-    pending_batch: Any = None  # the batch that it is on its way in, if it came packed
+    pending_batch: PendingAppend | None = None  # the batch that it is on its way to the disk in
 
 
 class BlockedPublish(NamedTuple):
