@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from runnel.broker.group.subscription import Delivery
-from runnel.broker.read.subscription import SubscribeOptions, Subscription, SubscriptionReader
+from runnel.broker.read.subscription import Subscription, SubscriptionReader
 from runnel.broker.topic.catalog import UNDECLARED
 from runnel.broker.topic_handle import Topic
 from runnel.core.errors import BrokerClosed, InvalidOption, NoResponders, RequestTimeout
+from runnel.core.options import Policy, SubscribeOptions
 from runnel.core.pattern import check_name
 from runnel.core.record import REPLY_TO, Record
 from runnel.core.trace_context import TRACEPARENT
@@ -38,7 +39,7 @@ async def request(
     inbox = f"{INBOX}.{bus.life}.{bus.next_number()}"
     bus.catalog.make(inbox)
     subscription: Subscription[bytes] = Subscription(
-        SubscriptionReader(bus, inbox, SubscribeOptions(start="earliest")), None
+        SubscriptionReader(bus, inbox, SubscribeOptions(start="earliest", policy=Policy())), None
     )
     try:
         async with subscription:

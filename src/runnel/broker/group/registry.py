@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from runnel.broker.group.logic.group import GroupOptions
 from runnel.broker.group.reader import GroupReader
 from runnel.core.errors import GroupInUse, InvalidOption, UnknownGroup
-from runnel.core.position import Start
+from runnel.core.options import SubscribeOptions
 from runnel.journal.format.ledger import GroupState
 
 if TYPE_CHECKING:
@@ -36,17 +36,11 @@ class GroupRegistry:
             raise UnknownGroup(name, pattern)
         return found
 
-    def join(
-        self,
-        name: str,
-        pattern: str,
-        said: dict[str, Any],
-        start: Start,
-        buffer: int | None,
-        buffer_bytes: int | None,
-    ) -> GroupReader:
-        """The group, made when it is new; what is said about it must agree with what it is."""
+    def join(self, name: str, pattern: str, asked: SubscribeOptions) -> GroupReader:
+        """The group, made when it is new; what is asked of it must agree with what it is."""
         self._bus.loop_owner.check_usable("subscribing")
+        said = {option: value for option, value in asked.given().items() if option in GroupOptions.__struct_fields__}
+        start, buffer, buffer_bytes = asked.start, asked.buffer, asked.buffer_bytes
         found = self._readers.get((name, pattern))
         if found is None:
             topic = self._bus.catalog.logs.get(pattern)

@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
-
 from runnel.api.subscription_base import RecordSubscriptionBase
 from runnel.broker.read.cursor import RETENTION, SLICE, Cursor, LogCursor, TakenSlices
 from runnel.broker.read.overflow import OVERFLOW_POLICIES, KeepOnDisk, OverflowPolicy
@@ -27,8 +25,8 @@ from runnel.core import dead_letter
 from runnel.core.batch import Batch, Slice
 from runnel.core.clock import Clock
 from runnel.core.errors import Disconnected, InvalidOption, NameInUse, NotSupported, OffsetOutOfRange, RunnelError
-from runnel.core.options import Policy, not_negative, positive
-from runnel.core.pattern import check_name, check_pattern, is_pattern, matches
+from runnel.core.options import Policy, SubscribeOptions, not_negative, positive
+from runnel.core.pattern import check_pattern, is_pattern, matches
 from runnel.core.position import Position, Start, check_start
 from runnel.core.record import Gap, MissedRange, Record
 from runnel.core.schema import Codec
@@ -187,22 +185,6 @@ class Attachment:
 log = logging.getLogger("runnel")
 
 
-class SubscribeOptions(msgspec.Struct, frozen=True):
-    """What a subscriber asked for, checked."""
-
-    start: Start = None
-    name: str | None = None
-    policy: Policy = Policy()
-    buffer: int = KEEP_COUNT
-    buffer_bytes: int = KEEP_BYTES
-    strict: bool = False
-    on_gap: Callable[[Gap], object] | None = None
-    on_drop: Callable[[Record[bytes]], object] | None = None
-    dead_letter: str | None = None
-    hold: bool | None = None  # None: as the name did before
-    lags: bool = False  # nothing was said about bounds: where records are on disk, it may be as slow as it likes
-
-
 class SubscriptionReader:
     """One subscription as the broker knows it."""
 
@@ -213,20 +195,9 @@ class SubscriptionReader:
         self.label = options.name or f"{self.pattern}#{bus.next_number()}"
         self.watches: list[ProcessedWaiter] = []
         self.resume: Position | int | None = None  # where this very reader stood before, in another connection
-        if options.name is not None and not (isinstance(options.name, str) and options.name):
-            raise InvalidOption("name", options.name, "a subscription's name is text of 1 character or more")
-        if options.hold and options.name is None:
-            raise InvalidOption("hold", True, "what is held is kept under a name; give the subscription one")
+        options.check_for(self.attachment.patterns, several=self.is_pattern)
         if options.hold and not bus.is_durable:
             raise NotSupported("hold=True", "this broker lives in memory only")
-        positive("buffer", options.buffer)
-        positive("buffer_bytes", options.buffer_bytes)
-        if options.dead_letter is not None:
-            check_name(options.dead_letter)
-            if any(matches(one, options.dead_letter) for one in self.attachment.patterns):
-                raise InvalidOption(
-                    "dead_letter", options.dead_letter, f"this subscription ({self.pattern!r}) would read it itself"
-                )
 
     @property
     def pattern(self) -> str:
@@ -257,8 +228,10 @@ class SubscriptionReader:
             cursor, missed = self._starting()
         options = self.options
         eager = options.on_drop is not None or options.dead_letter is not None
-        kind = KeepOnDisk if options.lags and self._on_disk() else OVERFLOW_POLICIES[options.policy.kind]
-        overflow = kind(cursor, options.policy, options.buffer, options.buffer_bytes, subscription, eager=eager)
+        policy = options.policy or Policy()
+        kind = KeepOnDisk if options.lags and self._on_disk() else OVERFLOW_POLICIES[policy.kind]
+        buffer, buffer_bytes = options.buffer or KEEP_COUNT, options.buffer_bytes or KEEP_BYTES
+        overflow = kind(cursor, policy, buffer, buffer_bytes, subscription, eager=eager)
         overflow.missed = missed
         return overflow
 
