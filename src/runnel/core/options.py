@@ -225,7 +225,7 @@ class OptionKind(Enum):
     NAME = "text"
     GROUP = "a group's name"
     TOPIC = "a topic"
-    POLICY = "a policy"
+    POLICY = "drop_oldest, drop_newest, block[:SECONDS] or disconnect[:DROPS]"
     COUNT = "a whole number above 0"
     SIZE = "bytes"
     SWITCH = "true or false"
@@ -397,9 +397,10 @@ def options_of(options: type[Any]) -> dict[str, Option]:
     """The options of a struct by name, in order."""
     if (known := _OPTIONS.get(options)) is None:
         hints = get_type_hints(options, include_extras=True)
+        own_first = dict.fromkeys((*options.__annotations__, *options.__struct_fields__))
         known = _OPTIONS[options] = {
             name: said
-            for name in options.__struct_fields__
+            for name in own_first
             for said in (get_args(hints[name]) if get_origin(hints[name]) is Annotated else ())
             if isinstance(said, Option)
         }
@@ -522,7 +523,7 @@ class SharedSubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             kind=OptionKind.SIZE,
             about="bytes of values that this member may hold, or one record",
-            default="no bound; over JSON lines 8 MiB, which is also the most",
+            default="no bound",
             only="group",
         ),
     ] = None
@@ -580,7 +581,7 @@ class SubscribeOptions(_Checked, SharedSubscribeOptions, frozen=True, kw_only=Tr
         Start,
         Option(
             kind=OptionKind.START,
-            about="where to begin: earliest, latest, an offset, a time or a position",
+            about="where to begin: earliest, latest, an offset or a time",
             default="latest; with a name or a group earliest, or where it was",
             in_events=True,
         ),
@@ -589,8 +590,7 @@ class SubscribeOptions(_Checked, SharedSubscribeOptions, frozen=True, kw_only=Tr
         Policy | None,
         Option(
             kind=OptionKind.POLICY,
-            about="what happens when it lags by more than its buffer: drop_oldest, drop_newest, block, disconnect; "
-            "also block:SECONDS and disconnect:DROPS",
+            about="what happens when the subscriber lags by more than its buffer",
             default="drop_oldest",
             only="alone",
             in_events=True,
