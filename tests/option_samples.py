@@ -7,7 +7,7 @@ added there is tested at every listener.
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from runnel.core.options import Option, OptionKind, Policy, PublishOptions, SubscribeOptions, options_of
+from runnel.core.options import Option, OptionKind, Policy, options_of
 
 
 class Sample(NamedTuple):
@@ -57,8 +57,5 @@ def sampled(options: type) -> Iterator[tuple[str, Option, Sample]]:
 def beside(name: str, option: Option) -> dict[str, Any]:
     """What an option of `subscribe` needs beside it."""
     if name == "hold":
-        return {"name": "n"}
+        return {"name": "held"}
     return {"group": "g"} if option.only == "group" else {}
-
-
-PUBLISH, SUBSCRIBE = PublishOptions, SubscribeOptions
