@@ -7,7 +7,7 @@ differences are. How to add one: README.md.
 from __future__ import annotations
 
 CHANGED: dict[str, str] = {
-    "exchanges/http-look.json": "OpenAPI has all options of publish and of event streams, from the structs in core/options",
+    "exchanges/http-look.json": "OpenAPI lists the options of publish and of event streams as core/options has them",
     "help/info.txt": "a door is a listener now, and the tour is an example",
     "help/pub.txt": "all options of publish, from PublishOptions",
     "help/runnel.txt": "a door is a listener now, and the tour is an example",

@@ -40,7 +40,7 @@ def add_options(parser: argparse.ArgumentParser, options: type[Any]) -> None:
 def _add(parser: Any, name: str, option: Option) -> None:
     about = option.about.replace("`", "").replace("%", "%%")
     default = "" if option.default == "none" else f" (default: {option.default.replace('`', '')})"
-    values = f": {option.kind.value}" if option.kind is OptionKind.POLICY else ""
+    values = f": {option.kind.value}" if option.kind in (OptionKind.POLICY, OptionKind.START) else ""
     settings: dict[str, Any] = {"dest": name, "help": about + values + default}
     if option.kind is OptionKind.SWITCH:
         settings |= {"action": argparse.BooleanOptionalAction, "default": None}

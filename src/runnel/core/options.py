@@ -221,13 +221,13 @@ class Policy(msgspec.Struct, frozen=True, gc=False):
 class OptionKind(Enum):
     """What the value of an option is. Each listener knows how to read each kind."""
 
-    START = "a start"
+    START = "earliest, latest, an offset or a time"
     NAME = "text"
     GROUP = "a group's name"
     TOPIC = "a topic"
     POLICY = "drop_oldest, drop_newest, block[:SECONDS] or disconnect[:DROPS]"
     COUNT = "a whole number above 0"
-    SIZE = "bytes"
+    SIZE = "a number of bytes"
     SWITCH = "true or false"
     DURATION = "seconds above 0"
     PAUSES = "a list of seconds"
@@ -581,7 +581,7 @@ class SubscribeOptions(_Checked, SharedSubscribeOptions, frozen=True, kw_only=Tr
         Start,
         Option(
             kind=OptionKind.START,
-            about="where to begin: earliest, latest, an offset or a time",
+            about="where to begin",
             default="latest; with a name or a group earliest, or where it was",
             in_events=True,
         ),
