@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ def _subscribe(only: str | None) -> str:
     return _table(["option, as in Python", "value", "default", "meaning", *places], rows)
 
 
-_TABLES = {
+_TABLES: dict[str, Callable[[], str]] = {
     "publish": _publish,
     "subscribe": lambda: _subscribe(None),
     "alone": lambda: _subscribe("alone"),

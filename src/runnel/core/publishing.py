@@ -146,7 +146,8 @@ def meta_of(
     """What a record carries besides its value; None: nothing."""
     if key is None and not headers and delay is None and expires is None and priority == 0:
         return None
-    check_priority("priority", priority)
+    if priority != 0 or priority.__class__ is not int:  # most say nothing, and a call costs more than this
+        check_priority("priority", priority)
     return Meta(
         key_bytes(topic, key),
         frozen_headers(topic, headers) if headers else NO_HEADERS,

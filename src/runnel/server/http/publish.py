@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
@@ -206,6 +207,7 @@ RECORD_HEADER_PREFIX = "runnel-header-"
 CLOUD_EVENT_PREFIX = "ce-"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
+_READERS = {name: partial(read_option, header_of(name), option) for name, option in publish_headers().items()}
 _SINGLE = {header_of(name).lower(): name for name in publish_headers()} | {
     "content-type": "content_type",
     "content-encoding": "content_encoding",
@@ -246,8 +248,7 @@ def read_publish_headers(raw: Iterable[tuple[bytes, bytes]]) -> PublishHeaders:
     if trace is not None and TRACEPARENT not in headers and is_traceparent(trace):
         headers[TRACEPARENT] = trace  # one that is malformed is ignored, as W3C has it
     content_type, encoding = said.pop("content_type", ""), said.pop("content_encoding", "")
-    known = options_of(PublishOptions)
-    options = {name: read_option(header_of(name), known[name], text) for name, text in said.items()}
+    options = {name: _READERS[name](text) for name, text in said.items()}
     return PublishHeaders(options, headers, content_type, encoding)
 
 
