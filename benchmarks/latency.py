@@ -42,7 +42,7 @@ OpenBus: TypeAlias = Callable[[list[Arrivals]], AbstractAsyncContextManager[Put]
 
 
 def question(*, quick: bool = False) -> Question:
-    """Each bus at each rate."""
+    """Each backend at each rate."""
     seconds = 0.5 if quick else 2.0
     return Question(
         name="latency",

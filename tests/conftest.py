@@ -4,6 +4,7 @@ import asyncio
 import functools
 import inspect
 import os
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -19,7 +20,29 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile("nightly", settings.get_profile("runnel"))  # as long as `tests.nightly.examples` says
 settings.load_profile("runnel")
+
+
+SLOW_SYNC = float(os.environ.get("SLOW_SYNC", "0"))  # not RUNNEL_…: those are settings of `runnel serve`
+"""Seconds that every fsync and fdatasync of this process takes longer: no test may fail for it."""
+
+
+def slowed(sync: Callable[[Any], None]) -> Callable[[Any], None]:
+    """The system call, after a wait."""
+
+    @functools.wraps(sync)
+    def slow(handle: Any) -> None:
+        time.sleep(SLOW_SYNC)
+        sync(handle)
+
+    return slow
+
+
+if SLOW_SYNC:  # before a module of runnel is imported, which may keep the function
+    os.fsync = slowed(os.fsync)  # type: ignore[assignment]
+    if hasattr(os, "fdatasync"):
+        os.fdatasync = slowed(os.fdatasync)  # type: ignore[assignment]
 
 
 def impatient(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:

@@ -29,6 +29,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from runnel.api.group import Group
     from runnel.api.handlers import Reject
     from runnel.broker.broker import Broker
     from runnel.broker.group.subscription import Delivery, DeliveryBatch, GroupSubscription
@@ -139,6 +140,7 @@ __all__ = [
     "FormatUnknown",
     "Full",
     "Gap",
+    "Group",
     "GroupInUse",
     "GroupSubscription",
     "InvalidName",
@@ -208,6 +210,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "Group": "runnel.api.group",
     "TransactionEnded": "runnel.core.errors",
     "OffsetConflict": "runnel.core.errors",
     "MarkConflict": "runnel.core.errors",

@@ -107,17 +107,17 @@ def open_on(disk: Disk, folder: Path, clock: Clock | None = None, **options: Any
 
 
 def commits_of(broker: Broker) -> CommitQueue:
-    assert broker._bus.store is not None
-    return broker._bus.store.commits
+    assert broker.backend.store is not None
+    return broker.backend.store.commits
 
 
 def journal_of(broker: Broker) -> Journal:
-    assert broker._bus.store is not None
-    return broker._bus.store.journal
+    assert broker.backend.store is not None
+    return broker.backend.store.journal
 
 
 def log_of(broker: Broker, topic: str) -> Log:
-    return broker._bus.catalog.logs[topic]
+    return broker.backend.catalog.logs[topic]
 
 
 def entries(journal: Journal) -> list[Entry]:

@@ -18,24 +18,24 @@ async def test_a_pattern_covers_the_topics_there_are_and_those_made_later() -> N
     async with runnel.open() as broker:
         for name in ("a.x", "b"):
             await broker.topic(name).declare()
-        attachment = Attachment(broker._bus, "a.*", None)
+        attachment = broker.backend.attachment("a.*", None)
         reader = reader_of(attachment)
         attachment.attach(reader)
         assert {log.name for log in attachment.logs} == {"a.x"}
         await broker.topic("a.y").declare()
-        assert broker._bus.catalog.patterns.covering("a.y") == [reader]
+        assert broker.backend.catalog.patterns.covering("a.y") == [reader]
         assert attachment.detach(reader)
-        assert broker._bus.catalog.patterns.covering("a.y") == []
+        assert broker.backend.catalog.patterns.covering("a.y") == []
         assert not attachment.detach(reader)
 
 
 async def test_a_name_covers_its_topic_and_makes_it() -> None:
     async with runnel.open() as broker:
-        attachment = Attachment(broker._bus, "t", None)
+        attachment = broker.backend.attachment("t", None)
         reader = reader_of(attachment)
         attachment.attach(reader)
         (log,) = attachment.logs
-        assert log is broker._bus.catalog.logs["t"]
+        assert log is broker.backend.catalog.logs["t"]
         assert log.topic_readers is not None
         assert list(log.topic_readers) == [reader]
         attachment.detach(reader)
@@ -44,7 +44,7 @@ async def test_a_name_covers_its_topic_and_makes_it() -> None:
 
 async def test_a_parked_reader_is_woken_by_the_next_publish_even_to_a_hot_log() -> None:
     async with runnel.open() as broker:
-        attachment = Attachment(broker._bus, "t", None)
+        attachment = broker.backend.attachment("t", None)
         reader = reader_of(attachment)
         attachment.attach(reader)
         topic = broker.topic("t")
@@ -54,7 +54,7 @@ async def test_a_parked_reader_is_woken_by_the_next_publish_even_to_a_hot_log() 
         attachment.park(reader)
         topic.publish_nowait(b"the long way")
         assert reader.woken == 1
-        broker._bus.timeline.cool()
+        broker.backend.timeline.cool()
         topic.publish_nowait(b"nobody sleeps")
         assert reader.woken == 1
 
@@ -64,25 +64,25 @@ async def test_joining_closes_the_open_run_so_that_the_newcomer_is_seen(pattern:
     async with runnel.open() as broker:
         broker.topic("t").publish_nowait(b"x")
         broker.topic("a.x").publish_nowait(b"x")
-        assert broker._bus.timeline.hot is not None
-        attachment = Attachment(broker._bus, pattern, None)
+        assert broker.backend.timeline.hot is not None
+        attachment = broker.backend.attachment(pattern, None)
         attachment.attach(reader_of(attachment))
-        assert broker._bus.timeline.hot is None
+        assert broker.backend.timeline.hot is None
 
 
 def test_a_wrong_pattern_or_start_is_refused_at_once() -> None:
     broker = Broker()
     with pytest.raises(InvalidPattern):
-        Attachment(broker._bus, "a..b", None)
+        broker.backend.attachment("a..b", None)
     with pytest.raises(InvalidOption):
-        Attachment(broker._bus, "a.*", 5)
+        broker.backend.attachment("a.*", 5)
     assert make_timeline().runs == []
 
 
 async def test_several_names_and_patterns_are_one_hold_and_make_no_topic() -> None:
     async with runnel.open() as broker:
         await broker.topic("a.x").declare()
-        attachment = Attachment(broker._bus, ["a.x", "a.*", "a.>", "later", "a.x"], None)
+        attachment = broker.backend.attachment(["a.x", "a.*", "a.>", "later", "a.x"], None)
         assert (attachment.patterns, attachment.is_pattern) == (("a.x", "a.*", "a.>", "later"), True)
         reader = reader_of(attachment)
         attachment.attach(reader)
@@ -94,21 +94,21 @@ async def test_several_names_and_patterns_are_one_hold_and_make_no_topic() -> No
         await broker.topic("later").declare()
         assert joined == ["a.y", "later"]
         assert attachment.detach(reader)
-        assert all(broker._bus.catalog.patterns.covering(name) == [] for name in ("a.x", "a.y", "later"))
+        assert all(broker.backend.catalog.patterns.covering(name) == [] for name in ("a.x", "a.y", "later"))
 
 
 async def test_one_name_in_a_list_is_read_by_sequence() -> None:
     async with runnel.open() as broker:
-        assert Attachment(broker._bus, ["t"], None).is_pattern
+        assert broker.backend.attachment(["t"], None).is_pattern
         with pytest.raises(InvalidOption):
-            Attachment(broker._bus, ["t"], 3)
+            broker.backend.attachment(["t"], 3)
 
 
 async def test_it_shows_that_topics_came_and_went() -> None:
     async with runnel.open() as broker:
-        attachment = Attachment(broker._bus, "a.*", None)
+        attachment = broker.backend.attachment("a.*", None)
         before = attachment.changes
-        log = broker._bus.catalog.make("a.x")
+        log = broker.backend.catalog.make("a.x")
         attachment.join(log, reader_of(attachment))
         joined = attachment.changes
         attachment.part(log)

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.broker.broker import Broker
@@ -15,6 +15,7 @@ from runnel.broker.group.subscription import Delivery
 from runnel.core.errors import DiskFull, MarkConflict, NotSupported, OffsetConflict
 from runnel.journal.format.entry import WriteFailed
 from tests.broker.durable import ByHand, Disk, log_of, open_on, turns
+from tests.nightly import examples
 
 TOPICS = ("a", "b", "memory")
 MARKS = ("m", "n")
@@ -221,7 +222,7 @@ class World:
         assert group.members[0].held == JOBS - len(self.acked) - len(coming - {None})
 
 
-@settings(max_examples=150, deadline=None)
+@examples(50, 150, deadline=None)
 @given(steps=steps)
 def test_transactions_do_what_the_model_does_whatever_fails(steps: list[Any]) -> None:
     async def live(folder: Path) -> None:
@@ -232,7 +233,7 @@ def test_transactions_do_what_the_model_does_whatever_fails(steps: list[Any]) ->
             await broker.topic("jobs").publish_many([b"job"] * JOBS, keys=[b"k1", b"k2", *[None] * (JOBS - 2)])
             async with broker.subscribe("jobs", group="g") as deliveries:
                 held = [await anext(deliveries) for _ in range(JOBS)]
-                await broker._bus.flushed()
+                await broker.backend.flushed()
                 world = World(broker, ByHand(broker), held)
                 try:
                     for step in steps:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import runnel
+from runnel.broker.backend import LocalBackend
 from runnel.broker.broker import Broker
-from runnel.broker.bus import Bus
 from runnel.broker.topic.readers import PUBLISH_TURN
 from runnel.core.errors import BrokerClosed, NameInUse, UnknownName
 from runnel.testing import JumpingClock
@@ -20,29 +20,29 @@ from tests.broker.durable import Disk, commits_of, log_of, open_on, turns, until
 
 async def test_a_publisher_pauses_when_its_turn_is_over() -> None:
     async with Broker() as broker:
-        log = broker._bus.catalog.find("t")
+        log = broker.backend.catalog.find("t")
         await broker.topic("t").publish_many([b"x"] * (PUBLISH_TURN - 1))
-        assert not broker._bus.is_turn_over(log)
+        assert not broker.backend.publisher.is_turn_over(log)
         broker.topic("t").publish_nowait(b"x")
-        assert broker._bus.is_turn_over(log)
+        assert broker.backend.publisher.is_turn_over(log)
         await asyncio.sleep(0)
-        assert not broker._bus.is_turn_over(log)
+        assert not broker.backend.publisher.is_turn_over(log)
         async with broker.subscribe("t", buffer=10):
             await broker.topic("t").publish_many([b"x"] * 5)
-            assert not broker._bus.is_turn_over(log), "it has paused"
+            assert not broker.backend.publisher.is_turn_over(log), "it has paused"
 
 
 async def test_settling_reaches_every_reader_of_a_pattern() -> None:
     async with Broker() as broker, broker.subscribe("*", buffer=1) as subscription:
         await broker.topic("t").publish_many([b"x"] * 5)
-        broker._bus.settle_readers()
+        broker.backend.readers.settle()
         assert subscription.overflow.missed is not None
         assert subscription.overflow.missed.count == 4
 
 
 async def test_numbers_are_given_once() -> None:
     broker = Broker()
-    assert [broker._bus.next_number() for _ in range(3)] == [1, 2, 3]
+    assert [broker.backend.next_number() for _ in range(3)] == [1, 2, 3]
 
 
 async def test_closing_ends_readers_refuses_publishers_and_may_be_repeated() -> None:
@@ -50,17 +50,17 @@ async def test_closing_ends_readers_refuses_publishers_and_may_be_repeated() -> 
         await broker.publish("t", b"x")
         waiting = asyncio.create_task(broker.publish("t", b"y"))
         await asyncio.sleep(0)
-        broker._bus.close()
-        broker._bus.close()
+        broker.backend.close()
+        broker.backend.close()
         with pytest.raises(BrokerClosed):
             await waiting
         assert [record.value async for record in records] == [b"x"]
 
 
 async def test_only_readers_of_this_life_of_the_topic_are_watched() -> None:
-    bus = Bus(auto_create=True, clock=JumpingClock())
-    log = bus.catalog.find("t")
-    assert bus.watch(log, log.position(0)) == {}
+    backend = LocalBackend(auto_create=True, clock=JumpingClock())
+    log = backend.catalog.find("t")
+    assert backend.publisher.watch(log, log.position(0)) == {}
 
 
 class Abandoned:
@@ -143,7 +143,7 @@ def test_closing_after_the_loop_lets_the_folder_go(tmp_path: Path, use: Callable
     life.after(begin)
     broker.close()
     broker.close()
-    assert broker._bus.readers == {}
+    assert list(broker.backend.readers) == []
 
     async def again() -> int:
         async with open_on(disk, tmp_path) as opened:

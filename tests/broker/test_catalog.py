@@ -24,78 +24,78 @@ from runnel.testing.clock import JumpingClock
 
 async def test_a_log_is_found_again_and_made_once() -> None:
     async with runnel.open() as broker:
-        log = broker._bus.catalog.find("t")
-        assert broker._bus.catalog.find("t") is log
-        assert broker._bus.catalog.names() == ["t"]
+        log = broker.backend.catalog.find("t")
+        assert broker.backend.catalog.find("t") is log
+        assert broker.backend.catalog.names() == ["t"]
         with pytest.raises(InvalidName):
-            broker._bus.catalog.find("a..b")
+            broker.backend.catalog.find("a..b")
 
 
 async def test_internal_logs_are_not_among_the_names() -> None:
     async with runnel.open() as broker:
-        broker._bus.catalog.make("$runnel.x")
-        assert broker._bus.catalog.names() == []
+        broker.backend.catalog.make("$runnel.x")
+        assert broker.backend.catalog.names() == []
 
 
 async def test_epochs_rise_even_when_the_clock_stands_still_or_goes_back() -> None:
     clock = JumpingClock()
     async with runnel.open(clock=clock) as broker:
-        epochs = [broker._bus.catalog.make(name).epoch for name in "abc"]
+        epochs = [broker.backend.catalog.make(name).epoch for name in "abc"]
         clock._now -= 1000
-        epochs.append(broker._bus.catalog.make("d").epoch)
+        epochs.append(broker.backend.catalog.make("d").epoch)
         assert epochs == sorted(set(epochs))
     async with runnel.open(clock=JumpingClock()) as later:
-        assert later._bus.catalog.make("a").epoch > 0
+        assert later.backend.catalog.make("a").epoch > 0
 
 
 async def test_the_first_who_says_options_decides() -> None:
     async with runnel.open() as broker:
-        assert broker._bus.catalog.find("t").options is UNDECLARED
+        assert broker.backend.catalog.find("t").options is UNDECLARED
         said = TopicOptions(retention_count=5)
-        assert broker._bus.catalog.find("t", said).options is said
-        broker._bus.catalog.find("t", TopicOptions())
+        assert broker.backend.catalog.find("t", said).options is said
+        broker.backend.catalog.find("t", TopicOptions())
         with pytest.raises(TopicConflict):
-            broker._bus.catalog.find("t", TopicOptions(retention_count=6))
+            broker.backend.catalog.find("t", TopicOptions(retention_count=6))
 
 
 async def test_declared_topics_may_be_made_without_auto_create() -> None:
     async with runnel.open(auto_create=False) as broker:
         with pytest.raises(UnknownTopic):
-            broker._bus.catalog.find("t")
-        log = broker._bus.catalog.find("t", declared=True)
-        assert broker._bus.catalog.find("t") is log
+            broker.backend.catalog.find("t")
+        log = broker.backend.catalog.find("t", declared=True)
+        assert broker.backend.catalog.find("t") is log
 
 
 async def test_a_type_closes_the_short_way_and_must_agree() -> None:
     async with runnel.open() as broker:
         broker.topic("t").publish_nowait(b"1")
-        log = broker._bus.catalog.logs["t"]
+        log = broker.backend.catalog.logs["t"]
         assert log.trip > 0
-        broker._bus.catalog.find("t", codec=Codec(int))
+        broker.backend.catalog.find("t", codec=Codec(int))
         assert log.trip == 0
         with pytest.raises(SchemaConflict):
-            broker._bus.catalog.find("t", codec=Codec(str))
+            broker.backend.catalog.find("t", codec=Codec(str))
 
 
 async def test_a_deleted_log_counts_on_in_the_totals() -> None:
     async with runnel.open() as broker:
         await broker.topic("t").publish_many([b"ab", b"c"])
-        broker._bus.catalog.make("$runnel.x")
-        broker._bus.catalog.delete("t")
-        broker._bus.catalog.delete("$runnel.x")
-        assert (broker._bus.ended.published, broker._bus.ended.published_bytes) == (2, 3)
-        assert broker._bus.catalog.logs == {}
+        broker.backend.catalog.make("$runnel.x")
+        broker.backend.catalog.delete("t")
+        broker.backend.catalog.delete("$runnel.x")
+        assert (broker.backend.totals.published, broker.backend.totals.published_bytes) == (2, 3)
+        assert broker.backend.catalog.logs == {}
 
 
 async def test_whether_anybody_listens() -> None:
     async with runnel.open() as broker:
-        assert not broker._bus.catalog.has_readers("t")
+        assert not broker.backend.catalog.has_readers("t")
         async with broker.subscribe("*"):
-            assert broker._bus.catalog.has_readers("t")
-            assert not broker._bus.catalog.has_readers("a.b")
+            assert broker.backend.catalog.has_readers("t")
+            assert not broker.backend.catalog.has_readers("a.b")
         async with broker.subscribe("t"):
-            assert broker._bus.catalog.has_readers("t")
-        assert not broker._bus.catalog.has_readers("t")
+            assert broker.backend.catalog.has_readers("t")
+        assert not broker.backend.catalog.has_readers("t")
 
 
 @pytest.mark.parametrize("option", ["durable", "compact"])
@@ -115,7 +115,7 @@ async def test_what_is_stored_in_a_way_has_to_be_stored(option: Any, tmp_path: P
 
 
 async def test_what_was_only_asked_for_is_forgotten_with_its_last_reader(runnel_broker: Broker) -> None:
-    catalog = runnel_broker._bus.catalog
+    catalog = runnel_broker.backend.catalog
     async with runnel_broker.subscribe(">") as everything:
         async with runnel_broker.subscribe("t"):
             async with runnel_broker.subscribe("t"):

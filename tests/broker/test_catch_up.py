@@ -26,10 +26,10 @@ class Reading:
     """A way through the journal, and a view of when its owner is woken."""
 
     def __init__(self, broker: Broker, *topics: str, sequence: bool = False, on_demand: bool = False) -> None:
-        store: Any = broker._bus.store
+        store: Any = broker.backend.store
         logs = {log.stored.id: log for topic in topics if (log := log_of(broker, topic)).stored is not None}
         self.woken = asyncio.Event()
-        self.way = CatchUp(store, lambda: logs, self.woken.set, sequence=sequence, on_demand=on_demand)
+        self.way = CatchUp(store.reads, lambda: logs, self.woken.set, sequence=sequence, on_demand=on_demand)
 
     async def take(self, place: int, limit: int = 10**6) -> Slice | LostRange | EndOfJournal:
         while (found := self.way.take(place, limit)) is None:

@@ -22,8 +22,8 @@ class Reading:
     def __init__(self, broker: Broker, *topics: str, sequence: bool = False, on_demand: bool = False) -> None:
         ids = [log.stored.id for topic in topics if (log := log_of(broker, topic)).stored is not None]
         self.woken = asyncio.Event()
-        store: Any = broker._bus.store
-        self.chunks = ChunkReader(store, lambda: ids, self.woken.set, sequence=sequence, on_demand=on_demand)
+        store: Any = broker.backend.store
+        self.chunks = ChunkReader(store.reads, lambda: ids, self.woken.set, sequence=sequence, on_demand=on_demand)
 
     async def take(self, place: int = 0) -> list[Any] | None:
         """The items of the next chunk; None at the end."""

@@ -45,8 +45,8 @@ class Item(msgspec.Struct):
 
 
 def cleaner_of(broker: Broker) -> Cleaner:
-    assert broker._bus.store is not None
-    return broker._bus.store.cleaner
+    assert broker.backend.store is not None
+    return broker.backend.store.cleaner
 
 
 def figures(broker: Broker) -> CleanerStatistics:

@@ -405,7 +405,7 @@ async def test_state_behind_a_failed_commit_is_said_again_in_its_order(broker: B
     hand.done(two, WriteFailed(0, 0, DiskFull(0, 0)))
     with pytest.raises(DiskFull):
         await creating
-    broker._bus.store.commits.flush_soon()  # type: ignore[union-attr]
+    broker.backend.store.commits.flush_soon()  # type: ignore[union-attr]
     await turns()
     (three,) = hand.put_in[2:]
     assert [part.kind for part in three.draft.parts] == [PartKind.TOPIC, PartKind.TOPIC_DELETED]

@@ -27,8 +27,8 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 
 
 def staging_of(broker: Broker) -> StagingArea:
-    assert broker._bus.store is not None
-    return broker._bus.store.staging
+    assert broker.backend.store is not None
+    return broker.backend.store.staging
 
 
 async def staged(broker: Broker, part: int, *values: bytes) -> StageKey:

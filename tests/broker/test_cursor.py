@@ -13,6 +13,7 @@ from runnel.core.record import MissedRange, Record
 from tests.broker.durable import Disk, log_of, open_on
 from tests.broker.rig import make_log, make_timeline, on_all, on_log, put
 from tests.journal.cleaned import Rec, cleaned
+from tests.nightly import examples
 
 Step = tuple[int, list[bytes], bool]
 STEPS: st.SearchStrategy[list[Step]] = st.lists(
@@ -87,6 +88,7 @@ def test_the_excess_is_the_least_that_has_to_go(steps: list[Step], limit: int, s
     assert cursor.excess_bytes(limit) == min(least, max(0, len(ahead) - 1))
 
 
+@examples(40, 100)
 @given(STEPS, st.lists(st.tuples(st.booleans(), st.integers(1, 5)), max_size=20))
 def test_skipping_and_taking_cover_everything_once(steps: list[Step], moves: list[tuple[bool, int]]) -> None:
     timeline, logs, everything = played(steps)
@@ -201,12 +203,12 @@ async def test_what_is_known_to_lie_ahead_stays_right_where_a_cleaned_segment_ha
     records = [Rec(1, 10 * at, 20 * at, 5, b"x") for at in range(100)]
     async with open_on(Disk(), tmp_path, tail_bytes=1) as broker:
         await broker.publish("t", b"x")
-        log, store = log_of(broker, "t"), broker._bus.store
+        log, store = log_of(broker, "t"), broker.backend.store
         assert store is not None
         assert log.stored is not None
         store.journal.history.sources = [cleaned([records[:50], records[50:]])]
         store.journal.ledger.topics[log.stored.id].compacted = 991
         log.revive(0, 991, 1)
         places = (0, 500, 900, 990, 991)
-        known = [LogCursor(broker._bus.timeline, log, place, store).known() for place in places]
+        known = [LogCursor(broker.backend.timeline, log, place, store.reads).known() for place in places]
         assert known == [100, 50, 10, 1, 0]

@@ -31,8 +31,8 @@ def disk() -> Disk:
 
 
 def watch_of(broker: Broker) -> DiskMonitor:
-    assert broker._bus.store is not None
-    return broker._bus.store.disk_monitor
+    assert broker.backend.store is not None
+    return broker.backend.store.disk_monitor
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -145,6 +145,7 @@ async def test_an_archive_that_holds_and_does_not_come_by_is_named_once_an_hour(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_broker(tmp_path / "data", segment_bytes=SEGMENT) as broker:
+        caplog.clear()  # of what opening told: that syncs are slow, where they are
         watch, now = watch_of(broker), int(time() * 1e6)
         late = ArchiveHolder("a", "/late", 4, now - 27 * 3600 * 10**6, now - 26 * 3600 * 10**6)
         hold(tmp_path / "data", late)
@@ -166,6 +167,7 @@ async def test_when_it_cannot_be_told_which_archives_hold_that_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_broker(tmp_path / "data", segment_bytes=SEGMENT) as broker:
+        caplog.clear()  # of what opening told: that syncs are slow, where they are
         (tmp_path / "data" / NAME).write_bytes(b"no such thing")
         await until(lambda: bool(told(caplog)))
         for _ in range(3):

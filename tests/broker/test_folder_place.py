@@ -132,7 +132,7 @@ async def test_what_recovery_notes_is_said(tmp_path: Path, caplog: pytest.LogCap
     async with open_on(Disk(), tmp_path) as broker:
         journal = journal_of(broker)
         journal.report = msgspec.structs.replace(journal.report, notes=["a checkpoint was damaged"])
-        BrokerFolder(tmp_path, JournalOptions())._say(journal)
+        BrokerFolder(tmp_path, JournalOptions()).report(journal)
     assert "a checkpoint was damaged" in caplog.text
 
 
@@ -142,7 +142,7 @@ async def test_a_slow_sync_is_warned_about(tmp_path: Path, caplog: pytest.LogCap
         journal = journal_of(broker)
         caplog.clear()
         journal.sync_seconds = seconds
-        BrokerFolder(tmp_path, JournalOptions())._say(journal)
+        BrokerFolder(tmp_path, JournalOptions()).report(journal)
     assert ("a sync took 21 ms" in caplog.text) is (seconds > folder.SLOW_SYNC)
 
 

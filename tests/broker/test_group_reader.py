@@ -35,7 +35,7 @@ async def turns(count: int = 20) -> None:
 
 
 def group_of(broker: Broker) -> GroupReader:
-    (reader,) = broker._bus.groups
+    (reader,) = broker.backend.groups
     return reader
 
 

@@ -37,7 +37,7 @@ def subscribe(broker: Broker, pattern: str = "t", **options: Any) -> GroupSubscr
 
 
 def reader_of(broker: Broker) -> GroupReader:
-    (reader,) = broker._bus.groups
+    (reader,) = broker.backend.groups
     return reader
 
 
@@ -62,7 +62,7 @@ async def take(deliveries: GroupSubscription[bytes], count: int) -> list[Deliver
 
 def forget_runs(broker: Broker) -> None:
     """Have the timeline forget what is not in memory, as it does now and then: only the disk can tell then."""
-    timeline = broker._bus.timeline
+    timeline = broker.backend.timeline
     before, timeline._dead = len(timeline.runs), CHUNK + 1
     timeline._bury(len(timeline.runs))
     assert len(timeline.runs) < before

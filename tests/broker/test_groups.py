@@ -12,24 +12,24 @@ from runnel.core.options import SubscribeOptions
 
 
 def join(broker: Broker, name: str = "g", pattern: str = "t", start: Any = None, **said: Any) -> Any:
-    return broker._bus.groups.join(name, pattern, SubscribeOptions.of({"group": name, "start": start, **said}))
+    return broker.backend.groups.join(name, pattern, SubscribeOptions.of({"group": name, "start": start, **said}))
 
 
 async def test_a_group_is_made_once_and_found_by_name_and_pattern(runnel_broker: Broker) -> None:
     one = join(runnel_broker)
     assert join(runnel_broker) is one
-    assert runnel_broker._bus.groups.find("g", "t") is one
-    assert list(runnel_broker._bus.groups) == [one]
+    assert runnel_broker.backend.groups.find("g", "t") is one
+    assert list(runnel_broker.backend.groups) == [one]
     other = join(runnel_broker, pattern="u")
     assert other is not one
-    assert list(runnel_broker._bus.groups) == [one, other]
+    assert list(runnel_broker.backend.groups) == [one, other]
 
 
 async def test_a_group_that_nobody_joined_is_unknown(runnel_broker: Broker) -> None:
     join(runnel_broker)
     for name, pattern in (("g", "u"), ("h", "t")):
         with pytest.raises(UnknownGroup) as caught:
-            runnel_broker._bus.groups.find(name, pattern)
+            runnel_broker.backend.groups.find(name, pattern)
         assert (caught.value.group, caught.value.pattern) == (name, pattern)
 
 
@@ -78,21 +78,21 @@ async def test_a_group_that_makes_no_sense_is_not_made(
 ) -> None:
     with pytest.raises(error):
         join(runnel_broker, **how)
-    assert list(runnel_broker._bus.groups) == []
-    assert not runnel_broker._bus.readers
+    assert list(runnel_broker.backend.groups) == []
+    assert not runnel_broker.backend.readers
 
 
 async def test_a_deleted_topic_takes_its_groups_along(runnel_broker: Broker) -> None:
     one = join(runnel_broker)
     await runnel_broker.delete("t")
-    assert list(runnel_broker._bus.groups) == []
+    assert list(runnel_broker.backend.groups) == []
     assert join(runnel_broker) is not one
 
 
 async def test_a_closed_broker_has_no_groups_and_takes_none(runnel_broker: Broker) -> None:
     join(runnel_broker)
     runnel_broker.close()
-    assert list(runnel_broker._bus.groups) == []
+    assert list(runnel_broker.backend.groups) == []
     with pytest.raises(BrokerClosed):
         join(runnel_broker)
 

@@ -39,14 +39,14 @@ async def broker(disk: Disk, tmp_path: Path, clock: JumpingClock) -> AsyncIterat
 
 
 def holding_of(broker: Broker) -> RetentionHolds:
-    assert broker._bus.store is not None
-    return broker._bus.store.holding
+    assert broker.backend.store is not None
+    return broker.backend.store.holding
 
 
 def holds(broker: Broker) -> dict[str, int]:
-    assert broker._bus.store is not None
+    assert broker.backend.store is not None
     names = {topic.id: topic.name for topic in journal_of(broker).ledger.topics.values()}
-    return {names[topic]: offset for topic, offset in broker._bus.store.holds().items()}
+    return {names[topic]: offset for topic, offset in broker.backend.store.holds().items()}
 
 
 async def read(broker: Broker, pattern: str, count: int, **options: object) -> list[int]:
@@ -59,7 +59,7 @@ async def read(broker: Broker, pattern: str, count: int, **options: object) -> l
             task = asyncio.ensure_future(anext(records))
             await asyncio.sleep(0)
             task.cancel()
-    await broker._bus.flushed()
+    await broker.backend.flushed()
     return offsets
 
 
@@ -80,7 +80,7 @@ async def test_count_takes_nothing_that_is_held_and_goes_on_when_it_was_read(bro
     assert await read(broker, "t", 50) == list(range(3, 53)), "it holds until it says otherwise"
     assert broker.statistics().topics["t"].first == 53
     assert await read(broker, "t", 52) == list(range(53, 105))
-    await broker._bus.flushed()
+    await broker.backend.flushed()
     assert broker.statistics().topics["t"].first == 95
 
 
@@ -91,12 +91,12 @@ async def test_age_and_bytes_take_nothing_that_is_held(broker: Broker, clock: Ju
     first = log.first
     await fill(broker, "t", 100)
     await clock.advance(1000)
-    broker._bus.store.retention.sweep()  # type: ignore[union-attr]
-    await broker._bus.flushed()
+    broker.backend.store.retention.sweep()  # type: ignore[union-attr]
+    await broker.backend.flushed()
     assert log.first == first == log.held
     await broker.forget("archive")
     assert log.held is None
-    await until(lambda: broker._bus.timeline.first(log) == 120)
+    await until(lambda: broker.backend.timeline.first(log) == 120)
 
 
 async def test_what_is_held_is_held_after_a_restart_though_nobody_reads(disk: Disk, tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ async def test_what_was_read_on_goes_though_nobody_publishes_any_more(broker: Br
             pass
         await fill(broker, topic, 295)
     await clock.advance(200)
-    retaining = broker._bus.store.retention  # type: ignore[union-attr]
+    retaining = broker.backend.store.retention  # type: ignore[union-attr]
     await until(lambda: not retaining.is_busy)
     ledger = journal_of(broker).ledger
     assert {one.name: one.first for one in ledger.topics.values()} == {"count": 0, "bytes": 0, "age": 0}
@@ -159,10 +159,10 @@ async def test_what_was_read_on_goes_though_nobody_publishes_any_more(broker: Br
         async with broker.subscribe(topic, name=topic) as records:
             for _ in range(300):
                 await anext(records)
-            await broker._bus.flushed()
+            await broker.backend.flushed()
     await clock.advance(61)
     await until(lambda: not retaining.is_busy)
-    await broker._bus.flushed()
+    await broker.backend.flushed()
     firsts = {one.name: one.first for one in ledger.topics.values()}
     assert (firsts["count"], firsts["age"]) == (290, 299), "the last one was not asked beyond"
     assert 200 < firsts["bytes"] < 240, "of about 260 bytes each"
@@ -201,7 +201,7 @@ async def test_a_pattern_that_reads_on_lets_go_a_segment_at_a_time(broker: Broke
     assert held is not None
     assert 100 < held <= 159, "never past what was read, and at most a segment (about 30 here) behind"
     assert log_of(broker, "a.x").first == held
-    await broker._bus.flushed()
+    await broker.backend.flushed()
     assert await read(broker, "a.*", 20) == list(range(159, 179)), "nothing was missed"
 
 

@@ -32,11 +32,11 @@ async def orders(broker: Broker) -> list[bytes]:
 
 
 async def left(broker: Broker, start: int = 0, limit: int = 100) -> list[int]:
-    return [one.offset for one in (await list_dead_letters(broker, DEAD, start, limit, 1 << 20)).letters]
+    return [one.offset for one in (await list_dead_letters(broker.backend, DEAD, start, limit, 1 << 20)).letters]
 
 
 def box(broker: Broker) -> DeadLetterState:
-    return DeadLetterState(broker._bus, broker._bus.catalog.logs[DEAD])
+    return DeadLetterState(broker.backend, broker.backend.catalog.logs[DEAD])
 
 
 async def test_letters_are_put_back_as_they_were_and_listed_no_more(runnel_broker: Broker) -> None:
@@ -89,7 +89,7 @@ async def test_the_floor_goes_up_over_what_is_done_with_and_marks_below_it_go(ru
     assert (at.floor, at.open()) == (at.log.end, 0)
     await bury(runnel_broker, b"a")
     assert await runnel_broker.discard(DEAD) == 1
-    names = [name for name in runnel_broker._bus.marks.values if name.startswith(dead_letters.MARKER_PREFIX)]
+    names = [name for name in runnel_broker.backend.markers.values if name.startswith(dead_letters.MARKER_PREFIX)]
     assert names == [f"{dead_letters.MARKER_PREFIX}{at.log.epoch}.1"]
     assert await runnel_broker.marks() == {}, "they are the broker's own"
 
@@ -101,7 +101,7 @@ async def test_marks_of_a_topic_that_is_no_more_are_forgotten(runnel_broker: Bro
     await bury(runnel_broker, b"c", b"d")
     assert await left(runnel_broker) == [0, 1], "another life, other letters"
     await runnel_broker.discard(DEAD, [0])
-    marks = [name for name in runnel_broker._bus.marks.values if name.startswith(dead_letters.MARKER_PREFIX)]
+    marks = [name for name in runnel_broker.backend.markers.values if name.startswith(dead_letters.MARKER_PREFIX)]
     assert marks == [f"{dead_letters.MARKER_PREFIX}{box(runnel_broker).log.epoch}.0"]
 
 
@@ -121,7 +121,7 @@ async def test_what_is_put_back_and_that_it_was_are_one_write(tmp_path: Path) ->
     disk = Disk()
     async with open_on(disk, tmp_path) as broker:
         await bury(broker, b"a", b"b")
-        await broker._bus.flushed()
+        await broker.backend.flushed()
         before = broker.statistics().journal
         await broker.replay(DEAD, offsets=[1])
         after = broker.statistics().journal
@@ -133,11 +133,11 @@ async def test_what_is_put_back_and_that_it_was_are_one_write(tmp_path: Path) ->
 async def test_a_listing_goes_on_where_it_ended(runnel_broker: Broker) -> None:
     await bury(runnel_broker, *(b"%d" % number for number in range(7)))
     await runnel_broker.discard(DEAD, [2, 3])
-    found = await list_dead_letters(runnel_broker, DEAD, 0, 3, 1 << 20)
+    found = await list_dead_letters(runnel_broker.backend, DEAD, 0, 3, 1 << 20)
     assert ([one.offset for one in found.letters], found.next, found.end) == ([0, 1, 4], 5, 7)
-    rest = await list_dead_letters(runnel_broker, DEAD, found.next, 3, 1 << 20)
+    rest = await list_dead_letters(runnel_broker.backend, DEAD, found.next, 3, 1 << 20)
     assert ([one.offset for one in rest.letters], rest.next) == ([5, 6], 7)
-    small = await list_dead_letters(runnel_broker, DEAD, 0, 100, 2)
+    small = await list_dead_letters(runnel_broker.backend, DEAD, 0, 100, 2)
     assert len(small.letters) < 5
     assert small.next < small.end
 
@@ -146,7 +146,7 @@ async def test_records_that_are_no_letters_are_refused_and_not_listed(runnel_bro
     await runnel_broker.publish("orders", b"alive")
     with pytest.raises(InvalidOption, match="its record at 0 is not a dead letter"):
         await runnel_broker.discard("orders")
-    assert (await list_dead_letters(runnel_broker, "orders", 0, 10, 1 << 20)).letters == []
+    assert (await list_dead_letters(runnel_broker.backend, "orders", 0, 10, 1 << 20)).letters == []
     with pytest.raises(UnknownTopic):
         await runnel_broker.discard("nothing")
     assert "nothing" not in await runnel_broker.topics()
@@ -163,7 +163,7 @@ async def test_odd_offsets_are_refused(runnel_broker: Broker, offsets: list[int]
 
 async def test_two_at_once_are_not_let_in(runnel_broker: Broker) -> None:
     await bury(runnel_broker, b"a")
-    with dead_letters.exclusively(runnel_broker._bus, DEAD):
+    with dead_letters.exclusively(runnel_broker.backend, DEAD):
         with pytest.raises(NameInUse):
             await runnel_broker.discard(DEAD)
         with pytest.raises(NameInUse):
@@ -177,7 +177,7 @@ async def test_a_topic_that_is_made_anew_meanwhile_is_left_alone(runnel_broker: 
     await runnel_broker.delete(DEAD)
     await bury(runnel_broker, b"c", b"d")
     with pytest.raises(TopicDeleted):
-        async for _ in dead_letters._open_ones(runnel_broker, old, [0]):
+        async for _ in dead_letters._open_ones(runnel_broker.backend, old, [0]):
             pass
 
 
@@ -185,13 +185,13 @@ async def test_topics_of_dead_letters_are_found_by_who_sends_them_there(runnel_b
     await bury(runnel_broker, b"a")
     async with runnel_broker.subscribe("orders", group="other", dead_letter="morgue") as deliveries:
         await (await anext(deliveries)).reject("bad")
-    assert dead_letter_topics(runnel_broker._bus) == {DEAD: ["billing"], "morgue": ["other"]}
+    assert dead_letter_topics(runnel_broker.backend) == {DEAD: ["billing"], "morgue": ["other"]}
     await runnel_broker.publish("dead-letters.somebody", b"")
     await runnel_broker.topic("jobs", dead_letter="graveyard").declare()
     await runnel_broker.publish("graveyard", b"")
     await runnel_broker.publish("dropped", b"")
     async with runnel_broker.subscribe("news", dead_letter="dropped"):
-        assert set(dead_letter_topics(runnel_broker._bus)) == {
+        assert set(dead_letter_topics(runnel_broker.backend)) == {
             DEAD,
             "morgue",
             "dead-letters.somebody",
@@ -209,7 +209,7 @@ async def test_bits_say_what_a_set_would(offsets: list[int], first: int) -> None
             assert before is None
             assert value > dead_letters.NONE_DONE, "a mark moves forward only"
             at._values[name] = value
-        broker._bus.keep_position(f"{dead_letters.REPLAYED_PREFIX}{DEAD}", DEAD, at.log.position(first))
+        broker.backend.positions.keep(f"{dead_letters.REPLAYED_PREFIX}{DEAD}", DEAD, at.log.position(first))
         rest = set(range(first, 3 * BLOCK)) - done
         assert at.open() == len(rest)
         assert all(at.is_open(one) == (one in rest) for one in [*offsets, first, 3 * BLOCK - 1])

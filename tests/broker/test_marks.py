@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from runnel.broker.bus import Bus
-from runnel.broker.tx.markers import Markers
+from runnel.broker.backend import LocalBackend
+from runnel.broker.markers import Markers
 from runnel.core.errors import InvalidOption, MarkConflict
 from runnel.core.markers import ANYTHING, Marker
 from runnel.journal.format.entry import PartKind
@@ -13,7 +13,7 @@ from runnel.runtime.clock import SystemClock
 
 
 def marks() -> Markers:
-    return Bus(auto_create=True, clock=SystemClock()).marks
+    return LocalBackend(auto_create=True, clock=SystemClock()).markers
 
 
 def moved(name: str, value: int | str | None) -> list[Marker]:

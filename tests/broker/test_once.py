@@ -53,12 +53,12 @@ def numbered(sequence: int, *values: bytes, producer: int = 7) -> Append:
 
 def sending(broker: Broker, topic: str, sequence: int, *values: bytes, producer: int = 7) -> asyncio.Task[Position]:
     """An entry with numbers, from wherever: over a network, say."""
-    deduplicator, log = broker._bus.publisher.deduplicator, broker.topic(topic)._resolve()
-    return asyncio.create_task(deduplicator.publish(log, numbered(sequence, *values, producer=producer)))
+    publisher, log = broker.backend.publisher, broker.topic(topic)._resolve()
+    return asyncio.create_task(publisher.publish_numbered(log, numbered(sequence, *values, producer=producer)))
 
 
 def following(broker: Broker) -> int | None:
-    return broker._bus.publisher.deduplicator.next(7)
+    return broker.backend.publisher.deduplicator.next(7)
 
 
 def end(broker: Broker, topic: str = "t") -> int:
@@ -245,7 +245,7 @@ async def test_one_that_was_let_in_and_failed_in_the_same_turn_is_told(broker: B
         hand.round = 1
         hand.done(hand.put_in.pop(0), WriteFailed(0, 0, FULL))  # and so the record that was let in just now
         again = asyncio.create_task(broker.publish("u", b"2"))
-        broker._bus.publisher.append(log_of(broker, "t"), Append((b"another",), None, 7))
+        broker.backend.publisher.append(log_of(broker, "t"), Append((b"another",), None, 7))
         await turns()
         while hand.put_in:
             hand.done(hand.put_in.pop(0))
@@ -270,7 +270,7 @@ async def test_what_goes_with_its_topic_before_it_was_written_may_come_again(bro
         await turns()
     tasks = [sending(broker, "t", 0), sending(broker, "t", 1)]
     await turns()
-    broker._bus.catalog.delete("t")
+    broker.backend.catalog.delete("t")
     for task in tasks:
         with pytest.raises(TopicDeleted):
             await task
@@ -291,7 +291,7 @@ async def test_numbers_before_others_that_are_stored_count_as_published_when_the
     lost, kept = sending(broker, "t", 0), sending(broker, "u", 1)
     await turns()
     epoch = log_of(broker, "t").epoch
-    broker._bus.catalog.delete("t")
+    broker.backend.catalog.delete("t")
     with pytest.raises(TopicDeleted):
         await lost
     for commit in hand.put_in:
@@ -308,14 +308,14 @@ async def test_one_that_waits_in_line_is_told_when_its_topic_goes(broker: Broker
         await sending(broker, "u", 0)
         tasks = [sending(broker, "u", 1), sending(broker, "t", 2)]
         await turns()
-        broker._bus.catalog.delete("t")
+        broker.backend.catalog.delete("t")
         assert (await anext(slow)).offset == 0
         assert (await anext(slow)).offset == 1
         assert (await tasks[0]).offset == 1
         with pytest.raises(TopicDeleted):
             await tasks[1]
     assert following(broker) == 2
-    assert broker._bus.publisher.deduplicator._lines == {}
+    assert broker.backend.publisher._lines == {}
 
 
 async def test_nobody_waits_in_line_for_a_reader_that_he_himself_is(broker: Broker) -> None:
@@ -326,7 +326,7 @@ async def test_nobody_waits_in_line_for_a_reader_that_he_himself_is(broker: Brok
         head = sending(broker, "u", 2)
         await turns()
         with pytest.raises(WouldDeadlock) as caught:
-            await broker._bus.publisher.deduplicator.publish(log_of(broker, "t"), numbered(3))
+            await broker.backend.publisher.publish_numbered(log_of(broker, "t"), numbered(3))
         assert (caught.value.topic, caught.value.subscriber) == ("u", slow.label)
         assert (await anext(slow)).offset == 1
         assert (await anext(slow)).offset == 2
@@ -355,7 +355,7 @@ async def test_an_entry_has_numbers_or_a_message_id_and_not_both(broker: Broker)
     entry = numbered(0)
     entry.message_id = "m"
     with pytest.raises(InvalidOption, match="one or the other"):
-        await broker._bus.publisher.deduplicator.publish(log_of(broker, "t"), entry)
+        await broker.backend.publisher.publish_numbered(log_of(broker, "t"), entry)
     assert following(broker) is None
 
 
@@ -390,4 +390,4 @@ async def test_what_waits_for_the_journal_keeps_its_order(tmp_path: Path) -> Non
 async def test_it_says_how_much_it_remembers(broker: Broker) -> None:
     await sending(broker, "t", 0)
     await broker.publish("t", b"x", message_id="m")
-    assert repr(broker._bus.publisher.deduplicator) == "<Deduplicator, 1 producers, 1 message ids>"
+    assert repr(broker.backend.publisher.deduplicator) == "<Deduplicator, 1 producers, 1 message ids>"

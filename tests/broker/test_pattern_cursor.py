@@ -31,8 +31,9 @@ class Reading:
     """A cursor on a broker's topics, and all that it found."""
 
     def __init__(self, broker: Broker, *topics: str, position: int = 0) -> None:
-        bus = broker._bus
-        self.cursor = PatternCursor(bus.timeline, {log_of(broker, one) for one in topics}, position, bus.store)
+        backend = broker.backend
+        logs = {log_of(broker, one) for one in topics}
+        self.cursor = PatternCursor(backend.timeline, logs, position, backend.cursors.reads)
         self.cursor.wake = self._wake
         self._woken = asyncio.Event()
         self.found: list[Record[bytes]] = []
@@ -82,10 +83,10 @@ async def play(steps: list[tuple[str, int, int] | int | str], tail: int, kept: i
             elif isinstance(step, int):
                 reading.take(step)
             elif step == "land":
-                await broker._bus.flushed()
+                await broker.backend.flushed()
             else:
                 await asyncio.sleep(0)
-        await broker._bus.flushed()
+        await broker.backend.flushed()
         await reading.to_the_end(3)
     sequences = [record.sequence for record in reading.found]
     assert sequences == sorted(set(sequences)), "in the order of sequences, none twice"
@@ -128,7 +129,7 @@ async def test_a_long_history_that_retention_took_is_passed_in_one_go(broker: Br
     for number in range(1200):  # far more slices than Python lets a function call itself
         broker.topic("a").publish_nowait(b"%d" % number)
         broker.topic("b").publish_nowait(b"%d" % number)
-        await broker._bus.flushed()
+        await broker.backend.flushed()
     reading = Reading(broker, "a", "b")
     reading.cursor.forget_gone()
     await reading.to_the_end()

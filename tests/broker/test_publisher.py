@@ -18,12 +18,12 @@ NOTHING: tuple[Any, ...] = (None, None, None, None, 0, None)
 
 def one(broker: Broker, value: object, **changed: Any) -> Append:
     options = {"key": None, "headers": None, "delay": None, "expires": None, "priority": 0, "message_id": None}
-    return broker._bus.publisher.one("t", changed.pop("codec", None), value, *(options | changed).values())
+    return broker.backend.publisher.one("t", changed.pop("codec", None), value, *(options | changed).values())
 
 
 def many(broker: Broker, values: list[object], keys: list[object] | None = None, **changed: Any) -> Append:
     options = {"headers": None, "delay": None, "expires": None, "priority": 0}
-    return broker._bus.publisher.many("t", changed.pop("codec", None), values, keys, *(options | changed).values())
+    return broker.backend.publisher.many("t", changed.pop("codec", None), values, keys, *(options | changed).values())
 
 
 def test_a_plain_record_carries_nothing_besides_its_value() -> None:
@@ -71,24 +71,24 @@ def test_typed_entries_are_checked_already() -> None:
 
 async def test_raw_entries_of_a_typed_log_are_checked_before_they_are_appended() -> None:
     async with runnel.open() as broker:
-        log = broker._bus.catalog.find("t", codec=Codec(int))
+        log = broker.backend.catalog.find("t", codec=Codec(int))
         with pytest.raises(ValidationFailed):
-            broker._bus.publisher.append_now(log, many(broker, [b"1", b"x"]))
+            broker.backend.publisher.append_now(log, many(broker, [b"1", b"x"]))
         assert log.end == 0
-        assert broker._bus.publisher.append_now(log, many(broker, [b"1", b"2"])) == 0
+        assert broker.backend.publisher.append_now(log, many(broker, [b"1", b"2"])) == 0
 
 
 async def test_the_trace_is_asked_for_unless_the_caller_has_one() -> None:
     broker = Broker()
     mine, current = f"00-{'a' * 32}-{'b' * 16}-01", f"00-{'c' * 32}-{'d' * 16}-01"
-    broker._bus.publisher.tracing.current = lambda: current
-    assert broker._bus.publisher.tracing.is_active
+    broker.backend.publisher.tracing.current = lambda: current
+    assert broker.backend.publisher.tracing.is_active
     for headers, expected in ((None, current), ({"h": "x"}, current), ({"traceparent": mine}, mine)):
         entry = one(broker, b"", headers=headers)
         assert entry.metas is not None
         assert entry.metas[0] is not None
         assert entry.metas[0].headers["traceparent"] == expected
-    broker._bus.publisher.tracing.current = lambda: None
+    broker.backend.publisher.tracing.current = lambda: None
     assert one(broker, b"").metas is None
 
 
@@ -113,17 +113,17 @@ async def test_a_queue_is_left_empty_when_all_is_done() -> None:
             await asyncio.sleep(0)
             assert broker.statistics().waiting_publishers == 3
         await asyncio.gather(*waiting)
-        assert broker._bus.publisher.blocked == set()
+        assert broker.backend.publisher.blocked == set()
 
 
 async def test_only_ones_own_task_can_deadlock() -> None:
     async with runnel.open() as broker, broker.subscribe("t", policy="block", buffer=1) as subscription:
         await broker.publish("t", b"a")
         await anext(subscription)
-        log, entry = broker._bus.catalog.logs["t"], one(broker, b"x")
+        log, entry = broker.backend.catalog.logs["t"], one(broker, b"x")
         with pytest.raises(WouldDeadlock):
-            broker._bus.publisher.queue(log, entry, asyncio.current_task())
+            broker.backend.publisher.queue(log, entry, asyncio.current_task())
         assert not log.topic_readers or not log.topic_readers.blocked
-        waiting = broker._bus.publisher.queue(log, entry, None)
+        waiting = broker.backend.publisher.queue(log, entry, None)
         assert not waiting.done()
         waiting.cancel()

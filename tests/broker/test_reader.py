@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from runnel.broker.broker import Broker
-from runnel.broker.read.subscription import Subscription, SubscriptionReader
+from runnel.broker.read.subscription import Subscription
 from runnel.core.errors import InvalidName, InvalidOption, InvalidPattern
 from runnel.core.options import SubscribeOptions
 from runnel.core.position import Position
@@ -24,18 +24,18 @@ from runnel.core.position import Position
 )
 def test_options_are_checked_before_anything_happens(options: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error, match=next(iter(options))):
-        SubscriptionReader(Broker()._bus, "t", SubscribeOptions(**options))
+        Broker().backend.reader("t", SubscribeOptions(**options))
 
 
 def test_a_wrong_pattern_is_refused() -> None:
     with pytest.raises(InvalidPattern):
-        SubscriptionReader(Broker()._bus, "t.>.x", SubscribeOptions())
+        Broker().backend.reader("t.>.x", SubscribeOptions())
 
 
 def test_a_label_is_the_name_or_a_number_of_its_own() -> None:
     broker = Broker()
-    assert SubscriptionReader(broker._bus, "t", SubscribeOptions(name="billing")).label == "billing"
-    labels = {SubscriptionReader(broker._bus, "t", SubscribeOptions()).label for _ in range(3)}
+    assert broker.backend.reader("t", SubscribeOptions(name="billing")).label == "billing"
+    labels = {broker.backend.reader("t", SubscribeOptions()).label for _ in range(3)}
     assert len(labels) == 3
     assert all(label.startswith("t#") for label in labels)
 
@@ -51,15 +51,15 @@ async def test_what_a_name_keeps_is_the_first_record_not_asked_beyond(pattern: s
                 for _ in range(10):
                     await anext(subscription)
             await anext(subscription)
-        assert broker._bus.positions["n"] == (pattern, at[0])
+        assert broker.backend.positions.stored["n"] == (pattern, at[0])
         async with broker.subscribe(pattern, name="n") as subscription:
             assert (await anext(subscription)).value == b"a"
             assert (await anext(subscription)).value == b"b"
-        assert broker._bus.positions["n"] == (pattern, at[1])
+        assert broker.backend.positions.stored["n"] == (pattern, at[1])
         async with broker.subscribe(pattern, name="n") as subscription:
             await anext(subscription.batches(max_records=2))
             assert subscription.position == (1 if pattern == "t" else 11)
-        assert broker._bus.positions["n"] == (pattern, at[1])
+        assert broker.backend.positions.stored["n"] == (pattern, at[1])
 
 
 async def test_a_name_is_free_again_after_a_start_that_failed() -> None:
@@ -67,13 +67,14 @@ async def test_a_name_is_free_again_after_a_start_that_failed() -> None:
         subscription = broker.subscribe("t", name="n", start=99)
         with pytest.raises(Exception, match="not 99"):
             await subscription.__aenter__()
-        assert (broker._bus.named, broker._bus.readers, broker._bus.positions) == ({}, {}, {})
+        backend = broker.backend
+        assert (backend.positions.open, list(backend.readers), backend.positions.stored) == ({}, [], {})
         async with broker.subscribe("t", name="n"):
-            assert list(broker._bus.named) == ["n"]
+            assert list(broker.backend.positions.open) == ["n"]
 
 
 async def test_leaving_what_was_never_entered_is_harmless() -> None:
     async with Broker() as broker:
-        reader = SubscriptionReader(broker._bus, "t", SubscribeOptions(name="n"))
+        reader = broker.backend.reader("t", SubscribeOptions(name="n"))
         reader.leave(Subscription(reader, None))
-        assert broker._bus.positions == {}
+        assert broker.backend.positions.stored == {}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import runnel
-from runnel.broker.durable.store import ChunkCache
+from runnel.broker.durable.journal_reads import ChunkCache
 from runnel.journal.read.segment_reader import FoundBatch, LostRange, ParsedChunk
 from tests.contract.reading import read
 
@@ -57,16 +57,16 @@ async def test_readers_that_are_behind_together_read_the_disk_once(
         topic = broker.topic("t")
         for _ in range(20):
             await topic.publish_many([bytes(100)] * 1000)
-        store = broker._bus.store
+        store = broker.backend.store
         assert store is not None
-        reads, real = 0, store.read
+        reads, real = 0, store.reads.read
 
         def counted(*args: Any) -> None:
             nonlocal reads
             reads += 1
             real(*args)
 
-        monkeypatch.setattr(store, "read", counted)
+        monkeypatch.setattr(store.reads, "read", counted)
 
         async def reader() -> None:
             async with broker.subscribe("t", start="earliest") as subscription:

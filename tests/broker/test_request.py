@@ -19,10 +19,10 @@ async def test_an_inbox_lives_as_long_as_its_request() -> None:
         question = await anext(questions)
         assert question.reply_to is not None
         assert question.reply_to.startswith(f"{INBOX}.")
-        assert question.reply_to in broker._bus.catalog.logs
+        assert question.reply_to in broker.backend.catalog.logs
         assert await broker.reply(question, b"!")
         assert (await asking).value == b"!"
-        assert list(broker._bus.catalog.logs) == ["ask"]
+        assert list(broker.backend.catalog.logs) == ["ask"]
         assert await broker.reply(question, b"again") is False
 
 
@@ -39,8 +39,8 @@ async def test_nothing_stays_behind_however_it_ends() -> None:
             with pytest.raises(RequestTimeout):
                 await late
             await asyncio.wait([cancelled])
-        assert list(broker._bus.catalog.logs) == ["ask"]
-        assert broker._bus.readers == {}
+        assert list(broker.backend.catalog.logs) == ["ask"]
+        assert list(broker.backend.readers) == []
         assert all(timer.callback is None for _, _, timer in clock._timers)
 
 

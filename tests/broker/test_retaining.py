@@ -34,8 +34,8 @@ def clock() -> JumpingClock:
 
 
 def retaining_of(broker: Broker) -> TopicRetention:
-    assert broker._bus.store is not None
-    return broker._bus.store.retention
+    assert broker.backend.store is not None
+    return broker.backend.store.retention
 
 
 def trims(broker: Broker) -> list[Part]:
@@ -56,7 +56,7 @@ async def known(broker: Broker, topic: str, first: int) -> None:
     """Return when the journal knows that `topic` begins there."""
     async with asyncio.timeout(PATIENCE):
         while not any(one.name == topic and one.first >= first for one in journal_of(broker).ledger.topics.values()):
-            await broker._bus.flushed()
+            await broker.backend.flushed()
 
 
 # -- age --------------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ async def test_a_count_holds_at_once_and_is_written_within_a_minute(
         told = journal_of(broker).ledger.topics[1].gone
         assert told == [RemovedRange(0, 7, RemovalReason.COUNT, int(clock.time() * 1e6))]
         await clock.advance(10 * retention.TELL)
-        await broker._bus.flushed()
+        await broker.backend.flushed()
         assert len(trims(broker)) == 1, "nothing is news"
 
 
@@ -241,8 +241,8 @@ async def test_a_sealed_segment_has_all_that_moved_written_a_few_topics_a_turn(
             await broker.topic(f"t.{number}", retention_count=1).declare()
             await published(broker, f"t.{number}", [b"x", b"y"])
         looked: list[int] = []
-        inner = broker._bus.timeline.first
-        broker._bus.timeline.first = lambda log: looked.append(1) or inner(log)  # type: ignore[method-assign, func-returns-value]
+        inner = broker.backend.timeline.first
+        broker.backend.timeline.first = lambda log: looked.append(1) or inner(log)  # type: ignore[method-assign, func-returns-value]
         retaining_of(broker).sweep()
         most = 0
         while len(looked) < 20:
@@ -250,7 +250,7 @@ async def test_a_sealed_segment_has_all_that_moved_written_a_few_topics_a_turn(
             await asyncio.sleep(0)
             most = max(most, len(looked) - before)
         assert most == 4
-        await broker._bus.flushed()
+        await broker.backend.flushed()
         assert len(trims(broker)) == 20
 
 
@@ -287,7 +287,7 @@ async def test_closing_while_a_look_is_under_way_hangs_nobody(disk: Disk, tmp_pa
         await disk.reached()
         asyncio.get_running_loop().call_later(0.01, disk.go_on)  # the loop is blocked while the broker closes
         disk.go_on()
-    assert broker._bus.loop_owner.closed
+    assert broker.backend.loop_owner.closed
 
 
 async def test_a_topic_without_retention_keeps_everything(disk: Disk, tmp_path: Path, clock: JumpingClock) -> None:

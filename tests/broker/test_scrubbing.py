@@ -28,8 +28,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def scrubber_of(broker: Broker) -> Scrubber:
-    assert broker._bus.store is not None
-    return broker._bus.store.scrubber
+    assert broker.backend.store is not None
+    return broker.backend.store.scrubber
 
 
 async def life(disk: Disk, folder: Path, count: int = 30) -> None:

@@ -19,7 +19,7 @@ async def broker() -> AsyncIterator[Broker]:
 async def test_what_is_noted_is_checked_again_before_it_is_claimed(broker: Broker) -> None:
     async with broker.subscribe("jobs", group="g") as deliveries:
         one, two = [await anext(deliveries) for _ in range(2)]
-        settling = TransactionAcks(broker._bus)
+        settling = TransactionAcks(broker.backend)
         settling.note(one)
         settling.note(two)
         settling.check()
@@ -36,7 +36,7 @@ async def test_a_batch_with_an_ended_lease_is_refused_whole(broker: Broker) -> N
     async with broker.subscribe("jobs", group="g") as deliveries:
         batch = await anext(deliveries.batches())
         broker.group("g", "jobs").reset("earliest")
-        settling = TransactionAcks(broker._bus)
+        settling = TransactionAcks(broker.backend)
         with pytest.raises(LeaseEnded):
             settling.note(batch)
         assert len(settling) == 0
@@ -49,7 +49,7 @@ async def test_a_delivery_whose_block_was_left_is_nacked_when_all_is_forgotten_a
 ) -> None:
     async with broker.subscribe("jobs", group="g", backoff=[60.0]) as deliveries:
         left, held = [await anext(deliveries) for _ in range(2)]
-        settling = TransactionAcks(broker._bus)
+        settling = TransactionAcks(broker.backend)
         settling.note(left)
         settling.note(held)
         async with left:
@@ -66,7 +66,7 @@ async def test_a_delivery_whose_block_was_left_is_nacked_when_all_is_forgotten_a
 async def test_a_delivery_that_is_given_back_after_its_block_was_left_goes_to_the_group(broker: Broker) -> None:
     async with broker.subscribe("jobs", group="g", max_deliver=1) as deliveries:
         delivery = await anext(deliveries)
-        settling = TransactionAcks(broker._bus)
+        settling = TransactionAcks(broker.backend)
         settling.note(delivery)
         async with delivery:
             pass
@@ -78,7 +78,7 @@ async def test_a_delivery_that_is_given_back_after_its_block_was_left_goes_to_th
 
 async def test_in_memory_nothing_of_it_is_written(broker: Broker) -> None:
     async with broker.subscribe("jobs", group="g") as deliveries:
-        settling = TransactionAcks(broker._bus)
+        settling = TransactionAcks(broker.backend)
         settling.note(await anext(deliveries))
         settling.claim()
         assert settling.parts() == []

@@ -6,7 +6,7 @@ from itertools import pairwise
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.broker.read import catch_up
@@ -20,6 +20,7 @@ from runnel.journal.read.journal_reader import JournalReader
 from runnel.journal.read.segment_reader import FoundBatch, LostRange, StageCommit
 from tests.broker.rig import make_log
 from tests.journal.cleaned import Block, Rec, block_lists, cleaned
+from tests.nightly import examples
 
 TOPICS = (1, 2, 3, 4)
 NAMES = {f"t{topic}": topic for topic in TOPICS}
@@ -48,7 +49,7 @@ def records_in(made: list[Slice]) -> list[tuple[int, int, int, bytes, bytes | No
     return [(NAMES[one.topic], one.offset, one.sequence, one.value, one.key) for part in made for one in part.records]
 
 
-@settings(max_examples=80)
+@examples(25, 80)
 @given(block_lists(stages=False), st.booleans())
 def test_records_of_merged_batches_come_once_in_order_and_slices_have_no_holes(
     blocks: list[Block], by_sequence: bool

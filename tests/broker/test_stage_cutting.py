@@ -23,7 +23,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 
 def cut(broker: Broker, values: Any, keys: Any = None, **options: Any) -> StageWrite:
     chosen = {"headers": None, "delay": None, "expires": None, "priority": 0} | options
-    return StageWrite(broker._bus, log_of(broker, "t"), None, values, keys, **chosen)
+    return StageWrite(broker.backend, log_of(broker, "t"), None, values, keys, **chosen)
 
 
 @pytest.mark.parametrize(

@@ -171,10 +171,10 @@ async def test_what_the_cleaner_left_is_read_once_and_in_order(tmp_path: Path, s
 
 async def test_what_retention_takes_while_a_stage_is_read_is_not_told_as_lost(tmp_path: Path) -> None:
     async with open_on(Disk(inner=storages()[0]), tmp_path, tail_bytes=1) as broker:
-        store, log = broker._bus.store, log_of(broker, "c")
+        store, log = broker.backend.store, log_of(broker, "c")
         assert store is not None
         gone = StageCommit(3, 0, 5, 6, 1, 99, (2, 2, 2))
-        reading = StagedReader(store, gone, log, 0, lambda: None, sequence=False, on_demand=False)
+        reading = StagedReader(store.reads, gone, log, 0, lambda: None, sequence=False, on_demand=False)
         log.begin_at(6)
         assert reading.take() is END
 

@@ -28,6 +28,7 @@ from runnel.core.stages import StageKey, stage_name
 from runnel.journal.format.entry import Part, PartKind
 from runnel.testing.clock import JumpingClock
 from tests.broker.durable import Disk, commits_of, entries, journal_of, kinds, log_of, open_on, turns, until
+from tests.nightly import nightly_beyond
 
 VALUES = [b"%03d" % number for number in range(8)]
 LARGE: dict[str, Any] = {"segment_bytes": 1 << 24}
@@ -46,8 +47,8 @@ async def broker(disk: Disk, tmp_path: Path) -> AsyncIterator[Broker]:
 
 
 def staging_of(broker: Broker) -> StagingArea:
-    assert broker._bus.store is not None
-    return broker._bus.store.staging
+    assert broker.backend.store is not None
+    return broker.backend.store.staging
 
 
 def stage_of(broker: Broker, batch: int = 1, **key: int) -> Stage[bytes]:
@@ -220,7 +221,7 @@ async def test_a_commit_whose_outcome_is_unknown_is_repeated_with_its_mark(
         with pytest.raises(OutcomeUnknown):
             await once(broker)
     async with open_on(disk, tmp_path, **LARGE) as broker:
-        was_there = "t" in broker._bus.catalog.logs and log_of(broker, "t").end > 0
+        was_there = "t" in broker.backend.catalog.logs and log_of(broker, "t").end > 0
         assert await once(broker) is not was_there
         assert not await once(broker)
         async with broker.subscribe("t", start="earliest") as subscription:
@@ -244,16 +245,17 @@ async def stage_all(disk: Disk, folder: Path, acked: list[int]) -> None:
             tx.commit(("w", 1, 0, 0))
 
 
+@pytest.mark.parametrize("each", nightly_beyond(1, [3, 1]))
 @pytest.mark.parametrize("small", [True, False])
 async def test_whichever_call_of_the_disk_fails_everything_is_there_once(
-    tmp_path: Path, small: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, small: bool, each: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not small:
         monkeypatch.setattr(staging, "INLINE_BYTES", 0)
     whole = Disk()
     await stage_all(whole, tmp_path, [])
     assert whole.calls > 50
-    for call in range(1, whole.calls + 1):
+    for call in range(1 + small % each, whole.calls + 1, each):
         disk, acked = Disk(), list[int]()
         disk.fail_at, disk.error = call, errno.EIO
         with suppress(RunnelError, OSError):

@@ -33,8 +33,8 @@ async def broker(disk: Disk, tmp_path: Path) -> AsyncIterator[Broker]:
 
 
 def pending_state_of(broker: Broker) -> PendingState:
-    assert broker._bus.store is not None
-    return broker._bus.store.pending_state
+    assert broker.backend.store is not None
+    return broker.backend.store.pending_state
 
 
 def said(broker: Broker, kind: PartKind) -> list[Part]:
@@ -49,9 +49,9 @@ async def test_a_named_reader_is_written_where_it_stands_and_not_at_every_step(b
     async with broker.subscribe("t", name="n") as records:
         for _ in range(5):
             await anext(records)
-        await broker._bus.flushed()
+        await broker.backend.flushed()
         assert [place.place for place in places(broker)] == [4], "the fifth was not asked beyond"
-        await broker._bus.flushed()
+        await broker.backend.flushed()
         assert len(places(broker)) == 1, "nothing is new"
 
 
@@ -67,7 +67,7 @@ async def test_a_reader_of_a_pattern_keeps_a_sequence(broker: Broker) -> None:
     async with broker.subscribe(">", name="all") as records:
         for _ in range(3):
             await anext(records)
-        await broker._bus.flushed()
+        await broker.backend.flushed()
     (place,) = places(broker)
     assert (place.pattern, place.epoch, place.place) == (">", 0, 2)
 
@@ -83,7 +83,7 @@ async def test_a_position_that_found_no_room_is_written_later(tmp_path: Path) ->
             disk.fail_next("allocate", "", errno.ENOSPC)
             with pytest.raises(DiskFull):
                 await broker.publish("t", b"y" * 6000)  # one entry with it
-            await broker._bus.flushed()
+            await broker.backend.flushed()
             assert journal_of(broker).ledger.cursors["n"].place == 2
 
 
@@ -96,9 +96,9 @@ async def test_a_name_that_left_before_its_position_was_written_is_written_too(b
             await anext(records)
     disk.go_on()
     await publishing
-    await broker._bus.flushed()
+    await broker.backend.flushed()
     assert journal_of(broker).ledger.cursors["n"].place == 2
-    position = broker._bus.positions["n"][1]
+    position = broker.backend.positions.stored["n"][1]
     assert isinstance(position, Position)
     assert position.offset == 2
 
@@ -118,7 +118,7 @@ async def test_what_the_journal_knows_comes_back(broker: Broker, disk: Disk, tmp
             assert (await anext(records)).offset == (await anext(everything)).offset == 3
         async with again.subscribe("t", group="g") as deliveries:
             assert (await anext(deliveries)).offset == 2
-        await again._bus.flushed()
+        await again.backend.flushed()
         assert len(places(again)) == before, "what is known is not said again"
 
 
@@ -134,7 +134,7 @@ async def test_acks_go_out_as_ranges(broker: Broker) -> None:
         for delivery in await taken(deliveries, 6):
             if delivery.offset != 2:
                 await delivery.ack()
-        await broker._bus.flushed()
+        await broker.backend.flushed()
     first = said(broker, PartKind.PROGRESS)[0]
     assert msgspec.msgpack.decode(first.body)[0] == [0, 2, 3, 6]
 
@@ -142,7 +142,7 @@ async def test_acks_go_out_as_ranges(broker: Broker) -> None:
 async def test_a_durable_ack_is_on_disk_when_it_returns(broker: Broker, disk: Disk) -> None:
     async with broker.subscribe("t", group="g") as deliveries:
         (delivery,) = await taken(deliveries, 1)
-        await broker._bus.flushed()
+        await broker.backend.flushed()
         disk.hold("sync")
         acking = asyncio.ensure_future(delivery.ack(durable=True))
         await disk.reached()
@@ -157,7 +157,7 @@ async def test_a_durable_ack_is_on_disk_when_it_returns(broker: Broker, disk: Di
 async def test_a_failed_attempt_is_stored_before_it_is_delivered_again(broker: Broker, disk: Disk) -> None:
     async with broker.subscribe("t", group="g", prefetch=1) as deliveries:
         (delivery,) = await taken(deliveries, 1)
-        await broker._bus.flushed()
+        await broker.backend.flushed()
         disk.hold("sync")
         await delivery.nack(delay=0)
         again = asyncio.ensure_future(anext(deliveries))
@@ -176,7 +176,7 @@ async def test_a_dead_letter_and_the_end_of_its_record_are_one_entry(broker: Bro
         await broker.topic("dead-letters.g").declare()
         before = len(entries(journal_of(broker)))
         await delivery.reject("never")
-        await broker._bus.flushed()
+        await broker.backend.flushed()
     entry = next(
         one for one in entries(journal_of(broker))[before:] if any(p.kind == PartKind.BATCH for p in one.parts)
     )
@@ -226,7 +226,7 @@ async def test_nothing_is_urgent_but_a_failed_attempt(broker: Broker, disk: Disk
     pending_state = pending_state_of(broker)
     async with broker.subscribe("t", group="g") as deliveries:
         one, two = await taken(deliveries, 2)
-        await broker._bus.flushed()
+        await broker.backend.flushed()
         await one.ack()
         assert not pending_state.is_urgent
         await two.nack()
@@ -238,7 +238,7 @@ async def test_nothing_is_urgent_but_a_failed_attempt(broker: Broker, disk: Disk
 async def test_that_a_name_holds_is_written_beside_its_place_and_so_is_that_it_does_not(broker: Broker) -> None:
     for hold in (True, None, False):
         async with broker.subscribe("t", name="n", hold=hold):
-            await broker._bus.flushed()
+            await broker.backend.flushed()
     assert [(place.place, place.hold) for place in places(broker)] == [(0, True), (0, False)]
 
 
@@ -248,7 +248,7 @@ async def test_what_was_forgotten_is_not_written_again_when_its_commit_failed(
     async with broker.subscribe("t", name="n") as records:
         await anext(records)
         await anext(records)
-    await broker._bus.flushed()
+    await broker.backend.flushed()
     pending_state = pending_state_of(broker)
     pending_state._unwrite({"n": ("t", Position(1, 0), False), "other": ("t", Position(1, 0), False)})
     assert (pending_state._positions, "other" in pending_state._written) == ({"n"}, False)

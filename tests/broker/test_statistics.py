@@ -17,7 +17,7 @@ async def test_totals_sum_by_pattern_and_name() -> None:
 
 
 async def test_the_totals_stay_small_and_lose_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runnel.broker.statistics.MAX_FLOWS", 2)
+    monkeypatch.setattr("runnel.broker.totals.MAX_FLOWS", 2)
     async with Broker() as broker:
         for topic in ("a", "b", "c", "d", "a"):
             async with broker.subscribe(topic) as records:
@@ -47,7 +47,7 @@ async def test_a_snapshot_counts_what_was_published_the_short_way() -> None:
         topic = broker.topic("t")
         for _ in range(10):
             topic.publish_nowait(b"abc")
-        found = snapshot(broker._bus)
+        found = snapshot(broker.backend, ())
         assert (found.published, found.published_bytes, found.topics["t"].kept_bytes) == (10, 30, 30)
 
 
@@ -67,7 +67,7 @@ async def test_counters_never_go_back() -> None:
 
 
 def rising(broker: Broker, last: tuple[int, int, int]) -> tuple[int, int, int]:
-    found = snapshot(broker._bus)
+    found = snapshot(broker.backend, ())
     now = (found.published, found.delivered, found.dropped)
     assert all(after >= before for after, before in zip(now, last, strict=True)), (last, now)
     return now
@@ -76,6 +76,6 @@ def rising(broker: Broker, last: tuple[int, int, int]) -> tuple[int, int, int]:
 async def test_a_snapshot_is_frozen() -> None:
     async with Broker() as broker:
         await broker.publish("t", b"")
-        found = snapshot(broker._bus)
+        found = snapshot(broker.backend, ())
         with pytest.raises(AttributeError):
             found.topics["t"].published = 5  # type: ignore[misc]

@@ -13,6 +13,7 @@ from runnel.broker.remote.cursor import RemoteCursor, SharedStep, SharedSteps, o
 from runnel.core.batch import Slice
 from runnel.core.record import Gap, MissedRange
 from runnel.testing.clock import JumpingClock
+from tests.nightly import nightly_beyond
 
 PATTERNS: tuple[Any, ...] = ("t", "u", ("t", "x"), "*", ("t", "u", "late"))
 
@@ -133,7 +134,7 @@ async def test_a_step_that_is_not_the_last_leaves_the_rest() -> None:
 
 
 @pytest.mark.parametrize("where", ["memory", "folder"])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", nightly_beyond(4, range(12)))
 async def test_in_step_each_takes_what_it_would_have_taken_alone(tmp_path: Path, where: str, seed: int) -> None:
     """Whatever is published, expires, is trimmed or deleted, and whoever looks when: feeds and their twins agree."""
     chance, clock = random.Random(seed), JumpingClock()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runnel.broker.broker import Broker
-from runnel.broker.durable.store import READER_THREADS
+from runnel.broker.durable.journal_reads import READER_THREADS
 from runnel.core.errors import Forked, TopicConflict
 from runnel.journal.folder_lock import FolderLock
 from runnel.journal.format.entry import PartKind
@@ -59,9 +59,9 @@ async def test_sequences_and_epochs_go_on_behind_those_of_an_earlier_life(disk: 
         await broker.publish("t", b"1")
         await broker.topic("m", durable=False).publish(b"2")
         await broker.delete("t")
-        epoch = broker._bus.catalog.epoch
+        epoch = broker.backend.catalog.epoch
     async with open_on(disk, tmp_path, JumpingClock(1.0)) as broker:  # a clock that went back
-        assert broker._bus.timeline.sequence >= 2
+        assert broker.backend.timeline.sequence >= 2
         assert (await broker.publish("t", b"3")).epoch > epoch
 
 
@@ -77,7 +77,7 @@ async def test_topics_that_are_not_durable_leave_no_trace(broker: Broker) -> Non
     await broker.topic("m", durable=False).publish(b"x")
     async with broker.subscribe("only.subscribed"):
         pass
-    await broker._bus.flushed()
+    await broker.backend.flushed()
     assert kinds(entries(journal_of(broker))) == before
     assert log_of(broker, "m").stored is None
 
@@ -87,13 +87,13 @@ async def test_a_time_finds_its_record_on_disk_and_in_memory(broker: Broker, clo
         await broker.publish("t", b"x" * 200)
         await clock.advance(10)
     log = log_of(broker, "t")
-    store = broker._bus.store
+    store = broker.backend.store
     assert store is not None
     assert 0 < log.base < 20
     for seconds, offset in ((-5, 0), (0, 0), (1, 1), (50, 5), (51, 6), (189, 19), (190, 19), (191, 20)):
         time = BEGAN + timedelta(seconds=seconds)
-        assert store.offset_at(log, time) == offset
-        found = store.sequence_at(time)
+        assert store.reads.offset_at(log, time) == offset
+        found = store.reads.sequence_at(time)
         assert (20 if found is None else found) == offset
 
 
@@ -102,8 +102,8 @@ async def test_a_time_before_what_retention_left_finds_the_first_that_is_left(tm
         topic = broker.topic("t", retention_count=3)
         for _ in range(10):
             await topic.publish(b"x")
-        assert broker._bus.store is not None
-        assert broker._bus.store.offset_at(log_of(broker, "t"), BEGAN - timedelta(days=999)) == 7
+        assert broker.backend.store is not None
+        assert broker.backend.store.reads.offset_at(log_of(broker, "t"), BEGAN - timedelta(days=999)) == 7
 
 
 async def test_retention_moves_the_first_offset_when_a_segment_is_sealed(tmp_path: Path, clock: JumpingClock) -> None:
@@ -115,7 +115,7 @@ async def test_retention_moves_the_first_offset_when_a_segment_is_sealed(tmp_pat
             await clock.advance(50)
         await until(lambda: log_of(broker, "t").first > 0)
         first = log_of(broker, "t").first
-        await broker._bus.flushed()
+        await broker.backend.flushed()
         assert journal_of(broker).ledger.topics[1].first == first
     async with open_on(disk, tmp_path, clock) as broker:
         assert log_of(broker, "t").first >= first
@@ -161,20 +161,20 @@ async def test_the_last_state_that_cannot_be_written_is_said(
 ) -> None:
     async with open_on(disk, tmp_path) as broker:
         position = await broker.publish("t", b"x")
-        store = broker._bus.store
+        store = broker.backend.store
         assert store is not None
         store.commits.drain()
-        broker._bus.keep_position("n", "t", position)  # as readers do that end now
+        broker.backend.positions.keep("n", "t", position)  # as readers do that end now
         disk.fail_next("write")
         store.close()
         assert "the last positions and acks were not stored" in caplog.text
-        broker._bus.loop_owner.close()
+        broker.backend.loop_owner.close()
 
 
 async def test_the_copy_in_a_fork_lets_go_and_writes_nothing(disk: Disk, tmp_path: Path) -> None:
     async with open_on(disk, tmp_path) as broker:
         await broker.publish("t", b"x")
-        store = broker._bus.store
+        store = broker.backend.store
         assert store is not None
         assert repr(store).startswith("<Store of <Journal")
         store.abandon()
@@ -188,25 +188,25 @@ async def test_a_publish_in_the_child_of_a_fork_joins_no_batch(disk: Disk, tmp_p
         topic = broker.topic("t")
         await topic.publish(b"0")
         topic.publish_nowait(b"1")
-        broker._bus.loop_owner.fork()  # as the child's copy is told
+        broker.backend.loop_owner.fork()  # as the child's copy is told
         with pytest.raises(Forked):
             topic.publish_nowait(b"2")
         with pytest.raises(Forked):
             await topic.publish(b"3")
-        store = broker._bus.store
+        store = broker.backend.store
         assert store is not None
         store.give_up()
 
 
 async def _answer(broker: Broker) -> object:
     """What comes of reading the first chunk of topic "t"."""
-    store, log = broker._bus.store, log_of(broker, "t")
+    store, log = broker.backend.store, log_of(broker, "t")
     assert store is not None
     assert log.stored is not None
     plan = store.journal.history.plan(log.stored.id, 0, None, 0)
     assert plan is not None
     answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-    store.read(plan, lambda _, found: answer.set_result(found))
+    store.reads.read(plan, lambda _, found: answer.set_result(found))
     return await asyncio.wait_for(answer, PATIENCE)
 
 

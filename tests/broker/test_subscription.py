@@ -15,7 +15,7 @@ async def test_a_sleeping_reader_is_woken_once_per_run() -> None:
     async with Broker() as broker, broker.subscribe("t") as subscription:
         reading = asyncio.ensure_future(anext(subscription))
         await asyncio.sleep(0)
-        log = broker._bus.catalog.logs["t"]
+        log = broker.backend.catalog.logs["t"]
         assert log.topic_readers is not None
         assert list(log.topic_readers.parked) == [subscription]
         broker.topic("t").publish_nowait(b"x")
@@ -32,7 +32,7 @@ async def test_ending_twice_keeps_the_first_reason() -> None:
             with pytest.raises(Disconnected) as caught:
                 await anext(subscription)
             assert caught.value.drops == 5
-            assert broker._bus.readers == {}
+            assert list(broker.backend.readers) == []
 
 
 async def test_a_position_is_that_of_the_record_in_hand() -> None:

@@ -76,7 +76,7 @@ async def test_a_thread_never_takes_the_short_way() -> None:
         thread.start()
         thread.join()
         assert len(topic._log.values) == 1
-        broker._bus.loop_owner.take_posted()
+        broker.backend.loop_owner.take_posted()
         assert len(topic._log.values) == 2
 
 
@@ -92,7 +92,7 @@ async def test_a_typed_handle_and_a_handle_on_a_typed_topic_never_do() -> None:
 
 async def test_where_spans_may_be_current_nobody_does() -> None:
     async with runnel.open() as broker:
-        broker._bus.publisher.tracing.current = lambda: None
+        broker.backend.publisher.tracing.current = lambda: None
         topic = broker.topic("t")
         topic.publish_nowait(b"x")
         assert topic._log.trip == 0

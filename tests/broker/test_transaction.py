@@ -100,7 +100,7 @@ async def test_all_of_it_is_one_entry_and_needs_no_other(broker: Broker, clock: 
             tx.ack(delivery)
             tx.mark("m", 1)
         await clock.advance(1)
-        await broker._bus.flushed()
+        await broker.backend.flushed()
         parts = [PartKind.BATCH, PartKind.BATCH, PartKind.MESSAGE_IDS, PartKind.MARK, PartKind.PROGRESS]
         assert kinds(entries(journal_of(broker))[before:]) == [parts]
 
@@ -213,7 +213,7 @@ async def test_several_deliveries_of_one_lease_come_back_as_they_were(broker: Br
             broker.topic("jobs").publish_nowait(b"job")
         held = [await anext(deliveries) for _ in range(5)]
         await held[0].ack()
-        await broker._bus.flushed()
+        await broker.backend.flushed()
         hand = ByHand(broker)
         hand.round = 1
         tasks = [transacting(broker, "a", ack=held[number]) for number in (1, 3, 4)]
@@ -246,12 +246,12 @@ async def test_what_a_member_held_that_left_is_settled_or_given_to_another(broke
     await broker.topic("jobs").publish_many([b"0", b"1"], keys=[b"k", None])
     async with broker.subscribe("jobs", group="g"):
         await turns()
-    await broker._bus.flushed()
+    await broker.backend.flushed()
     hand = ByHand(broker)
     await leaving(hand, None, 0)
     hand.round = 1
     await leaving(hand, full(), 1)
-    await hand.landed(asyncio.ensure_future(broker._bus.flushed()))
+    await hand.landed(asyncio.ensure_future(broker.backend.flushed()))
     hand.leave()
     async with broker.subscribe("jobs", group="g") as deliveries:
         again = await anext(deliveries)
@@ -264,7 +264,7 @@ async def test_what_a_member_held_that_left_is_settled_or_given_to_another(broke
 async def test_a_group_that_is_reset_meanwhile_wants_nothing_of_it(broker: Broker, failed: WriteFailed | None) -> None:
     async with broker.subscribe("jobs", group="g") as deliveries:
         (delivery,) = await delivered(broker, deliveries)
-        await broker._bus.flushed()
+        await broker.backend.flushed()
         hand = ByHand(broker)
         task = transacting(broker, "a", ack=delivery)
         await asyncio.sleep(0)  # it is handed over, and its commit is not made yet
@@ -477,7 +477,7 @@ def test_it_says_what_it_is(tmp_path: Path) -> None:
 async def test_cancelled_between_two_queues_it_takes_its_turn_in_neither(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publisher, loop = broker._bus.publisher, asyncio.get_running_loop()
+    publisher, loop = broker.backend.publisher, asyncio.get_running_loop()
     queue = publisher.queue
 
     def cancelling(log: Any, *rest: Any) -> asyncio.Future[int]:
@@ -502,7 +502,7 @@ async def test_cancelled_between_two_queues_it_takes_its_turn_in_neither(
         assert (await anext(b)).value == b"0"
         beyond = asyncio.ensure_future(anext(b))
         await turns()  # there is room in both, and nobody who wants it
-        await broker._bus.flushed()
+        await broker.backend.flushed()
         assert ends(broker, "a", "b") == [1, 1]
         for topic in ("a", "b"):
             await broker.publish(topic, b"1")
@@ -512,7 +512,7 @@ async def test_cancelled_between_two_queues_it_takes_its_turn_in_neither(
 async def test_a_no_op_that_fails_with_what_it_doubles_lets_go_of_its_deliveries(broker: Broker) -> None:
     async with broker.subscribe("jobs", group="g") as deliveries:
         (delivery,) = await delivered(broker, deliveries)
-        await broker._bus.flushed()
+        await broker.backend.flushed()
         hand = ByHand(broker)
         first, double = transacting(broker, "a", mark=(5,)), transacting(broker, "a", ack=delivery, mark=(5,))
         await turns()
@@ -532,7 +532,7 @@ async def test_what_was_published_just_before_it_counts_as_on_its_way_too(broker
     broker.topic("a").publish_nowait(b"f")
     assert log_of(broker, "a").on_the_way() == (3, 6)
     await asyncio.gather(first, task)
-    await broker._bus.flushed()
+    await broker.backend.flushed()
     assert log_of(broker, "a").on_the_way() == (0, 0)
     assert log_of(broker, "a").values == [b"abc", b"de", b"f"]
 

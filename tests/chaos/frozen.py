@@ -78,10 +78,10 @@ class Figures:
         )
 
 
-async def freeze(folder: Path, clients: int, frozen: int, seconds: float) -> Figures:
+async def freeze(folder: Path, clients: int, frozen: int, seconds: float, ping: float = PING) -> Figures:
     """Freeze some of many, and see how the others do."""
     figures = Figures(clients, frozen)
-    options = ServerOptions(high_water=HIGH_WATER, ping=PING, ping_timeout=PING)
+    options = ServerOptions(high_water=HIGH_WATER, ping=ping, ping_timeout=ping)
     flags = (
         *("--high-water", str(options.high_water), "--journal-tail-bytes", str(TAIL)),
         *("--ping", f"{options.ping}s", "--ping-timeout", f"{options.ping_timeout}s"),
@@ -140,7 +140,7 @@ async def _watch(broker: Any, server: Serving, figures: Figures) -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
     while (
-        there := len(connections := await broker._link.call("connections", {}))
+        there := len(connections := await broker.link.call("connections", {}))
     ) > figures.clients - figures.frozen + 1:
         figures.most = max(figures.most, server.memory)
         figures.unsent = max(figures.unsent, *(one["unsent_bytes"] for one in connections))

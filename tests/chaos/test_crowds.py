@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.chaos.crowd import percentiles
 from tests.chaos.frozen import freeze
 from tests.chaos.rush import rush
+from tests.nightly import nightly_beyond
 from tests.patience import PATIENCE
 
 
-async def test_frozen_clients_harm_nobody_and_are_noticed(tmp_path: Path) -> None:
-    figures = await freeze(tmp_path / "data", clients=100, frozen=20, seconds=4.0)
+@pytest.mark.parametrize(("clients", "seconds", "ping"), nightly_beyond(1, [(50, 1.0, 2.0), (100, 4.0, 4.0)]))
+async def test_frozen_clients_harm_nobody_and_are_noticed(
+    tmp_path: Path, clients: int, seconds: float, ping: float
+) -> None:
+    figures = await freeze(tmp_path / "data", clients, frozen=clients // 5, seconds=seconds, ping=ping)
     assert not figures.broken, f"{figures}\n{figures.broken}"
     assert figures.unsent > 0, "they were sent more than the system keeps for them"
 

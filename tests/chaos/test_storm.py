@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
-from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -18,24 +17,20 @@ from tests.chaos.storm import Storm
 from tests.chaos.storm_judge import Found, judge
 from tests.chaos.words import BILLING, JOBS, ORDERS, PAID, PAYERS
 from tests.crash.kill_worker import Note
+from tests.nightly import nightly_beyond
 
 Told = list[Event | Note]
 
 
-@pytest.fixture(scope="module")
-def storm(tmp_path_factory: pytest.TempPathFactory) -> Storm:
-    return asyncio.run(Storm(3, 3, tmp_path_factory.mktemp("storm") / "data").run())
-
-
-def test_nothing_is_lost_doubled_or_reordered(storm: Storm) -> None:
+@pytest.mark.parametrize("kills", nightly_beyond(1, [2, 4]))
+async def test_nothing_is_lost_doubled_or_reordered(tmp_path: Path, kills: int) -> None:
+    storm = await Storm(3, kills, tmp_path / "data").run()
     assert not storm.broken, f"{storm}\n" + "\n".join(storm.broken)[:5000]
-
-
-def test_it_was_a_storm(storm: Storm) -> None:
-    assert storm.manners.total() == 3
-    assert storm.troubles.total() >= 3
-    assert storm.reconnects >= 10
-    assert len(storm.found.held) > 500
+    assert storm.manners.total() == kills
+    assert storm.troubles.total() >= kills
+    assert storm.reconnects >= 3 * kills
+    assert len(storm.found.held) > 150 * kills
+    every_broken_promise_is_seen(storm)
 
 
 # -- the judge sees what it is there for --------------------------------------------------------------------------
@@ -135,28 +130,29 @@ def somebody_failed(told: Told, found: Found) -> None:
     told.append(Note("failed", 0.0, PAYERS, text="for some reason"))
 
 
-@pytest.mark.parametrize(
-    ("harm", "sentence"),
-    [
-        (an_acknowledged_record_is_gone, "was acknowledged, and None is there"),
-        (what_was_not_waited_for_is_gone, "and is not there"),
-        (a_record_is_there_twice, "is 2 times in"),
-        (half_a_batch_is_there, "is not whole"),
-        (half_a_transaction_is_there, "is in 1 topics"),
-        (what_a_publisher_sent_changed_places, "and it stands before it"),
-        (a_name_skipped_a_record, "keeper never got"),
-        (a_name_got_a_record_twice, "'keeper' got"),
-        (a_durable_ack_was_forgotten, "after it was acked"),
-        (a_record_was_acked_by_two, "was durably acked by"),
-        (a_record_was_given_to_nobody, "to nobody"),
-        (records_of_a_key_were_given_in_another_order, "of key"),
-        (a_payment_was_made_twice, "ought to be 1 times"),
-        (a_payment_was_not_made, "is 0 times in paid"),
-        (a_dead_letter_is_there_twice, "has 2 dead letters"),
-        (somebody_failed, "for some reason"),
-    ],
-)
-def test_a_broken_promise_is_seen(storm: Storm, harm: Callable[[Told, Found], None], sentence: str) -> None:
-    told, found = list(storm.told), copy.deepcopy(storm.found)
-    harm(told, found)
-    assert sentence in "\n".join(judge(told, found))
+HARMS = {
+    an_acknowledged_record_is_gone: "was acknowledged, and None is there",
+    what_was_not_waited_for_is_gone: "and is not there",
+    a_record_is_there_twice: "is 2 times in",
+    half_a_batch_is_there: "is not whole",
+    half_a_transaction_is_there: "is in 1 topics",
+    what_a_publisher_sent_changed_places: "and it stands before it",
+    a_name_skipped_a_record: "keeper never got",
+    a_name_got_a_record_twice: "'keeper' got",
+    a_durable_ack_was_forgotten: "after it was acked",
+    a_record_was_acked_by_two: "was durably acked by",
+    a_record_was_given_to_nobody: "to nobody",
+    records_of_a_key_were_given_in_another_order: "of key",
+    a_payment_was_made_twice: "ought to be 1 times",
+    a_payment_was_not_made: "is 0 times in paid",
+    a_dead_letter_is_there_twice: "has 2 dead letters",
+    somebody_failed: "for some reason",
+}
+
+
+def every_broken_promise_is_seen(storm: Storm) -> None:
+    """The judge sees each harm that is done to what a storm told and found."""
+    for harm, sentence in HARMS.items():
+        told, found = list(storm.told), copy.deepcopy(storm.found)
+        harm(told, found)
+        assert sentence in "\n".join(judge(told, found)), harm.__name__

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import resource
 import sys
+from functools import cache
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,8 +17,18 @@ from runnel.core.errors import NotSupported
 from runnel.spark import java as javas
 from tests.cli.conftest import Command
 
+PACKAGES = cache(metadata.packages_distributions)  # it reads the files of every package, and is asked for each extra
 
-def test_a_machine_that_has_everything_is_well(runnel: Command, tmp_path: Path) -> None:
+
+@pytest.fixture(autouse=True)
+def _packages_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "packages_distributions", PACKAGES)
+
+
+def test_a_machine_that_has_everything_is_well(
+    runnel: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "median_sync", lambda folder: 0.001)  # whatever disk these tests have
     done = runnel("doctor", "--data", tmp_path / "data")
     lines = done.out.splitlines()
     assert lines[0].split() == ["WHAT", "STATE", "SEEN", "WHAT", "TO", "DO"]

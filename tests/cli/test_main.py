@@ -14,6 +14,7 @@ import runnel
 from runnel.cli import info
 from runnel.cli.main import GROUPS, main
 from tests.journal.folders import Owner, fill
+from tests.nightly import nightly_beyond
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"]])
@@ -101,7 +102,7 @@ def test_the_whole_way_as_a_person_goes_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["info data", "log info data", "log cat data --json", "log export data", "--help"])
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
+@pytest.mark.parametrize("closed", nightly_beyond(1, [">&- 2>&- <&-", ">&-", "2>&-"]))
 def test_a_closed_stream_is_no_reason_for_a_traceback(tmp_path: Path, command: str, closed: str) -> None:
     fill(tmp_path / "data", batches=4)
     line = f"{sys.executable} -m runnel {command} {closed}"

@@ -95,17 +95,27 @@ def test_the_environment_names_the_folder_and_memory_wins_over_it(monkeypatch: p
 
 
 @pytest.mark.parametrize(
+    "arguments", [("--port", "high"), ("--ping", "soon"), ("--fsync", "never"), ("--config", "none.toml")]
+)
+def test_settings_that_make_no_sense_are_one_line_and_exit_code_2(runnel: Command, arguments: tuple[str, ...]) -> None:
+    done = runnel("serve", *arguments)
+    assert (done.status, done.out) == (2, "")
+    (line,) = done.err.splitlines()
+    assert line.startswith("runnel: ")
+    assert line.endswith("(invalid_config)")
+
+
+# In a process of its own: a server that has opened its broker ends its process when its deadline has passed.
+@pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (("--port", "high"), "invalid_config"),
-        (("--ping", "soon"), "invalid_config"),
-        (("--fsync", "never"), "invalid_config"),
-        (("--config", "none.toml"), "invalid_config"),
         (("--memory", "--host", "0.0.0.0", "--port", "0"), "public_bind_refused"),
         (("--engine", "http://there"), "bad_address"),
     ],
 )
-def test_what_makes_no_sense_is_one_line_and_exit_code_2(here: Path, arguments: tuple[str, ...], code: str) -> None:
+def test_an_address_that_makes_no_sense_is_one_line_and_exit_code_2(
+    here: Path, arguments: tuple[str, ...], code: str
+) -> None:
     command = [sys.executable, "-m", "runnel", "serve", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout) == (2, "")

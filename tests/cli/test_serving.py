@@ -233,5 +233,5 @@ def test_without_the_packages_http_is_left_out_unless_it_was_asked_for(monkeypat
     assert note is not None
     assert "uvicorn is not installed: pip install 'runnel-mq[server]'" in note
     assert server_process.server_options(load({"serve.http_port": "off"}))[1] is None
-    with pytest.raises(NotSupported, match=r"pip install 'runnel\[server\]'"):
+    with pytest.raises(NotSupported, match=r"pip install 'runnel-mq\[server\]'"):
         server_process.server_options(load({"serve.http_port": "7780"}))

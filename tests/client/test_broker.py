@@ -116,7 +116,7 @@ def test_what_cannot_be_opened_is_refused_when_it_is_said() -> None:
         RemoteBroker("runnel://a", timout=3)
     with pytest.raises(NotSupported, match="the server's to say"):
         RemoteBroker("runnel://a", auto_create=False)
-    assert RemoteBroker("runnel://a?timeout=7", timeout=8)._link.options.timeout == 8
+    assert RemoteBroker("runnel://a?timeout=7", timeout=8).link.options.timeout == 8
 
 
 async def test_what_can_never_succeed_does_not_travel(joined: Joined) -> None:

@@ -177,7 +177,7 @@ async def test_the_errors_of_the_server_are_raised(joined: Joined) -> None:
 async def test_a_connection_that_never_comes_back_ends_everything(joined: Joined, peer: Peer) -> None:
     async with joined(reconnect=False) as (broker, caller):
         reader = Reader()
-        broker._link.attach(reader)
+        broker.link.attach(reader)
         publishing = asyncio.create_task(broker.publish("a", b"x"))
         listing = asyncio.create_task(broker.topics())
         await caller.next()
@@ -269,7 +269,7 @@ async def test_frames_that_make_no_sense_end_the_connection(joined: Joined, peer
 async def test_an_owner_gets_the_frames_with_its_id(joined: Joined, peer: Peer) -> None:
     async with joined() as (broker, caller):
         reader = Reader()
-        id = broker._link.attach(reader)
+        id = broker.link.attach(reader)
         assert reader.notes == [("connected", id)]
         caller.send(frame(FrameKind.END, id + 1) + frame(FrameKind.END, id) + frame(FrameKind.PING, 0))
         assert (await caller.next()).kind == FrameKind.PONG
@@ -278,8 +278,8 @@ async def test_an_owner_gets_the_frames_with_its_id(joined: Joined, peer: Peer) 
         await broker.connection.wait("reconnecting", timeout=PATIENCE)
         await broker.connection.wait("connected", timeout=PATIENCE)
         assert reader.notes == [("connected", id), ("END", b""), "lost", ("connected", reader.id)]
-        broker._link.detach(reader)
-        broker._link.detach(reader)
+        broker.link.detach(reader)
+        broker.link.detach(reader)
 
 
 async def test_ids_begin_anew_on_every_connection_and_are_never_used_up(
@@ -348,7 +348,7 @@ async def test_a_commit_waits_no_longer_than_anything_else(joined: Joined) -> No
 async def test_a_reader_that_has_not_got_all_when_the_time_is_up_is_told_so(joined: Joined) -> None:
     async with joined(close_timeout=0.01) as (broker, _):
         reader = Reader()
-        broker._link.attach(reader)
+        broker.link.attach(reader)
         broker.close()
         await broker.connection.wait("closed", timeout=PATIENCE)
         assert isinstance(reader.notes[-1][1], BrokerClosed)
@@ -356,7 +356,7 @@ async def test_a_reader_that_has_not_got_all_when_the_time_is_up_is_told_so(join
 
 async def test_what_owners_gathered_is_said_before_the_goodbye(joined: Joined) -> None:
     async with joined(close_timeout=5.0) as (broker, caller):
-        link = broker._link
+        link = broker.link
         gathered = [frame(FrameKind.SETTLE, 0, encode_message([]))]
 
         class Acking(Reader):
@@ -414,7 +414,7 @@ async def test_closing_does_not_wait_for_ever(joined: Joined, caplog: pytest.Log
 async def test_closing_lets_a_reader_read_to_the_end(joined: Joined) -> None:
     async with joined(close_timeout=5.0) as (broker, caller):
         reader = Reader()
-        id = broker._link.attach(reader)
+        id = broker.link.attach(reader)
         broker.close()
         assert (await caller.next()).kind == FrameKind.GOODBYE
         caller.send(frame(FrameKind.END, id))
@@ -426,10 +426,10 @@ async def test_closing_lets_a_reader_read_to_the_end(joined: Joined) -> None:
 async def test_the_connection_is_over_when_the_last_reader_has_left(joined: Joined) -> None:
     async with joined(close_timeout=5.0) as (broker, caller):
         reader = Reader()
-        broker._link.attach(reader)
+        broker.link.attach(reader)
         broker.close()
         assert (await caller.next()).kind == FrameKind.GOODBYE
-        broker._link.detach(reader)
+        broker.link.detach(reader)
         with pytest.raises(EOFError):
             await caller.next()
 
@@ -478,8 +478,8 @@ async def test_a_connection_ends_with_the_process_that_made_it_whoever_it_forked
             publishing = asyncio.create_task(broker.topic("a").publish(b"the child has not ended it"))
             caller.publish(await caller.next(), 0)
             await publishing
-            assert broker._link._current is not None
-            broker._link._current.close()  # as the death of this process would
+            assert broker.link._current is not None
+            broker.link._current.close()  # as the death of this process would
             with pytest.raises(EOFError):
                 await caller.next()
         finally:

@@ -20,13 +20,14 @@ class Asking(RemotePositions):
     """Somebody with a link."""
 
     def __init__(self) -> None:
-        self.link = self._link = Link()  # type: ignore[assignment]
+        self.asked = Link()
+        self.link = self.asked  # type: ignore[assignment]
 
 
 async def test_a_time_travels_as_microseconds_and_what_is_not_known_is_left_alone() -> None:
     asking = Asking()
     found = await asking.bounds("t", time=datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC))
-    assert asking.link.asked == ("bounds", {"patterns": ("t",), "time": 1_000_000})
+    assert asking.asked.asked == ("bounds", {"patterns": ("t",), "time": 1_000_000})
     assert found == [TopicBounds("t", 1, 2, 5, 9, schema=Schema("json", {}))]
     await asking.bounds()
-    assert asking.link.asked == ("bounds", {"patterns": (">",), "time": None})
+    assert asking.asked.asked == ("bounds", {"patterns": (">",), "time": None})

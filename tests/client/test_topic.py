@@ -44,7 +44,7 @@ async def test_what_a_record_carries_travels_with_it(joined: Joined) -> None:
     async with joined() as (broker, caller):
         topic = broker.topic("a")
         publishing = topic.publish(b"x", key="k", headers={"h": "v"}, delay=5, expires=9, priority=7)
-        broker._link._skew = 1000.0
+        broker.link._skew = 1000.0
         before = broker.clock.time()
         asked, _ = await answered(caller, publishing)
         (meta,) = unpack(asked.publish.batch).metas.values()
@@ -149,7 +149,7 @@ async def test_a_publish_names_the_subscriptions_that_its_own_task_reads(joined:
     async with joined() as (broker, caller):
         topic = broker.topic("a")
         await answered(caller, topic.publish(b"0"))
-        broker._link.blockers.add(Blocker())
+        broker.link.blockers.add(Blocker())
         publishing = asyncio.ensure_future(topic.publish(b"1"))  # another task
         asked = await caller.next()
         assert asked.publish.about is None
@@ -248,10 +248,10 @@ async def test_what_is_asked_of_a_topic_is_asked_of_the_server(joined: Joined) -
 
 async def test_a_server_in_memory_has_no_durable_topics(joined: Joined) -> None:
     async with joined() as (broker, _):
-        broker._link.welcome.durable = False
+        broker.link.welcome.durable = False
         with pytest.raises(NotSupported, match="in memory only"):
             broker.topic("a", durable=True)
-        broker._link.welcome.durable = True
+        broker.link.welcome.durable = True
         with pytest.raises(NotSupported, match="durable=False"):
             broker.topic("a", durable=False, compact=True)
         assert repr(broker.topic("a", Order)) == "<Topic 'a' of Order>"
@@ -273,7 +273,7 @@ async def test_members_of_groups_that_others_read_do_not_make_every_publish_slow
 
         monkeypatch.setattr(RemoteTopic, "_one", counted)
         monkeypatch.delitem(sys.modules, "opentelemetry.trace", raising=False)  # or each may be part of a span
-        broker._link.blockers.add(Elsewhere())
+        broker.link.blockers.add(Elsewhere())
         publishing = [asyncio.create_task(topic.publish(b"%d" % number)) for number in range(3)]
         asked = await caller.next()
         caller.publish(asked, 0)

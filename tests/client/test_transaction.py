@@ -29,7 +29,7 @@ class PlayedBroker:
             pass
 
     def __init__(self, link: JoinedLink) -> None:
-        self._link: Any = link
+        self.link: Any = link
         link.loop_owner = self.Home()  # type: ignore[attr-defined]
 
 

@@ -17,8 +17,20 @@ from runnel.server.server import Server
 from runnel.testing.clock import JumpingClock
 
 T = TypeVar("T")
+Test = TypeVar("Test", bound=Callable[..., Any])
 
 running: "set[Served]" = set()  # those that `at_rest` waits for
+
+
+def on_every_socket(test: Test) -> Test:
+    """Have `make test` run this test over a Unix socket to a server on a folder, too, and not only over TCP."""
+    test.on_every_socket = True  # type: ignore[attr-defined]
+    return test
+
+
+def is_on_every_socket(test: Callable[..., Any]) -> bool:
+    """Whether it was decorated so."""
+    return getattr(test, "on_every_socket", False)
 
 
 class SharedClock:

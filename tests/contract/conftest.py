@@ -1,6 +1,9 @@
 """Where the contract is tested: every place that `runnel.open` knows. A new place adds one line to PLACES.
 
 A test that is marked `near` states what holds only where the broker is in the same process, and says why.
+
+Every case runs in memory, on a folder and over TCP to a server in memory. Over a Unix socket to a server on a folder
+`make test` runs the tests that are decorated with `on_every_socket`, and `make nightly` runs all of them.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -13,7 +16,7 @@ import pytest
 import runnel
 from runnel import Broker
 from runnel.testing.clock import JumpingClock
-from tests.contract.afar import Served
+from tests.contract.afar import Served, is_on_every_socket
 from tests.contract.lives import Folder
 from tests.contract.reading import at_rest, opened
 
@@ -38,7 +41,15 @@ PLACES: dict[str, Opens] = NEAR | {
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "place" in metafunc.fixturenames:
         is_near = metafunc.definition.get_closest_marker("near") is not None
-        metafunc.parametrize("place", sorted(NEAR if is_near else PLACES), indirect=True)
+        metafunc.parametrize(
+            "place", sorted(NEAR) if is_near else places(is_on_every_socket(metafunc.function)), indirect=True
+        )
+
+
+def places(every_socket: bool) -> list[Any]:
+    """The names of all places for `parametrize`; unless `every_socket`, that of the Unix socket is nightly."""
+    late = [] if every_socket else [pytest.mark.nightly]
+    return [pytest.param(name, marks=late if name == "unix" else []) for name in sorted(PLACES)]
 
 
 class PatientClock(JumpingClock):

@@ -51,15 +51,15 @@ async def _landed(brokers: list[Broker]) -> bool:
     """Every commit of these brokers that are of this loop, and all that it sets off; whether anything happened."""
     moved = await _turns()
     for broker in brokers:
-        bus = broker._bus
-        if bus.store is not None and bus.loop_owner.loop is asyncio.get_running_loop():
+        backend = broker.backend
+        if backend.store is not None and backend.loop_owner.loop is asyncio.get_running_loop():
             for _ in range(ROUNDS):
-                if bus.loop_owner.closed:
+                if backend.loop_owner.closed:
                     break
-                while bus.store.retention.is_busy:  # noqa: ASYNC110  # a thread looks what is too old
+                while backend.store.retention.is_busy:  # noqa: ASYNC110  # a thread looks what is too old
                     await asyncio.sleep(0)
                 with suppress(JournalFailed):  # then nothing more is on its way
-                    await bus.flushed()
+                    await backend.flushed()
                 moved |= await _turns()
     return moved
 

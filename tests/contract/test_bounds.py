@@ -6,8 +6,10 @@ import pytest
 
 from runnel import Broker
 from runnel.core.errors import InvalidOption, InvalidPattern
+from tests.contract.afar import on_every_socket
 
 
+@on_every_socket
 async def test_bounds_are_told_by_name(broker: Broker) -> None:
     first, last = await broker.topic("b").publish_many([b"12345"] * 10)
     await broker.publish("a.x", b"")

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
@@ -13,6 +12,7 @@ import runnel
 from runnel import Broker, Gap, Policy, Record, Subscription
 from tests.contract.bus_model import Item, Missed, ModelBus, ModelSubscriber
 from tests.contract.reading import rest
+from tests.nightly import examples
 
 T = TypeVar("T")
 
@@ -303,7 +303,7 @@ class BusMachine(RuleBasedStateMachine):
             assert now.lag <= one.buffer + one.history()
 
 
-BusMachine.TestCase.settings = settings(max_examples=500, stateful_step_count=50)
+BusMachine.TestCase.settings = examples(80, 500, stateful_step_count=50)
 
 
 TestBus = BusMachine.TestCase

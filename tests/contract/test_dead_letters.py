@@ -8,6 +8,7 @@ import pytest
 import runnel
 from runnel import Broker, GroupSubscription, Position, Record
 from runnel.testing.clock import JumpingClock
+from tests.contract.afar import on_every_socket
 from tests.contract.reading import read
 from tests.contract.working import fill, look, numbers, take, work
 
@@ -32,6 +33,7 @@ def story(letter: Record[bytes]) -> dict[str, str]:
     return {name.removeprefix(PREFIX): text for name, text in letter.headers.items() if name.startswith(PREFIX)}
 
 
+@on_every_socket
 async def test_after_max_deliver_attempts_a_record_is_a_dead_letter(broker: Broker) -> None:
     position = await broker.publish("jobs", b"poison", key="k", headers={"colour": "red"})
     async with member(broker, max_deliver=3) as deliveries:
@@ -189,6 +191,7 @@ async def test_some_dead_letters_can_be_put_back(broker: Broker) -> None:
         assert await work(deliveries, 1) == [b"1"]
 
 
+@on_every_socket
 async def test_letters_are_dealt_with_one_by_one(broker: Broker) -> None:
     await fill(broker, 4)
     async with member(broker) as deliveries:

@@ -159,7 +159,7 @@ async def test_a_name_keeps_its_place_while_it_is_open(data: Folder, pattern: st
         await broker.topic("t").publish_many([b"%d" % number for number in range(5)])
         async with broker.subscribe(pattern, name="n") as subscription:
             await read(subscription, 3)
-            await broker._bus.flushed()
+            await broker.backend.flushed()
             crashed = data.copy()
     async with crashed.life() as broker, broker.subscribe(pattern, name="n") as subscription:
         assert await values(subscription, 1) == [b"2"]
@@ -188,7 +188,7 @@ async def test_the_options_of_a_topic_survive(folder: Folder) -> None:
             await broker.publish("t", b"%d" % number)
         assert [record.offset for record in await history(broker, "t")] == [2, 3, 4]
         async with broker.subscribe("t", group="g"):
-            assert broker.group("g", "t").options.max_deliver == 2
+            assert broker.backend.groups.find("g", "t").options.max_deliver == 2
 
 
 async def test_a_topic_that_was_only_declared_survives_and_one_that_was_only_read_does_not(folder: Folder) -> None:
@@ -453,6 +453,6 @@ async def test_a_name_that_is_left_and_taken_again_at_once_is_kept_where_it_is_n
             async with broker.subscribe("t", name="n") as records:
                 await read(records, count)
                 await broker.topic("other").declare()  # has all positions written
-                store = broker._bus.store
+                store = broker.backend.store
                 assert store is not None
                 assert store.journal.ledger.cursors["n"].place == records.position

@@ -275,7 +275,7 @@ async def test_records_of_others_do_not_hold_the_floor_of_a_pattern(folder: Fold
             held = await take(deliveries, 50)
             for delivery in held[:20] + held[21:40]:
                 await delivery.ack()
-        await broker._bus.flushed()
+        await broker.backend.flushed()
         state = state_of(broker)
         assert state.floor == 41
         assert list(state.settled) == [(42, 81), *((at, at + 1) for at in range(82, 100, 2))], "one per open record"
@@ -286,7 +286,7 @@ async def test_records_of_others_do_not_hold_the_floor_of_a_pattern(folder: Fold
         assert look(broker).lag == 41, "exact, whatever lies in between"
         async with broker.subscribe("a.*", group="g") as deliveries:
             assert await work(deliveries, 41) == [b"20", *numbers(40, 80)]
-        await broker._bus.flushed()
+        await broker.backend.flushed()
         state = state_of(broker)
         assert (state.floor, len(state.settled)) == (journal_of(broker).ledger.sequence, 0)
 
@@ -300,14 +300,14 @@ async def test_acked_records_that_retention_took_are_not_missed_in_the_next_life
             assert look(broker).missed == 20, "these are"
             for delivery in held[1:]:
                 await delivery.ack()
-            await broker._bus.flushed()
+            await broker.backend.flushed()
             assert state_of(broker).floor == 20
             await jobs.publish_many(numbers(30, 60))
     for number, missed in ((50, 1), (51, 0)):  # the one that was held, and then no more
         async with folder.life() as broker, broker.subscribe("jobs", group="g") as deliveries:
             assert await work(deliveries, 1) == [b"%d" % number]
             assert look(broker).missed == missed
-            await broker._bus.flushed()
+            await broker.backend.flushed()
 
 
 # -- when and in which order ------------------------------------------------------------------------------------
@@ -468,7 +468,7 @@ async def test_the_first_member_of_the_next_life_says_what_the_group_is(folder: 
         pass
     async with folder.life() as broker:
         async with broker.subscribe("jobs", group="g", ack_wait=7):
-            options = broker.group("g", "jobs").options
+            options = broker.backend.groups.find("g", "jobs").options
             assert (options.ack_wait, options.max_deliver) == (7, 3)
             with pytest.raises(runnel.InvalidOption, match="members must agree"):
                 await broker.subscribe("jobs", group="g", ack_wait=5).__aenter__()

@@ -14,6 +14,7 @@ from runnel import Broker, Position
 from runnel.testing.clock import JumpingClock
 from tests.contract.lives import ON_DISK, Folder
 from tests.contract.reading import at_rest, read, running, soon, until, values
+from tests.nightly import nightly_beyond
 from tests.patience import PATIENCE
 
 COUNT = 600
@@ -251,7 +252,7 @@ async def test_dead_letters_of_what_was_dropped_are_those_of_what_was_on_disk_to
             assert numbers(await soon(read(letters, 115))) == list(range(115))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", nightly_beyond(2, range(6)))
 @pytest.mark.parametrize("tail_bytes", [1, 1024, 1024 * 1024])
 @pytest.mark.parametrize("policy", ["drop_oldest", "drop_newest", "block", "disconnect"])
 @pytest.mark.parametrize("pattern", ["t", "*"])

@@ -10,6 +10,7 @@ from runnel import Broker
 from tests.contract.lives import Folder
 from tests.contract.reading import at_rest, read
 from tests.contract.working import look
+from tests.nightly import nightly_beyond
 
 DURABLE = ("a", "b", "c")
 
@@ -122,7 +123,7 @@ class Life:
         await self.read_all()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", nightly_beyond(4, range(12)))
 async def test_lives_one_after_the_other(folder: Folder, seed: int) -> None:
     random = Random(seed)
     model = Model()

@@ -23,6 +23,7 @@ from runnel.testing.memory_storage import MemoryStorage
 from tests.contract.lives import Folder
 from tests.contract.reading import at_rest, opened, read, rest, running, soon, values
 from tests.contract.working import fill, look, take, work
+from tests.nightly import nightly_beyond
 from tests.patience import PATIENCE
 
 T = TypeVar("T")
@@ -267,15 +268,18 @@ async def _judge(broker: Broker, acknowledged: list[tuple[str, bytes]], acked: s
         assert not set(left) & acked
 
 
+@pytest.mark.parametrize("each", nightly_beyond(1, [4, 1]))
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("lasting", [False, True])
 async def test_whichever_call_fails_nothing_acknowledged_is_lost(
-    tmp_path: Path, clock: JumpingClock, error: int, lasting: bool
+    tmp_path: Path, clock: JumpingClock, error: int, lasting: bool, each: int
 ) -> None:
+    """`each` 4: every call fails in one of the four ways; 1: every call fails in each of them."""
     whole = Disk(tmp_path / "whole", clock)
     async with whole.open() as broker:
         await _life(broker, [], set())
-    for call in range(1, whole.storage.calls + 1):
+    way = 2 * lasting + (error == errno.EIO)
+    for call in range(1 + way % each, whole.storage.calls + 1, each):
         disk = Disk(tmp_path / f"{call}", clock)
         disk.storage.error, disk.storage.lasting, disk.storage.fail_at = error, lasting, call
         acknowledged: list[tuple[str, bytes]] = []

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import runnel
@@ -14,6 +14,7 @@ from runnel.broker.remote.member import ACK, LeaseGrant, open_remote_member
 from runnel.broker.remote.publisher import RemotePublisher
 from runnel.core.batch_format import pack, unpack
 from runnel.core.record import Meta
+from tests.nightly import examples
 
 Told = tuple[str, int, bytes, bytes | None, dict[str, str]]
 
@@ -78,7 +79,7 @@ async def drained(feed: RemoteCursor, count: int, limit: int) -> list[Told]:
     return found
 
 
-@settings(max_examples=60)
+@examples(20, 60)
 @given(BATCHES, st.sampled_from([1, 64 * 1024 * 1024]), st.integers(1, 9), st.integers(1, 40))
 def test_every_reader_gets_every_record_with_its_own_key_and_headers(
     batches: list[Any], tail_bytes: int, limit: int, prefetch: int

@@ -8,6 +8,7 @@ import pytest
 import runnel
 from runnel import Broker, Gap
 from runnel.testing.clock import JumpingClock
+from tests.contract.afar import on_every_socket
 from tests.contract.reading import read, rest, visible
 
 SLOW = "the subscriber was too slow"
@@ -17,6 +18,7 @@ async def flood(broker: Broker, count: int, topic: str = "t") -> None:
     await broker.topic(topic).publish_many([b"x"] * count)
 
 
+@on_every_socket
 async def test_a_gap_says_from_where_to_where_and_how_many(broker: Broker) -> None:
     async with broker.subscribe("t", buffer=2) as subscription:
         await flood(broker, 5)
@@ -168,6 +170,7 @@ async def test_a_gap_whose_records_all_expired_is_still_told(broker: Broker, clo
     assert (record.gap.first, record.gap.end, record.gap.count) == (0, 4, 4)
 
 
+@on_every_socket
 async def test_gaps_and_records_together_cover_every_offset(broker: Broker) -> None:
     seen: list[int] = []
     async with broker.subscribe("t", buffer=7) as subscription:

@@ -7,6 +7,7 @@ import pytest
 
 from runnel import Broker, GroupSubscription
 from runnel.testing.clock import JumpingClock
+from tests.contract.afar import on_every_socket
 from tests.contract.reading import at_rest, read, running, soon
 from tests.contract.working import attempts, fill, look, numbers, offsets, take, work
 
@@ -72,6 +73,7 @@ async def test_a_key_keeps_its_order_through_a_nack_while_others_go_on(broker: B
         assert attempts(await take(deliveries, 1)) == [(1, 1)]
 
 
+@on_every_socket
 async def test_a_key_keeps_its_order_when_its_member_is_lost(broker: Broker) -> None:
     async with member(broker) as other:
         async with member(broker) as lost:
@@ -125,6 +127,7 @@ async def test_a_key_that_is_stuck_does_not_hold_up_what_has_no_key(broker: Brok
 # -- priorities -------------------------------------------------------------------------------------------------
 
 
+@on_every_socket
 async def test_the_urgent_goes_first_and_within_a_priority_the_oldest(broker: Broker) -> None:
     for number, priority in enumerate((0, 5, 9, 5, 9)):
         await fill(broker, 1, first=number, priority=priority)

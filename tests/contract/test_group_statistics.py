@@ -8,6 +8,7 @@ import pytest
 from runnel import Broker, GroupSubscription
 from runnel.core.statistics import MemberStatistics
 from runnel.testing.clock import JumpingClock
+from tests.contract.afar import on_every_socket
 from tests.contract.reading import at_rest
 from tests.contract.working import fill, look, take, work
 
@@ -39,6 +40,7 @@ async def test_a_group_tells_how_far_it_is(broker: Broker, clock: JumpingClock, 
     assert look(broker).in_flight == 0
 
 
+@on_every_socket
 async def test_each_member_tells_what_it_holds_and_did(broker: Broker) -> None:
     async with member(broker, name="ann", prefetch=3) as ann, member(broker, name="bob", prefetch=8):
         await fill(broker, 10)

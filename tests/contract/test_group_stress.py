@@ -11,6 +11,7 @@ import pytest
 from runnel import Broker, Delivery
 from runnel.testing import History
 from tests.contract.working import look
+from tests.nightly import nightly_beyond
 
 COUNT = 3000
 
@@ -150,7 +151,7 @@ class Crew:
         self.history.drained("g", "jobs")
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", nightly_beyond(1, [1, 2, 3]))
 async def test_whatever_members_do_nothing_is_lost_doubled_or_out_of_order(broker: Broker, seed: int) -> None:
     crew = Crew(broker, seed)
     async with broker.subscribe("jobs", group="g"):

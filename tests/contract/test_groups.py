@@ -10,6 +10,7 @@ import pytest
 import runnel
 from runnel import Broker, Delivery, GroupSubscription
 from runnel.testing.clock import JumpingClock
+from tests.contract.afar import on_every_socket
 from tests.contract.reading import at_rest, read, rest, running, soon, until, values
 from tests.contract.working import attempts, fill, fill_at_once, look, numbers, offsets, take, work
 
@@ -31,6 +32,7 @@ async def test_broadcast_everybody_alone_sees_everything(broker: Broker) -> None
         assert await values(one, 3) == await values(two, 3) == numbers(0, 3)
 
 
+@on_every_socket
 async def test_a_work_queue_each_record_goes_to_one_member(broker: Broker) -> None:
     async with member(broker) as one, member(broker) as two:
         await fill_at_once(broker, 10)
@@ -38,6 +40,7 @@ async def test_a_work_queue_each_record_goes_to_one_member(broker: Broker) -> No
         assert sorted(offsets([*first, *second])) == list(range(10))
 
 
+@on_every_socket
 async def test_several_groups_each_see_everything_and_share_it_inside(broker: Broker) -> None:
     async with member(broker, group="billing") as one, member(broker, group="billing") as two:
         async with member(broker, group="shipping") as shipping, broker.subscribe("jobs", start="earliest") as plain:
@@ -109,6 +112,7 @@ async def test_what_goes_back_is_handed_out_before_what_is_newer(broker: Broker)
     assert attempts(got) == [(0, 2), (1, 2)] + [(offset, 1) for offset in range(2, 8)]
 
 
+@on_every_socket
 async def test_what_a_cancelled_member_held_goes_back_at_once(broker: Broker) -> None:
     await fill(broker, 2)
 
@@ -138,6 +142,7 @@ async def test_what_a_failing_member_held_goes_back_at_once(broker: Broker) -> N
         assert attempts(await take(heir, 2)) == [(0, 2), (1, 2)]
 
 
+@on_every_socket
 async def test_what_a_frozen_member_held_goes_to_another_when_its_lease_ends(
     broker: Broker, clock: JumpingClock
 ) -> None:
@@ -253,6 +258,7 @@ async def test_no_more_than_max_ack_pending_are_out_however_many_members_there_a
 # -- patterns ---------------------------------------------------------------------------------------------------
 
 
+@on_every_socket
 async def test_a_group_on_a_pattern_gets_topics_that_are_made_later(broker: Broker) -> None:
     await fill(broker, 1, "jobs.a")
     got: list[Delivery[bytes]] = []
@@ -317,6 +323,7 @@ async def test_publishers_wait_when_a_group_holds_its_buffer(broker: Broker, pat
             assert (await soon(publishing)).offset == 3
 
 
+@on_every_socket
 async def test_publishers_wait_for_bytes_too(broker: Broker) -> None:
     async with member(broker, buffer_bytes=100, max_ack_pending=1) as deliveries:
         await broker.publish("jobs", bytes(60))
@@ -419,6 +426,7 @@ async def test_a_group_can_be_reset_by_offset(broker: Broker, to: Any, expected:
         assert attempts(await take(deliveries, len(expected) + 1)) == [(offset, 1) for offset in (*expected, 5)]
 
 
+@on_every_socket
 async def test_a_group_can_be_reset_to_a_position(broker: Broker) -> None:
     await fill(broker, 2)
     position = await broker.publish("jobs", b"2")
@@ -581,6 +589,7 @@ async def test_two_members_of_one_name_are_refused(broker: Broker) -> None:
         assert [one.name for one in look(broker).members] == ["ann"]
 
 
+@on_every_socket
 async def test_closing_the_broker_ends_the_iteration(broker: Broker) -> None:
     async with member(broker) as deliveries:
         async with running(rest(deliveries)) as reading:

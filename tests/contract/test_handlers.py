@@ -17,6 +17,7 @@ import pytest
 import runnel
 from runnel import Broker, Delivery, Record
 from runnel.testing.clock import JumpingClock
+from tests.contract.afar import on_every_socket
 from tests.contract.reading import at_rest, read, soon
 from tests.contract.working import fill, look
 from tests.patience import PATIENCE
@@ -130,6 +131,7 @@ def test_options_that_make_no_sense_are_refused_where_they_are_written(broker: B
 # -- failing ----------------------------------------------------------------------------------------------------
 
 
+@on_every_socket
 async def test_a_failure_is_tried_again_and_after_its_retries_a_dead_letter_with_the_error(broker: Broker) -> None:
     tries: list[bytes] = []
 
@@ -374,6 +376,7 @@ async def test_a_second_run_is_refused_while_one_runs(broker: Broker) -> None:
             await broker.run()
 
 
+@on_every_socket
 async def test_stop_finishes_what_is_in_hand(broker: Broker) -> None:
     gate, done = asyncio.Event(), []
 

@@ -13,6 +13,7 @@ from runnel import Broker, Position, Producer
 from runnel.core.deduplication import MAX_MESSAGE_ID_SECONDS as TWO_MINUTES
 from runnel.core.deduplication import MAX_PRODUCER_SECONDS as A_DAY
 from runnel.testing.clock import JumpingClock
+from tests.contract.afar import on_every_socket
 from tests.contract.conftest import Place
 from tests.contract.lives import ON_DISK, Folder
 from tests.contract.reading import at_rest, values
@@ -32,6 +33,7 @@ async def stored(broker: Broker, topic: str, count: int) -> list[bytes]:
 # -- producers --------------------------------------------------------------------------------------------------
 
 
+@on_every_socket
 async def test_a_number_sent_again_gives_the_first_position_and_stores_nothing(broker: Broker) -> None:
     producer = broker.producer("import")
     first = await producer.publish("t", b"a", sequence=0)
@@ -79,6 +81,7 @@ async def test_sent_again_to_another_topic_it_is_still_where_it_was_stored_first
     assert broker.statistics().topics["u"].end == 0
 
 
+@on_every_socket
 async def test_a_list_that_is_half_new_is_refused_and_says_where_to_go_on(broker: Broker) -> None:
     producer = broker.producer()
     await producer.publish_many("t", [b"0", b"1"], sequence=0)
@@ -257,10 +260,10 @@ async def test_what_is_published_without_waiting_is_told_apart_too(broker: Broke
 
 @pytest.mark.near("it looks at what the broker remembers, and makes that little")
 async def test_of_all_topics_together_the_oldest_ids_are_forgotten(broker: Broker) -> None:
-    broker._bus.publisher.deduplicator._ids_allowed.limit = 64
+    broker.backend.publisher.deduplicator._ids_allowed.limit = 64
     for number in range(65):
         await broker.publish(f"t{number % 4}", b"x", message_id=str(number))
-    assert "63 message ids" in repr(broker._bus.publisher.deduplicator)
+    assert "63 message ids" in repr(broker.backend.publisher.deduplicator)
     assert (await broker.publish("t0", b"x", message_id="0")).offset == 17  # stored again
     assert (await broker.publish("t2", b"x", message_id="2")).offset == 0
 

@@ -11,6 +11,7 @@ import pytest
 
 import runnel
 from runnel import Broker
+from tests.contract.afar import on_every_socket
 from tests.contract.conftest import Place
 from tests.contract.reading import at_rest, read, rest, running, soon, values
 from tests.patience import PATIENCE
@@ -49,6 +50,7 @@ async def test_cancelling_the_task_ends_the_subscription(broker: Broker, pattern
     await broker.publish("t", b"nobody is harmed")
 
 
+@on_every_socket
 async def test_a_task_cancelled_mid_record_leaves_the_others_alone(broker: Broker) -> None:
     entered = asyncio.Event()
 
@@ -113,6 +115,7 @@ async def test_what_was_published_before_closing_is_still_read(place: Place, pol
             assert await soon(rest(subscription)) == []
 
 
+@on_every_socket
 async def test_a_closed_broker_refuses_everything_with_a_way_out(place: Place) -> None:
     async with place.open() as broker:
         topic = broker.topic("t")
@@ -155,6 +158,7 @@ async def test_statistics_can_still_be_read_when_all_is_over(place: Place) -> No
     assert broker.statistics().published == 1
 
 
+@on_every_socket
 async def test_closing_the_broker_fails_publishers_that_wait(place: Place) -> None:
     async with place.open() as broker:
         async with broker.subscribe("t", policy="block", buffer=1):

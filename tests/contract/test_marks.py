@@ -7,6 +7,7 @@ import pytest
 
 import runnel
 from runnel import Broker
+from tests.contract.afar import on_every_socket
 from tests.contract.transacting import refused, stored
 from tests.contract.working import fill, numbers
 
@@ -48,6 +49,7 @@ async def test_a_no_op_makes_no_topic_and_acks_nothing(broker: Broker) -> None:
         await delivery.ack()
 
 
+@on_every_socket
 async def test_an_expected_mark_that_is_another_is_a_conflict(broker: Broker) -> None:
     async def transact(value: Any, expected: Any) -> bool:
         async with broker.transaction() as tx:
@@ -136,6 +138,7 @@ async def test_a_transaction_moves_each_mark_once(broker: Broker) -> None:
     assert await broker.mark("m") == 1
 
 
+@on_every_socket
 async def test_of_many_that_move_a_mark_at_once_each_step_happens_once(broker: Broker) -> None:
     async def step(number: int) -> bool:
         async with broker.transaction() as tx:

@@ -5,14 +5,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import runnel
 from runnel import Broker
 from runnel.testing.clock import JumpingClock
-from tests.contract.conftest import PLACES
+from tests.contract.afar import on_every_socket
+from tests.contract.conftest import PLACES, places
 from tests.contract.reading import at_rest, coordinates, read, rest, running, values
+from tests.nightly import examples
 
 
 @pytest.mark.parametrize(
@@ -50,6 +52,7 @@ async def test_a_topic_made_later_joins_and_wakes_the_waiting_reader(broker: Bro
             assert await reader == [b"a", b"b", b"c"]
 
 
+@on_every_socket
 async def test_a_pattern_reads_in_the_order_of_publishing(broker: Broker) -> None:
     async with broker.subscribe("*") as subscription:
         order = ["b", "a", "a", "c", "b", "a"]
@@ -60,12 +63,12 @@ async def test_a_pattern_reads_in_the_order_of_publishing(broker: Broker) -> Non
     assert [record.value for record in records] == [b"%d" % at for at in range(6)]
 
 
-@settings(max_examples=40)
+@examples(10, 40)
 @given(
     steps=st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 4)), max_size=30),
     limit=st.sampled_from([1, 2, 3, 5, 1000]),
 )
-@pytest.mark.parametrize("name", sorted(PLACES))
+@pytest.mark.parametrize("name", places(every_socket=False))
 async def test_a_pattern_and_its_topics_agree_on_every_record(
     name: str, steps: list[tuple[str, int]], limit: int
 ) -> None:

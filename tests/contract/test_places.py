@@ -18,6 +18,7 @@ from runnel.core.errors import (
 )
 from runnel.core.position import Position
 from runnel.core.statistics import CursorStatistics
+from tests.contract.afar import on_every_socket
 from tests.contract.lives import Folder
 from tests.contract.reading import values
 
@@ -73,6 +74,7 @@ async def test_of_a_topic_that_was_made_again_nothing_is_read(broker: Broker) ->
     assert [(one.place, one.lag) for one in broker.statistics().cursors] == [(0, 5)]
 
 
+@on_every_socket
 async def test_all_places_are_stored_or_none(broker: Broker) -> None:
     epoch = await filled(broker)
     for wrong in (("none", Position(1, 0)), ("t", Position(epoch, 11)), ("t", Position(epoch + 7, 0))):

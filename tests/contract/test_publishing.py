@@ -9,12 +9,14 @@ import pytest
 import runnel
 from runnel import Broker, Position
 from runnel.testing.clock import JumpingClock
+from tests.contract.afar import on_every_socket
 from tests.contract.conftest import Place
 from tests.contract.reading import read, rest, values
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
+@on_every_socket
 async def test_publish_returns_the_position_of_the_record(broker: Broker) -> None:
     first = await broker.publish("t", b"a")
     second = await broker.publish("t", b"b")
@@ -52,6 +54,7 @@ async def test_publish_many_gives_each_value_its_key(broker: Broker) -> None:
     assert [record.headers["h"] for record in records] == ["x"] * 3
 
 
+@on_every_socket
 async def test_publish_many_is_all_or_nothing(broker: Broker) -> None:
     topic = broker.topic("t")
     with pytest.raises(runnel.InvalidValue):
@@ -75,6 +78,7 @@ async def test_publish_many_of_nothing_is_refused(broker: Broker, empty: Sequenc
         await broker.topic("t").publish_many(empty)
 
 
+@on_every_socket
 async def test_a_record_carries_all_that_was_published_with_it(broker: Broker, clock: JumpingClock) -> None:
     position = await broker.publish("orders.eu", "hello", key="42", headers={"source": "web"})
     async with broker.subscribe("orders.eu", start="earliest") as subscription:
@@ -158,6 +162,7 @@ async def test_a_wrong_traceparent_is_refused(broker: Broker) -> None:
 # -- message ids ------------------------------------------------------------------------------------------------
 
 
+@on_every_socket
 async def test_a_message_id_is_stored_once_and_gives_the_first_position_again(broker: Broker) -> None:
     first = await broker.publish("t", b"a", message_id="one")
     await broker.publish("t", b"b", message_id="two")
@@ -184,6 +189,7 @@ async def test_a_wrong_message_id_is_refused(broker: Broker, message_id: Any) ->
 # -- expiry, delay, priority ------------------------------------------------------------------------------------
 
 
+@on_every_socket
 async def test_an_expired_record_is_skipped_and_counted_apart_from_drops(broker: Broker, clock: JumpingClock) -> None:
     async with broker.subscribe("t") as subscription:
         await broker.publish("t", b"short", expires=5)
@@ -273,6 +279,7 @@ async def test_a_wrong_topic_name_is_refused_everywhere(broker: Broker, name: An
         await broker.delete(name)
 
 
+@on_every_socket
 async def test_a_record_beyond_the_limit_is_refused_and_nothing_is_stored(broker: Broker) -> None:
     huge = bytes(16 * 1024 * 1024 + 1)
     with pytest.raises(runnel.TooLarge, match="max_record_bytes"):
@@ -301,6 +308,7 @@ async def test_publish_and_wait_returns_at_once_when_nobody_listens(broker: Brok
     assert await broker.topic("t").publish_and_wait(b"a") == Position((await broker.publish("t", b"b")).epoch, 0)
 
 
+@on_every_socket
 async def test_everything_published_before_closing_is_still_read(place: Place) -> None:
     async with place.open() as broker:
         subscription = await broker.subscribe("t").__aenter__()

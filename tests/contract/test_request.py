@@ -8,6 +8,7 @@ import pytest
 import runnel
 from runnel import Broker
 from runnel.testing.clock import JumpingClock
+from tests.contract.afar import on_every_socket
 from tests.contract.reading import at_rest, read, rest, running, soon, values
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -30,6 +31,7 @@ async def test_a_request_gets_its_reply(broker: Broker, pattern: str) -> None:
         assert await responder == [True]
 
 
+@on_every_socket
 async def test_each_of_many_requests_gets_its_own_reply(broker: Broker) -> None:
     async with running(respond(broker, "ask", times=20)):
         replies = await soon(asyncio.gather(*(broker.request("ask", f"q{number}") for number in range(20))))
@@ -127,6 +129,7 @@ async def test_it_returns_when_every_subscriber_has_asked_for_what_comes_next(
         assert processed == [b"a"]
 
 
+@on_every_socket
 @pytest.mark.parametrize("how", ["record", "batch"])
 async def test_it_names_those_that_stall(broker: Broker, clock: JumpingClock, how: str) -> None:
     async def work(name: str, stuck: bool) -> None:

@@ -22,10 +22,12 @@ from runnel.core.errors import (
     ValidationFailed,
 )
 from runnel.testing.clock import JumpingClock
+from tests.contract.afar import on_every_socket
 from tests.contract.conftest import Place
 from tests.contract.lives import ON_DISK, Folder
 from tests.contract.reading import coordinates, read, running, soon, until, values
 from tests.contract.working import look, work
+from tests.nightly import nightly_beyond
 
 NUMBERS = [b"%d" % number for number in range(10)]
 
@@ -537,7 +539,7 @@ async def step(model: Model, broker: Broker, random: Random) -> None:
                 await broker.stage(name, writer="w", batch=batch).drop()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", nightly_beyond(2, range(6)))
 async def test_whatever_happens_a_simple_model_knows_what_is_seen(folder: Folder, seed: int) -> None:
     random, model = Random(seed), Model()
     for _ in range(3):
@@ -556,6 +558,7 @@ async def test_whatever_happens_a_simple_model_knows_what_is_seen(folder: Folder
 # -- where it does not work -------------------------------------------------------------------------------------
 
 
+@on_every_socket
 async def test_what_is_kept_in_memory_only_is_not_staged(place: Place) -> None:
     async with place.open() as broker:
         topic = broker.topic("t", durable=False) if place.name in ("folder", "unix") else broker.topic("t")

@@ -4,6 +4,7 @@ import pytest
 
 from runnel import Broker
 from runnel.testing.clock import JumpingClock
+from tests.contract.afar import on_every_socket
 from tests.contract.reading import read, running, visible
 
 
@@ -21,6 +22,7 @@ async def test_a_snapshot_does_not_change(broker: Broker) -> None:
         before.published = 5  # type: ignore[misc]
 
 
+@on_every_socket
 async def test_topics_count_records_and_bytes(broker: Broker) -> None:
     position = await broker.publish("t", b"abc")
     broker.topic("t").publish_nowait(b"de")

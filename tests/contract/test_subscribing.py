@@ -9,6 +9,7 @@ import pytest
 import runnel
 from runnel import Batch, Broker, Position, Subscription
 from runnel.testing.clock import JumpingClock
+from tests.contract.afar import on_every_socket
 from tests.contract.conftest import Place
 from tests.contract.reading import at_rest, read, rest, running, values
 from tests.patience import PATIENCE
@@ -25,6 +26,7 @@ async def first_batch(subscription: Subscription[bytes], max_records: int, max_w
 # -- where to start ---------------------------------------------------------------------------------------------
 
 
+@on_every_socket
 async def test_an_anonymous_subscription_starts_at_what_is_published_next(broker: Broker) -> None:
     await numbers(broker, 3)
     async with broker.subscribe("t") as subscription, broker.subscribe("t", start="latest") as same:
@@ -40,6 +42,7 @@ async def test_it_starts_where_the_block_is_entered_not_where_reading_begins(bro
         assert await values(subscription, 1) == [b"in the block"]
 
 
+@on_every_socket
 async def test_earliest_starts_at_the_oldest_kept_record_without_a_gap(broker: Broker) -> None:
     topic = broker.topic("t", retention_count=3)
     await topic.publish_many([b"%d" % number for number in range(10)])
@@ -75,6 +78,7 @@ async def test_an_offset_no_longer_kept_is_told_as_a_gap(broker: Broker) -> None
     assert "retention" in record.gap.reason
 
 
+@on_every_socket
 async def test_a_time_starts_at_the_first_record_that_is_not_older(broker: Broker, clock: JumpingClock) -> None:
     begin = datetime.fromtimestamp(clock.time(), UTC)
     for number in range(4):
@@ -105,6 +109,7 @@ async def test_a_position_starts_at_its_record(broker: Broker) -> None:
         assert await values(subscription, 1) == [b"here"]
 
 
+@on_every_socket
 async def test_a_position_of_an_earlier_life_of_the_topic_starts_at_earliest_and_tells(broker: Broker) -> None:
     await numbers(broker, 4)
     old = await broker.publish("t", b"old")
@@ -187,6 +192,7 @@ async def test_reading_goes_on_after_a_break_where_it_was(broker: Broker) -> Non
         assert await values(subscription, 3) == [b"2", b"3", b"4"]
 
 
+@on_every_socket
 async def test_a_read_that_was_given_up_loses_nothing(broker: Broker) -> None:
     async with broker.subscribe("t") as subscription:
         for number in range(3):
@@ -217,6 +223,7 @@ async def test_batches_hold_at_most_max_records(broker: Broker) -> None:
         assert [len(batch) for batch in await read(batches, 3)] == [3, 3, 1]
 
 
+@on_every_socket
 async def test_a_batch_waits_for_more_until_it_is_full(broker: Broker) -> None:
     async with broker.subscribe("t") as subscription:
         async with running(first_batch(subscription, 3, 60)) as reader:
@@ -262,6 +269,7 @@ async def test_wrong_bounds_of_a_batch_are_refused(broker: Broker, records: Any,
             subscription.batches(max_records=records, max_wait=wait)
 
 
+@on_every_socket
 async def test_a_long_history_is_read_whole_by_record_and_by_batch(broker: Broker) -> None:
     topic = broker.topic("t", retention_count=10_000)
     expected = [b"%d" % number for number in range(10_000)]
@@ -306,6 +314,7 @@ async def test_a_name_on_batches_goes_on_with_the_batch_in_hand(broker: Broker, 
         assert (await anext(subscription.batches())).values == (b"2", b"3", b"4")
 
 
+@on_every_socket
 @pytest.mark.parametrize("policy", ["drop_oldest", "drop_newest", "block", "disconnect"])
 async def test_a_name_on_a_pattern_keeps_its_place_over_all_topics(broker: Broker, policy: str) -> None:
     for topic in ("a", "b", "a", "c"):

@@ -10,6 +10,7 @@ import pytest
 
 import runnel
 from runnel import Broker, Position
+from tests.contract.afar import on_every_socket
 from tests.contract.conftest import Place
 from tests.contract.reading import at_rest, read, running, soon, values
 
@@ -29,6 +30,7 @@ async def test_publish_nowait_from_a_thread_wakes_a_reader(broker: Broker) -> No
             assert await soon(reader) == [b"a", b"b"]
 
 
+@on_every_socket
 async def test_nothing_is_lost_and_each_thread_keeps_its_order(broker: Broker) -> None:
     threads, each = 8, 2000
     topic = broker.topic("t")
@@ -147,6 +149,7 @@ async def test_records_of_a_thread_that_never_found_room_are_refused_when_the_br
     assert refusals(caplog) == 2
 
 
+@on_every_socket
 async def test_a_closed_broker_refuses_other_threads_too(place: Place) -> None:
     async with place.open() as broker:
         topic = broker.topic("t")

@@ -8,6 +8,7 @@ import pytest
 import runnel
 from runnel import Broker
 from runnel.testing.clock import JumpingClock
+from tests.contract.afar import on_every_socket
 from tests.contract.conftest import Place
 from tests.contract.reading import at_rest, read, rest, running, soon, values, visible
 
@@ -46,6 +47,7 @@ async def test_without_auto_create_publish_nowait_refuses_unknown_names(place: P
         assert await broker.topics() == []
 
 
+@on_every_socket
 async def test_without_auto_create_unknown_names_are_refused(place: Place) -> None:
     async with place.open(auto_create=False) as broker:
         for call in (broker.publish("t", b""), broker.topic("t").publish(b""), broker.topic("t").publish_many([b""])):
@@ -110,6 +112,7 @@ def test_what_memory_cannot_do_is_said(options: dict[str, Any]) -> None:
 # -- delete -----------------------------------------------------------------------------------------------------
 
 
+@on_every_socket
 async def test_deleting_a_topic_tells_its_subscribers(broker: Broker) -> None:
     async with broker.subscribe("t") as waiting, broker.subscribe("t") as behind:
         async with running(read(waiting, 2)) as reader:
@@ -137,6 +140,7 @@ async def test_deleting_what_does_not_exist_is_refused(broker: Broker) -> None:
         await broker.delete("t")
 
 
+@on_every_socket
 async def test_a_topic_made_again_has_a_new_epoch_and_starts_at_zero(broker: Broker) -> None:
     topic = broker.topic("t")
     old = await topic.publish(b"old")
@@ -222,6 +226,7 @@ async def test_retention_bytes_keeps_the_last_record_however_large(broker: Broke
     assert await kept(broker) == [2]
 
 
+@on_every_socket
 async def test_retention_age_is_looked_at_even_when_nothing_is_published(broker: Broker, clock: JumpingClock) -> None:
     topic = broker.topic("t", retention_age=10)
     await topic.publish(b"a")

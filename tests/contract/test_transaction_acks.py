@@ -5,12 +5,14 @@ import pytest
 import runnel
 from runnel import Broker
 from runnel.testing.clock import JumpingClock
+from tests.contract.afar import on_every_socket
 from tests.contract.conftest import Place
 from tests.contract.reading import at_rest
 from tests.contract.transacting import refused, stored
 from tests.contract.working import fill, look, numbers, take
 
 
+@on_every_socket
 async def test_what_was_taken_is_acked_with_what_was_made_of_it(broker: Broker) -> None:
     await fill(broker, 3)
     async with broker.subscribe("jobs", group="g") as deliveries:
@@ -152,6 +154,7 @@ async def test_a_delivery_that_is_settled_in_the_block_stops_all_of_it(broker: B
         assert await stored(broker, "done") == [[]]
 
 
+@on_every_socket
 async def test_a_lease_that_ended_stops_all_of_it(broker: Broker, clock: JumpingClock) -> None:
     await fill(broker, 1)
     async with broker.subscribe("jobs", group="g", ack_wait=10.0) as deliveries:

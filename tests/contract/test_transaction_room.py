@@ -6,12 +6,14 @@ import pytest
 
 import runnel
 from runnel import Broker, Transaction
+from tests.contract.afar import on_every_socket
 from tests.contract.conftest import Place
 from tests.contract.reading import at_rest, running, values
 from tests.contract.transacting import refused, stored
 from tests.contract.working import fill, numbers
 
 
+@on_every_socket
 async def test_a_transaction_waits_until_a_blocking_subscriber_has_room_for_all_of_it(broker: Broker) -> None:
     async def transact() -> None:
         async with broker.transaction() as tx:

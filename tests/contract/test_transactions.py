@@ -8,6 +8,7 @@ import pytest
 
 import runnel
 from runnel import Broker
+from tests.contract.afar import on_every_socket
 from tests.contract.conftest import Place
 from tests.contract.lives import Folder
 from tests.contract.reading import at_rest, read, running, values
@@ -23,6 +24,7 @@ class Paid(msgspec.Struct):
 # -- publishing --------------------------------------------------------------------------------------------------------
 
 
+@on_every_socket
 async def test_all_of_it_is_there_after_the_block_and_nothing_before(broker: Broker) -> None:
     async with broker.transaction() as tx:
         one = tx.publish("a", b"1", key=b"k", headers={"h": "x"})
@@ -57,6 +59,7 @@ async def test_a_pattern_sees_all_of_it_at_once_and_in_sequence_order(broker: Br
     assert sorted(record.value for record in batch) == numbers(0, 6)
 
 
+@on_every_socket
 async def test_an_exception_in_the_block_leaves_nothing(broker: Broker) -> None:
     async with refused(broker, ZeroDivisionError) as tx:
         tx.publish("a", b"1")
@@ -174,6 +177,7 @@ async def test_a_publish_gets_the_offset_that_it_expects_or_is_refused(broker: B
     assert await stored(broker, "a") == [numbers(0, 4)]
 
 
+@on_every_socket
 async def test_of_two_who_expect_the_same_offset_one_wins(broker: Broker) -> None:
     topic = broker.topic("a")
     outcomes = await asyncio.gather(

@@ -7,6 +7,7 @@ import pytest
 
 import runnel
 from runnel import Broker
+from tests.contract.afar import on_every_socket
 from tests.contract.reading import read, rest, values
 
 
@@ -20,6 +21,7 @@ class Order(msgspec.Struct):
     items: list[Item] = []
 
 
+@on_every_socket
 @pytest.mark.parametrize("encoding", ["json", "msgpack"])
 async def test_values_come_back_as_their_type(broker: Broker, encoding: str) -> None:
     orders = broker.topic("orders", Order, encoding=encoding)

@@ -123,10 +123,10 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @kinds
 @pytest.mark.usefixtures("nothing_installed")
 def test_a_missing_library_is_named_with_the_way_to_get_it(kind: str) -> None:
-    with pytest.raises(NotSupported, match=r"pip install 'runnel\[compression\]'") as caught:
+    with pytest.raises(NotSupported, match=r"pip install 'runnel-mq\[compression\]'") as caught:
         compress(kind, b"x")
     assert caught.value.what == f"compression='{kind}'"
-    with pytest.raises(NotSupported, match=r"pip install 'runnel\[compression\]'"):
+    with pytest.raises(NotSupported, match=r"pip install 'runnel-mq\[compression\]'"):
         decompress(kind, b"x", 1)
 
 

@@ -1,6 +1,7 @@
 """A batch comes back as it was packed; bytes that are anything else are refused, always with the same error."""
 
 import math
+import re
 import struct
 import sys
 from collections.abc import Iterator, Sequence
@@ -341,38 +342,42 @@ def test_the_crc_is_skipped_on_request_and_nothing_else() -> None:
 # -- lies with a crc that fits ----------------------------------------------------------------------------------
 
 
+LIES = [
+    (4, "B", 0, "version is 0"),
+    (4, "B", 2, "version is 2"),
+    (5, "B", 3, "reserved"),
+    (5, "B", 4, "reserved"),
+    (5, "B", 0x80, "reserved"),
+    *((at, "B", 1, "reserved") for at in range(41, 48)),
+    (6, "H", 0, "columns"),
+    (6, "H", 2, "columns"),
+    (6, "H", 0x101, "columns"),
+    (6, "H", 0x8001, "columns"),
+    (8, "I", 0, "count"),
+    (8, "I", 1, "count"),
+    (8, "I", 4, "count"),
+    (8, "I", 2**31, "count"),
+    (8, "I", 2**32 - 1, "count"),
+    (12, "I", 0, "as its header says"),
+    (12, "I", 2**32 - 1, "as its header says"),
+    (16, "I", 0, "two lengths|count"),
+    (16, "I", MAX_RAW, "two lengths|claims|cannot hold"),
+    (16, "I", MAX_RAW + 1, "raw length"),
+    (16, "I", 2**32 - 1, "raw length"),
+    (40, "B", 3, "content type"),
+    (40, "B", 255, "content type"),
+]
+
+
 @every_batch
-@pytest.mark.parametrize(
-    ("at", "form", "lie", "why"),
-    [
-        (4, "B", 0, "version is 0"),
-        (4, "B", 2, "version is 2"),
-        (5, "B", 3, "reserved"),
-        (5, "B", 4, "reserved"),
-        (5, "B", 0x80, "reserved"),
-        *((at, "B", 1, "reserved") for at in range(41, 48)),
-        (6, "H", 0, "columns"),
-        (6, "H", 2, "columns"),
-        (6, "H", 0x101, "columns"),
-        (6, "H", 0x8001, "columns"),
-        (8, "I", 0, "count"),
-        (8, "I", 1, "count"),
-        (8, "I", 4, "count"),
-        (8, "I", 2**31, "count"),
-        (8, "I", 2**32 - 1, "count"),
-        (12, "I", 0, "as its header says"),
-        (12, "I", 2**32 - 1, "as its header says"),
-        (16, "I", 0, "two lengths|count"),
-        (16, "I", MAX_RAW, "two lengths|claims|cannot hold"),
-        (16, "I", MAX_RAW + 1, "raw length"),
-        (16, "I", 2**32 - 1, "raw length"),
-        (40, "B", 3, "content type"),
-        (40, "B", 255, "content type"),
-    ],
-)
-def test_a_lie_in_the_header_is_refused(batch: bytes, at: int, form: str, lie: int, why: str) -> None:
-    with pytest.raises(BadBatch, match=why):
-        check_batch(forged(batch, at, form, lie))
+def test_a_lie_in_the_header_is_refused(batch: bytes) -> None:
+    for at, form, lie, why in LIES:
+        refused = ""
+        try:
+            check_batch(forged(batch, at, form, lie))
+        except BadBatch as error:
+            refused = str(error)
+        assert re.search(why, refused), f"{lie} at {at}: {refused or 'taken'}"
 
 
 @every_batch
@@ -570,7 +575,7 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("nothing_installed")
 @pytest.mark.parametrize("kind", ["zstd", "lz4"])
 def test_a_batch_that_only_lacks_a_library_is_not_called_damaged(kind: str) -> None:
-    with pytest.raises(NotSupported, match=r"runnel\[compression\]"):
+    with pytest.raises(NotSupported, match=r"runnel-mq\[compression\]"):
         unpack(BATCHES[kind])
     assert read_batch_header(BATCHES[kind]).compression == kind
 

@@ -14,6 +14,7 @@ import pytest
 
 from tests.crash.sweep import Failure, Sweep
 from tests.crash.workload import World
+from tests.nightly import nightly_beyond
 
 CLEARING = "open > _clear_up > names"
 WRITING = "write > _make_room > _roll"
@@ -68,6 +69,9 @@ as long as no manifest speaks of the file."""
 
 HARMLESS = {"save_state > replace_file"}
 """What is known of keys: without this sync a loss of power may cost another look at them, and no record."""
+
+LATE = ("sync", "retain > sync", WRITING, "open > _go_on > write > names", "step > _run > _write", CLEARING)
+"""The sites whose late syncs `make test` tries, of each delay and each layer; `make nightly` tries all of them."""
 
 SEEDS = (1, 0, *range(2, 60))
 SOON = 40  # points: whatever a missing sync breaks, it breaks soon
@@ -153,11 +157,12 @@ def test_a_journal_that_forgets_a_sync_is_found_out(of: str) -> None:
     assert Mutant(of, None).found_out(SEEDS)
 
 
-@pytest.mark.parametrize("of", SITES)
+@pytest.mark.parametrize("of", nightly_beyond(len(LATE), sorted(SITES, key=lambda of: of not in LATE)))
 def test_a_journal_that_syncs_too_late_is_found_out(of: str) -> None:
     assert Mutant(of, SITES[of]).found_out(SEEDS)
 
 
+@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 12), marks=pytest.mark.nightly)], ids=str)
 @pytest.mark.parametrize("of", sorted(HARMLESS))
-def test_some_syncs_save_work_and_no_records(of: str) -> None:
-    assert Mutant(of, None).found_out(range(12)) is None
+def test_some_syncs_save_work_and_no_records(of: str, seeds: range) -> None:
+    assert Mutant(of, None).found_out(seeds) is None

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import requests
 import schemathesis
-from hypothesis import settings
 from requests.adapters import HTTPAdapter
 
 from runnel.core.pattern import MAX_NAME_BYTES
 from runnel.server.http.openapi import SPECIFICATION
 from tests.fuzz.live import live_server
+from tests.nightly import examples
 
 MANY = ("application/x-ndjson", "application/cloudevents-batch+json")
-EXAMPLES = 30  # of each operation, beside those at the bounds of every parameter
+EXAMPLES = 10  # of each operation, beside those at the bounds of every parameter
 
 
 class FirstEvents(HTTPAdapter):
@@ -85,7 +85,7 @@ schema = schemathesis.openapi.from_dict(SPECIFICATION, config=CONFIG)
 def one_operation(method: str, path: str) -> Callable[..., None]:
     """The test of one operation. In one test for all of them they would share a name, and only one of them run."""
 
-    @settings(max_examples=EXAMPLES)
+    @examples(EXAMPLES, 3 * EXAMPLES)
     def test(case: Case, url: str) -> None:
         with requests.Session() as session:
             session.mount("http://", FirstEvents())

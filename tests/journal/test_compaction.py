@@ -19,6 +19,7 @@ from runnel.journal.format.removed_offsets import RemovalReason
 from runnel.journal.options import JournalOptions
 from tests.journal.cleaning_rig import Seen, by_topic, clean, committed_in, finished, sealed
 from tests.journal.rig import SMALL, Writer, flip
+from tests.nightly import examples
 
 AGE = 1000  # microseconds
 
@@ -636,7 +637,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(50, 150, deadline=None)
 @given(STEPS, st.integers(1, 6))
 def test_whatever_happens_a_reader_finds_the_newest_values(steps: list[object], max_keys: int) -> None:
     keyed = Keyed(max_keys)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import product
 from types import FrameType
 
 import pytest
@@ -240,20 +241,26 @@ EXAMPLE = built([Added((64, 2, 0, 3, 0, 5, 9)), Added((300, 1, 0, 0, 4, 6, 9)), 
 EXAMPLE_BYTES = EXAMPLE.encode(INFO)
 
 
-@pytest.mark.parametrize("at", range(len(EXAMPLE_BYTES)))
-def test_one_changed_bit_anywhere_is_noticed(at: int) -> None:
-    for bit in range(8):
+def harmed(data: bytes) -> type[Exception] | None:
+    """The error that these bytes are refused with; None: they are taken as whole."""
+    try:
+        IndexFile(memoryview(data), INFO)
+    except (JournalDamaged, FormatUnknown) as error:
+        return type(error)
+    return None
+
+
+def test_one_changed_bit_anywhere_is_noticed() -> None:
+    for at, bit in product(range(len(EXAMPLE_BYTES)), range(8)):
         data = bytearray(EXAMPLE_BYTES)
         data[at] ^= 1 << bit
-        with pytest.raises((JournalDamaged, FormatUnknown)) as raised:
-            IndexFile(memoryview(bytes(data)), INFO)
-        assert (raised.type is FormatUnknown) == (8 <= at < 12)
+        expected = FormatUnknown if 8 <= at < 12 else JournalDamaged
+        assert harmed(bytes(data)) is expected, f"bit {bit} of byte {at}"
 
 
-@pytest.mark.parametrize("kept", range(len(EXAMPLE_BYTES)))
-def test_an_index_cut_anywhere_is_damage(kept: int) -> None:
-    with pytest.raises(JournalDamaged):
-        IndexFile(memoryview(EXAMPLE_BYTES[:kept]), INFO)
+def test_an_index_cut_anywhere_is_damage() -> None:
+    for kept in range(len(EXAMPLE_BYTES)):
+        assert harmed(EXAMPLE_BYTES[:kept]) is JournalDamaged, f"cut at {kept}"
 
 
 def test_bytes_behind_the_end_are_damage() -> None:

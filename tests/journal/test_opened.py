@@ -7,7 +7,7 @@ from itertools import pairwise
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.journal.format.atomic_file import read_whole
@@ -19,6 +19,7 @@ from runnel.journal.read.journal_reader import JournalReader, ReadPlan
 from runnel.journal.read.segment_reader import FoundBatch, LostRange, SegmentReader, rebuild_index
 from runnel.testing import MemoryStorage
 from tests.journal.cleaned import Block, Rec, block_lists, by_topic, cleaned, in_sequence, plain, read_all
+from tests.nightly import examples
 
 TOPICS = (1, 2, 3, 4)
 
@@ -44,7 +45,7 @@ def histories(draw: st.DrawFn) -> tuple[JournalReader, list[Rec]]:
     return JournalReader([source for source in sources if source.info.end > START]), every(blocks)
 
 
-@settings(max_examples=100)
+@examples(25, 100)
 @given(histories())
 def test_by_topic_they_read_as_what_they_were_made_from(made: tuple[JournalReader, list[Rec]]) -> None:
     history, records = made
@@ -54,7 +55,7 @@ def test_by_topic_they_read_as_what_they_were_made_from(made: tuple[JournalReade
             assert by_topic(history, topic, offset) == [one for one in mine if one.offset >= offset]
 
 
-@settings(max_examples=100)
+@examples(25, 100)
 @given(histories(), st.sets(st.sampled_from(TOPICS), min_size=1))
 def test_by_sequence_they_read_as_what_they_were_made_from(
     made: tuple[JournalReader, list[Rec]], topics: set[int]
@@ -65,7 +66,7 @@ def test_by_sequence_they_read_as_what_they_were_made_from(
         assert in_sequence(history, topics, sequence) == [one for one in mine if one.sequence >= sequence]
 
 
-@settings(max_examples=60)
+@examples(20, 60)
 @given(histories())
 def test_times_are_found(made: tuple[JournalReader, list[Rec]]) -> None:
     history, records = made
@@ -82,7 +83,7 @@ def test_times_are_found(made: tuple[JournalReader, list[Rec]]) -> None:
         ]
 
 
-@settings(max_examples=60)
+@examples(20, 60)
 @given(histories())
 def test_the_next_offset_of_each_topic_at_a_sequence_is_found(made: tuple[JournalReader, list[Rec]]) -> None:
     history, records = made
@@ -95,7 +96,7 @@ def test_the_next_offset_of_each_topic_at_a_sequence_is_found(made: tuple[Journa
         assert history.offsets_at(sequence, TOPICS) == due
 
 
-@settings(max_examples=60)
+@examples(20, 60)
 @given(block_lists(min_size=1))
 def test_an_index_made_again_is_the_one_that_was_written(blocks: list[Block]) -> None:
     source = cleaned(blocks)
@@ -217,7 +218,7 @@ def test_one_changed_bit_anywhere_is_told_and_never_served(index: str) -> None:
     assert total > 100
 
 
-@settings(max_examples=100)
+@examples(25, 100)
 @given(block_lists(min_size=1), st.data())
 def test_however_many_bytes_change_all_that_is_missing_is_told(blocks: list[Block], data: st.DataObject) -> None:
     later = [Rec(topic, 1000, 10_000 + topic, 9999, b"later") for topic in TOPICS]

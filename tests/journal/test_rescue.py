@@ -27,6 +27,7 @@ from tests.journal.rig import Writer, read_sequence
 from tests.journal.test_repair import everything, lost_by, mend_if_needed
 from tests.journal.test_salvage import load
 from tests.journal.test_survey import hurt
+from tests.nightly import nightly_beyond
 
 
 def cleaned_journal() -> MemoryStorage:
@@ -61,14 +62,15 @@ def test_cleaning_changes_nothing_that_is_read_and_a_survey_finds_it_whole() -> 
 
 @pytest.mark.parametrize("make", [journal_with_stages, cleaned_journal])
 @pytest.mark.parametrize("kind", [".seg", ".idx"])
-def test_whatever_byte_is_flipped_all_but_what_was_said_is_there(kind: str, make: object) -> None:
+@pytest.mark.parametrize("sparser", nightly_beyond(1, [5, 1]))
+def test_whatever_byte_is_flipped_all_but_what_was_said_is_there(kind: str, make: object, sparser: int) -> None:
     assert callable(make)
     original = make()
     whole = everything(original.after_kill())
     flips = lost = 0
     for name in [name for name in original.names() if name.endswith(kind)]:
         size = original.open(name).size()
-        for position in range(0, min(size, 6000), 13 if kind == ".seg" else 7):
+        for position in range(0, min(size, 6000), sparser * (13 if kind == ".seg" else 7)):
             storage = original.after_kill()
             hurt(storage, name, position)
             try:

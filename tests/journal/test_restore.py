@@ -34,6 +34,7 @@ from runnel.journal.write.journal import SKIPPED_OFFSETS
 from tests.journal.archives import held, sequences, state_of, time_of
 from tests.journal.cleaning_rig import clean, sealed
 from tests.journal.folders import BEGAN, SECOND, Owner, flip, publish_numbered
+from tests.nightly import nightly_beyond
 
 
 def archived(tmp_path: Path, batches: int = 60, **options: object) -> Path:
@@ -194,7 +195,7 @@ class History:
         return known, records
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", nightly_beyond(2, range(6)))
 def test_any_point_of_any_history_is_restored_exactly_or_refused(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     history = History(tmp_path / "data", dice)

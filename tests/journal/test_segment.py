@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -82,13 +83,17 @@ def test_the_header_is_these_bytes() -> None:
 HEADER = encode_header(INFO, 5)
 
 
-@pytest.mark.parametrize("at", range(START))
-def test_one_changed_bit_of_a_header_is_noticed(at: int) -> None:
-    for bit in range(8):
+def test_one_changed_bit_of_a_header_is_noticed() -> None:
+    unnoticed = []
+    for at, bit in product(range(START), range(8)):
         data = bytearray(HEADER)
         data[at] ^= 1 << bit
-        with pytest.raises(JournalDamaged):
+        try:
             check_header(bytes(data), INFO)
+        except JournalDamaged:
+            continue
+        unnoticed.append((at, bit))
+    assert unnoticed == []
 
 
 @pytest.mark.parametrize("kept", [0, 7, 8, START - 1])

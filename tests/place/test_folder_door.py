@@ -46,7 +46,7 @@ async def test_only_its_user_may_come_in_and_it_goes_with_the_owner(owner: Broke
 async def test_it_serves_once_somebody_knocks(owner: Broker, tmp_path: Path) -> None:
     door = FolderListener(owner, tmp_path)
     door.open()
-    assert not owner._bus.timeline.keeps_packed, "nothing is kept for clients before there is one"
+    assert not owner.backend.timeline.keeps_packed, "nothing is kept for clients before there is one"
     await greeted(tmp_path / SOCKET)
     assert "served" in repr(door)
     await greeted(tmp_path / SOCKET)

@@ -200,7 +200,7 @@ async def test_what_one_who_joins_was_told_counts_once_it_takes_over(tmp_path: P
         assert (await heir.publish("old", b"y")).offset == 1
         with pytest.raises(UnknownTopic):
             await heir.publish("new", b"x")
-        assert heir._link.welcome.fsync == "os"  # type: ignore[attr-defined]
+        assert heir.link.welcome.fsync == "os"  # type: ignore[attr-defined]
 
 
 def test_without_asyncio_it_is_shared_as_well(tmp_path: Path) -> None:

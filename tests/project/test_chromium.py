@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.nightly import nightly_beyond
 from tests.project.project import ROOT
 from tools import chromium
 
@@ -72,7 +73,7 @@ def test_who_wants_no_browser_needs_none(machine: Path, monkeypatch: pytest.Monk
     assert chromium.main() == 0
 
 
-@pytest.mark.parametrize("processes", ["0", "1"])
+@pytest.mark.parametrize("processes", nightly_beyond(1, ["1", "0"]))
 def test_without_a_browser_its_tests_are_left_out_and_the_summary_says_so(processes: str, tmp_path: Path) -> None:
     done = run_browser_tests(tmp_path, processes, BROWSER="0")
     assert "BROWSER=0: the tests in tests/browser, that need Chromium, were not run" in done.stdout

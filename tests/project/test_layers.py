@@ -1,5 +1,6 @@
-"""Layers import only downwards, and every room of the house has declared its place."""
+"""Layers import only downwards, every package has its layer, and no package uses private names of another."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -7,15 +8,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tests.project.project import PACKAGE, ROOT, pyproject
+from tests.project.project import PACKAGE, ROOT, modules, pyproject
 
 # The rooms that own no socket, no clock and no event loop.
 SANS_IO = {"core", "wire"}
 
 
 def contract(kind: str) -> dict[str, Any]:
-    (found,) = (c for c in pyproject()["tool"]["importlinter"]["contracts"] if c["type"] == kind)
-    return dict(found)
+    contracts = (c for c in pyproject()["tool"]["importlinter"]["contracts"] if c["type"] == kind)
+    return dict(next(contracts))  # the first of them: the packages of runnel
 
 
 def declared(layers: Iterable[str]) -> set[str]:
@@ -51,3 +52,57 @@ def test_imports_keep_the_contracts() -> None:
     lint = [sys.executable, "-c", "import importlinter.cli; importlinter.cli.lint_imports_command()"]
     ended = subprocess.run([*lint, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout
+
+
+# -- private names -------------------------------------------------------------------------------------------------
+
+
+def package_of(path: Path) -> str:
+    """The package directly below `runnel` that a module belongs to."""
+    parts = path.relative_to(PACKAGE).parts
+    return parts[0] if len(parts) > 1 else ""
+
+
+def private_names(tree: ast.Module) -> set[str]:
+    """Every name with a leading underscore that a module defines: functions, classes, attributes, constants."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found.add(node.attr)
+    return {name for name in found if name.startswith("_") and not name.startswith("__")}
+
+
+def foreign_uses(tree: ast.Module, own: set[str], all_private: set[str]) -> list[str]:
+    """Uses of private names of other packages: `thing._name`, where thing is not self, and imports of them."""
+    foreign = all_private - own
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in foreign:
+            if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
+                found.append(f"{node.lineno}: {ast.unparse(node)}")
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("runnel."):
+            found += [f"{node.lineno}: {alias.name}" for alias in node.names if alias.name in foreign]
+    return found
+
+
+def test_no_package_uses_private_names_of_another() -> None:
+    trees = {PACKAGE / path: ast.parse((PACKAGE / path).read_text()) for path in modules()}
+    by_package: dict[str, set[str]] = {}
+    for path, tree in trees.items():
+        by_package.setdefault(package_of(path), set()).update(private_names(tree))
+    everything = set().union(*by_package.values())
+    found = [
+        f"{path.relative_to(PACKAGE)}:{use}"
+        for path, tree in trees.items()
+        for use in foreign_uses(tree, by_package[package_of(path)] | {"_fields"}, everything)
+    ]
+    assert found == []
+
+
+def test_a_use_of_a_private_name_is_found() -> None:
+    tree = ast.parse("from runnel.other import _secret\nbroker._bus.close()\nself._bus\nbroker._mine\nre._cache")
+    assert foreign_uses(tree, {"_mine"}, {"_mine", "_bus", "_secret"}) == ["1: _secret", "2: broker._bus"]

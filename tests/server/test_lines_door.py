@@ -211,13 +211,18 @@ async def test_who_does_not_read_its_answers_is_not_read_from() -> None:
                 sent += 100
 
         flooding = asyncio.create_task(flood())
+        await listener.until(lambda one: one["unsent_bytes"] > 10_000)
         before = -1
-        while before != sent:  # the sender is stuck: nothing more went out for a while
+        while before != sent:  # until the sender is stuck: turns of the loop, in which all that can be read is read
             before = sent
-            await asyncio.sleep(0.1)
-        (held,) = listener.connections.describe()
-        assert held["unsent_bytes"] < 50_000
-        assert held["receive_bytes"] < 1_000_000
+            for _ in range(100):
+                await asyncio.sleep(0)
+            (held,) = listener.connections.describe()
+            assert held["unsent_bytes"] < 50_000
+            assert held["receive_bytes"] < 1_000_000
+        assert before > 0
+        while sent == before:  # it is read from again as soon as it reads
+            assert (await client.event())["event"] == "pong"
         flooding.cancel()
 
 

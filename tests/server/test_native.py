@@ -711,7 +711,7 @@ async def test_nothing_is_left_of_a_client_that_vanished(server: Server, caplog:
     assert statistics.subscriptions == ()
     assert [group.members for group in statistics.groups] in ([], [()])
     assert statistics.waiting_publishers == 0
-    await until(lambda: not [name for name in server.broker._bus.catalog.logs if name.startswith("$")])  # its inbox
+    await until(lambda: not [name for name in server.broker.backend.catalog.logs if name.startswith("$")])  # its inbox
 
 
 async def test_a_publish_that_waits_for_others_goes_with_its_client(server: Server, raw: Raw) -> None:

@@ -72,7 +72,7 @@ async def test_a_folder_and_its_own_broker_tell_the_same(tmp_path: Path) -> None
     options: dict[str, Any] = {"segment_bytes": 1 << 13, "clean_bytes_per_second": 1 << 30, "tombstone_age": 0}
     async with runnel.open(tmp_path, **options) as broker:
         await live_through(broker, random)
-        store = broker._bus.store
+        store = broker.backend.store
         assert store is not None
         async with asyncio.timeout(PATIENCE):
             while not store.cleaner.statistics().segments:

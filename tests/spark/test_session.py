@@ -60,7 +60,7 @@ def test_a_session_has_a_name(app: Any) -> None:
 
 def test_without_pyspark_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
-    with pytest.raises(NotSupported, match=r"runnel\[spark\]"):
+    with pytest.raises(NotSupported, match=r"runnel-mq\[spark\]"):
         session("x")
 
 

@@ -25,7 +25,7 @@ async def stored(broker: Broker, topic: str, count: int) -> list[bytes]:
 
 
 @pytest.fixture
-async def bus() -> AsyncIterator[Broker]:
+async def backend() -> AsyncIterator[Broker]:
     async with runnel.open() as opened:
         yield opened
 
@@ -36,18 +36,18 @@ async def central(tmp_path: Path) -> AsyncIterator[Broker]:
         yield opened
 
 
-async def test_what_is_published_here_is_there_with_key_and_headers(bus: Broker, central: Broker) -> None:
-    async with central.subscribe("orders") as there, bus.bridge("orders", to=central):
-        await bus.publish("orders", b"a", key="k", headers={"h": "x"})
-        await bus.publish("orders", b"b")
+async def test_what_is_published_here_is_there_with_key_and_headers(backend: Broker, central: Broker) -> None:
+    async with central.subscribe("orders") as there, backend.bridge("orders", to=central):
+        await backend.publish("orders", b"a", key="k", headers={"h": "x"})
+        await backend.publish("orders", b"b")
         one, two = await anext(there), await anext(there)
     assert (one.value, one.key, one.headers["h"], two.value, two.key) == (b"a", b"k", "x", b"b", None)
 
 
-async def test_every_topic_of_a_pattern_in_its_order(bus: Broker, central: Broker) -> None:
-    async with central.subscribe(">") as there, bus.bridge("m.>", to=central, into="eu.{topic}"):
+async def test_every_topic_of_a_pattern_in_its_order(backend: Broker, central: Broker) -> None:
+    async with central.subscribe(">") as there, backend.bridge("m.>", to=central, into="eu.{topic}"):
         for n in range(100):
-            await bus.publish(f"m.{n % 7}", b"%d" % n)
+            await backend.publish(f"m.{n % 7}", b"%d" % n)
         found = [await anext(there) for _ in range(100)]
     for topic in range(7):  # what came together is one transaction: topics keep their order, not one among others
         values = [record.value for record in found if record.topic == f"eu.m.{topic}"]
@@ -67,8 +67,8 @@ async def test_it_goes_on_where_it_was(central: Broker, tmp_path: Path) -> None:
 
 async def test_a_bus_that_begins_anew_is_another_source(central: Broker) -> None:
     for life in range(2):
-        async with runnel.open() as bus, bus.bridge("t", to=central):
-            await bus.publish("t", b"%d" % life)
+        async with runnel.open() as backend, backend.bridge("t", to=central):
+            await backend.publish("t", b"%d" % life)
             await stored(central, "t", life + 1)
     assert len(await central.marks("bridge:t")) == 2
 
@@ -85,9 +85,9 @@ async def test_two_of_one_name_leave_each_other_alone(central: Broker) -> None:
 
 async def test_a_bus_that_closes_leaves_no_mark(central: Broker) -> None:
     async with central.subscribe("t") as there:
-        async with runnel.open() as bus:
-            running = asyncio.ensure_future(bus.bridge("t", to=central, start="earliest").run())
-            await bus.publish("t", b"a")
+        async with runnel.open() as backend:
+            running = asyncio.ensure_future(backend.bridge("t", to=central, start="earliest").run())
+            await backend.publish("t", b"a")
             await anext(there)
         await running
     assert await central.marks("bridge:t") == {}
@@ -128,47 +128,47 @@ async def test_what_is_cut_off_anywhere_is_there_once(
 
 
 async def test_a_far_side_that_is_away_for_longer_than_anybody_waits_is_waited_for(
-    bus: Broker, central: Broker, monkeypatch: pytest.MonkeyPatch
+    backend: Broker, central: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bridging, "PAUSES", (0.01,))
     port = free_port()
     server = await Server(central, ServerOptions(port=port, json_port=None)).__aenter__()
     url = f"runnel://127.0.0.1:{port}?timeout=0.1&backoff_min=0.01&backoff_max=0.02"
-    async with bus.bridge("t", to=url):
-        await bus.publish("t", b"before")
+    async with backend.bridge("t", to=url):
+        await backend.publish("t", b"before")
         assert await stored(central, "t", 1) == [b"before"]
         server.abort()
-        await bus.publish("t", b"meanwhile")
+        await backend.publish("t", b"meanwhile")
         await asyncio.sleep(0.5)  # long enough for what it asks to have timed out, too
         async with Server(central, ServerOptions(port=port, json_port=None)):
             assert await stored(central, "t", 2) == [b"before", b"meanwhile"]
 
 
-async def test_two_that_face_each_other_do_not_toss_a_record_for_ever(bus: Broker, central: Broker) -> None:
-    async with bus.bridge("t", to=central), central.bridge("t", to=bus):
-        await bus.publish("t", b"from the bus")
-        assert await stored(central, "t", 1) == [b"from the bus"]
+async def test_two_that_face_each_other_do_not_toss_a_record_for_ever(backend: Broker, central: Broker) -> None:
+    async with backend.bridge("t", to=central), central.bridge("t", to=backend):
+        await backend.publish("t", b"from the backend")
+        assert await stored(central, "t", 1) == [b"from the backend"]
         await central.publish("t", b"from the centre")
-        assert await stored(bus, "t", 2) == [b"from the bus", b"from the centre"]
-        assert await stored(central, "t", 2) == [b"from the bus", b"from the centre"]
+        assert await stored(backend, "t", 2) == [b"from the backend", b"from the centre"]
+        assert await stored(central, "t", 2) == [b"from the backend", b"from the centre"]
 
 
-async def test_the_way_it_came_is_a_header(bus: Broker, central: Broker) -> None:
-    async with central.subscribe("t") as there, bus.bridge("t", to=central):
-        await bus.publish("t", b"a")
-        assert (await anext(there)).headers[PATH] == bus.id
+async def test_the_way_it_came_is_a_header(backend: Broker, central: Broker) -> None:
+    async with central.subscribe("t") as there, backend.bridge("t", to=central):
+        await backend.publish("t", b"a")
+        assert (await anext(there)).headers[PATH] == backend.id
 
 
-async def test_over_a_network_by_its_address(bus: Broker, central: Broker) -> None:
+async def test_over_a_network_by_its_address(backend: Broker, central: Broker) -> None:
     async with Server(central, ServerOptions(port=0, json_port=None)) as server:
-        async with central.subscribe("t") as there, bus.bridge("t", to=server.listeners[0].url):
-            await bus.publish("t", b"a")
+        async with central.subscribe("t") as there, backend.bridge("t", to=server.listeners[0].url):
+            await backend.publish("t", b"a")
             assert (await anext(there)).value == b"a"
 
 
-async def test_what_the_source_lost_is_counted(bus: Broker, central: Broker) -> None:
-    bridge = bus.bridge("t", to=central, buffer=2)
-    topic = bus.topic("t")
+async def test_what_the_source_lost_is_counted(backend: Broker, central: Broker) -> None:
+    bridge = backend.bridge("t", to=central, buffer=2)
+    topic = backend.topic("t")
     async with central.subscribe("t") as there, bridge:
         await topic.publish_many([b"%d" % n for n in range(5)])
         assert [(await anext(there)).value for _ in range(2)] == [b"3", b"4"]
@@ -176,7 +176,7 @@ async def test_what_the_source_lost_is_counted(bus: Broker, central: Broker) -> 
 
 
 async def test_records_too_large_for_one_transaction_go_in_several(
-    bus: Broker, central: Broker, monkeypatch: pytest.MonkeyPatch
+    backend: Broker, central: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bridging, "BYTES", 100)
     real, counted = central.transaction, 0
@@ -187,14 +187,14 @@ async def test_records_too_large_for_one_transaction_go_in_several(
         return real()
 
     monkeypatch.setattr(central, "transaction", counting)
-    await bus.topic("t").publish_many([b"%d" % n * 40 for n in range(7)], keys=["k"] * 7)
-    async with bus.bridge("t", to=central, start="earliest"):
+    await backend.topic("t").publish_many([b"%d" % n * 40 for n in range(7)], keys=["k"] * 7)
+    async with backend.bridge("t", to=central, start="earliest"):
         assert await stored(central, "t", 7) == [b"%d" % n * 40 for n in range(7)]
     assert counted == 3
 
 
 async def test_leaving_it_waits_for_the_transaction_in_hand(
-    bus: Broker, central: Broker, monkeypatch: pytest.MonkeyPatch
+    backend: Broker, central: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, begun, go_on = central.transaction, asyncio.Event(), asyncio.Event()
 
@@ -213,9 +213,9 @@ async def test_leaving_it_waits_for_the_transaction_in_hand(
             await self._real.__aexit__(*how)
 
     monkeypatch.setattr(central, "transaction", Slow)
-    bridge = bus.bridge("t", to=central)
+    bridge = backend.bridge("t", to=central)
     await bridge.__aenter__()
-    await bus.publish("t", b"a")
+    await backend.publish("t", b"a")
     await begun.wait()
     leaving = asyncio.ensure_future(bridge.__aexit__(None, None, None))
     for _ in range(10):
@@ -228,7 +228,7 @@ async def test_leaving_it_waits_for_the_transaction_in_hand(
 
 
 async def test_leaving_it_does_not_wait_for_a_far_side_that_is_away(
-    bus: Broker, central: Broker, monkeypatch: pytest.MonkeyPatch
+    backend: Broker, central: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bridging, "PAUSES", (3600.0,))
     failed = asyncio.Event()
@@ -243,19 +243,19 @@ async def test_leaving_it_does_not_wait_for_a_far_side_that_is_away(
         async def __aexit__(self, *how: Any) -> None: ...
 
     monkeypatch.setattr(central, "transaction", Away)
-    async with bus.bridge("t", to=central) as bridge:
-        await bus.publish("t", b"a")
+    async with backend.bridge("t", to=central) as bridge:
+        await backend.publish("t", b"a")
         await failed.wait()
     assert bridge.bridged == 0
 
 
 async def test_one_that_fails_says_so_in_the_log_and_at_its_end(
-    bus: Broker, central: Broker, caplog: pytest.LogCaptureFixture
+    backend: Broker, central: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     await central.topic("t", int).declare()
-    bridge = bus.bridge("t", to=central)
+    bridge = backend.bridge("t", to=central)
     await bridge.__aenter__()
-    await bus.publish("t", b"no number")
+    await backend.publish("t", b"no number")
     assert bridge._task is not None
     await asyncio.wait([bridge._task])
     await asyncio.sleep(0)
@@ -265,26 +265,26 @@ async def test_one_that_fails_says_so_in_the_log_and_at_its_end(
 
 
 async def test_it_ends_with_its_source(central: Broker) -> None:
-    async with runnel.open() as bus:
+    async with runnel.open() as backend:
         async with central.subscribe("t") as there:
-            running = asyncio.ensure_future(bus.bridge("t", to=central, start="earliest").run())
-            await bus.publish("t", b"a")
+            running = asyncio.ensure_future(backend.bridge("t", to=central, start="earliest").run())
+            await backend.publish("t", b"a")
             assert (await anext(there)).value == b"a"
     await running
 
 
 @pytest.mark.parametrize("wrong", [{"into": "no{thing}"}, {"into": "{topic}."}, {"group": "g"}])
-async def test_what_makes_no_bridge_is_refused(bus: Broker, central: Broker, wrong: dict[str, Any]) -> None:
+async def test_what_makes_no_bridge_is_refused(backend: Broker, central: Broker, wrong: dict[str, Any]) -> None:
     with pytest.raises(runnel.UsageError):
-        bus.bridge("t", to=central, **wrong)
+        backend.bridge("t", to=central, **wrong)
 
 
-async def test_what_cannot_begin_says_why_at_once(bus: Broker, central: Broker) -> None:
-    async with bus.bridge("t", to=central):
+async def test_what_cannot_begin_says_why_at_once(backend: Broker, central: Broker) -> None:
+    async with backend.bridge("t", to=central):
         with pytest.raises(runnel.NameInUse):
-            async with bus.bridge("t", to=central):
+            async with backend.bridge("t", to=central):
                 raise AssertionError("never reached")
 
 
-async def test_its_name_shows_in_its_repr(bus: Broker, central: Broker) -> None:
-    assert repr(Bridge(bus, "t", central)) == "<Bridge 'bridge:t', 0 bridged, 0 missed>"
+async def test_its_name_shows_in_its_repr(backend: Broker, central: Broker) -> None:
+    assert repr(Bridge(backend, "t", central)) == "<Bridge 'bridge:t', 0 bridged, 0 missed>"

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from itertools import count
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import runnel.testing
@@ -12,6 +12,7 @@ from runnel.core.record import Gap, Record
 from runnel.testing import History
 from runnel.testing import history_events as events
 from runnel.testing.history import BadLine
+from tests.nightly import examples
 from tests.testing.model_run import FAULTS, Run
 
 
@@ -21,7 +22,7 @@ def test_a_correct_run_breaks_no_promise(run: Run) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@settings(max_examples=50)
+@examples(20, 50)
 @given(data=st.data())
 def test_one_planted_fault_is_found_and_nothing_else(fault: str, data: st.DataObject) -> None:
     run = data.draw(Run.strategy(minimal=True))
@@ -154,7 +155,7 @@ def test_the_checker_needs_no_loop_no_socket_and_no_broker() -> None:
     code += "print(*(set(sys.modules) - before))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "runnel.testing.checker" in loaded
-    assert not {"asyncio", "socket", "runnel.broker.bus"} & set(loaded)
+    assert not {"asyncio", "socket", "runnel.broker.backend"} & set(loaded)
 
 
 def test_names_are_loaded_when_asked_for_and_others_refused() -> None:

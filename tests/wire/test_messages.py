@@ -47,6 +47,7 @@ from runnel.wire.msgpack_messages import (
     wire_policy,
     wire_start,
 )
+from tests.nightly import examples
 
 MESSAGES = (Hello, Welcome, PublishDetails, Subscribe, SubscribeReply, WireGap, Goodbye, WireError, WirePolicy)
 NUMBERS = st.integers(0, 2**64 - 1)
@@ -107,6 +108,7 @@ def test_fields_have_these_names_for_ever() -> None:
 
 
 @pytest.mark.parametrize("kind", MESSAGES)
+@examples(30, 100)
 @given(st.data())
 def test_every_message_comes_back_as_it_went(kind: type[msgspec.Struct], data: st.DataObject) -> None:
     message = data.draw(st.builds(kind, **_fields(kind)))

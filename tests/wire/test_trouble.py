@@ -27,6 +27,7 @@ from runnel.core.record import Gap
 from runnel.wire.errors import error_frame, error_from_wire, read_error, wire_error
 from runnel.wire.frames import FRAME_HEADER_SIZE, FrameDecoder, FrameKind
 from runnel.wire.msgpack_messages import WireError, decode_message, encode_message
+from tests.nightly import examples
 from tests.project.test_errors import all_errors
 
 GAPS = st.builds(Gap, st.text(), st.integers(0, 99), st.integers(0, 99), st.none() | st.integers(0, 9), st.text())
@@ -73,6 +74,7 @@ def travelled(error: BaseException) -> RunnelError:
 
 
 @pytest.mark.parametrize("kind", all_errors(), ids=lambda kind: kind.code)
+@examples(15, 100)
 @given(st.data())
 def test_every_error_comes_back_as_it_went(kind: type[RunnelError], data: st.DataObject) -> None:
     error = made(kind, data)

@@ -9,14 +9,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from runnel.api.bridge import Bridge
+from runnel.api.group import Group
 from runnel.api.handlers import Handler, HandlerRunner, Middleware
 from runnel.broker import dead_letters, request
-from runnel.broker.bus import Bus
+from runnel.broker.backend import LocalBackend
 from runnel.broker.durable.folder import BrokerFolder
-from runnel.broker.group.reader import GroupReader
 from runnel.broker.group.subscription import Delivery, GroupSubscription
+from runnel.broker.positions import PositionMethods
 from runnel.broker.producer import Producer
-from runnel.broker.read.positions import PositionMethods
 from runnel.broker.read.subscription import Subscription
 from runnel.broker.statistics import snapshot
 from runnel.broker.subscribe import open_subscription
@@ -73,22 +73,23 @@ class Broker(PositionMethods):
     def __init__(
         self, *, auto_create: bool = True, clock: Clock | None = None, folder: BrokerFolder | None = None
     ) -> None:
-        self._bus = Bus(auto_create=auto_create, clock=clock or SystemClock(), durable=folder is not None)
+        self.backend = LocalBackend(auto_create=auto_create, clock=clock or SystemClock(), folder=folder)
         self._folder = folder
+        self._handlers: list[Handler] = []
         self._middleware: list[Middleware] = []
         self._workers: HandlerRunner | None = None
 
     def __repr__(self) -> str:
-        bus = self._bus
+        backend = self.backend
         where = "in memory" if self._folder is None else f"in {str(self._folder.path)!r}"
-        return f"<Broker {where}, {bus.loop_owner.state}, {len(bus.catalog.logs)} topics, {len(bus.readers)} readers>"
+        topics, readers = len(backend.catalog.logs), len(backend.readers)
+        return f"<Broker {where}, {backend.loop_owner.state}, {topics} topics, {readers} readers>"
 
     # -- life ---------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Broker:
-        if self._folder is not None and not self._bus.loop_owner.entered:
-            await self._folder.open(self._bus)
-        self._bus.loop_owner.check_usable("entering it again")
+        await self.backend.open()
+        self.backend.loop_owner.check_usable("entering it again")
         return self
 
     async def __aexit__(
@@ -98,27 +99,27 @@ class Broker(PositionMethods):
 
     def close(self) -> None:
         """End every subscription, after what was published; refuse everything else. Closing twice is harmless."""
-        self._bus.close()
+        self.backend.close()
 
     @property
     def id(self) -> str:
         """What tells this broker from all others: of a folder, the same in every life of it; in memory, of this one."""
-        return self._bus.id
+        return self.backend.id
 
     @property
     def is_durable(self) -> bool:
         """Whether it keeps what is published, unless a topic is told otherwise."""
-        return self._bus.is_durable
+        return self.backend.is_durable
 
     @property
     def clock(self) -> Clock:
         """The clock it keeps."""
-        return self._bus.clock
+        return self.backend.clock
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
         """The event loop it runs on, once it was used on one."""
-        return self._bus.loop_owner.loop
+        return self.backend.loop_owner.loop
 
     # -- topics -------------------------------------------------------------------------------------------------
 
@@ -128,20 +129,20 @@ class Broker(PositionMethods):
         With a `type` (anything msgspec can encode) values are validated and encoded; without one they are bytes.
         Options: see `TopicOptions`.
         """
-        chosen = self._bus.catalog.check(TopicOptions.of(options))
+        chosen = self.backend.catalog.check(TopicOptions.of(options))
         codec: Codec[V] | None = None if type is None else Codec(type, chosen.encoding or "json")
-        return Topic(self._bus, check_name(name), codec, chosen)
+        return Topic(self.backend, check_name(name), codec, chosen)
 
     async def topics(self) -> list[str]:
         """The names of all topics, sorted."""
-        self._bus.loop_owner.check_usable("listing topics")
-        return self._bus.catalog.names()
+        self.backend.loop_owner.check_usable("listing topics")
+        return self.backend.catalog.names()
 
     async def delete(self, name: str) -> None:
         """Delete a topic and its records. Subscribers of it get `TopicDeleted`, those of patterns a gap."""
-        self._bus.loop_owner.check_usable("deleting a topic")
-        self._bus.catalog.delete(check_name(name))
-        await self._bus.flushed()
+        self.backend.loop_owner.check_usable("deleting a topic")
+        self.backend.catalog.delete(check_name(name))
+        await self.backend.flushed()
 
     # -- publishing ---------------------------------------------------------------------------------------------
 
@@ -162,17 +163,17 @@ class Broker(PositionMethods):
         ...     tx.publish("paid", order.id)
         ...     tx.ack(delivery)
         """
-        return Transaction(self._bus)
+        return Transaction(self.backend)
 
     async def mark(self, name: str) -> MarkerValue | None:
         """The value of a mark that a transaction left; None: there is none of that name."""
-        self._bus.loop_owner.check_usable("reading a mark")
-        return self._bus.marks.values.get(check_marker_name(name))
+        self.backend.loop_owner.check_usable("reading a mark")
+        return self.backend.markers.values.get(check_marker_name(name))
 
     async def marks(self, prefix: str = "") -> dict[str, MarkerValue]:
         """All marks whose names begin with `prefix`, sorted by name."""
-        self._bus.loop_owner.check_usable("reading marks")
-        known = sorted(self._bus.marks.values.items())
+        self.backend.loop_owner.check_usable("reading marks")
+        known = sorted(self.backend.markers.values.items())
         hidden = dead_letters.HIDDEN_PREFIX
         return {name: value for name, value in known if name.startswith(prefix) and not name.startswith(hidden)}
 
@@ -181,7 +182,7 @@ class Broker(PositionMethods):
 
         With a name it goes on, after a restart too, behind what was stored under that name; without one it is new.
         """
-        return Producer(self._bus, name)
+        return Producer(self.backend, name)
 
     async def request(
         self,
@@ -193,13 +194,13 @@ class Broker(PositionMethods):
         headers: Mapping[str, str] | None = None,
     ) -> Record[bytes]:
         """Publish, and wait for a reply: a record. `NoResponders` at once when nobody is subscribed."""
-        return await request.request(self._bus, topic, value, timeout, key, headers)
+        return await request.request(self.backend, topic, value, timeout, key, headers)
 
     async def reply(
         self, record: Record[Any] | Delivery[Any], value: bytes | str, *, headers: Mapping[str, str] | None = None
     ) -> bool:
         """Answer a request; False when whoever asked has stopped waiting."""
-        return await request.reply(self._bus, record, value, headers)
+        return await request.reply(self.backend, record, value, headers)
 
     def stage(self, topic: str | Topic[V], *, writer: str, batch: int, part: int = 0, attempt: int = 0) -> Stage[V]:
         """A handle on a stage: records that are durable and invisible until `tx.commit(stage)`. No I/O yet.
@@ -208,12 +209,12 @@ class Broker(PositionMethods):
         a later attempt drops the earlier ones. Give a typed `Topic` to have values encoded and validated.
         """
         handle: Topic[Any] = self.topic(topic) if isinstance(topic, str) else topic
-        return Stage(self._bus, handle, StageKey(writer, batch, part, attempt))
+        return Stage(self.backend, handle, StageKey(writer, batch, part, attempt))
 
     async def stages(self) -> list[StageInfo]:
         """The stages that are open, by their key."""
-        self._bus.loop_owner.check_usable("listing stages")
-        return stage_infos(self._bus)
+        self.backend.loop_owner.check_usable("listing stages")
+        return stage_infos(self.backend)
 
     def bridge(
         self, pattern: str, to: Broker | str | Path, *, name: str | None = None, into: str = "{topic}", **options: Any
@@ -265,24 +266,24 @@ class Broker(PositionMethods):
           so its members must agree. `buffer`, `buffer_bytes`: when publishers wait for the group.
         """
         found: Subscription[V] | GroupSubscription[V]
-        found = open_subscription(self._bus, pattern, group=group, type=type, **options)
+        found = open_subscription(self.backend, pattern, group=group, type=type, **options)
         return found
 
     async def forget(self, name: str) -> None:
         """Forget a named subscription: where it stands, and what it holds. `NameInUse` while it is open."""
-        self._bus.loop_owner.check_usable("forgetting a subscription")
-        self._bus.forget_position(name)
-        await self._bus.flushed()
+        self.backend.loop_owner.check_usable("forgetting a subscription")
+        self.backend.positions.forget(name)
+        await self.backend.flushed()
 
     async def forget_group(self, name: str, pattern: str) -> None:
         """Forget a group that has no members, and all that it settled. `GroupInUse` while it has some."""
-        self._bus.loop_owner.check_usable("forgetting a group")
-        self._bus.groups.remove(name, pattern)
-        await self._bus.flushed()
+        self.backend.loop_owner.check_usable("forgetting a group")
+        self.backend.groups.remove(name, pattern)
+        await self.backend.flushed()
 
-    def group(self, name: str, pattern: str) -> GroupReader:
-        """A group that somebody has joined: to `pause()`, `resume()` or `reset(start)` it, or to look at it."""
-        return self._bus.groups.find(name, pattern)
+    def group(self, name: str, pattern: str) -> Group:
+        """A handle on a group that has had a member: `pause()`, `resume()`, `reset(start)`, `statistics()`."""
+        return Group(self.backend.groups.find(name, pattern))
 
     async def replay(
         self,
@@ -297,17 +298,17 @@ class Broker(PositionMethods):
         `where` picks them; those it refuses are passed over for good. With `offsets`, only the letters there.
         """
         if offsets is None:
-            return await dead_letters.replay(self._bus, topic, limit, where)
+            return await dead_letters.replay(self.backend, topic, limit, where)
         if limit is not None or where is not None:
             raise InvalidOption("offsets", offsets, "they say which; leave out limit and where")
-        return await dead_letters.settle_dead_letters(self, topic, offsets, put_back=True)
+        return await dead_letters.settle_dead_letters(self.backend, topic, offsets, put_back=True)
 
     async def discard(self, topic: str, offsets: Sequence[int] | None = None) -> int:
         """Be done with dead letters of `topic`, at `offsets` or all that are there: never put back; how many.
 
         They stay in the topic as long as it keeps them: `trim` and retention take records away.
         """
-        return await dead_letters.settle_dead_letters(self, topic, offsets, put_back=False)
+        return await dead_letters.settle_dead_letters(self.backend, topic, offsets, put_back=False)
 
     # -- handlers -----------------------------------------------------------------------------------------------
 
@@ -337,8 +338,8 @@ class Broker(PositionMethods):
 
         def register(function: F) -> F:
             handler = Handler(function, pattern, group, concurrency, options)
-            open_subscription(self._bus, pattern, group=group, type=handler.type, **options)  # wrong options: here
-            self._bus.handlers.append(handler)
+            open_subscription(self.backend, pattern, group=group, type=handler.type, **options)  # wrong options: here
+            self._handlers.append(handler)
             return function
 
         return register
@@ -356,10 +357,10 @@ class Broker(PositionMethods):
 
         Then nothing new is taken, and what is in hand has `deadline` seconds to finish.
         """
-        self._bus.loop_owner.check_usable("running handlers")
+        self.backend.loop_owner.check_usable("running handlers")
         if self._workers is not None:
             raise NotSupported("a second run()", "the handlers of this broker are running already")
-        self._workers = HandlerRunner(self, self._bus.handlers, self._middleware)
+        self._workers = HandlerRunner(self, self._handlers, self._middleware)
         try:
             await self._workers.run(not_negative("deadline", deadline), signals=signals)
         finally:
@@ -372,8 +373,8 @@ class Broker(PositionMethods):
 
     def handlers(self) -> tuple[HandlerStatistics, ...]:
         """What each handler did so far."""
-        return tuple(handler.statistics() for handler in self._bus.handlers)
+        return tuple(handler.statistics() for handler in self._handlers)
 
     def statistics(self) -> Statistics:
         """What happened so far and what is held now, as a frozen snapshot. From any thread."""
-        return self._bus.loop_owner.ask(lambda: snapshot(self._bus))
+        return self.backend.loop_owner.ask(lambda: snapshot(self.backend, self._handlers))

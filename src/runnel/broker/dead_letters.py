@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from runnel.broker.history import read_history
 from runnel.broker.read.cursor import Cursor, TakenSlices
-from runnel.broker.read.history import read_history
-from runnel.broker.read.subscription import open_cursor
 from runnel.broker.topic.catalog import UNDECLARED
 from runnel.broker.topic_handle import Topic
+from runnel.broker.tx.transaction import Transaction
 from runnel.core.dead_letter import TOPIC, is_dead_letter, original_headers
 from runnel.core.errors import InvalidOption, NameInUse, TopicDeleted, UnknownTopic
 from runnel.core.options import positive
@@ -26,8 +26,7 @@ from runnel.core.record import Record
 from runnel.runtime.waiting import resolve_waiter
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
-    from runnel.broker.bus import Bus
+    from runnel.broker.backend import LocalBackend
     from runnel.broker.topic.log import Log
 
 
@@ -56,9 +55,9 @@ class DeadLetterPage(NamedTuple):
 class DeadLetterState:
     """Which letters of a topic are done with."""
 
-    def __init__(self, bus: Bus, log: Log) -> None:
-        self._bus, self.log = bus, log
-        self._values = bus.marks.values
+    def __init__(self, backend: LocalBackend, log: Log) -> None:
+        self._backend, self.log = backend, log
+        self._values = backend.markers.values
 
     def __repr__(self) -> str:
         return f"<DeadLetterState of {self.log.name!r}, {self.open()} open>"
@@ -66,8 +65,8 @@ class DeadLetterState:
     @property
     def floor(self) -> int:
         """All before it are done with, or gone."""
-        place = self._bus.positions.get(f"{REPLAYED_PREFIX}{self.log.name}", ("", 0))[1]
-        first = self._bus.timeline.first(self.log)
+        place = self._backend.positions.stored.get(f"{REPLAYED_PREFIX}{self.log.name}", ("", 0))[1]
+        first = self._backend.timeline.first(self.log)
         return max(first, place.offset) if isinstance(place, Position) and place.epoch == self.log.epoch else first
 
     def is_open(self, offset: int) -> bool:
@@ -101,7 +100,7 @@ class DeadLetterState:
 
     def useless(self) -> list[str]:
         """The names of marks that say nothing any more: below the floor, or of a topic that is no more."""
-        living = {str(log.epoch) for log in self._bus.catalog.logs.values()}
+        living = {str(log.epoch) for log in self._backend.catalog.logs.values()}
         mine, floor = str(self.log.epoch), self.floor
         found = []
         for name in self._values:
@@ -126,32 +125,34 @@ class DeadLetterState:
         return [int(name.removeprefix(start)) for name in self._values if name.startswith(start)]
 
 
-def dead_letter_topics(bus: Bus) -> dict[str, list[str]]:
+def dead_letter_topics(backend: LocalBackend) -> dict[str, list[str]]:
     """The topics that dead letters go to, sorted, each with the groups that send theirs there."""
     found: dict[str, list[str]] = {}
-    for reader in bus.groups:
+    for reader in backend.groups:
         found.setdefault(reader.dead_letter, []).append(reader.name)
-    for name, log in bus.catalog.logs.items():
+    for name, log in backend.catalog.logs.items():
         if name.startswith(DEFAULT_PREFIX):
             found.setdefault(name, [])
         if log.options.dead_letter is not None:
             found.setdefault(log.options.dead_letter, [])
-    for one in bus.readers:
+    for one in backend.readers:
         options = getattr(getattr(one, "_reader", None), "options", None)
         if (named := getattr(options, "dead_letter", None)) is not None:
             found.setdefault(named, [])
-    return {name: sorted(set(found[name])) for name in sorted(found) if name in bus.catalog.logs}
+    return {name: sorted(set(found[name])) for name in sorted(found) if name in backend.catalog.logs}
 
 
-async def list_dead_letters(broker: Broker, topic: str, start: int, limit: int, max_bytes: int) -> DeadLetterPage:
+async def list_dead_letters(
+    backend: LocalBackend, topic: str, start: int, limit: int, max_bytes: int
+) -> DeadLetterPage:
     """At most `limit` letters of `topic` that are not done with, from an offset on."""
-    box = _state_of(broker, topic)
-    await broker._bus.flushed()  # a letter may still be on its way to the disk
+    box = _state_of(backend, topic)
+    await backend.flushed()  # a letter may still be on its way to the disk
     at, end = max(start, box.floor), box.log.end
     found: list[Record[bytes]] = []
     looked, size = 0, 0
     while at < end and len(found) < limit and looked < LOOKED_AT and size < max_bytes:
-        part = await read_history(broker, topic, at, min(AT_ONCE, limit), max_bytes - size)
+        part = await read_history(backend, topic, at, min(AT_ONCE, limit), max_bytes - size)
         if part.next <= at:
             break
         looked, at = looked + len(part.records), part.next
@@ -162,48 +163,50 @@ async def list_dead_letters(broker: Broker, topic: str, start: int, limit: int, 
                     break
                 found.append(record)
                 size += len(record.value)
-    return DeadLetterPage(found, box.log.epoch, broker._bus.timeline.first(box.log), box.log.end, at)
+    return DeadLetterPage(found, box.log.epoch, backend.timeline.first(box.log), box.log.end, at)
 
 
-async def settle_dead_letters(broker: Broker, topic: str, offsets: Iterable[int] | None, *, put_back: bool) -> int:
+async def settle_dead_letters(
+    backend: LocalBackend, topic: str, offsets: Iterable[int] | None, *, put_back: bool
+) -> int:
     """Have letters put back or discarded, each once: those at `offsets`, or all that are there; how many."""
-    bus, count = broker._bus, 0
-    bus.loop_owner.check_usable("settling dead letters")
-    box = _state_of(broker, topic)
+    count = 0
+    backend.loop_owner.check_usable("settling dead letters")
+    box = _state_of(backend, topic)
     wanted = None if offsets is None else sorted({_offset(one) for one in offsets})
-    with exclusively(bus, topic):
-        await bus.flushed()
+    with exclusively(backend, topic):
+        await backend.flushed()
         if useless := box.useless():
-            async with broker.transaction() as tx:
+            async with Transaction(backend) as tx:
                 for name in useless:
                     tx.mark(name, None)
-        async for some in _open_ones(broker, box, wanted):
-            async with broker.transaction() as tx:
+        async for some in _open_ones(backend, box, wanted):
+            async with Transaction(backend) as tx:
                 for letter in some if put_back else ():
                     tx.publish(letter.headers[TOPIC], letter.value, key=letter.key, headers=original_headers(letter))
                 for name, (value, before) in box.settled(letter.offset for letter in some).items():
                     tx.mark(name, value, before)
             count += len(some)
         if (floor := box.raised()) is not None:
-            bus.keep_position(f"{REPLAYED_PREFIX}{topic}", topic, box.log.position(floor))
+            backend.positions.keep(f"{REPLAYED_PREFIX}{topic}", topic, box.log.position(floor))
     return count
 
 
 @contextmanager
-def exclusively(bus: Bus, topic: str) -> Iterator[None]:
+def exclusively(backend: LocalBackend, topic: str) -> Iterator[None]:
     """While nobody else deals with the letters of `topic`."""
     name = f"{REPLAYED_PREFIX}{topic}"
-    if name in bus.replaying:
+    if name in backend.replaying:
         raise NameInUse(name)
-    bus.replaying.add(name)
+    backend.replaying.add(name)
     try:
         yield
     finally:
-        bus.replaying.discard(name)
+        backend.replaying.discard(name)
 
 
 async def _open_ones(
-    broker: Broker, box: DeadLetterState, wanted: list[int] | None
+    backend: LocalBackend, box: DeadLetterState, wanted: list[int] | None
 ) -> AsyncIterator[list[Record[bytes]]]:
     """The letters that are meant and not done with, as many at a time as go into a transaction."""
     end = box.log.end  # what comes meanwhile may be one that was put back just now
@@ -214,7 +217,7 @@ async def _open_ones(
     for place in places:
         at = max(at, place)
         while at < end and (wanted is None or at == place):
-            part = await read_history(broker, box.log.name, at, AT_ONCE, AT_ONCE_BYTES)
+            part = await read_history(backend, box.log.name, at, AT_ONCE, AT_ONCE_BYTES)
             if part.epoch != box.log.epoch:
                 raise TopicDeleted(box.log.name, box.log.epoch)
             if part.next <= at:
@@ -235,11 +238,11 @@ async def _open_ones(
         yield some
 
 
-def _state_of(broker: Broker, topic: str) -> DeadLetterState:
-    log = broker._bus.catalog.logs.get(topic)
+def _state_of(backend: LocalBackend, topic: str) -> DeadLetterState:
+    log = backend.catalog.logs.get(topic)
     if log is None:
         raise UnknownTopic(topic)
-    return DeadLetterState(broker._bus, log)
+    return DeadLetterState(backend, log)
 
 
 def _offset(value: object) -> int:
@@ -258,55 +261,59 @@ def _count(bits: bytes, block: int, first: int, end: int) -> int:
 # -- Put dead letters back in order ----------------------------------------------------------------------
 
 
-async def replay(bus: Bus, topic: str, limit: int | None, where: Callable[[Record[bytes]], bool] | None) -> int:
+async def replay(
+    backend: LocalBackend, topic: str, limit: int | None, where: Callable[[Record[bytes]], bool] | None
+) -> int:
     """Put dead letters of `topic` back where they came from, each once; how many."""
     name = f"{REPLAYED_PREFIX}{topic}"
     if limit is not None:
         positive("limit", limit)
-    log = bus.catalog.find(topic)
-    with exclusively(bus, topic), _unless_unused(bus, log):
-        start = bus.positions.get(name, (topic, "earliest"))[1]
-        cursor, _ = open_cursor(bus.timeline, {log}, start, is_pattern=False, store=bus.store)
-        count, box = 0, DeadLetterState(bus, log)
-        await bus.flushed()  # a dead letter may still be on its way to the disk
+    log = backend.catalog.find(topic)
+    with exclusively(backend, topic), _unless_unused(backend, log):
+        start = backend.positions.stored.get(name, (topic, "earliest"))[1]
+        cursor, _ = backend.cursors.open({log}, start, is_pattern=False)
+        count, box = 0, DeadLetterState(backend, log)
+        await backend.flushed()  # a dead letter may still be on its way to the disk
         end = log.end  # what comes while replaying may be one that we put back
         while cursor.position < end and (limit is None or count < limit):
-            taken = await _take_one(bus, cursor)
+            taken = await _take_one(backend, cursor)
             for record in taken.slices[0].records if taken is not None and taken.slices else ():
                 if box.is_open(record.offset):  # and not done with by itself
-                    count += await _put_back(bus, record, where)
-            bus.keep_position(name, topic, log.position(cursor.position))
+                    count += await _put_back(backend, record, where)
+            backend.positions.keep(name, topic, log.position(cursor.position))
     return count
 
 
 @contextmanager
-def _unless_unused(bus: Bus, log: Log) -> Iterator[None]:
+def _unless_unused(backend: LocalBackend, log: Log) -> Iterator[None]:
     """Afterwards forget a topic that nobody but us has ever asked for."""
     try:
         yield
     finally:
-        bus.catalog.forget_unused(log)
+        backend.catalog.forget_unused(log)
 
 
-async def _take_one(bus: Bus, cursor: Cursor) -> TakenSlices | None:
+async def _take_one(backend: LocalBackend, cursor: Cursor) -> TakenSlices | None:
     """The next record, from memory or from disk."""
-    bus.loop_owner.check_usable("replaying")
+    backend.loop_owner.check_usable("replaying")
     taken = cursor.take(1)
     while taken is None and cursor.pending():
         came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         cursor.wake = partial(resolve_waiter, came)
         await came
-        bus.loop_owner.check_usable("replaying")
+        backend.loop_owner.check_usable("replaying")
         taken = cursor.take(1)
     return taken
 
 
-async def _put_back(bus: Bus, record: Record[bytes], where: Callable[[Record[bytes]], bool] | None) -> bool:
+async def _put_back(
+    backend: LocalBackend, record: Record[bytes], where: Callable[[Record[bytes]], bool] | None
+) -> bool:
     """Publish one dead letter as it was; False: `where` passed it over."""
     if where is not None and not where(record):
         return False
     if not is_dead_letter(record):
         raise InvalidOption("topic", record.topic, f"its record at {record.offset} is not a dead letter")
-    origin = Topic[bytes](bus, record.headers[TOPIC], None, UNDECLARED)
+    origin = Topic[bytes](backend, record.headers[TOPIC], None, UNDECLARED)
     await origin.publish(record.value, key=record.key, headers=original_headers(record))
     return True

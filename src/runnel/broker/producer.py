@@ -16,7 +16,7 @@ from runnel.core.position import Position, Span
 from runnel.core.publishing import Seconds
 
 if TYPE_CHECKING:
-    from runnel.broker.bus import Bus
+    from runnel.broker.backend import LocalBackend
 
 T = TypeVar("T")
 
@@ -39,14 +39,14 @@ class Producer:
     A number that leaves others out is a `SequenceGap`. What is remembered is bounded: see the guarantees.
     """
 
-    __slots__ = ("_bus", "_floor", "_handles", "id", "name")
+    __slots__ = ("_backend", "_floor", "_handles", "id", "name")
 
-    def __init__(self, bus: Bus, name: str | None) -> None:
+    def __init__(self, backend: LocalBackend, name: str | None) -> None:
         if name is not None and not (isinstance(name, str) and 0 < len(name) <= 256):
             raise InvalidOption("name", name, "the name of a producer is a str of 1 to 256 characters")
         self.name = name
         self.id = secrets.randbits(64) or 1 if name is None else producer_id(name)
-        self._bus = bus
+        self._backend = backend
         self._floor = 0  # numbers below it are stored, whoever forgot
         self._handles: dict[str, Topic[Any]] = {}
 
@@ -56,12 +56,12 @@ class Producer:
     @property
     def next(self) -> int:
         """The number of its next record; all below are stored, or on their way. From any thread."""
-        found = self._bus.loop_owner.ask(self._next)
+        found = self._backend.loop_owner.ask(self._next)
         return self._floor if found is None else found
 
     def _next(self) -> int | None:
-        self._bus.loop_owner.check_usable("looking at a producer")
-        return self._bus.publisher.deduplicator.next(self.id)
+        self._backend.loop_owner.check_usable("looking at a producer")
+        return self._backend.publisher.deduplicator.next(self.id)
 
     async def publish(
         self,
@@ -80,8 +80,8 @@ class Producer:
         It has the number `sequence`; if there is none, the next. To be able to send it again, know its number:
         give it, or look at `next` before.
         """
-        if not self._bus.loop_owner.is_here():
-            return await self._bus.loop_owner.visit(
+        if not self._backend.loop_owner.is_here():
+            return await self._backend.loop_owner.visit(
                 self.publish(
                     topic,
                     value,
@@ -94,7 +94,9 @@ class Producer:
                 )
             )
         handle = self._handle(topic)
-        entry = self._bus.publisher.one(handle.name, handle._codec, value, key, headers, delay, expires, priority, None)
+        entry = self._backend.publisher.one(
+            handle.name, handle._codec, value, key, headers, delay, expires, priority, None
+        )
         return await self._send(handle, entry, sequence)
 
     async def publish_many(
@@ -114,8 +116,8 @@ class Producer:
         Sent again, it may be another part of what was published before in one piece. A list of which only the
         first records were published is a `SequenceOverlap`.
         """
-        if not self._bus.loop_owner.is_here():
-            return await self._bus.loop_owner.visit(
+        if not self._backend.loop_owner.is_here():
+            return await self._backend.loop_owner.visit(
                 self.publish_many(
                     topic,
                     values,
@@ -128,21 +130,23 @@ class Producer:
                 )
             )
         handle = self._handle(topic)
-        entry = self._bus.publisher.many(handle.name, handle._codec, values, keys, headers, delay, expires, priority)
+        entry = self._backend.publisher.many(
+            handle.name, handle._codec, values, keys, headers, delay, expires, priority
+        )
         count = len(entry.values)
         first = await self._send(handle, entry, sequence)
         return Span(first, Position(first.epoch, first.offset + count - 1))
 
     def _handle(self, topic: str | Topic[Any]) -> Topic[Any]:
         if isinstance(topic, Topic):
-            if topic._bus is not self._bus:
+            if topic._backend is not self._backend:
                 raise InvalidOption("topic", topic, "it is a topic of another broker")
             return topic
         handle = self._handles.get(topic)
         if handle is None:
             if len(self._handles) >= HANDLES:
                 self._handles.clear()
-            handle = self._handles[topic] = Topic(self._bus, check_name(topic), None, _NO_OPTIONS)
+            handle = self._handles[topic] = Topic(self._backend, check_name(topic), None, _NO_OPTIONS)
         return handle
 
     async def _send(self, handle: Topic[Any], entry: Append, sequence: int | None) -> Position:
@@ -151,6 +155,6 @@ class Producer:
         elif isinstance(sequence, bool) or not isinstance(sequence, int) or not 0 <= sequence <= MAX_SEQUENCE:
             raise InvalidOption("sequence", sequence, "the number of a record is a whole number, 0 or more")
         entry.producer, entry.producer_sequence = self.id, sequence
-        position = await self._bus.publisher.deduplicator.publish(handle._resolve(), entry)
+        position = await self._backend.publisher.publish_numbered(handle._resolve(), entry)
         self._floor = max(self._floor, entry.producer_sequence + len(entry.values))
         return position

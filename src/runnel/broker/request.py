@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from runnel.broker.group.subscription import Delivery
-from runnel.broker.read.subscription import Subscription, SubscriptionReader
+from runnel.broker.read.subscription import Subscription
 from runnel.broker.topic.catalog import UNDECLARED
 from runnel.broker.topic_handle import Topic
 from runnel.core.errors import BrokerClosed, InvalidOption, NoResponders, RequestTimeout
@@ -18,13 +18,13 @@ from runnel.core.trace_context import TRACEPARENT
 from runnel.runtime.waiting import wait_all
 
 if TYPE_CHECKING:
-    from runnel.broker.bus import Bus
+    from runnel.broker.backend import LocalBackend
 
 INBOX = "$runnel.inbox"
 
 
 async def request(
-    bus: Bus,
+    backend: LocalBackend,
     topic: str,
     value: bytes | str,
     timeout: float,
@@ -32,23 +32,22 @@ async def request(
     headers: Mapping[str, str] | None,
 ) -> Record[bytes]:
     """Publish `value` and wait for the first reply."""
-    bus.loop_owner.check_usable("a request")
-    if not bus.catalog.has_readers(check_name(topic)):
+    backend.loop_owner.check_usable("a request")
+    if not backend.catalog.has_readers(check_name(topic)):
         raise NoResponders(topic)
     # A request that is on disk outlives its broker: no later life may give its inbox to another one.
-    inbox = f"{INBOX}.{bus.life}.{bus.next_number()}"
-    bus.catalog.make(inbox)
-    subscription: Subscription[bytes] = Subscription(
-        SubscriptionReader(bus, inbox, SubscribeOptions(start="earliest", policy=Policy())), None
-    )
+    inbox = f"{INBOX}.{backend.life}.{backend.next_number()}"
+    backend.catalog.make(inbox)
+    asked = SubscribeOptions(start="earliest", policy=Policy())
+    subscription: Subscription[bytes] = Subscription(backend.reader(inbox, asked), None)
     try:
         async with subscription:
-            await Topic[bytes](bus, topic, None, UNDECLARED).publish(
+            await Topic[bytes](backend, topic, None, UNDECLARED).publish(
                 value, key=key, headers={**(headers or {}), REPLY_TO: inbox}
             )
             answer = asyncio.ensure_future(anext(aiter(subscription), None))
             try:
-                if not await wait_all([answer], timeout, bus.clock):
+                if not await wait_all([answer], timeout, backend.clock):
                     raise RequestTimeout(topic, timeout)
                 if (found := answer.result()) is None:
                     raise BrokerClosed("waiting for a reply")
@@ -57,24 +56,24 @@ async def request(
                 answer.cancel()
                 await asyncio.wait([answer])  # its generator must be at rest before the block is left
     finally:
-        bus.catalog.delete(inbox)
+        backend.catalog.delete(inbox)
 
 
 async def reply(
-    bus: Bus, record: Record[Any] | Delivery[Any], value: bytes | str, headers: Mapping[str, str] | None
+    backend: LocalBackend, record: Record[Any] | Delivery[Any], value: bytes | str, headers: Mapping[str, str] | None
 ) -> bool:
     """Answer `record`; False when whoever asked is no longer waiting."""
     inbox = record.reply_to
     if inbox is None:
         raise InvalidOption("record", record.topic, "it is not a request: nobody waits for a reply")
     if not inbox.startswith(f"{INBOX}."):
-        await Topic[bytes](bus, check_name(inbox), None, UNDECLARED).publish(value, headers=headers)
+        await Topic[bytes](backend, check_name(inbox), None, UNDECLARED).publish(value, headers=headers)
         return True
-    log = bus.catalog.logs.get(inbox)
+    log = backend.catalog.logs.get(inbox)
     if log is None:
         return False
-    entry = bus.publisher.one(
+    entry = backend.publisher.one(
         inbox, None, value, None, {TRACEPARENT: record.traceparent, **(headers or {})}, None, None, 0, None
     )
-    bus.publisher.append(log, entry)
+    backend.publisher.append(log, entry)
     return True

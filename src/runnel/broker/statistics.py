@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from runnel.api.handlers import Handler
 from runnel.broker.read.subscription import Subscription
 from runnel.core.position import Position
 from runnel.core.statistics import (
@@ -13,13 +14,12 @@ from runnel.core.statistics import (
     HolderStatistics,
     JournalStatistics,
     Statistics,
-    SubscriberTotals,
     SubscriptionStatistics,
     TopicStatistics,
 )
 
 if TYPE_CHECKING:
-    from runnel.broker.bus import Bus
+    from runnel.broker.backend import LocalBackend
     from runnel.broker.durable.store import Store
     from runnel.broker.topic.log import Log
 
@@ -57,99 +57,23 @@ def journal_statistics(store: Store) -> JournalStatistics:
 # -- The broker ------------------------------------------------------------------------------------------
 
 
-ANONYMOUS = "anonymous"
-OTHER = "(other)"
-MAX_FLOWS = 1000  # pairs of pattern and subscriber that are counted apart
-
-
-class Tally:
-    """What one pattern and subscriber received and lost, over subscriptions that ended."""
-
-    __slots__ = ("delivered", "dropped", "expired", "lag")
-
-    def __init__(self) -> None:
-        self.delivered = self.dropped = self.expired = self.lag = 0
-
-    def add(self, other: Tally | SubscriberTotals) -> None:
-        """Count another in."""
-        self.delivered += other.delivered
-        self.dropped += other.dropped
-        self.expired += other.expired
-        self.lag += other.lag
-
-
-class Totals:
-    """Sums over what is no more: subscriptions that ended, topics that were deleted.
-
-    The first `MAX_FLOWS` pairs of pattern and subscriber have a sum of their own, for good, so
-    that counters never go back; all later ones share one.
-    """
-
-    def __init__(self) -> None:
-        self.published = self.published_bytes = 0  # of deleted topics
-        self._tallies: dict[tuple[str, str], Tally] = {}
-
-    def add(self, subscription: Subscription[Any]) -> None:
-        """Count in a subscription that ended, unless it is internal: there is one for each request."""
-        if subscription.pattern[0] != "$":
-            ended = tally_of(subscription)
-            ended.lag = 0
-            self._tally(subscription).add(ended)
-
-    def with_open(self, subscriptions: Iterable[Subscription[Any]]) -> dict[tuple[str, str], SubscriberTotals]:
-        """The sums, with those counted in that are still open."""
-        tallies: dict[int, Tally] = {}
-        for one in subscriptions:
-            tally = self._tally(one)
-            tallies.setdefault(id(tally), Tally()).add(tally_of(one))
-        sums = {}
-        for key, tally in self._tallies.items():
-            both = Tally()
-            both.add(tally)
-            if (still_open := tallies.get(id(tally))) is not None:
-                both.add(still_open)
-            sums[key] = SubscriberTotals(both.delivered, both.dropped, both.expired, both.lag)
-        return sums
-
-    def sum(self) -> Tally:
-        """All of it together, of those that ended."""
-        total = Tally()
-        for tally in self._tallies.values():
-            total.add(tally)
-        return total
-
-    def _tally(self, subscription: Subscription[Any]) -> Tally:
-        key = (subscription.pattern, subscription.name or ANONYMOUS)
-        if key not in self._tallies and len(self._tallies) >= MAX_FLOWS:
-            key = (OTHER, OTHER)
-        return self._tallies.setdefault(key, Tally())
-
-
-def tally_of(subscription: Subscription[Any]) -> Tally:
-    """What one subscription received and lost so far."""
-    tally, overflow = Tally(), subscription.overflow
-    tally.delivered, tally.expired, tally.lag = subscription.delivered, subscription.expired, subscription.lag
-    tally.dropped = subscription.dropped_count + overflow.drops()
-    return tally
-
-
-def topic_statistics(bus: Bus, log: Log) -> TopicStatistics:
+def topic_statistics(backend: LocalBackend, log: Log) -> TopicStatistics:
     """A topic as it is now."""
     return TopicStatistics(
         log.name,
         log.epoch,
         log.end,
         log.count_bytes(),
-        bus.timeline.first(log),
+        backend.timeline.first(log),
         log.end,
         log.live_bytes,
         sum(reader.members for reader in log.topic_readers or ()),
     )
 
 
-def open_subscriptions(bus: Bus) -> list[Subscription[Any]]:
+def open_subscriptions(backend: LocalBackend) -> list[Subscription[Any]]:
     """Those that users have open, here and at the other end of connections."""
-    return [one for one in bus.readers if isinstance(one, Subscription) and one.pattern[0] != "$"]
+    return [one for one in backend.readers if isinstance(one, Subscription) and one.pattern[0] != "$"]
 
 
 def subscription_statistics(one: Subscription[Any]) -> SubscriptionStatistics:
@@ -168,40 +92,42 @@ def subscription_statistics(one: Subscription[Any]) -> SubscriptionStatistics:
     )
 
 
-def cursor_statistics(bus: Bus, name: str) -> CursorStatistics:
+def cursor_statistics(backend: LocalBackend, name: str) -> CursorStatistics:
     """A name under which nobody reads, as it stands."""
-    pattern, place = bus.positions[name]
-    hold = bus.store is not None and name in bus.store.holding.holds
+    pattern, place = backend.positions.stored[name]
+    hold = backend.store is not None and name in backend.store.holding.holds
     if not isinstance(place, Position):
         return CursorStatistics(name, pattern, place, None, hold)
-    log = bus.catalog.logs.get(pattern)
+    log = backend.catalog.logs.get(pattern)
     if log is None:
         return CursorStatistics(name, pattern, place.offset, 0, hold)
     read = place.offset if place.epoch == log.epoch else 0  # of an earlier topic of that name: nothing of this one
     return CursorStatistics(name, pattern, read, max(0, log.end - read), hold)
 
 
-def snapshot(bus: Bus) -> Statistics:
+def snapshot(backend: LocalBackend, handlers: Iterable[Handler]) -> Statistics:
     """The broker as it is now."""
     topics = {}
-    for log in bus.catalog.logs.values():
+    for log in backend.catalog.logs.values():
         if log.name[0] != "$":
-            topics[log.name] = topic_statistics(bus, log)
-    open_ones = open_subscriptions(bus)
-    sums = bus.ended.with_open(open_ones)
+            topics[log.name] = topic_statistics(backend, log)
+    open_ones = open_subscriptions(backend)
+    sums = backend.totals.with_open(open_ones)
     return Statistics(
         topics,
         tuple(map(subscription_statistics, open_ones)),
-        tuple(reader.statistics() for reader in bus.groups),
-        tuple(handler.statistics() for handler in bus.handlers),
+        tuple(reader.statistics() for reader in backend.groups),
+        tuple(handler.statistics() for handler in handlers),
         sums,
-        bus.ended.published + sum(topic.published for topic in topics.values()),
-        bus.ended.published_bytes + sum(topic.published_bytes for topic in topics.values()),
+        backend.totals.published + sum(topic.published for topic in topics.values()),
+        backend.totals.published_bytes + sum(topic.published_bytes for topic in topics.values()),
         sum(each.delivered for each in sums.values()),
         sum(each.dropped for each in sums.values()),
-        sum(len(log.topic_readers.blocked or ()) for log in bus.publisher.blocked if log.topic_readers),
-        None if bus.store is None else journal_statistics(bus.store),
+        sum(len(log.topic_readers.blocked or ()) for log in backend.publisher.blocked if log.topic_readers),
+        None if backend.store is None else journal_statistics(backend.store),
         tuple(
-            cursor_statistics(bus, name) for name in sorted(bus.positions.keys() - bus.named.keys()) if name[0] != "$"
+            cursor_statistics(backend, name)
+            for name in sorted(backend.positions.stored.keys() - backend.positions.open.keys())
+            if name[0] != "$"
         ),
     )

@@ -7,29 +7,35 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from runnel.broker.group.reader import GroupReader
 from runnel.broker.group.subscription import GroupSubscription
-from runnel.broker.read.subscription import Subscription, SubscriptionReader
+from runnel.broker.read.subscription import Subscription
+from runnel.core.errors import NotSupported
 from runnel.core.options import SubscribeOptions
 from runnel.core.pattern import check_pattern
 from runnel.core.schema import Codec
 
 if TYPE_CHECKING:
-    from runnel.broker.bus import Bus
+    from runnel.broker.backend import LocalBackend
 
 V = TypeVar("V")
 
 
-def open_subscription(bus: Bus, pattern: str | Sequence[str], *, codec: Codec[V] | None = None, **keywords: Any) -> Any:
+def open_subscription(
+    backend: LocalBackend, pattern: str | Sequence[str], *, codec: Codec[V] | None = None, **keywords: Any
+) -> Any:
     """The subscription that `Broker.subscribe` describes; `keywords` are the fields of `SubscribeOptions`."""
     options = SubscribeOptions.of(keywords)
     if options.type is not None:
         codec = Codec(options.type)
     group = options.group
     if group is None:
-        return Subscription(SubscriptionReader(bus, pattern, options), codec)
-    label = options.name or f"{group}#{bus.next_number()}"
+        reader = backend.reader(pattern, options)
+        if options.hold and not backend.is_durable:
+            raise NotSupported("hold=True", "this broker lives in memory only")
+        return Subscription(reader, codec)
+    label = options.name or f"{group}#{backend.next_number()}"
     joined = check_pattern(pattern)
 
     def member_of() -> GroupReader:
-        return bus.groups.join(group, joined, options)
+        return backend.groups.join(group, joined, options)
 
     return GroupSubscription(member_of, label, codec, options.prefetch, options.prefetch_bytes)

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
-from runnel.broker.durable import retention
 from runnel.broker.subscribe import open_subscription
 from runnel.broker.topic.log import SMALL, Log
 from runnel.broker.topic.pending_batch import BATCH_BYTES, PendingBatch
 from runnel.broker.topic.readers import Append
-from runnel.core.errors import Stalled
+from runnel.core.errors import InvalidOption, OffsetOutOfRange, Stalled, UnknownTopic
 from runnel.core.options import SubscribeKeywords, SubscribeOptions, TopicOptions, spell_out
 from runnel.core.position import Position, Span
 from runnel.core.publishing import Seconds, check_expected_offset
 from runnel.core.schema import Codec
+from runnel.journal.format.removed_offsets import RemovalReason
 from runnel.runtime.waiting import wait_all
 
 if TYPE_CHECKING:
-    from runnel.broker.bus import Bus
+    from runnel.broker.backend import LocalBackend
     from runnel.broker.group.subscription import GroupSubscription
     from runnel.broker.read.subscription import Subscription
 
@@ -42,11 +42,11 @@ class Topic(Generic[T]):
     the topic raise `TopicConflict`.
     """
 
-    __slots__ = ("_bus", "_codec", "_log", "_thread", "name", "options")
+    __slots__ = ("_backend", "_codec", "_log", "_thread", "name", "options")
 
-    def __init__(self, bus: Bus, name: str, codec: Codec[T] | None, options: TopicOptions) -> None:
+    def __init__(self, backend: LocalBackend, name: str, codec: Codec[T] | None, options: TopicOptions) -> None:
         self.name, self.options = name, options
-        self._bus, self._codec = bus, codec
+        self._backend, self._codec = backend, codec
         self._log = _NOWHERE
         self._thread = 0
 
@@ -56,13 +56,13 @@ class Topic(Generic[T]):
     async def declare(self) -> None:
         """Make the topic now, or check that it is there with these options and this type."""
         self._resolve(declared=True)
-        await self._bus.flushed()
+        await self._backend.flushed()
 
     async def delete(self) -> None:
         """Delete the topic and its records; its subscribers are told."""
-        self._bus.loop_owner.check_usable("deleting a topic")
-        self._bus.catalog.delete(self.name)
-        await self._bus.flushed()
+        self._backend.loop_owner.check_usable("deleting a topic")
+        self._backend.catalog.delete(self.name)
+        await self._backend.flushed()
 
     async def trim(self, before: int | datetime, *, force: bool = False) -> int:
         """Take away the records before an offset, or older than a time, for good; the first offset that is left.
@@ -70,8 +70,35 @@ class Topic(Generic[T]):
         Subscribers that had not read them are told a gap. `TopicHeld` if a subscription holds some of them: with
         `force` they are taken all the same.
         """
-        self._bus.loop_owner.check_usable("trimming a topic")
-        return await retention.trim_topic(self._bus, self.name, before, force=force)
+        self._backend.loop_owner.check_usable("trimming a topic")
+        return await self._trim(self._backend, before, force=force)
+
+    async def _trim(self, backend: LocalBackend, before: int | datetime, *, force: bool) -> int:
+        log, store = backend.catalog.logs.get(self.name), backend.store
+        if log is None:
+            raise UnknownTopic(self.name)
+        backend.timeline.cool()
+        offset = self._trim_offset(log, before)
+        if log.held is not None and log.held < offset:
+            await backend.flushed()  # a subscription that holds it may have read on a moment ago
+        if store is None:
+            log.begin_at(offset, RemovalReason.ASKED)
+        else:
+            store.trim(log, offset, force=force)
+            await backend.flushed()
+        return backend.timeline.first(log)
+
+    def _trim_offset(self, log: Log, before: int | datetime) -> int:
+        if isinstance(before, datetime):
+            if before.tzinfo is None:
+                raise InvalidOption("before", before, "give the time a zone, such as datetime.now(UTC)")
+            time, reads = before.astimezone(UTC), self._backend.cursors.reads
+            return log.offset_at(time) if reads is None or log.stored is None else reads.offset_at(log, time)
+        if isinstance(before, bool) or not isinstance(before, int) or before < 0:
+            raise InvalidOption("before", before, "expected an offset, 0 or more, or a datetime")
+        if before > log.end:
+            raise OffsetOutOfRange(log.name, before, self._backend.timeline.first(log), log.end)
+        return before
 
     def publish_nowait(
         self,
@@ -116,17 +143,17 @@ class Topic(Generic[T]):
             and self._joined(log, value) is not None
         ):
             return
-        if value is None and self.options.compact and self._bus.loop_owner.is_here():
+        if value is None and self.options.compact and self._backend.loop_owner.is_here():
             self._resolve()  # a tombstone: known as one once the topic is there
-        entry = self._bus.publisher.one(
+        entry = self._backend.publisher.one(
             self.name, self._codec, value, key, headers, delay, expires, priority, message_id
         )
-        if not self._bus.loop_owner.is_here():
-            self._bus.loop_owner.post(lambda: self._bus.publisher.take_over(self._resolve(), entry))
+        if not self._backend.loop_owner.is_here():
+            self._backend.loop_owner.post(lambda: self._backend.publisher.take_over(self._resolve(), entry))
             return
         log = self._resolve()
-        if self._bus.publisher.append_now(log, entry) is None:
-            raise self._bus.publisher.full(log, entry)
+        if self._backend.publisher.append_now(log, entry) is None:
+            raise self._backend.publisher.full(log, entry)
 
     async def publish(
         self,
@@ -163,7 +190,7 @@ class Topic(Generic[T]):
         ):
             values.append(value)
             return Position(log.epoch, log.base + len(values) - 1)
-        bus = self._bus
+        backend = self._backend
         if (
             log.stored is not None
             and key is None
@@ -180,8 +207,8 @@ class Topic(Generic[T]):
             pending_batch.waiters.append(landed)
             await landed
             return position
-        if not bus.loop_owner.is_here():
-            return await bus.loop_owner.visit(
+        if not backend.loop_owner.is_here():
+            return await backend.loop_owner.visit(
                 self.publish(
                     value,
                     key=key,
@@ -195,7 +222,7 @@ class Topic(Generic[T]):
             )
         if value is None and self.options.compact:
             self._resolve()  # a tombstone: known as one once the topic is there
-        entry = bus.publisher.one(self.name, self._codec, value, key, headers, delay, expires, priority, message_id)
+        entry = backend.publisher.one(self.name, self._codec, value, key, headers, delay, expires, priority, message_id)
         entry.expected_offset = check_expected_offset(expected_offset)
         log, first = await self._appended(entry)
         return log.position(first)
@@ -216,9 +243,9 @@ class Topic(Generic[T]):
         `keys` gives a key (or None) for each value; the other options hold for all. With
         `expected_offset`, the first of them gets this offset or `OffsetConflict` is raised.
         """
-        bus = self._bus
-        if not bus.loop_owner.is_here():
-            return await bus.loop_owner.visit(
+        backend = self._backend
+        if not backend.loop_owner.is_here():
+            return await backend.loop_owner.visit(
                 self.publish_many(
                     values,
                     keys=keys,
@@ -229,23 +256,23 @@ class Topic(Generic[T]):
                     expected_offset=expected_offset,
                 )
             )
-        entry = bus.publisher.many(self.name, self._codec, values, keys, headers, delay, expires, priority)
+        entry = backend.publisher.many(self.name, self._codec, values, keys, headers, delay, expires, priority)
         entry.expected_offset = check_expected_offset(expected_offset)
         log, first = await self._appended(entry)
         return Span(log.position(first), log.position(first + len(entry.values) - 1))
 
     async def _appended(self, entry: Append) -> tuple[Log, int]:
         """The topic's log with `entry` in it, visible, and on disk where it is durable; and its first offset."""
-        bus, log = self._bus, self._resolve()
+        backend, log = self._backend, self._resolve()
         if entry.expected_offset is not None:
-            await bus.publisher.until_known(log, entry.expected_offset)
-        first = bus.publisher.append_now(log, entry)
+            await backend.publisher.until_known(log, entry.expected_offset)
+        first = backend.publisher.append_now(log, entry)
         if first is None:
-            first = await bus.publisher.append_later(log, entry)
-        elif log.stored is None and bus.is_turn_over(log):
+            first = await backend.publisher.append_later(log, entry)
+        elif log.stored is None and backend.publisher.is_turn_over(log):
             await asyncio.sleep(0)
         if log.stored is not None:
-            await bus.until_durable(log, entry, first)
+            await backend.publisher.until_durable(log, entry, first)
         return log, first
 
     async def publish_and_wait(
@@ -260,12 +287,14 @@ class Topic(Generic[T]):
 
         After `timeout` seconds `Stalled` names the subscribers that have not.
         """
-        bus = self._bus
-        if not bus.loop_owner.is_here():
-            return await bus.loop_owner.visit(self.publish_and_wait(value, timeout=timeout, key=key, headers=headers))
+        backend = self._backend
+        if not backend.loop_owner.is_here():
+            return await backend.loop_owner.visit(
+                self.publish_and_wait(value, timeout=timeout, key=key, headers=headers)
+            )
         position = await self.publish(value, key=key, headers=headers)
-        watched = {} if bus.loop_owner.closed else bus.watch(self._resolve(), position)
-        await wait_all(watched, timeout, bus.clock)
+        watched = {} if backend.loop_owner.closed else backend.publisher.watch(self._resolve(), position)
+        await wait_all(watched, timeout, backend.clock)
         if stalled := [label for passed, label in watched.items() if not passed.done()]:
             raise Stalled(self.name, position.offset, stalled, timeout or 0.0)
         return position
@@ -280,7 +309,7 @@ class Topic(Generic[T]):
     ) -> Subscription[T] | GroupSubscription[T]:
         """Read this topic, with values of its type. Options as in `broker.subscribe`."""
         found: Subscription[T] | GroupSubscription[T] = open_subscription(
-            self._bus, self.name, group=group, codec=self._codec, **options
+            self._backend, self.name, group=group, codec=self._codec, **options
         )
         return found
 
@@ -299,7 +328,7 @@ class Topic(Generic[T]):
             return None
         pending_batch = log.stored.pending_batch if log.stored is not None else None
         if pending_batch is None:
-            store = self._bus.store
+            store = self._backend.store
             if store is None or (pending_batch := store.commits.gather(log, size)) is None:
                 return None
         elif (
@@ -316,8 +345,8 @@ class Topic(Generic[T]):
 
     def _resolve(self, *, declared: bool = False) -> Log:
         """The topic's log, made if need be. Remembers it for the short way, if that may be taken at all."""
-        log = self._bus.catalog.find(self.name, self.options, self._codec, declared=declared)
-        if self._bus.publisher.tracing.is_active:
+        log = self._backend.catalog.find(self.name, self.options, self._codec, declared=declared)
+        if self._backend.publisher.tracing.is_active:
             self._log = _NOWHERE  # every record may be part of another span
         elif self._codec is None and self._log is not log:
             self._log, self._thread = log, get_ident()

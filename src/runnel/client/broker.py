@@ -12,6 +12,7 @@ import msgspec
 
 from runnel.api.bridge import Bridge
 from runnel.api.delivery_base import DeliveryBase
+from runnel.api.group import Group
 from runnel.api.handlers import Handler, HandlerRunner, Middleware
 from runnel.client import request
 from runnel.client.address import parse_url
@@ -75,29 +76,29 @@ class RemoteBroker(RemotePositions):
             why = "whether topics are made on first use is the server's to say: give auto_create=False there"
             raise NotSupported("auto_create=False", why)
         addresses, written = parse_url(url)
-        self._link = ServerLink(addresses, ClientOptions.of(options, written), clock or SystemClock())
-        self._loop_owner, self._publishing = self._link.loop_owner, self._link.publishing
+        self.link = ServerLink(addresses, ClientOptions.of(options, written), clock or SystemClock())
+        self.loop_owner, self._publishing = self.link.loop_owner, self.link.publishing
         self._topics: dict[str, RemoteTopic[bytes]] = {}
         self._handlers: list[Handler] = []
         self._middleware: list[Middleware] = []
         self._workers: HandlerRunner | None = None
 
     def __repr__(self) -> str:
-        return f"<Broker at {self._link.address}, {self._loop_owner.state}, {self._link.state}>"
+        return f"<Broker at {self.link.address}, {self.loop_owner.state}, {self.link.state}>"
 
     # -- life ---------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> RemoteBroker:
-        if not self._loop_owner.entered:
-            await self._link.open()
-        self._loop_owner.check_usable("entering it again")
+        if not self.loop_owner.entered:
+            await self.link.open()
+        self.loop_owner.check_usable("entering it again")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-        await self._link.ended()
+        await self.link.ended()
 
     def close(self) -> None:
         """End every subscription, after what was published; refuse everything else. Closing twice is harmless.
@@ -105,36 +106,36 @@ class RemoteBroker(RemotePositions):
         What was published without waiting is still sent, for `close_timeout` seconds at most; leaving the block
         waits for that.
         """
-        self._link.close()
+        self.link.close()
 
     @property
     def connection(self) -> ConnectionState:
         """Whether it is connected, to whom, and what went wrong: see `ConnectionState`."""
-        return self._link.connection
+        return self.link.connection
 
     async def info(self) -> dict[str, Any]:
         """What the server says of itself: version, uptime, doors, journal, limits, connections."""
-        return dict(await self._link.call("info", {}))
+        return dict(await self.link.call("info", {}))
 
     @property
     def id(self) -> str:
         """What tells the server's broker from all others: of a folder, the same in every life of it."""
-        return self._link.welcome.journal or ""
+        return self.link.welcome.journal or ""
 
     @property
     def is_durable(self) -> bool:
         """Whether it keeps what is published, unless a topic is told otherwise."""
-        return self._link.welcome.durable
+        return self.link.welcome.durable
 
     @property
     def clock(self) -> Clock:
         """The clock it keeps."""
-        return self._link.clock
+        return self.link.clock
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
         """The event loop it runs on, once it was used on one."""
-        return self._loop_owner.loop
+        return self.loop_owner.loop
 
     # -- topics -------------------------------------------------------------------------------------------------
 
@@ -144,14 +145,14 @@ class RemoteBroker(RemotePositions):
         With a `type` (anything msgspec can encode) values are validated and encoded; without one they are bytes.
         Options: see `TopicOptions`.
         """
-        durable = self._link.welcome.durable or not self._link.connection.connections
+        durable = self.link.welcome.durable or not self.link.connection.connections
         chosen = checked_options(TopicOptions.of(options), durable=durable)
         codec: Codec[V] | None = None if type is None else Codec(type, chosen.encoding or "json")
-        return RemoteTopic(self._link, check_name(name), codec, chosen)
+        return RemoteTopic(self.link, check_name(name), codec, chosen)
 
     async def topics(self) -> list[str]:
         """The names of all topics, sorted."""
-        names: list[str] = await self._link.call("topics", {})
+        names: list[str] = await self.link.call("topics", {})
         return names
 
     async def delete(self, name: str) -> None:
@@ -164,7 +165,7 @@ class RemoteBroker(RemotePositions):
         if handle is None:
             if len(self._topics) >= HANDLES:
                 self._topics.clear()
-            handle = self._topics[name] = RemoteTopic(self._link, check_name(name), None, _NO_OPTIONS)
+            handle = self._topics[name] = RemoteTopic(self.link, check_name(name), None, _NO_OPTIONS)
         return handle
 
     # -- publishing ---------------------------------------------------------------------------------------------
@@ -190,12 +191,12 @@ class RemoteBroker(RemotePositions):
 
     async def mark(self, name: str) -> MarkerValue | None:
         """The value of a mark that a transaction left; None: there is none of that name."""
-        value: MarkerValue | None = await self._link.call("mark", {"name": check_marker_name(name)})
+        value: MarkerValue | None = await self.link.call("mark", {"name": check_marker_name(name)})
         return value
 
     async def marks(self, prefix: str = "") -> dict[str, MarkerValue]:
         """All marks whose names begin with `prefix`, sorted by name."""
-        values: dict[str, MarkerValue] = await self._link.call("marks", {"prefix": prefix})
+        values: dict[str, MarkerValue] = await self.link.call("marks", {"prefix": prefix})
         return values
 
     def producer(self, name: str | None = None) -> RemoteProducer:
@@ -215,7 +216,7 @@ class RemoteBroker(RemotePositions):
         headers: Mapping[str, str] | None = None,
     ) -> Record[bytes]:
         """Publish, and wait for a reply: a record. `NoResponders` at once when nobody is subscribed."""
-        return await request.request(self._link, topic, value, timeout, key, headers)
+        return await request.request(self.link, topic, value, timeout, key, headers)
 
     async def reply(
         self, record: Record[Any] | DeliveryBase[Any], value: bytes | str, *, headers: Mapping[str, str] | None = None
@@ -224,7 +225,7 @@ class RemoteBroker(RemotePositions):
         if (elsewhere := request.topic_of_reply(record)) is not None:
             await self._plain(elsewhere).publish(value, headers=headers)
             return True
-        return await request.reply(self._link, record, value, headers)
+        return await request.reply(self.link, record, value, headers)
 
     def stage(
         self, topic: str | RemoteTopic[V], *, writer: str, batch: int, part: int = 0, attempt: int = 0
@@ -239,7 +240,7 @@ class RemoteBroker(RemotePositions):
 
     async def stages(self) -> list[StageInfo]:
         """The stages that are open, by their key."""
-        return msgspec.convert(await self._link.call("stages", {}), list[StageInfo])
+        return msgspec.convert(await self.link.call("stages", {}), list[StageInfo])
 
     def bridge(
         self, pattern: str, to: Any | str | Path, *, name: str | None = None, into: str = "{topic}", **options: Any
@@ -277,20 +278,20 @@ class RemoteBroker(RemotePositions):
         was read, without a gap and without anything twice; what a group's member held goes back to the group.
         """
         found: RemoteSubscription[V] | RemoteGroupSubscription[V]
-        found = open_subscription(self._link, pattern, group=group, type=type, **options)
+        found = open_subscription(self.link, pattern, group=group, type=type, **options)
         return found
 
     async def forget(self, name: str) -> None:
         """Forget a named subscription: where it stands, and what it holds. `NameInUse` while it is open."""
-        await self._link.call("forget", {"name": name}, again=False)
+        await self.link.call("forget", {"name": name}, again=False)
 
     async def forget_group(self, name: str, pattern: str) -> None:
         """Forget a group that has no members, and all that it settled. `GroupInUse` while it has some."""
-        await self._link.call("forget_group", {"name": name, "pattern": pattern}, again=False)
+        await self.link.call("forget_group", {"name": name, "pattern": pattern}, again=False)
 
-    def group(self, name: str, pattern: str) -> RemoteGroup:
-        """A group that somebody has joined: to `pause()`, `resume()` or `reset(start)` it, or to look at it."""
-        return RemoteGroup(self, name, pattern)
+    def group(self, name: str, pattern: str) -> Group:
+        """A handle on a group that has had a member: `pause()`, `resume()`, `reset(start)`, `statistics()`."""
+        return Group(RemoteGroup(self, name, pattern))
 
     async def replay(
         self,
@@ -312,13 +313,13 @@ class RemoteBroker(RemotePositions):
         }
         if offsets is not None:  # a server of an earlier version does not know them
             args["offsets"] = list(offsets)
-        count: int = await self._link.call("replay", args, again=False)
+        count: int = await self.link.call("replay", args, again=False)
         return count
 
     async def discard(self, topic: str, offsets: Sequence[int] | None = None) -> int:
         """Be done with dead letters of `topic`, at `offsets` or all that are there: never put back; how many."""
         args = {"topic": check_name(topic), "offsets": None if offsets is None else list(offsets)}
-        count: int = await self._link.call("discard", args, again=False)
+        count: int = await self.link.call("discard", args, again=False)
         return count
 
     # -- handlers -----------------------------------------------------------------------------------------------
@@ -345,7 +346,7 @@ class RemoteBroker(RemotePositions):
 
         def register(function: F) -> F:
             handler = Handler(function, pattern, group, concurrency, options)
-            open_subscription(self._link, pattern, group=group, type=handler.type, **options)  # wrong options: here
+            open_subscription(self.link, pattern, group=group, type=handler.type, **options)  # wrong options: here
             self._handlers.append(handler)
             return function
 
@@ -364,7 +365,7 @@ class RemoteBroker(RemotePositions):
 
         Then nothing new is taken, and what is in hand has `deadline` seconds to finish.
         """
-        self._link.check_usable("running handlers")
+        self.link.check_usable("running handlers")
         if self._workers is not None:
             raise NotSupported("a second run()", "the handlers of this broker are running already")
         self._workers = HandlerRunner(self, self._handlers, self._middleware)
@@ -387,7 +388,7 @@ class RemoteBroker(RemotePositions):
 
         The handlers are those of this client. The server is asked, and this thread waits for its answer.
         """
-        found = self._link.ask("statistics", {})
+        found = self.link.ask("statistics", {})
         found["flowed"] = {(pattern, subscriber): flowed for pattern, subscriber, flowed in found["flowed"]}
         statistics = msgspec.convert(found, Statistics)
         return msgspec.structs.replace(statistics, handlers=self.handlers())

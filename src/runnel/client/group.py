@@ -416,9 +416,9 @@ class RemoteGroup:
         """Go on from `start`, whatever was settled. What is out is void: settling it raises LeaseEnded."""
         check_start(start, self.pattern, is_pattern=is_pattern(self.pattern))
         self._ask("group_reset", start=wire_start(start))
-        link = self._broker._link
+        link = self._broker.link
         if link.loop_owner.is_here():  # members of this very broker know at once; others are told by the server
             forget_leases(link, self.name, self.pattern)
 
     def _ask(self, method: str, **args: Any) -> Any:
-        return self._broker._link.ask(method, {"name": self.name, "pattern": self.pattern, **args})
+        return self._broker.link.ask(method, {"name": self.name, "pattern": self.pattern, **args})

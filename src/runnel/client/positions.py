@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class RemotePositions:
     """What a server's broker knows of places in its topics."""
 
-    _link: ServerLink
+    link: ServerLink
 
     async def bounds(self, *patterns: str, time: datetime | None = None) -> list[TopicBounds]:
         """Where the topics of these names and patterns begin and end, by name; of all topics if none is named.
@@ -31,7 +31,7 @@ class RemotePositions:
         if time is not None:
             check_start(time, patterns[0], is_pattern=False)
         asked = {"patterns": patterns, "time": None if time is None else micros(time)}
-        return msgspec.convert(await self._link.call("bounds", asked), list[TopicBounds])
+        return msgspec.convert(await self.link.call("bounds", asked), list[TopicBounds])
 
     async def place(self, places: Mapping[str, tuple[str, Position]], *, hold: bool | None = None) -> None:
         """Store where named subscriptions stand, though nobody reads under these names: name to (topic, position).
@@ -43,4 +43,4 @@ class RemotePositions:
         """
         found = checked_positions(places, hold)
         said = [[name, topic, place.epoch, place.offset] for name, (topic, place) in found.items()]
-        await self._link.call("place", {"places": said, "hold": hold})
+        await self.link.call("place", {"places": said, "hold": hold})

@@ -62,7 +62,7 @@ class RemoteProducer:
 
         The server is asked, and whoever asks waits for its answer.
         """
-        found = self._broker._link.ask("producer_next", {"producer": self.id})
+        found = self._broker.link.ask("producer_next", {"producer": self.id})
         return self._floor if found is None else int(found)
 
     async def publish(
@@ -82,7 +82,7 @@ class RemoteProducer:
         It has the number `sequence`; if there is none, the next. To be able to send it again, know its number:
         give it, or look at `next` before.
         """
-        loop_owner = self._broker._link.loop_owner
+        loop_owner = self._broker.link.loop_owner
         if not loop_owner.is_here():
             again = self.publish(
                 topic,
@@ -116,7 +116,7 @@ class RemoteProducer:
         Sent again, it may be another part of what was published before in one piece. A list of which only the
         first records were published is a `SequenceOverlap`.
         """
-        loop_owner = self._broker._link.loop_owner
+        loop_owner = self._broker.link.loop_owner
         if not loop_owner.is_here():
             again = self.publish_many(
                 topic,
@@ -135,7 +135,7 @@ class RemoteProducer:
 
     def _handle(self, topic: str | RemoteTopic[Any]) -> RemoteTopic[Any]:
         if not isinstance(topic, str):
-            if not isinstance(topic, RemoteTopic) or topic._link is not self._broker._link:
+            if not isinstance(topic, RemoteTopic) or topic._link is not self._broker.link:
                 raise InvalidOption("topic", topic, "it is a topic of another broker")
             return topic
         handle = self._handles.get(topic)
@@ -155,7 +155,7 @@ class RemoteProducer:
 
     async def _sent(self, found: PreparedPublish, sequence: int) -> Span:
         try:
-            span = await self._broker._link.publish(found.topic, found.pack(self.id, sequence), found.about)
+            span = await self._broker.link.publish(found.topic, found.pack(self.id, sequence), found.about)
         except BaseException:
             self._is_sure = False  # it may be stored: another record with its number would pass for it, and be lost
             raise
@@ -166,6 +166,6 @@ class RemoteProducer:
         """The next number. Whoever has a name may have published under it elsewhere; others know by themselves."""
         if self.name is None and self._floor and self._is_sure:
             return self._floor
-        known = await self._broker._link.call("producer_next", {"producer": self.id})
+        known = await self._broker.link.call("producer_next", {"producer": self.id})
         self._is_sure = True  # the server was asked behind all that was sent before
         return self._floor if known is None else int(known)

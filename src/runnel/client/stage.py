@@ -83,7 +83,7 @@ class RemoteStage(Generic[T]):
         every record, or a list of those of each. Other options as in `Topic.publish_many`. Writing nothing opens the
         stage, so that it can be committed.
         """
-        loop_owner = self._broker._link.loop_owner
+        loop_owner = self._broker.link.loop_owner
         if not loop_owner.is_here():
             again = self.write(
                 values, keys=keys, headers=headers, delay=delay, expires=expires, priority=priority, ordinal=ordinal
@@ -100,7 +100,7 @@ class RemoteStage(Generic[T]):
             headers_of_each(headers, len(values))
         async with self._turn():
             self._held = None
-            there = int((await self._broker._link.call("stage_state", self._named()))["records"])
+            there = int((await self._broker.link.call("stage_state", self._named()))["records"])
             at = there if ordinal is None else self._checked(ordinal, there)
             records = 0 if values else await self._put(None, at)
             for piece in self._pieces(values, keys, headers, (delay, expires, priority)):
@@ -110,13 +110,13 @@ class RemoteStage(Generic[T]):
 
     async def drop(self) -> None:
         """Give it up: its records are never seen, and their space comes back. A stage that is over is left alone."""
-        loop_owner = self._broker._link.loop_owner
+        loop_owner = self._broker.link.loop_owner
         if not loop_owner.is_here():
             await loop_owner.visit(self.drop())
             return
         loop_owner.check_usable("dropping a stage")
         self._check_durable()
-        await self._broker._link.call("stage_drop", self._named())
+        await self._broker.link.call("stage_drop", self._named())
 
     # -- inside -------------------------------------------------------------------------------------------------
 
@@ -140,7 +140,7 @@ class RemoteStage(Generic[T]):
             "options": None if about is None else about.options,
             "schema": None if about is None else about.schema,
         }
-        found = await self._broker._link.call("stage_write", said)
+        found = await self._broker.link.call("stage_write", said)
         self._held = found["records"], found["bytes"]
         return self._held[0]
 
@@ -184,19 +184,19 @@ class RemoteStage(Generic[T]):
 
     def _state(self) -> tuple[int, int]:
         if self._held is None:
-            if not self._broker._link.welcome.durable:
+            if not self._broker.link.welcome.durable:
                 return 0, 0
-            found = self._broker._link.ask("stage_state", self._named())
+            found = self._broker.link.ask("stage_state", self._named())
             self._held = found["records"], found["bytes"]
         return self._held
 
     def _check_durable(self) -> None:
-        if not self._broker._link.welcome.durable:
+        if not self._broker.link.welcome.durable:
             raise NotSupported("staging", "this broker lives in memory only; open it with a folder")
 
     def _turn(self) -> asyncio.Lock:
         """One write at a time to one stage, whatever its handle: whoever comes second writes behind."""
-        turns = _turns.setdefault(self._broker._link, WeakValueDictionary())
+        turns = _turns.setdefault(self._broker.link, WeakValueDictionary())
         turn = turns.get(self.key)
         if turn is None:
             turn = turns[self.key] = asyncio.Lock()

@@ -185,7 +185,7 @@ class RemoteTransaction:
         self._broker = broker
         self._state = "new"
         self._wanted: list[RequestedPublish] = []
-        self._settling = RemoteTransactionAcks(broker._link)
+        self._settling = RemoteTransactionAcks(broker.link)
         self._marks: dict[str, Marker] = {}
         self._commits: dict[StageKey, Publication] = {}
         self._topics: dict[str, RemoteTopic[Any]] = {}  # handles on topics that were given by name
@@ -248,7 +248,7 @@ class RemoteTransaction:
         end of the block for one that was committed, dropped or superseded before, and nothing happens.
         """
         self._check_open()
-        if not self._broker._link.welcome.durable:
+        if not self._broker.link.welcome.durable:
             raise NotSupported("staging", "this broker lives in memory only; open it with a folder")
         found: list[Publication] = []
         for stage in stages:
@@ -285,7 +285,7 @@ class RemoteTransaction:
     def _handle(self, topic: str | RemoteTopic[Any]) -> RemoteTopic[Any]:
         self._check_open()
         if not isinstance(topic, str):
-            if not isinstance(topic, RemoteTopic) or topic._link is not self._broker._link:
+            if not isinstance(topic, RemoteTopic) or topic._link is not self._broker.link:
                 why = "it has a journal of its own, so the two cannot be written in one"
                 raise NotSupported(f"publishing to {topic.name!r} of another broker in a transaction", why)
             return topic
@@ -315,8 +315,8 @@ class RemoteTransaction:
     async def __aenter__(self) -> RemoteTransaction:
         if self._state != "new":
             raise TransactionEnded
-        if self._broker._link.loop_owner.is_here():
-            self._broker._link.loop_owner.check_usable("a transaction")
+        if self._broker.link.loop_owner.is_here():
+            self._broker.link.loop_owner.check_usable("a transaction")
         self._state = "open"
         return self
 
@@ -325,10 +325,10 @@ class RemoteTransaction:
     ) -> None:
         end = self._commit() if error is None else self._give_up()
         self._state = "over"
-        if self._broker._link.loop_owner.is_here():
+        if self._broker.link.loop_owner.is_here():
             await end
         else:
-            await self._broker._link.loop_owner.visit(end)
+            await self._broker.link.loop_owner.visit(end)
 
     async def _give_up(self) -> None:
         self._settling.forget()
@@ -336,10 +336,10 @@ class RemoteTransaction:
     async def _commit(self) -> None:
         if not (self._wanted or self._marks or self._settling or self._commits):
             return
-        self._broker._link.loop_owner.check_usable("committing a transaction")
+        self._broker.link.loop_owner.check_usable("committing a transaction")
         try:
             acks = self._settling.claim()
-            said = await self._broker._link.call("transact", self._asked(acks), again=False)
+            said = await self._broker.link.call("transact", self._asked(acks), again=False)
         except (ConnectionLost, NoAnswer, BrokerClosed) as error:
             self._settling.give_back()
             if isinstance(error, BrokerClosed) and error.doing != HEARING:

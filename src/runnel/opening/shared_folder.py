@@ -50,7 +50,7 @@ class SharedBroker(Broker):
         self.topic = self._early_topic  # type: ignore[method-assign]
 
     async def __aenter__(self) -> Broker:
-        loop_owner = self._bus.loop_owner
+        loop_owner = self.backend.loop_owner
         if loop_owner.entered or loop_owner.closed or loop_owner.forked:
             return await super().__aenter__()
         loop = asyncio.get_running_loop()
@@ -95,7 +95,7 @@ class SharedBroker(Broker):
             await joined.__aenter__()
         except Unreachable:
             return False
-        joined._handlers += self._bus.handlers
+        joined._handlers += self._handlers
         joined._middleware += self._middleware
         # The user holds this object already, perhaps under a name of a module, and handlers were registered with it:
         # so it is this object that becomes the other twin. Nothing that it was has begun to live.
@@ -118,7 +118,7 @@ class SharedBroker(Broker):
 
     def close(self) -> None:
         """End every subscription, after what was published; refuse everything else. Closing twice is harmless."""
-        if self._listener is not None and not self._bus.loop_owner.forked:
+        if self._listener is not None and not self.backend.loop_owner.forked:
             self._listener.shut()
         super().close()
 
@@ -146,7 +146,7 @@ class DeferredTopic:
         if self._late is None:
             broker, made, type_, options = self._early
             if isinstance(broker, SharedBroker):  # it owns the folder, or was not entered yet
-                if not broker._bus.loop_owner.entered:
+                if not broker.backend.loop_owner.entered:
                     return made
                 self._late = made
             else:

@@ -101,12 +101,12 @@ class JoinedBroker(RemoteBroker):
         super().__init__(str(address), clock=clock, backoff_min=SOONEST, backoff_max=LATEST)
         self._standby = standby
         self._leaving: asyncio.Task[None] | None = None
-        self._link.prepare = standby.look
-        self._link.blocking_calls = SameThreadCalls(self._link)
+        self.link.prepare = standby.look
+        self.link.blocking_calls = SameThreadCalls(self.link)
 
     def __repr__(self) -> str:
         role = "owner by succession" if self._standby.is_owner else "joined"
-        return f"<Broker in {str(self._standby.folder)!r}, {self._loop_owner.state}, {role}, {self._link.state}>"
+        return f"<Broker in {str(self._standby.folder)!r}, {self.loop_owner.state}, {role}, {self.link.state}>"
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -117,11 +117,11 @@ class JoinedBroker(RemoteBroker):
 
     def close(self) -> None:
         """End every subscription, after what was published; refuse everything else. Closing twice is harmless."""
-        is_first = not self._loop_owner.closed
+        is_first = not self.loop_owner.closed
         super().close()
-        if not is_first or self._loop_owner.forked:
+        if not is_first or self.loop_owner.forked:
             return
-        loop = self._loop_owner.loop
+        loop = self.loop_owner.loop
         if loop is not None and loop.is_running():
             self._leaving = loop.create_task(self._leave())
         else:
@@ -129,7 +129,7 @@ class JoinedBroker(RemoteBroker):
 
     async def _leave(self) -> None:
         """Say the last things over the own connection, then give the folder to somebody else."""
-        await self._link.ended()
+        await self.link.ended()
         await self._standby.leave()
 
 

@@ -41,7 +41,7 @@ class ServedBroker:
     @property
     def fsync(self) -> str | None:
         """When what was published is on disk; None: never."""
-        folder = self.broker._folder
+        folder = self.broker.backend.folder
         return None if folder is None else folder.options.fsync
 
     def describe(self) -> dict[str, Any]:

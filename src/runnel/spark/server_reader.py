@@ -52,7 +52,7 @@ class ServerReader:
 
     def close(self) -> None:
         """Say goodbye. Harmless twice."""
-        if not self._broker._loop_owner.closed:
+        if not self._broker.loop_owner.closed:
             self._run(self._broker.__aexit__(None, None, None))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
@@ -70,7 +70,7 @@ class ServerReader:
         """The records of a range in order, and what of it cannot be read any more."""
         topic, epoch, first, end, size = wanted
         credit = min(CREDIT, max(1 << 16, int(2 * size * (end - first))))
-        reading = RemoteRangeReader(self._broker._link, topic, epoch, first, end, credit)
+        reading = RemoteRangeReader(self._broker.link, topic, epoch, first, end, credit)
         place = first
         try:
             self._run(reading.__aenter__())

@@ -5,7 +5,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 from runnel.broker.group.logic.group import EXPIRED_LEASE, LEFT, GroupLogic
 from runnel.broker.group.logic.leases import Lease
@@ -25,9 +24,10 @@ from tests.broker.group.rig import (
     size_of,
     whereabouts,
 )
+from tests.nightly import examples
 
 TestAnySequence = GroupMachine.TestCase
-TestAnySequence.settings = settings(max_examples=400, stateful_step_count=50)
+TestAnySequence.settings = examples(80, 400, stateful_step_count=50)
 
 
 def grant(group: GroupLogic, now: float = 0.0) -> list[Lease]:

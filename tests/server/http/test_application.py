@@ -73,5 +73,5 @@ async def test_a_broker_elsewhere_is_refused() -> None:
 def test_what_is_not_installed_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "find_spec", lambda name: None if name == "starlette" else object())
     assert http.missing() == ["starlette"]
-    with pytest.raises(NotSupported, match=r"starlette is not installed: pip install 'runnel\[server\]'"):
+    with pytest.raises(NotSupported, match=r"starlette is not installed: pip install 'runnel-mq\[server\]'"):
         http.app(runnel.open())

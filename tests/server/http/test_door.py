@@ -126,7 +126,7 @@ async def test_without_the_packages_the_door_says_what_to_install(monkeypatch: p
     monkeypatch.setattr(http, "find_spec", lambda name: None)
     async with serving(http_port=None) as server:
         options = ServerOptions(port=None, json_port=None, http_port=0)
-        with pytest.raises(NotSupported, match=r"pip install 'runnel\[server\]'"):
+        with pytest.raises(NotSupported, match=r"pip install 'runnel-mq\[server\]'"):
             await Server(server.broker, options).__aenter__()
 
 

@@ -12,6 +12,7 @@ import runnel
 from runnel.broker.broker import Broker
 from runnel.server import Server
 from runnel.server.http import events
+from tests.nightly import nightly_beyond
 from tests.server.http.web import Browser, serving, web
 
 
@@ -39,7 +40,7 @@ def reads(query: str, topic: str) -> bool:
     return any(one in (topic, ">") or (one == "a.*" and topic.startswith("a.")) for one in wanted)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", nightly_beyond(1, range(4)))
 async def test_each_record_comes_once_through_cuts_and_restarts(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,7 +78,7 @@ async def test_each_record_comes_once_through_cuts_and_restarts(
             assert browser.gaps == []
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", nightly_beyond(2, range(4)))
 async def test_what_retention_took_is_told_and_nothing_else_is_missing(tmp_path: Path, seed: int) -> None:
     """Of each topic: what came and what was told as missed add up to what was published, and nothing comes twice."""
     chance = random.Random(seed)

@@ -16,12 +16,15 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 async def bury(broker: Broker, *values: bytes, reason: str = "bad") -> None:
-    """Have records of `orders` rejected."""
+    """Have records of `orders` rejected, and wait for their dead letters: on a disk they land after reject()."""
     for value in values:
         await broker.publish("orders", value, key=b"k-" + value, headers={"shop": "eu"})
     async with broker.subscribe("orders", group="billing") as deliveries:
         for _ in values:
             await (await anext(deliveries)).reject(reason)
+    async with broker.subscribe("dead-letters.billing", start="earliest") as letters:
+        for _ in values:
+            await anext(letters)
 
 
 async def listed(client: httpx.AsyncClient, query: str = "") -> list[int]:

@@ -71,7 +71,7 @@ async def test_what_a_filter_leaves_out_is_not_read_again(monkeypatch: pytest.Mo
 
 
 async def test_a_frozen_browser_is_dropped_and_holds_little_and_others_are_not_held_up() -> None:
-    async with serving(send_timeout=2.0) as server:
+    async with serving(send_timeout=1.0) as server:
         broker = server.broker
         await broker.topic("t").publish_many([b"x" * 100_000] * 200)
         with socket.create_connection((server.listeners[0].host, server.listeners[0].port)) as frozen:
@@ -92,7 +92,7 @@ async def test_a_browser_that_goes_is_noticed_at_once() -> None:
         browser = Browser(server.listeners[0].url, "topic=a&pattern=b.*")
         await browser.read(lambda one: one.readies)
         await until(lambda: not server.broker.statistics().subscriptions)
-        assert server.broker._bus.catalog.patterns.covering("b.x") == []
+        assert server.broker.backend.catalog.patterns.covering("b.x") == []
 
 
 async def test_a_deleted_topic_ends_its_stream_with_the_reason() -> None:

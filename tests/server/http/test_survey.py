@@ -67,7 +67,7 @@ async def test_topics_have_rates_from_the_second_look_on(runnel_broker: Broker, 
 async def test_internal_topics_are_left_out(runnel_broker: Broker, survey: BrokerSampler) -> None:
     with pytest.raises(runnel.NoResponders):
         await runnel_broker.request("nobody", b"?")
-    runnel_broker._bus.catalog.make("$inside")
+    runnel_broker.backend.catalog.make("$inside")
     await survey.take()
     assert not [name for name in survey.topics if name.startswith("$")]
 

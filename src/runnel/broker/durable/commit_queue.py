@@ -12,13 +12,14 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from runnel.broker.durable.commit import AtomicWrite, PendingCommit, batches_of
 from runnel.broker.durable.journal_writer import JournalWriter
 from runnel.broker.topic.log import Log
 from runnel.broker.topic.pending_batch import DurableTopic, PendingBatch, PendingBytes, refuse_behind
 from runnel.broker.topic.readers import Append
+from runnel.broker.topic.timeline import Timeline
 from runnel.core.clock import from_micros, micros
 from runnel.core.errors import BrokerClosed, DiskFull, NotWritten, OutcomeUnknown, TopicDeleted
 from runnel.journal.format.entry import Draft, Part, PartKind, WriteFailed, state_part
@@ -26,7 +27,6 @@ from runnel.journal.write.journal import Journal
 from runnel.runtime import waiting
 
 if TYPE_CHECKING:
-    from runnel.broker.bus import Bus
     from runnel.broker.durable.pending_state import PendingState
 
 UNDER_WAY = 2
@@ -39,15 +39,36 @@ _FREEING = (PartKind.TOPIC_DELETED, PartKind.TRIM, PartKind.STAGE_DROPPED)
 logger = logging.getLogger("runnel")
 
 
+class LandingListener(Protocol):
+    """What other parts of the broker do when a commit is on disk, or failed."""
+
+    def landed(self, log: Log) -> None:
+        """Records of a topic that has retention are visible."""
+
+    def overtaken(self) -> None:
+        """Records in memory that had to wait for this commit, since patterns read in order, are visible now."""
+
+    def visible(self) -> None:
+        """A commit is visible."""
+
+    def failed(self, pending_batch: PendingBatch) -> None:
+        """Records will not come, nor will any behind them."""
+
+    def deleted(self, pending_batch: PendingBatch) -> None:
+        """Records went with their topic before they were written."""
+
+
 class CommitQueue:
     """What is on its way to the journal of one broker."""
 
-    def __init__(self, bus: Bus, journal: Journal, pending_state: PendingState) -> None:
+    def __init__(
+        self, journal: Journal, timeline: Timeline, pending_state: PendingState, listener: LandingListener
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self.stopped = False
         self.pending = PendingBytes(journal.options.max_pending_bytes, self.loop)
         self.staged = PendingBytes(STAGED, self.loop)  # a window of their own for stages: they make no publisher wait
-        self._bus, self._journal, self._pending_state = bus, journal, pending_state
+        self._journal, self._timeline, self._pending_state, self._listener = journal, timeline, pending_state, listener
         self._writer = JournalWriter(journal, self.loop, self._landed)
         self.call = self._writer.call  # has something done on the commit thread
         self._gathered: list[PendingBatch] = []
@@ -63,6 +84,11 @@ class CommitQueue:
 
     def __repr__(self) -> str:
         return f"<CommitQueue, {len(self._under_way)} under way, {self.pending.bytes:,} bytes pending>"
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the journal takes nothing more in this life."""
+        return self._journal.failed is not None
 
     def start(self) -> None:
         """Begin to write."""
@@ -184,7 +210,7 @@ class CommitQueue:
             gone
         ):  # a unit goes on without it, as if the topic had been deleted right behind it
             pending_batch.count_out()
-            self._bus.publisher.deduplicator.deleted(pending_batch)
+            self._listener.deleted(pending_batch)
             pending_batch.tell(why)
         if log.stored is not None:
             self._said.append(state_part(PartKind.TOPIC_DELETED, topic=log.stored.id))
@@ -241,7 +267,7 @@ class CommitQueue:
         ):
             self._company = self.loop.time()
         self.staged.limit = STAGED if self.loop.time() > self._company + COMPANY else 1
-        timeline = self._bus.timeline
+        timeline = self._timeline
         at = micros(timeline.now())
         first = sequence = timeline.hold(sum(one.count for one in pending_batches))
         batches: dict[PendingBatch, list[Part]] = {}
@@ -345,7 +371,7 @@ class CommitQueue:
 
     def _land(self, commit: PendingCommit) -> None:
         """Make a commit visible, and tell those who wait for it."""
-        bus, timeline = self._bus, self._bus.timeline
+        timeline = self._timeline
         if commit.pending_batches:
             when = from_micros(commit.draft.time)
             for one in commit.pending_batches:
@@ -355,14 +381,13 @@ class CommitQueue:
             overtaken = timeline.release(commit.sequence)  # only now, or half of a commit could be seen
             for one in commit.pending_batches:
                 timeline.landed(one.log)
-                if one.log.options.retains and bus.store is not None:
-                    bus.store.retention.landed(one.log)
+                if one.log.options.retains:
+                    self._listener.landed(one.log)
                 one.tell()
             timeline.cut_tail()
             if overtaken:
-                bus.wake_patterns()  # what they could not see before this was visible
-            if bus.publisher.blocked:
-                bus.publisher.release()
+                self._listener.overtaken()
+            self._listener.visible()
         for atomic_write in commit.atomic_writes:
             _told(atomic_write.landed)
         for landed in commit.landed:
@@ -408,8 +433,8 @@ class CommitQueue:
             pending_batches, commit.pending_batches = commit.pending_batches, []
             for one in pending_batches:
                 self._void(one, error)
-            if self._bus.timeline.release(commit.sequence):
-                self._bus.wake_patterns()
+            if self._timeline.release(commit.sequence):
+                self._listener.overtaken()
         atomic_writes, commit.atomic_writes = commit.atomic_writes, []
         for atomic_write in atomic_writes:
             _told(partial(atomic_write.failed, error))
@@ -420,7 +445,7 @@ class CommitQueue:
         one.count_out()
         if log.stored is not None:
             log.stored.take_back(one.first)
-        self._bus.publisher.deduplicator.failed(one)
+        self._listener.failed(one)
         if not (one.waiters or one.listeners or one.in_atomic_write):  # a transaction is told
             logger.error("%d records for %r, which nobody waits for, were not stored: %s", one.count, log.name, error)
         one.tell(error)

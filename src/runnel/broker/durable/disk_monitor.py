@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import TYPE_CHECKING
 
-from runnel.broker.durable.holds import RetentionHold
+from runnel.broker.durable.holds import RetentionHold, RetentionHolds
+from runnel.broker.durable.journal_reads import JournalReads
+from runnel.broker.topic.log import Log
+from runnel.core.clock import Clock
 from runnel.core.errors import RunnelError
 from runnel.core.position import Position
 from runnel.journal.read.journal_reader import JournalReader
 from runnel.journal.write.archive_holds import NAME, ArchiveHolder
 from runnel.journal.write.journal import Journal
-
-if TYPE_CHECKING:
-    from runnel.broker.bus import Bus
-    from runnel.broker.durable.store import Store
 
 PAUSE = 5.0  # seconds between two looks
 MUCH = 1024**3  # bytes that one may hold without being mentioned
@@ -35,8 +33,17 @@ Measured = tuple[int, dict[str, int], list[ArchiveHolder] | RunnelError]  # byte
 class DiskMonitor:
     """Looks every few seconds, in a thread."""
 
-    def __init__(self, bus: Bus, store: Store, folder: str) -> None:
-        self._bus, self._store, self._folder = bus, store, folder
+    def __init__(
+        self,
+        reads: JournalReads,
+        holds: RetentionHolds,
+        logs: Mapping[str, Log],
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        folder: str,
+    ) -> None:
+        self._reads, self._holds, self._logs, self._folder = reads, holds, logs, folder
+        self._loop, self._clock = loop, clock
         self.free: int | None = None  # as of the last look
         self.held: dict[str, int] = {}
         self.archives: list[ArchiveHolder] = []  # that hold
@@ -53,10 +60,10 @@ class DiskMonitor:
         """Look now, and again later."""
         if self._stopped:
             return
-        journal, bus = self._store.journal, self._bus
-        topics = {log.name: log.stored.id for log in bus.catalog.logs.values() if log.stored is not None}
-        holds = [(hold, topics.get(hold.pattern)) for hold in self._store.holding.holds.values()]
-        self._store.look(lambda: _measure(journal, holds), self._measured)
+        journal = self._reads.journal
+        topics = {log.name: log.stored.id for log in self._logs.values() if log.stored is not None}
+        holds = [(hold, topics.get(hold.pattern)) for hold in self._holds.holds.values()]
+        self._reads.look(lambda: _measure(journal, holds), self._measured)
 
     def stop(self) -> None:
         """Look no more."""
@@ -67,12 +74,12 @@ class DiskMonitor:
     def _measured(self, found: Measured | OSError) -> None:
         if self._stopped:
             return
-        self._timer = self._store.commits.loop.call_later(PAUSE, self.look)
+        self._timer = self._loop.call_later(PAUSE, self.look)
         if isinstance(found, OSError):
             return  # the next look may tell
         self.free, self.held, archives = found
-        self._tell_low(self.free, 2 * self._store.journal.options.min_free)
-        for hold in self._store.holding.holds.values():
+        self._tell_low(self.free, 2 * self._reads.journal.options.min_free)
+        for hold in self._holds.holds.values():
             self._tell_held(hold, monotonic())
         self._tell_archives(archives, monotonic())
         if self.is_low:
@@ -114,7 +121,7 @@ class DiskMonitor:
             return
         self.archives = found
         for one in found:
-            away = self._bus.clock.time() - one.seen / 1e6
+            away = self._clock.time() - one.seen / 1e6
             if away > LATE and self._is_time(one.id, now):
                 logger.warning(
                     "%s: the archive %r holds everything since segment %s, and has not come by for %s hours; archive, "
@@ -135,7 +142,7 @@ class DiskMonitor:
         """Whether retention of some topic has come to what is held."""
         return any(
             log.options.retains and log.held is not None and log.first == log.held == hold.floor(log) < log.end
-            for log in self._bus.catalog.logs.values()
+            for log in self._logs.values()
             if hold.covers(log.name)
         )
 

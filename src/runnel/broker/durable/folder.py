@@ -1,4 +1,4 @@
-"""The folder of a durable broker: take its lock, recover its journal, and start the store.
+"""The folder of a durable broker: take its lock and recover its journal.
 
 Opened when the broker's block is entered, in a thread, since recovery may take a while.
 """
@@ -10,17 +10,12 @@ import logging
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from runnel.broker.durable.store import Store
 from runnel.core.errors import FolderUnusable
 from runnel.journal.folder_lock import FolderLock
 from runnel.journal.options import JournalOptions
 from runnel.journal.storage import OsStorage, Storage
 from runnel.journal.write.journal import Journal
-
-if TYPE_CHECKING:
-    from runnel.broker.bus import Bus
 
 SLOW_SYNC = 0.02
 
@@ -37,12 +32,12 @@ class BrokerFolder:
         self._lock = lock
         self._storage = storage or OsStorage(path)
 
-    async def open(self, bus: Bus) -> None:
-        """Own the folder, recover its journal, and give `bus` a store."""
+    async def open(self, now: float) -> tuple[Journal, FolderLock]:
+        """Own the folder and recover its journal; the caller closes both."""
         lock = self._lock or FolderLock(self.path)
-        opening = asyncio.ensure_future(asyncio.to_thread(self._recover, lock, int(bus.clock.time() * 1e6)))
+        opening = asyncio.ensure_future(asyncio.to_thread(self._recover, lock, int(now * 1e6)))
         try:
-            journal = await asyncio.shield(opening)
+            return await asyncio.shield(opening), lock
         except asyncio.CancelledError:
             # The thread cannot be stopped: whatever it opens is closed, and the folder let go, when it is done;
             # if nobody is in a hurry, before this returns.
@@ -52,30 +47,6 @@ class BrokerFolder:
         except BaseException:
             lock.release()
             raise
-        bus.loop_owner.entered = True
-        try:
-            bus.loop_owner.check_usable("opening the folder")  # it may have been closed before, or meanwhile
-            self._say(journal)
-            bus.store = Store(bus, journal, lock)
-            bus.store.begin()
-        except BaseException:
-            try:
-                self._undo(bus)
-            finally:
-                bus.store, bus.loop_owner.entered = None, False
-                try:
-                    journal.close()
-                finally:
-                    lock.release()
-            raise
-
-    @staticmethod
-    def _undo(bus: Bus) -> None:
-        """A store that could not begin has left half of what it knows in `bus`, which nobody may use any more."""
-        if bus.store is not None:
-            store, bus.store = bus.store, None  # closing without it writes nothing
-            store.give_up()
-            bus.close()
 
     def _recover(self, lock: FolderLock, now: int) -> Journal:
         lock.take()
@@ -88,8 +59,8 @@ class BrokerFolder:
             log.info("opening %s took %.1f s", self.path, seconds)
         return journal
 
-    def _say(self, journal: Journal) -> None:
-        """What whoever operates this should know."""
+    def report(self, journal: Journal) -> None:
+        """Log what an operator should know about the recovery."""
         report = journal.report
         if not report.clean:
             log.warning(

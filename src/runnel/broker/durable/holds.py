@@ -6,17 +6,14 @@ indexes in a thread; until that is known, everything is held.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
+from runnel.broker.durable.journal_reads import JournalReads
 from runnel.broker.topic.log import Log
 from runnel.core.pattern import is_pattern, matches
 from runnel.core.position import Position
 from runnel.journal.write import retention
-
-if TYPE_CHECKING:
-    from runnel.broker.bus import Bus
-    from runnel.broker.durable.store import Store
 
 Place = Position | int
 
@@ -57,8 +54,8 @@ class RetentionHold:
 class RetentionHolds:
     """Everybody who holds in one broker."""
 
-    def __init__(self, bus: Bus, store: Store) -> None:
-        self._bus, self._store = bus, store
+    def __init__(self, reads: JournalReads, logs: Mapping[str, Log]) -> None:
+        self._reads, self._all_logs = reads, logs
         self.released: Callable[[list[Log]], None] = lambda logs: None  # these may be taken from again
         self.holds: dict[str, RetentionHold] = {}
 
@@ -102,7 +99,7 @@ class RetentionHolds:
     # -- working it out -----------------------------------------------------------------------------------------
 
     def _logs(self, hold: RetentionHold) -> list[Log]:
-        logs = self._bus.catalog.logs
+        logs = self._all_logs
         if not hold.is_pattern:
             return [log for log in (logs.get(hold.pattern),) if log is not None]
         return [log for log in logs.values() if log.stored is not None and hold.covers(log.name)]
@@ -117,7 +114,7 @@ class RetentionHolds:
             self._look(hold)
 
     def _active(self) -> int | None:
-        sources = self._store.journal.history.sources
+        sources = self._reads.journal.history.sources
         return sources[-1].info.number if sources else None
 
     def _apply(self, logs: Iterable[Log]) -> None:
@@ -135,7 +132,7 @@ class RetentionHolds:
         """Find out, in a thread, what a place in the order of sequences means in each topic. Until then, no less."""
         logs = self._logs(hold)
         self._apply(logs)  # a new one holds everything at first
-        history, place = self._store.journal.history, hold.place
+        history, place = self._reads.journal.history, hold.place
         assert isinstance(place, int), "only a pattern stands at a sequence"
         ends = {log.stored.id: log.end for log in logs if log.stored is not None}
         hold.looking = True
@@ -159,4 +156,4 @@ class RetentionHolds:
             if hold.segment is not None and hold.is_stale(self._active()):
                 self._look(hold)  # it moved on meanwhile
 
-        self._store.look(looking, found)
+        self._reads.look(looking, found)

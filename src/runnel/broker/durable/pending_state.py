@@ -5,7 +5,6 @@ A position or an ack is accepted at once, and written within `SOON` seconds with
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,32 +12,17 @@ import msgspec
 
 from runnel.broker.durable.holds import RetentionHold, RetentionHolds
 from runnel.broker.durable.pending_acks import PendingAcks
-from runnel.core.errors import UnknownTopic
+from runnel.broker.topic.named_positions import NamedPositions, NamedSubscription, Place
 from runnel.core.position import Position
 from runnel.journal.format.entry import Part, PartKind, state_part
 from runnel.journal.format.ledger import CursorState, GroupState, Ledger, cursor_forgotten_part, cursor_part, group_part
 
 if TYPE_CHECKING:
-    from runnel.broker.bus import Bus
     from runnel.broker.durable.commit_queue import CommitQueue
 
 SOON = 0.005
 
-logger = logging.getLogger("runnel")
-
-Place = tuple[str, Position | int]
 Written = tuple[str, Position | int, bool]  # and whether it holds
-
-
-class NamedSubscription(Protocol):
-    """A subscription whose position is stored under its name."""
-
-    @property
-    def name(self) -> str | None:
-        """The name."""
-
-    def place(self) -> Place | None:
-        """What the name keeps now; None once it has ended."""
 
 
 class DurableGroup(Protocol):
@@ -70,8 +54,8 @@ class PendingState:
     commits: CommitQueue  # set by the store, which makes them all
     holding: RetentionHolds
 
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
+    def __init__(self, positions: NamedPositions) -> None:
+        self._names = positions
         self._moved: dict[NamedSubscription, None] = {}
         self._positions: set[str] = set()  # names whose position is new, though nobody reads under them now
         self._written: dict[str, Written] = {}
@@ -85,19 +69,14 @@ class PendingState:
         return any(pending_acks.is_urgent for pending_acks in self._groups.values())
 
     def restore(self, ledger: Ledger) -> None:
-        """Take up what the journal knows."""
+        """Take up what the journal knows of names."""
         self._next_group = ledger.next_group
         for cursor in ledger.cursors.values():
             place = Position(cursor.epoch, cursor.place) if cursor.epoch else cursor.place
-            self._bus.positions[cursor.name] = (cursor.pattern, place)
+            self._names.stored[cursor.name] = (cursor.pattern, place)
             self._written[cursor.name] = (cursor.pattern, place, cursor.hold)
             if cursor.hold:
                 self.holding.restore(RetentionHold(cursor.name, cursor.pattern, place))
-        for group in ledger.groups.values():
-            try:
-                self._bus.groups.revive(group)
-            except UnknownTopic:  # with auto_create off; it is still there when the topic is declared and joined
-                logger.warning("group %r waits for its topic %r, which is not there", group.name, group.pattern)
 
     def touch(self) -> None:
         """Something is new: it goes out with the next commit, or soon."""
@@ -146,6 +125,21 @@ class PendingState:
 
     # -- groups -------------------------------------------------------------------------------------------------
 
+    def flush_soon(self) -> None:
+        """Have what is new written at the end of this turn of the loop."""
+        self.commits.flush_soon()
+
+    def call_later(self, seconds: float, again: Callable[[], None]) -> bool:
+        """Have `again` called, to try once more what found no room; False: the journal takes nothing more."""
+        if self.commits.stopped or self.commits.has_failed:
+            return False
+        self.commits.loop.call_later(seconds, again)
+        return True
+
+    async def flushed(self) -> None:
+        """Return when what was settled so far is on disk."""
+        await self.commits.flushed()
+
     def keep_group(self, reader: DurableGroup, known: GroupState | None) -> PendingAcks:
         """Begin to remember what a group does."""
         group_id = self._next_group if known is None else known.id
@@ -184,7 +178,7 @@ class PendingState:
         if self._moved or self._positions:
             moved, self._moved = self._moved, {}
             names, self._positions = self._positions, set()
-            places = {name: self._bus.positions[name] for name in names}
+            places = {name: self._names.stored[name] for name in names}
             # Those who read under a name now know better than where it was left.
             places |= {one.name: place for one in moved if one.name and (place := one.place()) is not None}
             written = {name: (*place, name in self.holding.holds) for name, place in places.items()}
@@ -200,13 +194,13 @@ class PendingState:
 
     def _unwrite(self, before: dict[str, Written | None]) -> None:
         for name, place in before.items():
-            if place is None or (name not in self._bus.positions and name not in self._bus.named):
+            if place is None or (name not in self._names.stored and name not in self._names.open):
                 self._written.pop(name, None)
             else:
                 self._written[name] = place
-            if (subscription := self._bus.named.get(name)) is not None:
+            if (subscription := self._names.open.get(name)) is not None:
                 self._moved[subscription] = None
-            elif name in self._bus.positions:
+            elif name in self._names.stored:
                 self._positions.add(name)
 
 

@@ -12,22 +12,18 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from runnel.broker.durable.commit_queue import CommitQueue
+from runnel.broker.durable.journal_reads import JournalReads
 from runnel.broker.topic.log import Log
-from runnel.core.clock import Timer, from_micros, micros
-from runnel.core.errors import InvalidOption, OffsetOutOfRange, UnknownTopic
+from runnel.broker.topic.timeline import Timeline
+from runnel.core.clock import Clock, Timer, from_micros, micros
 from runnel.journal.format.entry import Part
 from runnel.journal.format.ledger import Ledger, TopicState, trim_part
 from runnel.journal.format.removed_offsets import RemovalReason
 from runnel.journal.read.journal_reader import JournalReader
 from runnel.journal.write import retention
-
-if TYPE_CHECKING:
-    from runnel.broker.bus import Bus
-    from runnel.broker.durable.store import Store
-
 
 PER_TURN = 256  # topics looked at before others on the loop get their turn
 AT_A_TIME = 64  # topics looked up on disk in one go
@@ -73,8 +69,8 @@ class _LookupResult(NamedTuple):
 class TopicRetention:
     """The durable topics of a broker that have retention, and when each is to be looked at."""
 
-    def __init__(self, bus: Bus, store: Store) -> None:
-        self._bus, self._store = bus, store
+    def __init__(self, reads: JournalReads, commits: CommitQueue, timeline: Timeline, clock: Clock) -> None:
+        self._reads, self._commits, self._timeline, self._clock = reads, commits, timeline, clock
         self._topics: dict[Log, _RetainedTopic] = {}
         self._heap: list[tuple[float, int, Log]] = []
         self._pushed = 0
@@ -89,7 +85,7 @@ class TopicRetention:
         self._out = False  # somebody looks
         self._in_a_hurry = True  # the first look at everything rests for nobody
         self._stopped = False
-        self._least_slack = min(LEAST_SLACK, store.journal.options.segment_bytes // SLACK)
+        self._least_slack = min(LEAST_SLACK, reads.journal.options.segment_bytes // SLACK)
 
     def __repr__(self) -> str:
         return (
@@ -141,7 +137,7 @@ class TopicRetention:
         if kept is None or self._stopped:
             return
         if log.options.retention_age is not None and kept.due is None:
-            self._be_due(log, kept, self._bus.clock.time() + log.options.retention_age + OLDER)
+            self._be_due(log, kept, self._clock.time() + log.options.retention_age + OLDER)
         if log.options.retention_bytes is not None and self._is_over(log, kept):
             self._ask(log)
         self._note_moved(log)
@@ -160,7 +156,7 @@ class TopicRetention:
             if log.options.retention_bytes is not None and self._is_over(log, kept):
                 self._ask(log)
             if (age := log.options.retention_age) is not None:
-                due = self._bus.clock.time() + min(SOON, age / 10)
+                due = self._clock.time() + min(SOON, age / 10)
                 if kept.due is None or due < kept.due:
                     self._be_due(log, kept, due)
 
@@ -171,7 +167,7 @@ class TopicRetention:
     def last_trims(self) -> Iterator[Part]:
         """What the journal does not know yet, for its last entry."""
         for log in list(self._topics):
-            self._bus.timeline.first(log)
+            self._timeline.first(log)
             if (part := self._trim(log)) is not None:
                 yield part
 
@@ -179,7 +175,7 @@ class TopicRetention:
         """Where a topic begins may be news, within a minute."""
         self._moved[log] = None
         if self._tell_timer is None:
-            self._tell_timer = self._bus.clock.call_later(TELL, self._tell_moved)
+            self._tell_timer = self._clock.call_later(TELL, self._tell_moved)
 
     # -- a few topics per turn ----------------------------------------------------------------------------------
 
@@ -192,33 +188,33 @@ class TopicRetention:
         self._sweep.extend(logs)
         if self._sweep and not self._sweeping:
             self._sweeping = True
-            self._store.commits.loop.call_soon(self._sweep_some)
+            self._commits.loop.call_soon(self._sweep_some)
 
     def _sweep_some(self) -> None:
         for _ in range(min(PER_TURN, len(self._sweep))):
             log = self._sweep.popleft()
             if (kept := self._topics.get(log)) is not None and not self._stopped:
-                self._bus.timeline.first(log)
+                self._timeline.first(log)
                 self._say(log)
                 if log.options.retention_bytes is not None and self._is_over(log, kept):
                     self._ask(log)
         self._sweeping = bool(self._sweep) and not self._stopped
         if self._sweeping:
-            self._store.commits.loop.call_soon(self._sweep_some)
+            self._commits.loop.call_soon(self._sweep_some)
 
     def _say(self, log: Log) -> None:
         if (part := self._trim(log)) is not None:
-            self._store.commits.tell(part)
+            self._commits.tell(part)
 
     def _trim(self, log: Log) -> Part | None:
         """What to tell the journal about where a topic begins, if that is news."""
         kept, stored = self._topics[log], log.stored
         if stored is None or log.deleted or log.first <= kept.told:
             return None
-        if stored.id not in self._store.journal.ledger.topics:
+        if stored.id not in self._reads.journal.ledger.topics:
             return None  # it is only being made; the next look comes
         kept.told = log.first
-        return trim_part(stored.id, log.first, 0, log.reason, int(self._bus.clock.time() * 1e6))
+        return trim_part(stored.id, log.first, 0, log.reason, int(self._clock.time() * 1e6))
 
     # -- by age -------------------------------------------------------------------------------------------------
 
@@ -236,10 +232,10 @@ class TopicRetention:
             self._timer = None
         if self._heap and not self._stopped:
             self._timer_due = self._heap[0][0]
-            self._timer = self._bus.clock.call_later(max(0.0, self._timer_due - self._bus.clock.time()), self._on_time)
+            self._timer = self._clock.call_later(max(0.0, self._timer_due - self._clock.time()), self._on_time)
 
     def _on_time(self) -> None:
-        now, self._timer = self._bus.clock.time(), None
+        now, self._timer = self._clock.time(), None
         for _ in range(PER_TURN):
             if not self._heap or self._heap[0][0] > now:
                 break
@@ -253,7 +249,7 @@ class TopicRetention:
 
     def _grow_old(self, log: Log, kept: _RetainedTopic, now: float) -> None:
         """Move a topic over what is too old, if memory tells; else have it looked up."""
-        first = self._bus.timeline.first(log)
+        first = self._timeline.first(log)
         if first < log.base and log.held != first:
             self._ask(log)
         else:
@@ -285,7 +281,7 @@ class TopicRetention:
         limit, stored = log.options.retention_bytes, log.stored
         if limit is None or stored is None or kept.below is None:
             return False
-        topic = self._store.journal.ledger.topics.get(stored.id)
+        topic = self._reads.journal.ledger.topics.get(stored.id)
         return topic is not None and topic.bytes - kept.below > limit + self.slack(limit) and log.held != log.first
 
     # -- on disk ------------------------------------------------------------------------------------------------
@@ -301,21 +297,21 @@ class TopicRetention:
         if self._stopped or not self._asked:
             self._in_a_hurry = False
             return
-        now = micros(self._bus.timeline.now())
+        now = micros(self._timeline.now())
         questions: list[_Lookup] = []
         for log in list(self._asked)[:AT_A_TIME]:
             del self._asked[log]
             options, stored = log.options, log.stored
-            topic = None if stored is None else self._store.journal.ledger.topics.get(stored.id)
+            topic = None if stored is None else self._reads.journal.ledger.topics.get(stored.id)
             if stored is not None and topic is not None and not log.deleted:
                 limit, age = options.retention_bytes, options.retention_age
                 keep = None if limit is None else limit + self.slack(limit) // 2
                 oldest = None if age is None else now - int(age * 1e6)
                 questions.append(_Lookup(log, stored.id, log.first, log.end, topic.bytes, oldest, keep))
         self._looking = self._out = True
-        history, ledger = self._store.journal.history, self._store.journal.ledger
+        history, ledger = self._reads.journal.history, self._reads.journal.ledger
         began = time.monotonic()
-        self._store.look(
+        self._reads.look(
             lambda: _look_up(history, ledger, questions), lambda found: self._found(found, questions, began)
         )
 
@@ -325,7 +321,7 @@ class TopicRetention:
             return
         if isinstance(found, OSError):  # the readers are gone, or there is a bug in them
             found = [_LookupResult(question, error=found) for question in questions]
-        now = self._bus.clock.time()
+        now = self._clock.time()
         for answer in found:
             log = answer.question.log
             if (kept := self._topics.get(log)) is not None and not log.deleted:
@@ -333,7 +329,7 @@ class TopicRetention:
         if self._in_a_hurry:
             self._look()
         else:
-            self._store.commits.loop.call_later(REST * (time.monotonic() - began), self._look)
+            self._commits.loop.call_later(REST * (time.monotonic() - began), self._look)
 
     def _take(self, answer: _LookupResult, log: Log, kept: _RetainedTopic, now: float) -> None:
         oldest: float | None = None
@@ -353,7 +349,7 @@ class TopicRetention:
             log.begin_at(answer.question.end if offset is None else min(offset, log.end), RemovalReason.AGE)
             if answer.young.time is not None:
                 oldest = from_micros(answer.young.time).timestamp()
-        self._bus.timeline.first(log)
+        self._timeline.first(log)
         self._say(log)
         self._due_again(log, kept, oldest, now)
 
@@ -373,39 +369,3 @@ def _look_up(history: JournalReader, ledger: Ledger, questions: list[_Lookup]) -
         except OSError as error:
             answers.append(_LookupResult(question, error=error))
     return answers
-
-
-# -- Trim on request -------------------------------------------------------------------------------------
-
-
-async def trim_topic(bus: Bus, topic: str, before: int | datetime, *, force: bool) -> int:
-    """Let a topic begin at `before`; where it begins now. Durable when it returns."""
-    log = bus.catalog.logs.get(topic)
-    if log is None:
-        raise UnknownTopic(topic)
-    bus.timeline.cool()
-    offset = _trim_offset(bus, log, before)
-    if log.held is not None and log.held < offset:
-        await bus.flushed()  # whoever holds it may have read on a moment ago
-    if bus.store is None:
-        log.begin_at(offset, RemovalReason.ASKED)
-    else:
-        bus.store.trim(log, offset, force=force)
-        await bus.flushed()
-    return bus.timeline.first(log)
-
-
-def _trim_offset(bus: Bus, log: Log, before: int | datetime) -> int:
-    """The offset that is meant."""
-    if isinstance(before, datetime):
-        if before.tzinfo is None:
-            raise InvalidOption("before", before, "give the time a zone, such as datetime.now(UTC)")
-        time = before.astimezone(UTC)
-        if bus.store is not None and log.stored is not None:
-            return bus.store.offset_at(log, time)
-        return log.offset_at(time)
-    if isinstance(before, bool) or not isinstance(before, int) or before < 0:
-        raise InvalidOption("before", before, "expected an offset, 0 or more, or a datetime")
-    if before > log.end:
-        raise OffsetOutOfRange(log.name, before, bus.timeline.first(log), log.end)
-    return before

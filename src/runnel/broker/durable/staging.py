@@ -9,17 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from runnel.broker.durable.commit import AtomicWrite
+from runnel.broker.durable.commit_queue import CommitQueue
+from runnel.broker.durable.journal_reads import JournalReads
 from runnel.broker.topic.log import Log
 from runnel.broker.topic.readers import Append
+from runnel.broker.topic.timeline import Timeline
 from runnel.core.batch_format import read_batch_header, unpack
-from runnel.core.clock import Timer, micros
+from runnel.core.clock import Clock, Timer, micros
 from runnel.core.errors import BadBatch, BrokerClosed, StageEnded, StagingFull, TooLarge, UnknownStage
 from runnel.core.record import Meta
 from runnel.core.stages import StageKey, stage_name
@@ -27,11 +29,6 @@ from runnel.journal.format.entry import STAGE_TOPIC, Part
 from runnel.journal.format.ledger import StageState, stage_dropped_part, stage_part, staged_part
 from runnel.journal.read.segment_reader import FoundBatch
 from runnel.journal.write.journal import Journal
-
-if TYPE_CHECKING:
-    from runnel.broker.bus import Bus
-    from runnel.broker.durable.store import Store
-
 
 INLINE_BYTES = 1024 * 1024  # a stage below this is written once more when it is committed, and then leaves no trace
 
@@ -182,8 +179,15 @@ Task = tuple[str, int, int]  # a writer's batch, and one part of it, whatever th
 class StagingArea:
     """Every stage that is open, by its key."""
 
-    def __init__(self, bus: Bus, store: Store) -> None:
-        self._bus, self._store = bus, store
+    def __init__(
+        self,
+        reads: JournalReads,
+        commits: CommitQueue,
+        timeline: Timeline,
+        logs: Mapping[str, Log],
+        clock: Clock,
+    ) -> None:
+        self._reads, self.commits, self._timeline, self._logs, self._clock = reads, commits, timeline, logs, clock
         self._open: dict[StageKey, OpenStage] = {}
         self._attempts: dict[Task, dict[int, OpenStage]] = {}
         self._ended: dict[Task, tuple[int, str]] = {}  # the last attempt that ended, and why
@@ -206,7 +210,7 @@ class StagingArea:
     def restore(self, stages: Iterable[StageState], following: int) -> None:
         """Take up what the journal knows. New stages are numbered from `following` on."""
         self._next = following
-        logs = {log.stored.id: log for log in self._bus.catalog.logs.values() if log.stored is not None}
+        logs = {log.stored.id: log for log in self._logs.values() if log.stored is not None}
         for state in sorted(stages, key=lambda one: one.key):
             if (log := logs.get(state.topic)) is not None:
                 # The journal goes on with its own, in its own thread.
@@ -274,7 +278,7 @@ class StagingArea:
         return [one for number, one in sorted(attempts.items()) if number < attempt and not one.committing]
 
     def _now(self) -> int:
-        return micros(self._bus.timeline.now())
+        return micros(self._timeline.now())
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -284,8 +288,8 @@ class StagingArea:
         if stage.following >= MAX_BATCHES:
             what, advice = f"the stage {stage_name(stage.key)}, in writes,", "write longer lists, or begin another part"
             raise TooLarge(what, stage.following + 1, "MAX_BATCHES", MAX_BATCHES, advice)
-        commits, now, ordinal = self._store.commits, self._now(), stage.following
-        amount, limit = self.bytes + commits.staged.bytes + len(body), self._store.journal.options.max_staged_bytes
+        commits, now, ordinal = self.commits, self._now(), stage.following
+        amount, limit = self.bytes + commits.staged.bytes + len(body), self._reads.journal.options.max_staged_bytes
         if body and amount > limit:
             raise StagingFull("bytes", amount, "max_staged_bytes", limit)
         parts: list[Part] = []
@@ -315,7 +319,7 @@ class StagingArea:
         return flight
 
     def _landed(self, stage: OpenStage, flight: PendingStageBatch, time: int, error: Exception | None) -> None:
-        window = self._store.commits.staged
+        window = self.commits.staged
         window.bytes -= len(flight.body)
         if error is not None or not flight.body or stage.ended is not None:
             stage.flights.remove(flight)
@@ -352,11 +356,11 @@ class StagingArea:
 
     async def _read_back(self, stage: OpenStage) -> None:
         """Have the batches of a stage in memory again."""
-        came: asyncio.Future[list[bytes] | OSError] = self._store.commits.loop.create_future()
-        looking = partial(read_stage, self._store.journal, stage.state)
-        self._store.look(looking, lambda found: None if came.done() else came.set_result(found))
+        came: asyncio.Future[list[bytes] | OSError] = self.commits.loop.create_future()
+        looking = partial(read_stage, self._reads.journal, stage.state)
+        self._reads.look(looking, lambda found: None if came.done() else came.set_result(found))
         found = await came
-        if self._store.is_closed:
+        if self._reads.is_closed:
             raise BrokerClosed("committing a stage")
         if stage.ended is not None:
             return
@@ -388,12 +392,12 @@ class StagingArea:
         if self._open.get(key) is stage:
             stage.check()
             self._drop_all([stage], why)
-            await self._store.commits.flushed()
+            await self.commits.flushed()
 
     def _drop_all(self, stages: Iterable[OpenStage], why: str) -> None:
         for stage in list(stages):
             if stage.announced:
-                self._store.commits.tell(stage_dropped_part(stage.state.id))
+                self.commits.tell(stage_dropped_part(stage.state.id))
             self._end(stage, why)
 
     def _end(self, stage: OpenStage, why: str) -> None:
@@ -422,16 +426,16 @@ class StagingArea:
         """Look for stages that expire, when the oldest might."""
         if self._timer is None and self._open:
             oldest = min(stage.state.time for stage in self._open.values()) / 1e6
-            after = oldest + self._store.journal.options.stage_expiry - self._bus.clock.time()
-            self._timer = self._bus.clock.call_later(max(EXPIRY_PAUSE, after), self._expire)
+            after = oldest + self._reads.journal.options.stage_expiry - self._clock.time()
+            self._timer = self._clock.call_later(max(EXPIRY_PAUSE, after), self._expire)
 
     def _expire(self) -> None:
         """Drop those that nobody wrote to for too long."""
         self._timer = None
-        if self._store.commits.stopped:
+        if self.commits.stopped:
             return
-        seconds = self._store.journal.options.stage_expiry
-        oldest = int((self._bus.clock.time() - seconds) * 1e6)
+        seconds = self._reads.journal.options.stage_expiry
+        oldest = int((self._clock.time() - seconds) * 1e6)
         for stage in list(self._open.values()):
             idle = not (stage.flights or stage.committing or stage.turn.locked())
             if idle and stage.state.time <= oldest:

@@ -7,18 +7,16 @@ record does not count as settled on disk before the letter is there.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from runnel.broker.durable.pending_acks import PendingAcks
 from runnel.broker.group.logic.group import DeadLetter
 from runnel.broker.group.records import GroupSlice
-from runnel.broker.topic.catalog import UNDECLARED
+from runnel.broker.topic.catalog import UNDECLARED, TopicCatalog
+from runnel.broker.topic.publisher import Publisher
 from runnel.core import dead_letter
 from runnel.core.errors import BrokerClosed, DiskFull, JournalFailed, TooLarge
-
-if TYPE_CHECKING:
-    from runnel.broker.bus import Bus
 
 RETRY = 1.0
 
@@ -28,10 +26,17 @@ logger = logging.getLogger("runnel")
 class DeadLetterPublisher:
     """Publishes what failed for good."""
 
-    def __init__(self, bus: Bus, group: str, topic: str) -> None:
+    def __init__(
+        self,
+        publisher: Publisher,
+        catalog: TopicCatalog,
+        retry: Callable[[float, Callable[[], None]], bool] | None,
+        group: str,
+        topic: str,
+    ) -> None:
         self.topic = topic
         self.pending_acks: PendingAcks | None = None  # where the group outlives its process
-        self._bus, self._group = bus, group
+        self._publisher, self._catalog, self._retry_later, self._group = publisher, catalog, retry, group
         self._waiting: dict[int, DeadLetter] = {}  # those that found no room
         self._retrying = False
 
@@ -46,13 +51,13 @@ class DeadLetterPublisher:
         headers = dead_letter.dead_letter_headers(
             record, letter.reason, attempts=str(letter.attempts), group=self._group
         )
-        publisher = self._bus.publisher
+        publisher = self._publisher
         try:
             entry = publisher.one(self.topic, None, record.value, record.key, headers, None, None, 0, None)
         except TooLarge:  # it was as large as may be; its story makes it too large
             entry = publisher.one(self.topic, None, record.value, record.key, _short(headers), None, None, 0, None)
         try:
-            log = self._bus.catalog.find(self.topic, UNDECLARED, declared=True)
+            log = self._catalog.find(self.topic, UNDECLARED, declared=True)
             publisher.append(log, entry)
         except (DiskFull, JournalFailed, BrokerClosed) as error:  # it is tried again, in another life if need be
             self._told(letter, error)
@@ -69,18 +74,14 @@ class DeadLetterPublisher:
             return
         if place not in self._waiting:
             logger.error("a dead letter of group %r could not be stored and is kept: %s", self._group, error)
-        store = self._bus.store
-        if not self._retrying and store is not None and store.journal.failed is None and not store.commits.stopped:
-            self._retrying = True
-            store.commits.loop.call_later(RETRY, self._retry)
+        if not self._retrying and self._retry_later is not None:
+            self._retrying = self._retry_later(RETRY, self._retry)
         self._waiting[place] = letter
         if self.pending_acks is not None:
             self.pending_acks.hold(place)
 
     def _retry(self) -> None:
         """Try again with those that found no room. They wait until they are told that they are there."""
-        if self._bus.loop_owner.state != "open":
-            return
         self._retrying = False
         for letter in list(self._waiting.values()):
             self._publish(letter)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from runnel.broker.durable.journal_reads import JournalReads
 from runnel.broker.group.logic.group import GroupLogic
 from runnel.broker.group.records import GroupSlice
 from runnel.broker.read.catch_up import END, CatchUp
@@ -18,10 +19,6 @@ from runnel.broker.read.subscription import Attachment
 from runnel.broker.topic.log import Log
 from runnel.core.batch import Slice
 from runnel.journal.read.segment_reader import LostRange
-
-if TYPE_CHECKING:
-    from runnel.broker.bus import Bus
-    from runnel.broker.durable.store import Store
 
 BATCH = 256  # places asked of the group at a time; what is more urgent waits for no more than these
 TURN = 1024  # places brought back in one turn of the loop
@@ -54,13 +51,12 @@ class DelayedRecords:
 
     def __init__(
         self,
-        bus: Bus,
         attachment: Attachment,
         group: GroupLogic,
         wake: Callable[[], None],
         missed: Callable[[int, str], None],
     ) -> None:
-        self._bus, self._attachment, self._group = bus, attachment, group
+        self._attachment, self._group, self._timeline = attachment, group, attachment.timeline
         self._wake, self._missed = wake, missed
         self._wanted: deque[int] = deque()  # places that the group has called back, in order
         self._open_chunks: list[OpenChunk] = []  # the one used last is last
@@ -120,7 +116,7 @@ class DelayedRecords:
     def _find(self, place: int, limit: int) -> GroupSlice | UnreadablePlaces | None:
         """Up to `limit` records from `place` on. None: they are being read."""
         if self._attachment.is_pattern:
-            run = self._bus.timeline.run_at(place)
+            run = self._timeline.run_at(place)
             if run is None:
                 return self._read(place, limit)
             log, offset = run.log, run.offset + place - run.sequence
@@ -131,7 +127,7 @@ class DelayedRecords:
             limit = min(limit, log.end - offset)
         if log.deleted:
             return UnreadablePlaces(place + limit, DELETED, for_good=True)
-        if (first := self._bus.timeline.first(log)) > offset:
+        if (first := self._timeline.first(log)) > offset:
             return UnreadablePlaces(place + min(limit, first - offset), RETENTION, for_good=True)
         if offset < log.base:
             return self._read(place, limit)
@@ -139,11 +135,11 @@ class DelayedRecords:
 
     def _read(self, place: int, limit: int) -> GroupSlice | UnreadablePlaces | None:
         """The same of what is not in memory."""
-        store = self._bus.store
-        assert store is not None, "only what is on disk was let go"
+        reads = self._attachment.cursors.reads
+        assert reads is not None, "only what is on disk was let go"
         if not any(log.stored is not None for log in self._attachment.logs):
             return UnreadablePlaces(place + 1, NOT_FOUND, for_good=True)
-        chunk = self._open_chunk(place, store)
+        chunk = self._open_chunk(place, reads)
         try:
             found = chunk.catch_up.take(place, limit)
         except OSError as error:  # of an index, or of what follows some damage
@@ -152,7 +148,7 @@ class DelayedRecords:
         if found is None:
             return None
         if found is END:
-            suspect = store.journal.history.suspect
+            suspect = reads.journal.history.suspect
             return UnreadablePlaces(place + 1, SUSPECT if suspect else NOT_FOUND, for_good=not suspect)
         first = self._place_of(found)
         if first > place:
@@ -162,10 +158,10 @@ class DelayedRecords:
         chunk.at = place + len(found) if isinstance(found, Slice) else found.end
         if isinstance(found, LostRange):
             return UnreadablePlaces(found.end, found.reason, for_good=False)
-        log = self._bus.catalog.logs.get(found.topic)
+        log = self._attachment.catalog.logs.get(found.topic)
         if log is None or log.epoch != found.epoch:
             return UnreadablePlaces(place + len(found), DELETED, for_good=True)
-        if (gone := self._bus.timeline.first(log) - found.start) > 0:
+        if (gone := self._timeline.first(log) - found.start) > 0:
             if gone < len(found):
                 chunk.catch_up.put_back(found.cut(found.start + gone, found.end))
                 chunk.at = place + gone
@@ -177,7 +173,7 @@ class DelayedRecords:
             return found.first
         return found.sequence if self._attachment.is_pattern else found.start
 
-    def _open_chunk(self, place: int, store: Store) -> OpenChunk:
+    def _open_chunk(self, place: int, reads: JournalReads) -> OpenChunk:
         """The chunk in hand that `place` is in, or comes right behind; else a new one."""
         near = [chunk for chunk in self._open_chunks if chunk.at <= place <= chunk.catch_up.reach]
         if near:
@@ -186,7 +182,7 @@ class DelayedRecords:
         else:
             del self._open_chunks[: max(0, len(self._open_chunks) + 1 - OPEN_CHUNKS)]
             sequence = self._attachment.is_pattern
-            chunk = OpenChunk(CatchUp(store, self._stored_logs, self._wake, sequence=sequence, on_demand=True))
+            chunk = OpenChunk(CatchUp(reads, self._stored_logs, self._wake, sequence=sequence, on_demand=True))
         chunk.at = place
         self._open_chunks.append(chunk)
         return chunk

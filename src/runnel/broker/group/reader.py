@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from math import inf
 from random import random
 from typing import TYPE_CHECKING, Any
 
 from runnel.broker.durable.pending_acks import PendingAcks
+from runnel.broker.durable.pending_state import PendingState
 from runnel.broker.group.dead_letter_publisher import DeadLetterPublisher
 from runnel.broker.group.delayed_records import DelayedRecords
 from runnel.broker.group.logic.group import GroupLogic, GroupOptions
@@ -29,6 +31,7 @@ from runnel.broker.read.overflow import BlockPublishers, PolicyOwner
 from runnel.broker.read.pattern_cursor import PatternCursor
 from runnel.broker.read.subscription import Attachment
 from runnel.broker.topic.log import CHUNK
+from runnel.broker.topic.publisher import Publisher
 from runnel.broker.topic.readers import ProcessedWaiter
 from runnel.core.batch import Slice
 from runnel.core.clock import Clock, Timer
@@ -39,9 +42,9 @@ from runnel.core.position import check_start
 from runnel.core.record import MissedRange, Record
 from runnel.core.statistics import GroupStatistics, MemberStatistics
 from runnel.journal.format.ledger import GroupState
+from runnel.runtime.loop_owner import LoopOwner
 
 if TYPE_CHECKING:
-    from runnel.broker.bus import Bus
     from runnel.broker.group.subscription import GroupMember
     from runnel.broker.topic.log import Log
     from runnel.core.position import Start
@@ -163,21 +166,27 @@ class GroupReader:
 
     def __init__(
         self,
-        bus: Bus,
+        attachment: Attachment,
+        publisher: Publisher,
+        progress: PendingState | None,
+        loop_owner: LoopOwner,
+        clock: Clock,
         name: str,
-        pattern: str,
         options: GroupOptions,
         start: Start,
         buffer: int | None,
         buffer_bytes: int | None,
     ) -> None:
+        pattern = attachment.pattern
         self.name = check_name(name)
         self.label = f"{name} on {pattern}"
-        self.attachment = Attachment(bus, pattern, start)
+        self.attachment, self.clock = attachment, clock
+        self.publisher, self._progress, self._loop_owner = publisher, progress, loop_owner
         self.dead_letter = check_name(options.dead_letter or f"dead-letters.{name}")
         if pattern == self.dead_letter:
             raise InvalidOption("dead_letter", self.dead_letter, f"the group itself reads {pattern!r}")
-        self.dead_letters = DeadLetterPublisher(bus, name, self.dead_letter)
+        retry = None if progress is None else progress.call_later
+        self.dead_letters = DeadLetterPublisher(publisher, attachment.catalog, retry, name, self.dead_letter)
         self.group = GroupLogic(name, options, random)
         self.options = options
         unsaid = buffer is buffer_bytes is None
@@ -187,21 +196,21 @@ class GroupReader:
             # A pattern may cover the group's own dead letters; to work on those again would never end.
             self.attachment.logs = {log for log in self.attachment.logs if log.name != self.dead_letter}
             cursor, _ = self.attachment.cursor("earliest" if start is None else start)
-        lags = unsaid and bus.store is not None and self._is_kept()
+        lags = unsaid and progress is not None and self._is_kept()
         self.overflow = GroupOverflowPolicy(cursor, buffer, buffer_bytes, self, self.group, lags=lags)
         self.pending_acks: PendingAcks | None = None  # where the group outlives its process
         self.is_revived = False  # came back from an earlier life, and nobody has joined since
         self.subscriptions: dict[str, GroupMember] = {}
         self.missed = 0
         self._looked = cursor.position  # what lies before this was brought, or is none of the group's
-        self._bus = bus
+        self.on_end: Callable[[], None] | None = None  # set by the registry
         self._pumping = False
         self._unfed = False  # whether a member could have been given more
         self._timer: Timer | None = None
         self._timer_due = float("inf")
         self._watches: list[ProcessedWaiter] = []
-        self._stall_warning = StallWarning(self.label, bus.clock.time())
-        self._delayed_records = DelayedRecords(bus, self.attachment, self.group, self.wake, self._lost)
+        self._stall_warning = StallWarning(self.label, clock.time())
+        self._delayed_records = DelayedRecords(attachment, self.group, self.wake, self._lost)
 
     def __repr__(self) -> str:
         return f"<GroupReader {self.label!r}, {self.group!r}>"
@@ -214,7 +223,7 @@ class GroupReader:
 
     def keep(self, known: GroupState | None) -> None:
         """Have what the group does remembered, where that is possible; go on where it was."""
-        if self._bus.store is None or not self._is_kept():
+        if self._progress is None or not self._is_kept():
             return
         if known is not None:
             end = self.overflow.cursor.position + self.overflow.cursor.pending()
@@ -222,17 +231,17 @@ class GroupReader:
                 self.overflow.cursor.go_to(known.floor)
             beyond: PatternCursor | None = None
             if self.attachment.is_pattern and known.end > known.floor:
-                beyond = PatternCursor(self._bus.timeline, self.attachment.logs, known.end, self._bus.store)
+                beyond = PatternCursor(
+                    self.attachment.timeline, self.attachment.logs, known.end, self.attachment.cursors.reads
+                )
             self.overflow.revive(known, beyond)
             self._looked = self.overflow.cursor.position
-        self.pending_acks = self.group.notes = self.dead_letters.pending_acks = (
-            self._bus.store.pending_state.keep_group(self, known)
-        )
+        self.pending_acks = self.group.notes = self.dead_letters.pending_acks = self._progress.keep_group(self, known)
 
     def unkeep(self) -> None:
         """What it reads is not durable after all."""
-        if self.pending_acks is not None and self._bus.store is not None:
-            self._bus.store.pending_state.forget_group(self.pending_acks)
+        if self.pending_acks is not None and self._progress is not None:
+            self._progress.forget_group(self.pending_acks)
             self.pending_acks = self.group.notes = self.dead_letters.pending_acks = None
         self.overflow.lags = False
 
@@ -255,7 +264,8 @@ class GroupReader:
 
     async def flushed(self) -> None:
         """Return when what was settled so far is on disk."""
-        await self._bus.flushed()
+        if self._progress is not None:
+            await self._progress.flushed()
 
     # -- members ------------------------------------------------------------------------------------------------
 
@@ -271,11 +281,6 @@ class GroupReader:
         return only[0].task if len(only) == 1 else None
 
     @property
-    def clock(self) -> Clock:
-        """The broker's clock."""
-        return self._bus.clock
-
-    @property
     def members(self) -> int:
         """How many members it has."""
         return len(self.subscriptions)
@@ -284,36 +289,36 @@ class GroupReader:
         """A member comes."""
         self.group.join(subscription.label, subscription.prefetch, subscription.prefetch_bytes)
         self.subscriptions[subscription.label] = subscription
-        self._stall_warning.reset(self._bus.clock.time())
+        self._stall_warning.reset(self.clock.time())
         self.wake()
 
     def dismiss(self, subscription: GroupMember) -> None:
         """A member goes; what it held goes to others, at once and in order."""
         if self.subscriptions.pop(subscription.label, None) is not None:
-            self.dead_letters.publish(self.group.leave(subscription.label, self._bus.clock.time()))
+            self.dead_letters.publish(self.group.leave(subscription.label, self.clock.time()))
             self.wake()
 
     # -- bringing and granting ----------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """There may be something to do: look at the loop's next turn."""
-        if not self._pumping and self._bus.loop_owner.loop is not None:
-            self._bus.loop_owner.loop.call_soon(self._pump)
+        if not self._pumping and self._loop_owner.loop is not None:
+            self._loop_owner.loop.call_soon(self._pump)
             self._pumping = True
 
     def _pump(self) -> None:
         """Bring what the group wants, grant what is ready, and see to the time."""
         self._pumping = False
-        if self not in self._bus.readers:
+        if not self.attachment.is_attached(self):
             return
-        now = self._bus.clock.time()
+        now = self.clock.time()
         self.dead_letters.publish(self.group.expire(now))
         self._delayed_records.bring(now)
         self._look(now)
         if self.pending_acks is not None and self.pending_acks.must_wait:
             # A failed attempt is stored before the next one; the keeper wakes us when it is.
-            assert self._bus.store is not None
-            self._bus.store.commits.flush_soon()
+            assert self._progress is not None
+            self._progress.flush_soon()
             self._look_after(now)
             return
         for lease in self.group.grant(now):
@@ -335,13 +340,13 @@ class GroupReader:
                 self.attachment.park(self)
                 break
             self._bring(taken, now)
-        if self.pending_acks is not None and self._bus.publisher.blocked:
-            self._bus.publisher.release()  # what was let go takes no room
+        if self.pending_acks is not None and self.publisher.blocked:
+            self.publisher.release()  # what was let go takes no room
 
     def _bring(self, taken: TakenSlices, now: float) -> None:
         if taken.missed is not None:
             self._miss(taken.missed)
-        logs, by_sequence = self._bus.catalog.logs, self.attachment.is_pattern
+        logs, by_sequence = self.attachment.catalog.logs, self.attachment.is_pattern
         group_slices = [group_slice(part, logs.get(part.topic), by_sequence=by_sequence) for part in taken.slices]
         before, self._looked = self._looked, self.overflow.cursor.position
         if self.pending_acks is not None:
@@ -360,7 +365,7 @@ class GroupReader:
             count -= self.overflow.revived.settled.count(missed.first, missed.end)
         if count:
             self._lost(count, missed.reason)
-        self._bus.publisher.release()  # what is gone takes no room
+        self.publisher.release()  # what is gone takes no room
 
     def _lost(self, count: int, reason: str) -> None:
         """Records are gone that the group had not settled."""
@@ -379,7 +384,7 @@ class GroupReader:
         """A member begins with what it was granted; False: there is nothing left to begin with."""
         if lease.ended:
             return False
-        if not self.group.take_up(lease, self._bus.clock.time()):
+        if not self.group.take_up(lease, self.clock.time()):
             self._after_settling()  # it has expired: the next of its key may go
             return False
         return True
@@ -389,7 +394,7 @@ class GroupReader:
     def ack(self, lease: Lease, place: int) -> None:
         """One record is done."""
         self._check_here()
-        self.group.ack(lease, place, self._bus.clock.time())
+        self.group.ack(lease, place, self.clock.time())
         member = lease.member
         # A member is refilled when it is half empty. Nobody may have to wait for that who has room now.
         if not self._pumping and (member.held * 2 <= member.prefetch or self._unfed or self._watches):
@@ -398,35 +403,35 @@ class GroupReader:
     def ack_range(self, lease: Lease, first: int, end: int) -> None:
         """What is open in [first, end) is done."""
         self._check_here()
-        self.group.ack_range(lease, first, end, self._bus.clock.time())
+        self.group.ack_range(lease, first, end, self.clock.time())
         self._after_settling()
 
     def nack(self, lease: Lease, place: int, delay: float | None, reason: str) -> None:
         """One attempt failed."""
         self._check_here()
-        self.dead_letters.publish(self.group.nack(lease, place, delay, reason, self._bus.clock.time()))
+        self.dead_letters.publish(self.group.nack(lease, place, delay, reason, self.clock.time()))
         self._after_settling()
 
     def reject(self, lease: Lease, place: int, reason: str) -> None:
         """One record can never succeed."""
         self._check_here()
-        self.dead_letters.publish(self.group.reject(lease, place, reason, self._bus.clock.time()))
+        self.dead_letters.publish(self.group.reject(lease, place, reason, self.clock.time()))
         self._after_settling()
 
     def extend(self, lease: Lease, place: int, seconds: float) -> None:
         """One record takes longer."""
         self._check_here()
-        self.group.extend(lease, place, seconds, self._bus.clock.time())
+        self.group.extend(lease, place, seconds, self.clock.time())
         self.wake()
 
     def _check_here(self) -> None:
-        if not self._bus.loop_owner.is_here():
+        if not self._loop_owner.is_here():
             raise NotSupported("settling from another thread", "use runnel.blocking.attach, or settle on the loop")
 
     def _after_settling(self) -> None:
         self.wake()
-        if self._bus.publisher.blocked:
-            self._bus.publisher.release()
+        if self.publisher.blocked:
+            self.publisher.release()
 
     # -- time ---------------------------------------------------------------------------------------------------
 
@@ -449,7 +454,7 @@ class GroupReader:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_due = due
-            self._timer = self._bus.clock.call_later(max(0.0, due - now), self._on_timer)
+            self._timer = self.clock.call_later(max(0.0, due - now), self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer, self._timer_due = None, float("inf")
@@ -489,11 +494,11 @@ class GroupReader:
         self.overflow.revive(None)
         self.group.clear()
         self._delayed_records.forget()
-        if self.pending_acks is not None and self._bus.store is not None:
-            self._bus.store.pending_state.place_group(self, self.pending_acks)
+        if self.pending_acks is not None and self._progress is not None:
+            self._progress.place_group(self, self.pending_acks)
         for subscription in self.subscriptions.values():
             subscription.forget()
-        self._stall_warning.reset(self._bus.clock.time())
+        self._stall_warning.reset(self.clock.time())
         self._after_settling()
 
     # -- as a reader of logs ------------------------------------------------------------------------------------
@@ -519,7 +524,7 @@ class GroupReader:
     def watch(self, found: Log, watch: ProcessedWaiter) -> None:
         """Tell when the record at an offset of `found` was settled."""
         if self.attachment.is_pattern:
-            watch = watch._replace(place=self._bus.timeline.sequence_of(found, watch.place))
+            watch = watch._replace(place=self.attachment.timeline.sequence_of(found, watch.place))
         self._watches.append(watch)
         self.wake()
 
@@ -528,12 +533,13 @@ class GroupReader:
         members, self.subscriptions = self.subscriptions, {}  # nobody is left to give back to
         self.group.clear()
         self._delayed_records.forget()
-        if error is not None and self.pending_acks is not None and self._bus.store is not None:
-            self._bus.store.pending_state.forget_group(self.pending_acks)
+        if error is not None and self.pending_acks is not None and self._progress is not None:
+            self._progress.forget_group(self.pending_acks)
         for subscription in members.values():
             subscription.end(error)
         self.attachment.detach(self)
-        self._bus.groups.forget(self)
+        if self.on_end is not None:
+            self.on_end()
         if self._timer is not None:
             self._timer.cancel()
         for watch in self._watches:

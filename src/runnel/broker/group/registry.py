@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Protocol
 
 import msgspec
 
 from runnel.broker.group.logic.group import GroupOptions
 from runnel.broker.group.reader import GroupReader
+from runnel.broker.topic.catalog import TopicCatalog
+from runnel.broker.topic.publisher import Publisher
 from runnel.core.errors import GroupInUse, InvalidOption, UnknownGroup
 from runnel.core.options import SubscribeOptions
+from runnel.core.position import Start
 from runnel.journal.format.ledger import GroupState
 
-if TYPE_CHECKING:
-    from runnel.broker.bus import Bus
-
 _OF_TOPICS = ("dead_letter", "max_deliver", "backoff")  # what a topic says for the groups on it
+
+
+class MakeReader(Protocol):
+    """Makes the reader of a group."""
+
+    def __call__(
+        self,
+        name: str,
+        pattern: str,
+        options: GroupOptions,
+        start: Start,
+        buffer: int | None,
+        buffer_bytes: int | None,
+    ) -> GroupReader:
+        """The reader, not attached yet."""
 
 
 class GroupRegistry:
     """Every group that was ever joined, until the broker closes or its topic is deleted."""
 
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
+    def __init__(
+        self, catalog: TopicCatalog, publisher: Publisher, check_usable: Callable[[str], None], make: MakeReader
+    ) -> None:
+        self._catalog, self._publisher, self._check_usable, self._make = catalog, publisher, check_usable, make
         self._readers: dict[tuple[str, str], GroupReader] = {}
 
     def __iter__(self) -> Iterator[GroupReader]:
@@ -38,15 +56,15 @@ class GroupRegistry:
 
     def join(self, name: str, pattern: str, asked: SubscribeOptions) -> GroupReader:
         """The group, made when it is new; what is asked of it must agree with what it is."""
-        self._bus.loop_owner.check_usable("subscribing")
+        self._check_usable("subscribing")
         said = {option: value for option, value in asked.given().items() if option in GroupOptions.__struct_fields__}
         start, buffer, buffer_bytes = asked.start, asked.buffer, asked.buffer_bytes
         found = self._readers.get((name, pattern))
         if found is None:
-            topic = self._bus.catalog.logs.get(pattern)
+            topic = self._catalog.logs.get(pattern)
             given = {} if topic is None else topic.options.given()
             options = GroupOptions(**{option: given[option] for option in _OF_TOPICS if option in given} | said)
-            found = GroupReader(self._bus, name, pattern, options, start, buffer, buffer_bytes)
+            found = self._make(name, pattern, options, start, buffer, buffer_bytes)
             found.keep(None)
             self._add(found)
         elif found.is_revived:
@@ -59,7 +77,7 @@ class GroupRegistry:
     def revive(self, known: GroupState) -> None:
         """Bring a group back from an earlier life of the broker, to where it was."""
         options = msgspec.convert(known.options, GroupOptions)
-        found = GroupReader(self._bus, known.name, known.pattern, options, "earliest", None, None)
+        found = self._make(known.name, known.pattern, options, "earliest", None, None)
         found.keep(GroupState.decode(known.encode()))  # a copy: the journal's goes on changing
         found.is_revived = True
         self._add(found)
@@ -67,6 +85,7 @@ class GroupRegistry:
     def _add(self, reader: GroupReader) -> None:
         reader.attachment.attach(reader)
         self._readers[reader.name, reader.pattern] = reader
+        reader.on_end = partial(self._forget, reader)
 
     def remove(self, name: str, pattern: str) -> None:
         """Forget a group that nobody is a member of, and all that it settled."""
@@ -74,7 +93,7 @@ class GroupRegistry:
         if found.subscriptions:
             raise GroupInUse(name, pattern, len(found.subscriptions))
         found.end(UnknownGroup(name, pattern))
-        self._bus.publisher.release()  # those who waited for it
+        self._publisher.release()  # those who waited for it
 
     def unkeep(self, topic: str) -> None:
         """A topic that groups have joined already turns out not to be durable: nor are they."""
@@ -82,6 +101,6 @@ class GroupRegistry:
             if reader.pattern == topic:
                 reader.unkeep()
 
-    def forget(self, reader: GroupReader) -> None:
+    def _forget(self, reader: GroupReader) -> None:
         """The group is over."""
         self._readers.pop((reader.name, reader.pattern), None)

@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
-from runnel.broker.durable.store import ChunkKey
+from runnel.broker.durable.journal_reads import ChunkKey, JournalReads
 from runnel.broker.topic.log import Log
 from runnel.core.batch import PackedSlice, Slice, SliceRun
 from runnel.core.batch_format import VALUES, UnpackedBatch, read_batch_header, unpack
@@ -24,10 +24,6 @@ from runnel.journal.format.merged_batch import RecordRun
 from runnel.journal.read.cleaned_segment import CleanedChunk
 from runnel.journal.read.journal_reader import ReadPlan, StagePlacement, stage_topic_of
 from runnel.journal.read.segment_reader import FoundBatch, LostRange, ParsedChunk, StageCommit
-
-if TYPE_CHECKING:
-    from runnel.broker.durable.store import Store
-
 
 SLICE = 4096
 
@@ -229,22 +225,22 @@ class ChunkReader:
         "_on_demand",
         "_plan",
         "_position",
+        "_reads",
         "_sequence",
-        "_store",
         "_topics",
         "_wake",
     )
 
     def __init__(
         self,
-        store: Store,
+        reads: JournalReads,
         topics: Callable[[], Collection[int]],
         wake: Callable[[], None],
         *,
         sequence: bool,
         on_demand: bool = False,
     ) -> None:
-        self._store, self._topics, self._wake, self._sequence = store, topics, wake, sequence
+        self._reads, self._topics, self._wake, self._sequence = reads, topics, wake, sequence
         self._on_demand = on_demand  # read no chunk before somebody asks for what is in it
         self._next = 0  # the place that the next chunk is asked for at
         self._last: ReadPlan | None = None  # the chunk that was parsed last, up to `_position`
@@ -267,7 +263,7 @@ class ChunkReader:
 
     def _ask(self) -> bool:
         """Have the next chunk read; False: there is none."""
-        history = self._store.journal.history
+        history = self._reads.journal.history
         if self._sequence:
             plan = history.plan_sequence(self._next, self._last, self._position)
         else:
@@ -276,9 +272,9 @@ class ChunkReader:
         if plan is None:
             return False
         key = self._key(plan)
-        self._plan, self._data = plan, None if key is None else self._store.chunk_cache.find(key)
+        self._plan, self._data = plan, None if key is None else self._reads.chunk_cache.find(key)
         if self._data is None:
-            self._store.read(plan, self._came)
+            self._reads.read(plan, self._came)
         return True
 
     def _key(self, plan: ReadPlan) -> ChunkKey | None:
@@ -291,7 +287,7 @@ class ChunkReader:
     def _came(self, plan: ReadPlan, data: bytes | CleanedChunk | OSError) -> None:
         """A chunk was read, or will not be: then the broker closed, and nothing is lost but the chance to read on."""
         if plan is self._plan:
-            if not isinstance(data, OSError) or not self._store.is_closed:
+            if not isinstance(data, OSError) or not self._reads.is_closed:
                 self._data = data
             self._wake()
 
@@ -317,9 +313,9 @@ class ChunkReader:
         return parsed.items
 
     def _parsed(self, plan: ReadPlan, data: bytes | CleanedChunk, topics: Collection[int]) -> ParsedChunk:
-        parsed = self._store.journal.history.parse(plan, data, topics, by_sequence=self._sequence)
+        parsed = self._reads.journal.history.parse(plan, data, topics, by_sequence=self._sequence)
         if (key := self._key(plan)) is not None:
-            self._store.chunk_cache.keep(key, parsed)
+            self._reads.chunk_cache.keep(key, parsed)
         return parsed
 
     def _give_up(self, plan: ReadPlan, topics: Collection[int], error: OSError | None) -> list[LostRange]:
@@ -350,15 +346,15 @@ class StagedReader:
         "_moved",
         "_on_demand",
         "_placing",
+        "_reads",
         "_sequence",
         "_staged",
-        "_store",
         "_wake",
     )
 
     def __init__(
         self,
-        store: Store,
+        reads: JournalReads,
         staged: StageCommit,
         log: Log,
         place: int,
@@ -367,7 +363,7 @@ class StagedReader:
         sequence: bool,
         on_demand: bool,
     ) -> None:
-        self._store, self._wake, self._on_demand = store, wake, on_demand
+        self._reads, self._wake, self._on_demand = reads, wake, on_demand
         self._staged, self._log, self._sequence = staged, log, sequence
         self._placing = StagePlacement(staged, place, by_sequence=sequence)
         self._items: Iterator[Slice | StageCommit | LostRange] = iter(())
@@ -375,7 +371,7 @@ class StagedReader:
         self._moved: int | None = None  # the offset from which on it is read in its topic
 
     def _chunks_of(self, topic: int) -> ChunkReader:
-        return ChunkReader(self._store, lambda: (topic,), self._wake, sequence=False, on_demand=self._on_demand)
+        return ChunkReader(self._reads, lambda: (topic,), self._wake, sequence=False, on_demand=self._on_demand)
 
     @property
     def _is_gone(self) -> bool:
@@ -385,7 +381,7 @@ class StagedReader:
     @property
     def _is_placed(self) -> bool:
         """Whether the cleaner put it into its topic meanwhile."""
-        return self._staged.stage not in self._store.journal.ledger.committed
+        return self._staged.stage not in self._reads.journal.ledger.committed
 
     def take(self) -> Slice | LostRange | Literal[EndOfJournal.END] | None:
         """What comes next of it. None: not yet, the reader will be woken."""
@@ -460,25 +456,25 @@ class CatchUp:
         "_items",
         "_logs",
         "_on_demand",
+        "_reads",
         "_sequence",
         "_stage",
-        "_store",
         "_topics",
         "_wake",
     )
 
     def __init__(
         self,
-        store: Store,
+        reads: JournalReads,
         topics: Callable[[], Mapping[int, Log]],
         wake: Callable[[], None],
         *,
         sequence: bool,
         on_demand: bool = False,
     ) -> None:
-        self._store, self._topics, self._wake, self._sequence = store, topics, wake, sequence
+        self._reads, self._topics, self._wake, self._sequence = reads, topics, wake, sequence
         self._on_demand = on_demand  # read no chunk before somebody asks for what is in it
-        self._chunks = ChunkReader(store, topics, wake, sequence=sequence, on_demand=on_demand)
+        self._chunks = ChunkReader(reads, topics, wake, sequence=sequence, on_demand=on_demand)
         self._held: deque[Slice | LostRange] = deque()  # what was cut off, or put back
         self._logs: Mapping[int, Log] = {}
         self._items: Iterator[Slice | StageCommit | LostRange] = iter(())  # of the chunk in hand
@@ -540,13 +536,13 @@ class CatchUp:
                 if came is None or came is END:
                     return came
                 self._logs = self._topics()
-                packed = self._store.keeps_packed
+                packed = self._reads.keeps_packed
                 self._items = slices(came, self._logs, by_sequence=self._sequence, packed=packed)
             elif not isinstance(item, StageCommit):
                 return item
             elif self._end(item) > place and self._logs[item.topic].first <= item.last:  # or nobody wants it any more
                 self._stage = StagedReader(
-                    self._store,
+                    self._reads,
                     item,
                     self._logs[item.topic],
                     place,

@@ -19,7 +19,7 @@ from runnel.journal.format.removed_offsets import RemovalReason, count_skipped
 from runnel.journal.read.segment_reader import LostRange
 
 if TYPE_CHECKING:
-    from runnel.broker.durable.store import Store
+    from runnel.broker.durable.journal_reads import JournalReads
 
 SLICE = 4096  # records taken at a time; readers side by side meet on multiples of it
 
@@ -83,23 +83,23 @@ class Cursor(Protocol):
 class LogCursor:
     """A position on one log, by offset."""
 
-    __slots__ = ("_behind", "_store", "log", "position", "timeline", "wake")
+    __slots__ = ("_behind", "_reads", "log", "position", "timeline", "wake")
 
-    def __init__(self, timeline: Timeline, log: Log, position: int, store: Store | None = None) -> None:
+    def __init__(self, timeline: Timeline, log: Log, position: int, reads: JournalReads | None = None) -> None:
         self.timeline, self.log, self.position = timeline, log, position
         self.wake: Callable[[], None] = wake_nobody
-        self._store = store
+        self._reads = reads
         self._behind: CatchUp | None = None  # while it is
 
     @property
     def is_behind(self) -> bool:
         """Whether what comes next is on disk only."""
-        return self._store is not None and self.position < self.log.base
+        return self._reads is not None and self.position < self.log.base
 
     @property
     def is_clear(self) -> bool:
         """Whether its place is all there is to it."""
-        return self._store is None or self.position >= self.log.base
+        return self._reads is None or self.position >= self.log.base
 
     def go_to(self, place: int) -> None:
         """Stand somewhere further on."""
@@ -115,10 +115,10 @@ class LogCursor:
 
     def known(self) -> int:
         """How many records lie ahead, less the holes, as far as indexes tell."""
-        log, store = self.log, self._store
-        if store is None or log.stored is None or self.position >= log.base:
+        log, reads = self.log, self._reads
+        if reads is None or log.stored is None or self.position >= log.base:
             return self.pending()
-        known = store.journal.ledger.topics.get(log.stored.id)
+        known = reads.journal.ledger.topics.get(log.stored.id)
         if known is None:
             return self.pending()
         count = self.pending() - count_skipped(known.gone, self.position, log.base)
@@ -128,9 +128,9 @@ class LogCursor:
 
     def _compacted(self, known: TopicState) -> int:
         """About how many records that lie ahead the cleaner took for their keys."""
-        assert self._store is not None, "only what is stored is compacted"
+        assert self._reads is not None, "only what is stored is compacted"
         try:
-            ranges = self._store.journal.history.ranges(known.id)
+            ranges = self._reads.journal.history.ranges(known.id)
         except OSError:
             return 0
         holes = 0
@@ -169,17 +169,17 @@ class LogCursor:
 
     def _take_behind(self, limit: int, missed: MissedRange | None) -> TakenSlices | None:
         """Records that are on disk only."""
-        log, store = self.log, self._store
-        assert store is not None, "only a durable topic has records before its base"
+        log, reads = self.log, self._reads
+        assert reads is not None, "only a durable topic has records before its base"
         assert log.stored is not None, "only a durable topic has records before its base"
         if self._behind is None:
             topics = {log.stored.id: log}
-            self._behind = CatchUp(store, lambda: topics, self._woken, sequence=False)
+            self._behind = CatchUp(reads, lambda: topics, self._woken, sequence=False)
         found = self._behind.take(self.position, min(limit, log.base - self.position))
         if found is None:
             return None if missed is None else TakenSlices([], missed)
         if found is END or (isinstance(found, LostRange) and found.first >= log.base):
-            if found is END and store.journal.history.suspect:
+            if found is END and reads.journal.history.suspect:
                 told = self.skip(log.base - self.position, "perhaps damaged on disk, and so is an index")
                 return TakenSlices([], joined_missed(missed, told))
             self.position = log.base  # a hole: nothing was ever visible there

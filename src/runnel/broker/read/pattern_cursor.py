@@ -20,7 +20,7 @@ from runnel.core.record import MissedRange, joined_missed
 from runnel.journal.read.segment_reader import LostRange
 
 if TYPE_CHECKING:
-    from runnel.broker.durable.store import Store
+    from runnel.broker.durable.journal_reads import JournalReads
 
 
 logger = logging.getLogger("runnel")
@@ -38,7 +38,7 @@ class UnreadOnDisk:
         self._due: dict[Log, int] = {}
         self.count = 0
 
-    def begin(self, logs: Iterable[Log], sequence: int, store: Store) -> None:
+    def begin(self, logs: Iterable[Log], sequence: int, reads: JournalReads) -> None:
         """Everything from `sequence` on that is not in memory is due."""
         self._due, self.count = {}, 0
         until = self._timeline.in_memory_from
@@ -48,7 +48,7 @@ class UnreadOnDisk:
         is_bound = len(stored) > MANY_TOPICS
         if sequence > 0 and not is_bound:
             try:
-                found = store.journal.history.offsets_at(sequence, stored)
+                found = reads.journal.history.offsets_at(sequence, stored)
                 due = {stored[topic]: max(offset, stored[topic].first) for topic, offset in found.items()}
             except OSError as error:  # of one old segment: no reason not to open. Whoever reads there is told
                 logger.warning("how much lies ahead of sequence %d is not known exactly: %s", sequence, error)
@@ -111,8 +111,8 @@ class PatternCursor:
         "_count",
         "_looked_at",
         "_named",
+        "_reads",
         "_skipped",
-        "_store",
         "_unread",
         "logs",
         "position",
@@ -120,10 +120,10 @@ class PatternCursor:
         "wake",
     )
 
-    def __init__(self, timeline: Timeline, logs: set[Log], position: int, store: Store | None = None) -> None:
+    def __init__(self, timeline: Timeline, logs: set[Log], position: int, reads: JournalReads | None = None) -> None:
         self.timeline, self.logs, self.position = timeline, logs, position
         self.wake: Callable[[], None] = wake_nobody
-        self._store = store
+        self._reads = reads
         self._behind: CatchUp | None = None
         self._behind_until = 0  # durable records before this sequence are read from disk
         self._looked_at = 0  # where memory began when that was last looked at
@@ -149,9 +149,9 @@ class PatternCursor:
 
     def _begin_behind(self) -> None:
         """What is not in memory from here on is read from disk."""
-        if self._store is not None and self.position < (until := self.timeline.in_memory_from):
+        if self._reads is not None and self.position < (until := self.timeline.in_memory_from):
             self._behind_until = until
-            self._unread.begin(self.logs, self.position, self._store)
+            self._unread.begin(self.logs, self.position, self._reads)
 
     def collect(self) -> None:
         """Note the runs of our logs that came since the last time."""
@@ -166,7 +166,7 @@ class PatternCursor:
                         self._count += run.end - start
                         self._bytes += run.size
             self._collected = end
-        if self._store is not None:
+        if self._reads is not None:
             self._fall_behind()  # last: what has just been noted may be gone from memory already
 
     def pass_gone(self) -> MissedRange | None:
@@ -259,10 +259,10 @@ class PatternCursor:
 
     def _take_behind(self, limit: int) -> TakenSlices | None:
         """The next records, of which those of durable topics are on disk only."""
-        assert self._store is not None, "only a durable broker has records that are not in memory"
+        assert self._reads is not None, "only a durable broker has records that are not in memory"
         while True:
             if self._behind is None:
-                self._behind = CatchUp(self._store, self._stored_logs, self._woken, sequence=True)
+                self._behind = CatchUp(self._reads, self._stored_logs, self._woken, sequence=True)
             is_stored = any(log.stored is not None for log in self.logs)
             found = self._behind.take(self.position, min(limit, SLICE)) if is_stored else END
             if found is None:

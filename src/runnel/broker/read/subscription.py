@@ -11,15 +11,18 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from runnel.api.subscription_base import RecordSubscriptionBase
+from runnel.broker.durable.journal_reads import JournalReads
 from runnel.broker.read.cursor import RETENTION, SLICE, Cursor, LogCursor, TakenSlices
 from runnel.broker.read.overflow import OVERFLOW_POLICIES, KeepOnDisk, OverflowPolicy
 from runnel.broker.read.pattern_cursor import PatternCursor
-from runnel.broker.topic.catalog import UNDECLARED
+from runnel.broker.topic.catalog import UNDECLARED, TopicCatalog
 from runnel.broker.topic.log import KEEP_BYTES, KEEP_COUNT, Log
-from runnel.broker.topic.readers import ProcessedWaiter, TopicReader, TopicReaders
+from runnel.broker.topic.named_positions import NamedPositions
+from runnel.broker.topic.publisher import Publisher
+from runnel.broker.topic.readers import AttachedReaders, ProcessedWaiter, TopicReader, TopicReaders
 from runnel.broker.topic.timeline import Timeline
 from runnel.core import dead_letter
 from runnel.core.batch import Batch, Slice
@@ -31,24 +34,20 @@ from runnel.core.position import Position, Start, check_start
 from runnel.core.record import Gap, MissedRange, Record
 from runnel.core.schema import Codec
 
-if TYPE_CHECKING:
-    from runnel.broker.bus import Bus
-    from runnel.broker.durable.store import Store
-
 
 def open_cursor(
-    timeline: Timeline, logs: set[Log], start: Start, *, is_pattern: bool, store: Store | None = None
+    timeline: Timeline, logs: set[Log], start: Start, *, is_pattern: bool, reads: JournalReads | None = None
 ) -> tuple[Cursor, MissedRange | None]:
     """A cursor at `start`, and what it has already missed. Of a pattern, a number is a sequence."""
     if is_pattern:
         if isinstance(start, datetime):
             time = start.astimezone(UTC)
             sequence = timeline.sequence_at(time)
-            if store is not None and (on_disk := store.sequence_at(time)) is not None:
+            if reads is not None and (on_disk := reads.sequence_at(time)) is not None:
                 sequence = min(sequence, on_disk)
         else:
             sequence = start if isinstance(start, int) else timeline.sequence if start == "latest" else 0
-        cursor = PatternCursor(timeline, logs, sequence, store)
+        cursor = PatternCursor(timeline, logs, sequence, reads)
         if start != sequence:  # not a place that it had come to: what is gone was never its own
             cursor.forget_gone()
             return cursor, None
@@ -68,11 +67,23 @@ def open_cursor(
             start = "earliest" if start.offset else 0
     if isinstance(start, datetime):
         time = start.astimezone(UTC)
-        start = log.offset_at(time) if store is None or log.stored is None else store.offset_at(log, time)
+        start = log.offset_at(time) if reads is None or log.stored is None else reads.offset_at(log, time)
     offset = start if isinstance(start, int) else log.end if start == "latest" else oldest
     if offset > log.end:
         raise OffsetOutOfRange(log.name, offset, oldest, log.end)
-    return LogCursor(timeline, log, offset, store), missed
+    return LogCursor(timeline, log, offset, reads), missed
+
+
+class Cursors:
+    """Opens cursors on the logs of a broker."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline = timeline
+        self.reads: JournalReads | None = None  # set when the folder is open
+
+    def open(self, logs: set[Log], start: Start, *, is_pattern: bool) -> tuple[Cursor, MissedRange | None]:
+        """A cursor at `start`, and what it has already missed. Of a pattern, a number is a sequence."""
+        return open_cursor(self.timeline, logs, start, is_pattern=is_pattern, reads=self.reads)
 
 
 # -- Topics of a reader ----------------------------------------------------------------------------------
@@ -82,7 +93,14 @@ def open_cursor(
 class Attachment:
     """Which logs a reader reads, where it starts, and how it is woken."""
 
-    def __init__(self, bus: Bus, pattern: str | Sequence[str], start: Start) -> None:
+    def __init__(
+        self,
+        catalog: TopicCatalog,
+        readers: AttachedReaders,
+        cursors: Cursors,
+        pattern: str | Sequence[str],
+        start: Start,
+    ) -> None:
         several = isinstance(pattern, list | tuple)  # then it is read by sequence, whatever they are
         self.patterns = tuple(map(check_pattern, dict.fromkeys(pattern) if several else (pattern,)))
         self.pattern = " ".join(self.patterns)
@@ -90,7 +108,8 @@ class Attachment:
         check_start(start, self.pattern, is_pattern=self.is_pattern)
         self.logs: set[Log] = set()
         self.changes = 0  # how often topics came or went
-        self._bus = bus
+        self.catalog, self.cursors, self.timeline = catalog, cursors, cursors.timeline
+        self._readers = readers
 
     @contextmanager
     def covering(self) -> Iterator[None]:
@@ -105,21 +124,20 @@ class Attachment:
     def cover(self) -> None:
         """Find the logs there are."""
         if self.is_pattern:
-            logs = self._bus.catalog.logs
+            logs = self.catalog.logs
             self.logs = {logs[name] for name in self.patterns if name in logs}
             if wild := [one for one in self.patterns if is_pattern(one)]:
                 self.logs |= {log for log in logs.values() if any(matches(one, log.name) for one in wild)}
         else:
-            self.logs = {self._bus.catalog.find(self.pattern)}
+            self.logs = {self.catalog.find(self.pattern)}
 
     def cursor(self, start: Start) -> tuple[Cursor, MissedRange | None]:
         """A cursor on the logs, at `start`."""
-        bus = self._bus
-        return open_cursor(bus.timeline, self.logs, start, is_pattern=self.is_pattern, store=bus.store)
+        return self.cursors.open(self.logs, start, is_pattern=self.is_pattern)
 
     def encoding_of(self, topic: str) -> str | None:
         """How the values of a typed topic are written; None where nobody has said."""
-        log = self._bus.catalog.logs.get(topic)
+        log = self.catalog.logs.get(topic)
         known = None if log is None else log.codec or log.schema
         return None if known is None else known.encoding
 
@@ -127,10 +145,10 @@ class Attachment:
         """Have `reader` told of what is published from now on."""
         if self.is_pattern:
             for one in self.patterns:
-                self._bus.catalog.patterns.add(one, reader)
+                self.catalog.patterns.add(one, reader)
         for log in self.logs:
             self.join(log, reader)
-        self._bus.readers[reader] = None
+        self._readers.add(reader)
 
     def join(self, log: Log, reader: TopicReader) -> None:
         """Read `log` too."""
@@ -139,7 +157,11 @@ class Attachment:
         if log.topic_readers is None:
             log.topic_readers = TopicReaders()
         log.topic_readers.attach(reader, pattern=self.is_pattern)
-        self._bus.timeline.cool()
+        self.timeline.cool()
+
+    def is_attached(self, reader: TopicReader) -> bool:
+        """Whether `reader` is told of what is published."""
+        return reader in self._readers
 
     def part(self, log: Log) -> None:
         """`log` was deleted."""
@@ -148,12 +170,12 @@ class Attachment:
 
     def detach(self, reader: TopicReader) -> bool:
         """Have `reader` told of nothing more; whether it was attached at all."""
-        if reader not in self._bus.readers:
+        if reader not in self._readers:
             return False
-        del self._bus.readers[reader]
+        self._readers.remove(reader)
         if self.is_pattern:
             for one in self.patterns:
-                self._bus.catalog.patterns.remove(one, reader)
+                self.catalog.patterns.remove(one, reader)
         for log in self.logs:
             if log.topic_readers is not None:
                 log.topic_readers.detach(reader)
@@ -164,11 +186,11 @@ class Attachment:
         """A topic that was only made to be read need not stay. It is still known here: where its reader stood."""
         if not self.is_pattern:
             for log in self.logs:
-                self._bus.catalog.forget_unused(log)
+                self.catalog.forget_unused(log)
 
     def park(self, reader: TopicReader) -> None:
         """`reader` sleeps: the next publish must take the long way, and wake it."""
-        timeline = self._bus.timeline
+        timeline = self.timeline
         if self.is_pattern:
             timeline.cool()  # the gates of a pattern wake its readers always
             return
@@ -185,19 +207,36 @@ class Attachment:
 log = logging.getLogger("runnel")
 
 
+class SubscriptionEvents(Protocol):
+    """The broker, as an open subscription needs it."""
+
+    def check_usable(self, what: str) -> None:
+        """Raise unless the broker is open, on its own loop."""
+
+    def ended(self, subscription: Subscription[Any]) -> None:
+        """A subscription ended: its counts go into the totals."""
+
+
 class SubscriptionReader:
     """One subscription as the broker knows it."""
 
-    def __init__(self, bus: Bus, pattern: str | Sequence[str], options: SubscribeOptions) -> None:
-        self.attachment = Attachment(bus, pattern, options.start)
-        self.options, self._bus = options, bus
+    def __init__(
+        self,
+        attachment: Attachment,
+        positions: NamedPositions,
+        publisher: Publisher,
+        events: SubscriptionEvents,
+        clock: Clock,
+        options: SubscribeOptions,
+        label: str,
+    ) -> None:
+        self.attachment, self.options, self.clock = attachment, options, clock
+        self._positions, self._publisher, self._events = positions, publisher, events
         self.name, self.strict = options.name, options.strict
-        self.label = options.name or f"{self.pattern}#{bus.next_number()}"
+        self.label = label
         self.watches: list[ProcessedWaiter] = []
         self.resume: Position | int | None = None  # where this very reader stood before, in another connection
-        options.check_for(self.attachment.patterns, several=self.is_pattern)
-        if options.hold and not bus.is_durable:
-            raise NotSupported("hold=True", "this broker lives in memory only")
+        options.check_for(attachment.patterns, several=self.is_pattern)
 
     @property
     def pattern(self) -> str:
@@ -209,18 +248,12 @@ class SubscriptionReader:
         """Whether it may read several topics, by sequence."""
         return self.attachment.is_pattern
 
-    @property
-    def clock(self) -> Clock:
-        """The broker's clock."""
-        return self._bus.clock
-
     # -- coming and going ---------------------------------------------------------------------------------------
 
     def start(self, subscription: Subscription[Any]) -> OverflowPolicy:
         """Take up the start position."""
-        bus = self._bus
-        bus.loop_owner.check_usable("subscribing")
-        if self.name is not None and self.name in bus.named:
+        self._events.check_usable("subscribing")
+        if self.name is not None and self.name in self._positions.open:
             raise NameInUse(self.name)
         with self.attachment.covering():
             if self.options.hold and not self._on_disk():
@@ -239,22 +272,21 @@ class SubscriptionReader:
         """Be told of what is published from now on."""
         self.attachment.attach(subscription)
         if self.name is not None:
-            self._bus.named[self.name] = subscription
-            if self.options.hold is not None and self._bus.store is not None:
+            self._positions.open[self.name] = subscription
+            if self.options.hold is not None and self._positions.store is not None:
                 place = self.place_of(subscription)
-                self._bus.store.pending_state.hold(subscription, self.name, place, hold=self.options.hold)
+                self._positions.store.hold(subscription, self.name, place, hold=self.options.hold)
 
     def leave(self, subscription: Subscription[Any]) -> None:
         """Let go of everything; a name keeps its position."""
-        bus = self._bus
         if not self.attachment.detach(subscription):
             return  # it was never entered
         if self.name is not None:
-            bus.keep_position(self.name, *self.place_of(subscription))
-            del bus.named[self.name]
+            self._positions.keep(self.name, *self.place_of(subscription))
+            del self._positions.open[self.name]
         for watch in self.watches:
             watch.tell()
-        bus.ended.add(subscription)
+        self._events.ended(subscription)
         self.made_room()
 
     # -- where to start -----------------------------------------------------------------------------------------
@@ -263,7 +295,7 @@ class SubscriptionReader:
         start: Start = self.options.start
         if self.resume is not None:
             start = self.resume
-        elif self.name is not None and (stored := self._bus.positions.get(self.name)) is not None:
+        elif self.name is not None and (stored := self._positions.stored.get(self.name)) is not None:
             pattern, start = stored
             if pattern != self.pattern:
                 raise InvalidOption("name", self.name, f"it holds a position on {pattern!r}, not on {self.pattern!r}")
@@ -273,15 +305,15 @@ class SubscriptionReader:
 
     def _on_disk(self) -> bool:
         """Whether what it reads is on disk, or will be as far as anybody has said."""
-        if self._bus.store is None:
+        if self.attachment.cursors.reads is None:
             return False
         return self.is_pattern or any(log.options.durable is not False for log in self.attachment.logs)
 
     def moves(self) -> Callable[[Subscription[Any]], None] | None:
         """Whom to tell that it moved; None: nobody keeps its position while it reads."""
-        if self.name is None or self._bus.store is None:
+        if self.name is None or self._positions.store is None:
             return None
-        return self._bus.store.pending_state.moved
+        return self._positions.store.moved
 
     def place_of(self, subscription: Subscription[Any]) -> tuple[str, Position | int]:
         """What a name keeps: its pattern, and a position or a sequence."""
@@ -301,19 +333,19 @@ class SubscriptionReader:
 
     def sequence_of(self, found: Log, offset: int) -> int:
         """Where a record of one of its topics lies in the order that it reads in."""
-        return self._bus.timeline.sequence_of(found, offset)
+        return self.attachment.timeline.sequence_of(found, offset)
 
     def end_sequence(self) -> int:
         """Behind all that is visible now."""
-        return self._bus.timeline.sequence
+        return self.attachment.timeline.sequence
 
     def made_room(self) -> None:
         """Publishers may ask again."""
-        self._bus.publisher.release()
+        self._publisher.release()
 
     def expired(self, slices: list[Slice]) -> set[Position]:
         """The positions of the records that are past their time."""
-        now = self._bus.clock.time()
+        now = self.clock.time()
         return {
             Position(part.epoch, offset)
             for part in slices
@@ -337,11 +369,11 @@ class SubscriptionReader:
                     self._call(self._bury, record)
 
     def _bury(self, record: Record[bytes]) -> None:
-        topic, publisher = self.options.dead_letter, self._bus.publisher
+        topic, publisher = self.options.dead_letter, self._publisher
         assert topic is not None, "only called where there is one"
         headers = dead_letter.dead_letter_headers(record, "dropped", subscriber=self.label)
         entry = publisher.one(topic, None, record.value, record.key, headers, None, None, 0, None)
-        log = self._bus.catalog.find(topic, UNDECLARED)
+        log = self.attachment.catalog.find(topic, UNDECLARED)
         if publisher.append_now(log, entry) is None:
             raise publisher.full(log, entry)
 

@@ -144,22 +144,22 @@ def open_remote_cursor(
     `ready` is called when there may be something to take, or it is over; `drops` for each record that a policy dropped.
     `resume` is where this very reader stood before its connection was lost: an offset's position, or a sequence.
     """
-    bus = broker._bus
-    content = ContentTypes(bus)
+    backend = broker.backend
+    content = ContentTypes(backend)
 
     def on_drop(record: Record[bytes]) -> None:
         assert drops is not None
         drops(wire_batch_of(record, content.of(record.topic)))
 
-    opened = open_subscription(bus, pattern, on_drop=None if drops is None else on_drop, **options)
+    opened = open_subscription(backend, pattern, on_drop=None if drops is None else on_drop, **options)
     return RemoteCursor(opened._reader, content, ready, resume)
 
 
 class ContentTypes:
     """What the values of each topic are written in."""
 
-    def __init__(self, bus: Any) -> None:
-        self._logs = bus.catalog.logs
+    def __init__(self, backend: Any) -> None:
+        self._logs = backend.catalog.logs
 
     def of(self, topic: str) -> int:
         """As the header of a batch says it."""

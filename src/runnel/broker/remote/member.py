@@ -56,10 +56,19 @@ def open_remote_member(
 
     `granted` is called with each lease, `lapsed` with those that went back, `over` when there will be no more.
     """
-    bus = broker._bus
-    asked = open_subscription(bus, pattern, group=group, **options)  # a member that never joins: it checked the options
+    backend = broker.backend
+    asked = open_subscription(
+        backend, pattern, group=group, **options
+    )  # a member that never joins: it checked the options
     return RemoteMember(
-        asked._open_reader, asked.label, asked.prefetch, asked.prefetch_bytes, ContentTypes(bus), granted, lapsed, over
+        asked._open_reader,
+        asked.label,
+        asked.prefetch,
+        asked.prefetch_bytes,
+        ContentTypes(backend),
+        granted,
+        lapsed,
+        over,
     )
 
 

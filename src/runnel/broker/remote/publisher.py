@@ -52,8 +52,8 @@ class RemotePublisher:
     """The way into a broker for those who publish packed batches. One for all doors of a server."""
 
     def __init__(self, broker: Broker) -> None:
-        self._bus = broker._bus
-        self._bus.timeline.keeps_packed = True
+        self._backend = broker.backend
+        self._backend.timeline.keeps_packed = True
         self._logs: dict[str, Log] = {}
         self._late: Counter[int] = Counter()  # producers with publishes that wait for something, and how many
         self._tasks: set[asyncio.Task[None]] = set()
@@ -72,16 +72,16 @@ class RemotePublisher:
         The result, if there is one, takes the publish back while it waits for room. `readers` are the feeds and
         groups whose only reader is the very one that publishes: waiting for them would be for ever.
         """
-        bus = self._bus
+        backend = self._backend
         try:
             entry = self.entry(topic, data, about)
             log = self._log(topic, about)
             waits = about is not None and (about.wait or about.expected_offset is not None)
             if waits or (entry.producer and entry.producer in self._late):
-                if readers and (ahead := bus.publisher.deduplicator.waits_for(entry.producer)) is not None:
+                if readers and (ahead := backend.publisher.waits_for(entry.producer)) is not None:
                     _check_deadlock(ahead, entry, readers)
                 return self._publish_late(log, entry, about, done)
-            first = bus.publisher.append_now(log, entry)
+            first = backend.publisher.append_now(log, entry)
             if first is None:
                 _check_deadlock(log, entry, readers)
                 return self._publish_late(log, entry, about, done)
@@ -91,12 +91,10 @@ class RemotePublisher:
         span = _span(entry.known or log.position(first), entry)
         if entry.pending_batch is not None:
             entry.pending_batch.listeners.append(lambda error: done(span if error is None else error))
-        elif (
-            landed := bus.publisher.deduplicator.landing(log, entry, first)
-        ) is not None:  # it is there, or on its way
+        elif (landed := backend.publisher.landing(log, entry, first)) is not None:  # it is there, or on its way
             landed.add_done_callback(lambda landed: done(_failure(landed) or span))
         else:
-            self.is_turn_over = self.is_turn_over or (log.stored is None and bus.is_turn_over(log))
+            self.is_turn_over = self.is_turn_over or (log.stored is None and backend.publisher.is_turn_over(log))
             done(span)
         return None
 
@@ -105,12 +103,12 @@ class RemotePublisher:
         entry = self.entry(topic, data, about)
         entry.packed, entry.producer = None, 0  # one batch a topic and transaction; what it is repeated by, is the mark
         options, schema = self._said(about)  # the topic is made when all of it is known to be right
-        handle: Topic[Any] = Topic(self._bus, topic, cast(Any, schema), options)
+        handle: Topic[Any] = Topic(self._backend, topic, cast(Any, schema), options)
         return tx._want(handle, entry, None if about is None else about.expected_offset)
 
     def declare(self, topic: str, options: dict[str, Any], schema: Schema | None) -> None:
         """Make a topic, or check that it is there with these options and this type."""
-        catalog = self._bus.catalog
+        catalog = self._backend.catalog
         catalog.find(topic, catalog.check(TopicOptions.of(options)), schema, declared=True)
 
     # -- looking at it ------------------------------------------------------------------------------------------
@@ -150,7 +148,7 @@ class RemotePublisher:
 
     def _check_type(self, topic: str, batch: UnpackedBatch) -> None:
         """Where only the schema of a topic is known, what comes from those who know nothing of it is held to that."""
-        log = self._bus.catalog.logs.get(topic)
+        log = self._backend.catalog.logs.get(topic)
         if log is None or log.codec is not None or log.schema is None:
             return  # a codec looks at every value, later
         encoding, content = log.schema.encoding, batch.header.content_type
@@ -174,19 +172,19 @@ class RemotePublisher:
         said = about is not None and (about.options or about.schema)
         known = self._logs.get(topic)
         if known is not None and not known.deleted and not said and known.stored is not None:
-            if self._bus.loop_owner.closed:
+            if self._backend.loop_owner.closed:
                 raise BrokerClosed("publishing")
             return known
         if len(self._logs) >= MAX_KNOWN:
             self._logs.clear()
-        found = self._logs[topic] = self._bus.catalog.find(topic, *self._said(about))
+        found = self._logs[topic] = self._backend.catalog.find(topic, *self._said(about))
         return found
 
     def _said(self, about: PublishDetails | None) -> tuple[TopicOptions, Schema | None]:
         """What a publish says of its topic."""
         options, schema = _PLAIN, None
         if about is not None and about.options:
-            options = self._bus.catalog.check(TopicOptions.of(about.options))
+            options = self._backend.catalog.check(TopicOptions.of(about.options))
         if about is not None and about.schema:
             schema = Schema(about.schema.encoding, about.schema.schema)
         return options, schema
@@ -215,19 +213,19 @@ class RemotePublisher:
         return late
 
     async def _published(self, log: Log, entry: Append, about: PublishDetails | None) -> Span:
-        bus = self._bus
+        backend = self._backend
         if entry.expected_offset is not None:
-            await bus.publisher.until_known(log, entry.expected_offset)
+            await backend.publisher.until_known(log, entry.expected_offset)
         if log.deleted:
             raise TopicDeleted(log.name, log.epoch)
         if entry.producer:
-            position = await bus.publisher.deduplicator.publish(log, entry)
+            position = await backend.publisher.publish_numbered(log, entry)
         else:
-            first = bus.publisher.append_now(log, entry)
+            first = backend.publisher.append_now(log, entry)
             if first is None:
-                first = await bus.publisher.append_later(log, entry)
+                first = await backend.publisher.append_later(log, entry)
             if log.stored is not None:
-                await bus.until_durable(log, entry, first)
+                await backend.publisher.until_durable(log, entry, first)
             position = log.position(first)
         if about is not None and about.wait:
             await self._processed(log, position, about.timeout)
@@ -235,9 +233,9 @@ class RemotePublisher:
 
     async def _processed(self, log: Log, position: Position, timeout: float | None) -> None:
         """Return when every current subscriber has asked beyond the record at `position`."""
-        bus = self._bus
-        watched = {} if bus.loop_owner.closed else bus.watch(log, position)
-        await wait_all(watched, timeout, bus.clock)
+        backend = self._backend
+        watched = {} if backend.loop_owner.closed else backend.publisher.watch(log, position)
+        await wait_all(watched, timeout, backend.clock)
         if stalled := [label for passed, label in watched.items() if not passed.done()]:
             raise Stalled(log.name, position.offset, stalled, timeout or 0.0)
 

@@ -2,32 +2,70 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from runnel.broker.topic.log import Log
-from runnel.broker.topic.readers import TopicReader, TopicReaders
+from runnel.broker.topic.readers import AttachedReaders, TopicReader, TopicReaders
+from runnel.broker.topic.timeline import Timeline
+from runnel.core.clock import Clock
 from runnel.core.compression import compress
 from runnel.core.errors import NotSupported, TopicConflict, TopicDeleted, UnknownTopic
 from runnel.core.options import TopicOptions
 from runnel.core.pattern import PatternTable, check_name
 from runnel.core.schema import Codec, Schema, check_schema_evolution
 
-if TYPE_CHECKING:
-    from runnel.broker.bus import Bus
-
 UNDECLARED = TopicOptions()  # of a topic that has only been subscribed to: whoever publishes first says what it is
 
 _DURABLE_ONLY = ("durable", "compact", "compression")
 
 
+class DurableTopics(Protocol):
+    """The store, as the catalog needs it."""
+
+    def adopt(self, log: Log) -> None:
+        """Make `log` a durable topic."""
+
+    def describe(self, log: Log) -> None:
+        """Have the options and the type of a topic written."""
+
+    def delete(self, log: Log, why: TopicDeleted) -> None:
+        """Have a topic deleted on disk, with what waits to be written of it."""
+
+
+class CatalogEvents(Protocol):
+    """What other parts of the broker do about a change in the catalog."""
+
+    def topic_removed(self, log: Log) -> None:
+        """A topic leaves the catalog: its counts go into the totals."""
+
+    def publishes_refused(self, log: Log, why: TopicDeleted) -> None:
+        """Publishers that wait for room in a deleted topic are refused."""
+
+    def memory_only(self, topic: str) -> None:
+        """A topic that groups have joined turns out not to be durable."""
+
+
 class TopicCatalog:
     """Logs by name, and the patterns that new ones are held against."""
 
-    def __init__(self, bus: Bus, *, auto_create: bool) -> None:
+    def __init__(
+        self,
+        timeline: Timeline,
+        readers: AttachedReaders,
+        clock: Clock,
+        check_usable: Callable[[str], None],
+        events: CatalogEvents,
+        *,
+        is_durable: bool,
+        auto_create: bool,
+    ) -> None:
         self.logs: dict[str, Log] = {}
         self.patterns: PatternTable[TopicReader] = PatternTable()
-        self._bus = bus
-        self._auto_create = auto_create
+        self.durable: DurableTopics | None = None  # set when the folder is open
+        self._timeline, self._readers, self._clock = timeline, readers, clock
+        self._check_usable, self._events = check_usable, events
+        self._is_durable, self._auto_create = is_durable, auto_create
         self.epoch = 0  # the highest ever given
 
     def names(self) -> list[str]:
@@ -36,7 +74,7 @@ class TopicCatalog:
 
     def check(self, options: TopicOptions) -> TopicOptions:
         """`options`, when a topic here can have them."""
-        in_memory = not self._bus.is_durable
+        in_memory = not self._is_durable
         for option in _DURABLE_ONLY if in_memory else ():
             if value := getattr(options, option):
                 raise NotSupported(f"{option}={value!r}", "this broker lives in memory only")
@@ -56,7 +94,7 @@ class TopicCatalog:
         declared: bool = False,
     ) -> Log:
         """The log of a topic, made when it may be; its options and type must agree with what is asked."""
-        self._bus.loop_owner.check_usable("publishing")
+        self._check_usable("publishing")
         log = self.logs.get(name)
         if log is None:
             if not self._auto_create and not declared:
@@ -65,9 +103,9 @@ class TopicCatalog:
         elif options is not None and log.options is not options:
             if log.options is UNDECLARED:
                 log.options = options
-                self._bus.timeline.cool()
+                self._timeline.cool()
                 if options.durable is False:
-                    self._bus.groups.unkeep(name)
+                    self._events.memory_only(name)
             self._agree(log, options)
         if options is not None and log.stored is None and self._is_to_be_stored(log):
             self._store(log)
@@ -83,19 +121,19 @@ class TopicCatalog:
             log.schema = codec
         else:
             log.codec = codec
-        self._bus.timeline.cool()  # from now on every publish is checked
+        self._timeline.cool()  # from now on every publish is checked
         is_new = earlier is None or earlier.schema != codec.schema
-        if is_new and log.stored is not None and self._bus.store is not None:
-            self._bus.store.describe(log)
+        if is_new and log.stored is not None and self.durable is not None:
+            self.durable.describe(log)
 
     def _is_to_be_stored(self, log: Log) -> bool:
         """Whether a topic that somebody publishes to, or declares, belongs on disk."""
-        return self._bus.store is not None and log.options.durable is not False and log.name[0] != "$" and not log.end
+        return self.durable is not None and log.options.durable is not False and log.name[0] != "$" and not log.end
 
     def _store(self, log: Log) -> None:
-        assert self._bus.store is not None
-        self._bus.timeline.cool()
-        self._bus.store.adopt(log)
+        assert self.durable is not None
+        self._timeline.cool()
+        self.durable.adopt(log)
 
     @staticmethod
     def _agree(log: Log, options: TopicOptions) -> None:
@@ -109,7 +147,7 @@ class TopicCatalog:
     def make(self, name: str, options: TopicOptions | None = None) -> Log:
         """A new log, joined by the readers whose patterns cover it."""
         # Milliseconds and a counter: epochs rise, and no two lives of a topic ever share one.
-        self.epoch = max(self.epoch + 1, int(self._bus.clock.time() * 1000) << 11)
+        self.epoch = max(self.epoch + 1, int(self._clock.time() * 1000) << 11)
         log = self.logs[name] = Log(name, self.epoch, options or UNDECLARED)
         for reader in dict.fromkeys(self.patterns.covering(name)):  # one with several patterns joins once
             reader.join(log)
@@ -119,21 +157,18 @@ class TopicCatalog:
         """Delete a log and tell its readers."""
         if name not in self.logs:
             raise UnknownTopic(name)
-        bus = self._bus
-        bus.timeline.cool()
+        self._timeline.cool()
         log = self.logs.pop(name)
         deleted = TopicDeleted(name, log.epoch)
         topic_readers = log.topic_readers or TopicReaders()
-        if name[0] != "$":
-            bus.ended.published += log.end
-            bus.ended.published_bytes += log.count_bytes()
-        bus.settle_readers()
+        self._events.topic_removed(log)
+        self._readers.settle()
         for reader in topic_readers.readers:
             reader.overflow.settle()  # while what it drops can still be counted
-        if log.stored is not None and bus.store is not None:
-            bus.store.delete(log, deleted)
-        bus.timeline.forget(log)
-        bus.publisher.refuse_blocked(log, deleted)
+        if log.stored is not None and self.durable is not None:
+            self.durable.delete(log, deleted)
+        self._timeline.forget(log)
+        self._events.publishes_refused(log, deleted)
         for reader in list(topic_readers.readers):
             reader.end(deleted)
         for reader in topic_readers.patterns:

@@ -5,42 +5,31 @@ A record that is being written counts as stored until the write failed. A duplic
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from runnel.broker.topic.log import Log
+from runnel.broker.topic.pending_batch import PendingBatch
 from runnel.broker.topic.readers import Append
+from runnel.broker.topic.timeline import Timeline
 from runnel.core.deduplication import MessageIdLimit, MessageIdWindow, ProducerTable
-from runnel.core.errors import InvalidOption, TopicDeleted, WouldDeadlock
+from runnel.core.errors import InvalidOption
 from runnel.core.position import Position
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from runnel.broker.bus import Bus
-    from runnel.broker.topic.pending_batch import PendingBatch
     from runnel.journal.format.ledger import Ledger
-
-
-class ProducerQueue:
-    """Publishes of one producer that wait, one behind the other, until the first of them is handed over."""
-
-    __slots__ = ("head", "length", "turn")
-
-    def __init__(self) -> None:
-        self.length, self.turn = 0, asyncio.Lock()
-        self.head: Log | None = None  # where the first of them waits for room
 
 
 class Deduplicator:
     """What was published lately, and is on its way."""
 
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
+    def __init__(self, timeline: Timeline, logs: Mapping[str, Log]) -> None:
+        self._timeline, self._logs = timeline, logs
         self.producers = ProducerTable()
         self._ids_allowed = MessageIdLimit()
-        self._lines: dict[int, ProducerQueue] = {}  # of the producers that have to wait for room
         self._turn, self._time = datetime.min, 0.0  # of the loop, and its time in seconds
 
     def __repr__(self) -> str:
@@ -49,7 +38,7 @@ class Deduplicator:
     def restore(self, ledger: Ledger) -> None:
         """Take up what the journal knows. The journal goes on with its own: it is written in another thread."""
         self.producers = ledger.producers.copy()
-        for log in self._bus.catalog.logs.values():
+        for log in self._logs.values():
             if log.stored is not None and (window := ledger.ids.get(log.stored.id)) is not None:
                 log.ids = window.copy()
 
@@ -88,13 +77,13 @@ class Deduplicator:
 
     def _now(self) -> float:
         """The append time of what is appended now, as near as can be told before it is written."""
-        now = self._bus.timeline.now()
+        now = self._timeline.now()
         if now is not self._turn:
             self._turn, self._time = now, now.timestamp()
         return self._time
 
     def _windows(self) -> Iterator[MessageIdWindow]:
-        return (log.ids for log in self._bus.catalog.logs.values() if log.ids is not None)
+        return (log.ids for log in self._logs.values() if log.ids is not None)
 
     # -- what failed --------------------------------------------------------------------------------------------
 
@@ -114,71 +103,3 @@ class Deduplicator:
             end = pending_batch.producer_sequence + pending_batch.count
             if self.next(pending_batch.producer) == end:
                 self.producers.take_back(pending_batch.producer, pending_batch.producer_sequence)
-
-    # -- publishing with numbers --------------------------------------------------------------------------------
-
-    async def publish(self, log: Log, entry: Append) -> Position:
-        """Publish an entry that a producer numbers, behind what it published before; where its first record is.
-
-        Where the topic is durable, it is on disk then; so is what this is a duplicate of.
-        """
-        bus, first = self._bus, None
-        if entry.producer not in self._lines:
-            first = bus.publisher.append_now(log, entry)
-        if first is None:
-            first = await self._in_line(log, entry)
-        elif log.stored is None and bus.is_turn_over(log):
-            await asyncio.sleep(0)
-        if (landed := entry.landed or self.landing(log, entry, first)) is not None:
-            await landed
-        return entry.known or log.position(first)
-
-    async def _in_line(self, log: Log, entry: Append) -> int:
-        """Append `entry` when those of its producer that came before it are, and there is room; its first offset.
-
-        A producer may publish to several topics, of which one has room and another not: without this the second
-        publish would overtake the first, and be refused.
-        """
-        bus, line = self._bus, self._lines.setdefault(entry.producer, ProducerQueue())
-        line.length += 1
-        entry.values = tuple(entry.values)  # the caller may go on changing its own
-        try:
-            self._check_not_ones_own(line)
-            async with line.turn:
-                bus.loop_owner.check_usable("publishing")
-                if log.deleted:
-                    raise TopicDeleted(log.name, log.epoch)
-                first = bus.publisher.append_now(log, entry)
-                if first is None:
-                    line.head = log
-                    first = await bus.publisher.append_later(log, entry)
-                return first
-        finally:
-            line.length -= 1
-            if not line.length:
-                del self._lines[entry.producer]
-
-    def waits_for(self, producer: int) -> Log | None:
-        """The topic where the first in line of a producer waits for room; None: nobody does."""
-        line = self._lines.get(producer)
-        return None if line is None or not line.turn.locked() else line.head
-
-    @staticmethod
-    def _check_not_ones_own(line: ProducerQueue) -> None:
-        """Raise if the first in line waits for a reader that this very task would have to be."""
-        if line.turn.locked() and line.head is not None and line.head.topic_readers is not None:
-            for overflow in line.head.topic_readers.limited:
-                if overflow.owner.task is asyncio.current_task():
-                    raise WouldDeadlock(line.head.name, overflow.owner.label)
-
-    def landing(self, log: Log, entry: Append, first: int) -> asyncio.Future[None] | None:
-        """Done when all of `entry`, or of what it is a duplicate of, is on disk and visible; None: it is."""
-        if entry.known is not None and entry.known.epoch != log.epoch:
-            epoch = entry.known.epoch  # the producer published it to another topic, the first time
-            there = next((one for one in self._bus.catalog.logs.values() if one.epoch == epoch), None)
-            if there is None:
-                return None
-            log = there
-        if log.stored is None or self._bus.store is None:
-            return None
-        return self._bus.store.commits.waiter(log, first + len(entry.values) - 1)

@@ -11,11 +11,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from runnel.broker.topic.deduplicator import Deduplicator
-from runnel.broker.topic.readers import Append, BlockedPublish, LagLimit
+from runnel.broker.topic.log import Log
+from runnel.broker.topic.pending_batch import PendingBatch, PendingBytes
+from runnel.broker.topic.readers import PUBLISH_TURN, Append, BlockedPublish, LagLimit, ProcessedWaiter
+from runnel.broker.topic.timeline import Timeline
 from runnel.core import publishing
+from runnel.core.clock import Clock
 from runnel.core.errors import (
     Full,
     OffsetConflict,
@@ -26,23 +30,49 @@ from runnel.core.errors import (
     WouldDeadlock,
 )
 from runnel.core.options import PolicyKind
+from runnel.core.position import Position
 from runnel.core.publishing import Headers, Seconds
 from runnel.core.schema import Codec
 from runnel.runtime.tracing import Tracing
 
-if TYPE_CHECKING:
-    from runnel.broker.bus import Bus
-    from runnel.broker.topic.log import Log
-
 logger = logging.getLogger("runnel")
 
 
-class Publisher:
-    """The long way of a publish, shared by all topics of a bus."""
+class DurableAppends(Protocol):
+    """The commit queue, as publishing needs it."""
 
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
-        self.deduplicator = Deduplicator(bus)
+    pending: PendingBytes
+
+    def hand_over(self, log: Log, entry: Append) -> int:
+        """Take `entry` for the next commit; its first offset."""
+
+    def waiter(self, log: Log, offset: int) -> asyncio.Future[None] | None:
+        """Done when the record at `offset` is durable and visible; None: it is."""
+
+    def gather(self, log: Log, size: int) -> PendingBatch | None:
+        """A batch that takes a plain record of `size` bytes; None: something has to be checked first."""
+
+
+class ProducerQueue:
+    """Publishes of one producer that wait, one behind the other, until the first of them is handed over."""
+
+    __slots__ = ("head", "length", "turn")
+
+    def __init__(self) -> None:
+        self.length, self.turn = 0, asyncio.Lock()
+        self.head: Log | None = None  # where the first of them waits for room
+
+
+class Publisher:
+    """The long way of a publish, shared by all topics of a broker."""
+
+    def __init__(
+        self, timeline: Timeline, clock: Clock, logs: Mapping[str, Log], check_usable: Callable[[str], None]
+    ) -> None:
+        self.deduplicator = Deduplicator(timeline, logs)
+        self.commits: DurableAppends | None = None  # set when the folder is open
+        self._timeline, self._clock, self._logs, self._check_usable = timeline, clock, logs, check_usable
+        self._lines: dict[int, ProducerQueue] = {}  # of the producers that have to wait for room
         self.blocked: set[Log] = set()  # logs with publishers that wait
         self.tracing = Tracing()
 
@@ -73,13 +103,13 @@ class Publisher:
             expires,
             priority,
             message_id,
-            0.0 if delay is None and expires is None else self._bus.clock.time(),
+            0.0 if delay is None and expires is None else self._clock.time(),
             tombstones=value is None and self._is_compacted(topic),
         )
         return Append(values, metas, size, message_id, codec is not None, extra)
 
     def _is_compacted(self, topic: str) -> bool:
-        log = self._bus.catalog.logs.get(topic)
+        log = self._logs.get(topic)
         return log is not None and bool(log.options.compact)
 
     def many(
@@ -96,7 +126,7 @@ class Publisher:
         """The entry of many records, in order."""
         if self.tracing.is_active:
             headers = self.tracing.traced_all(headers)
-        now = 0.0 if delay is None and expires is None else self._bus.clock.time()
+        now = 0.0 if delay is None and expires is None else self._clock.time()
         data, metas, size, extra = publishing.checked_records(
             topic, codec, values, keys, headers, delay, expires, priority, now
         )
@@ -106,17 +136,16 @@ class Publisher:
 
     def append(self, log: Log, entry: Append) -> int:
         """Append `entry`, or find it already there; its first offset. To a durable topic: hand it over."""
-        bus = self._bus
         is_told_apart = entry.message_id is not None or entry.producer
         if is_told_apart and (found := self.deduplicator.find(log, entry)) is not None:
             return found.offset
         if entry.expected_offset is not None and entry.expected_offset != log.next:
             raise OffsetConflict(log.name, entry.expected_offset, log.next)
         if log.stored is not None:
-            assert bus.store is not None, "only a store makes logs durable"
-            first = bus.store.commits.hand_over(log, entry)
+            assert self.commits is not None, "only a store makes logs durable"
+            first = self.commits.hand_over(log, entry)
         else:
-            first = bus.timeline.append(log, entry.values, entry.metas, entry.size, entry.packed)
+            first = self._timeline.append(log, entry.values, entry.metas, entry.size, entry.packed)
         entry.appended = True
         if is_told_apart:
             self.deduplicator.remember(log, entry, first)
@@ -128,8 +157,8 @@ class Publisher:
         Without this, one who reads what is visible and tries again would do so until the other's record is on disk.
         """
         while self.is_on_its_way(log, offset):
-            assert self._bus.store is not None
-            if (landed := self._bus.store.commits.waiter(log, offset)) is not None:
+            assert self.commits is not None
+            if (landed := self.commits.waiter(log, offset)) is not None:
                 with suppress(RunnelError):  # the other failed: the offset is free again
                     await landed
 
@@ -140,8 +169,8 @@ class Publisher:
 
     def append_now(self, log: Log, entry: Append) -> int | None:
         """Append `entry` if nobody has to be waited for, or find it already there; None otherwise."""
-        self._check_type(log, entry)
-        if (log.stored is None or self._journal_has_room()) and not self._must_wait(log, entry):
+        self.check_type(log, entry)
+        if (log.stored is None or self._journal_has_room()) and not self.must_wait(log, entry):
             return self.append(log, entry)
         if entry.message_id is None and (not entry.producer or entry.producer_sequence < 0):
             return None
@@ -149,11 +178,10 @@ class Publisher:
         return None if found is None else found.offset
 
     def _journal_has_room(self) -> bool:
-        store = self._bus.store
-        return store is None or store.commits.pending.has_room()
+        return self.commits is None or self.commits.pending.has_room()
 
     @staticmethod
-    def _must_wait(log: Log, entry: Append) -> bool:
+    def must_wait(log: Log, entry: Append) -> bool:
         """Whether a reader of `log` has no room for `entry`, or others wait for that already."""
         topic_readers = log.topic_readers
         return (
@@ -163,7 +191,7 @@ class Publisher:
         )
 
     @staticmethod
-    def _check_type(log: Log, entry: Append) -> None:
+    def check_type(log: Log, entry: Append) -> None:
         """Raise unless what comes through an untyped handle fits the topic's type."""
         if log.codec is not None and not entry.checked:
             for value in entry.values:
@@ -178,20 +206,19 @@ class Publisher:
 
     def full(self, log: Log, entry: Append) -> Full:
         """Why `append_now` did not."""
-        store = self._bus.store
-        if log.stored is not None and store is not None and not store.commits.pending.has_room():
-            return Full(log.name, "the journal", store.journal.options.max_pending_bytes)
+        if log.stored is not None and self.commits is not None and not self.commits.pending.has_room():
+            return Full(log.name, "the journal", self.commits.pending.limit)
         overflow = self._in_the_way(log, entry)
         return Full(log.name, overflow.owner.label, overflow.buffer)
 
     async def append_later(self, log: Log, entry: Append) -> int:
         """Append `entry` as soon as there is room; its first offset."""
         if log.stored is not None and not self._journal_has_room():
-            assert self._bus.store is not None
-            await self._bus.store.commits.pending.room()
+            assert self.commits is not None
+            await self.commits.pending.room()
             if log.deleted:
                 raise TopicDeleted(log.name, log.epoch)
-            if not self._must_wait(log, entry):
+            if not self.must_wait(log, entry):
                 return self.append(log, entry)
         entry.is_awaited = True
         return await self.queue(log, entry, asyncio.current_task())
@@ -229,7 +256,7 @@ class Publisher:
         self.blocked.add(log)
         if (seconds := overflow.policy.timeout) is not None:
             late = PublishTimeout(log.name, overflow.owner.label, seconds)
-            timer = self._bus.clock.call_later(seconds, lambda: None if first.done() else first.set_exception(late))
+            timer = self._clock.call_later(seconds, lambda: None if first.done() else first.set_exception(late))
             first.add_done_callback(lambda _: timer.cancel())
         first.add_done_callback(self._gave_up)
         return first
@@ -241,7 +268,7 @@ class Publisher:
 
     def release(self) -> None:
         """Somebody made room: go on with those who waited."""
-        self._bus.timeline.cool()
+        self._timeline.cool()
         for log in list(self.blocked):
             if log.topic_readers is not None:
                 log.topic_readers.release(log, partial(self._append_late, log))
@@ -249,9 +276,9 @@ class Publisher:
                 self.blocked.discard(log)
 
     def _append_late(self, log: Log, entry: Append) -> int:
-        self._check_type(log, entry)  # the topic may have got a type while it waited
+        self.check_type(log, entry)  # the topic may have got a type while it waited
         first = self.append(log, entry)
-        if entry.is_awaited and (landed := self.deduplicator.landing(log, entry, first)) is not None:
+        if entry.is_awaited and (landed := self.landing(log, entry, first)) is not None:
             # Its task goes on a turn later. Until then this may fail, and another record get the same offset.
             landed.add_done_callback(_heard)
             entry.landed = landed
@@ -265,6 +292,96 @@ class Publisher:
                     first.set_exception(error)
             log.topic_readers.blocked.clear()
         self.blocked.discard(log)
+
+    # -- publishing with numbers --------------------------------------------------------------------------------
+
+    async def publish_numbered(self, log: Log, entry: Append) -> Position:
+        """Publish an entry that a producer numbers, behind what it published before; where its first record is.
+
+        Where the topic is durable, it is on disk then; so is what this is a duplicate of.
+        """
+        first = None
+        if entry.producer not in self._lines:
+            first = self.append_now(log, entry)
+        if first is None:
+            first = await self._in_line(log, entry)
+        elif log.stored is None and self.is_turn_over(log):
+            await asyncio.sleep(0)
+        await self.until_durable(log, entry, first)
+        return entry.known or log.position(first)
+
+    async def _in_line(self, log: Log, entry: Append) -> int:
+        """Append `entry` when those of its producer that came before it are, and there is room; its first offset.
+
+        A producer may publish to several topics, of which one has room and another not: without this the second
+        publish would overtake the first, and be refused.
+        """
+        line = self._lines.setdefault(entry.producer, ProducerQueue())
+        line.length += 1
+        entry.values = tuple(entry.values)  # the caller may go on changing its own
+        try:
+            self._check_not_ones_own(line)
+            async with line.turn:
+                self._check_usable("publishing")
+                if log.deleted:
+                    raise TopicDeleted(log.name, log.epoch)
+                first = self.append_now(log, entry)
+                if first is None:
+                    line.head = log
+                    first = await self.append_later(log, entry)
+                return first
+        finally:
+            line.length -= 1
+            if not line.length:
+                del self._lines[entry.producer]
+
+    def waits_for(self, producer: int) -> Log | None:
+        """The topic where the first in line of a producer waits for room; None: no publish waits."""
+        line = self._lines.get(producer)
+        return None if line is None or not line.turn.locked() else line.head
+
+    @staticmethod
+    def _check_not_ones_own(line: ProducerQueue) -> None:
+        """Raise if the first in line waits for a reader that this very task would have to be."""
+        if line.turn.locked() and line.head is not None and line.head.topic_readers is not None:
+            for overflow in line.head.topic_readers.limited:
+                if overflow.owner.task is asyncio.current_task():
+                    raise WouldDeadlock(line.head.name, overflow.owner.label)
+
+    # -- after appending ----------------------------------------------------------------------------------------
+
+    def landing(self, log: Log, entry: Append, first: int) -> asyncio.Future[None] | None:
+        """Done when all of `entry`, or of what it is a duplicate of, is on disk and visible; None: it is."""
+        if entry.known is not None and entry.known.epoch != log.epoch:
+            epoch = entry.known.epoch  # the producer published it to another topic, the first time
+            there = next((one for one in self._logs.values() if one.epoch == epoch), None)
+            if there is None:
+                return None
+            log = there
+        if log.stored is None or self.commits is None:
+            return None
+        return self.commits.waiter(log, first + len(entry.values) - 1)
+
+    async def until_durable(self, log: Log, entry: Append, first: int) -> None:
+        """Return when `entry`, whose first record is at `first`, is on disk where its topic is, and visible."""
+        if (landed := entry.landed or self.landing(log, entry, first)) is not None:
+            await landed
+
+    def is_turn_over(self, log: Log) -> bool:
+        """Whether a publisher should let the readers of `log` run before it goes on."""
+        turn = PUBLISH_TURN if log.topic_readers is None else log.topic_readers.turn
+        return self._timeline.published_in_turn() >= turn
+
+    @staticmethod
+    def watch(log: Log, position: Position) -> dict[asyncio.Future[None], str]:
+        """A future per current reader of `log`, done once it has processed `position`; and the reader's label."""
+        watched: dict[asyncio.Future[None], str] = {}
+        if log.topic_readers is not None and log.epoch == position.epoch:
+            loop = asyncio.get_running_loop()
+            for reader in log.topic_readers:
+                watched[future := loop.create_future()] = reader.label
+                reader.watch(log, ProcessedWaiter(position.offset, future))
+        return watched
 
     def _in_the_way(self, log: Log, entry: Append) -> LagLimit:
         topic_readers = log.topic_readers

@@ -265,3 +265,40 @@ class TopicReaders:
                 first.set_result(offset)
             else:
                 first.set_exception(wrong)
+
+
+class AttachedReaders:
+    """Every open subscription and group of a broker, in the order in which they came."""
+
+    __slots__ = ("_all",)
+
+    def __init__(self) -> None:
+        self._all: dict[TopicReader, None] = {}
+
+    def __iter__(self) -> Iterator[TopicReader]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __contains__(self, reader: object) -> bool:
+        return reader in self._all
+
+    def add(self, reader: TopicReader) -> None:
+        """A reader is told of what is published from now on."""
+        self._all[reader] = None
+
+    def remove(self, reader: TopicReader) -> None:
+        """A reader is told of nothing more."""
+        del self._all[reader]
+
+    def settle(self) -> None:
+        """Have every reader of a pattern note what lies ahead of it, before records go."""
+        for reader in self._all:
+            reader.settle()
+
+    def wake_patterns(self) -> None:
+        """Have the readers look again that read several topics in the order of sequences."""
+        for reader in self._all:
+            if reader.is_pattern:
+                reader.wake()

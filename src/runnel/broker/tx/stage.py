@@ -20,7 +20,7 @@ from runnel.core.publishing import headers_of_each
 from runnel.core.stages import StageInfo, StageKey, checked_stage_key, stage_name
 
 if TYPE_CHECKING:
-    from runnel.broker.bus import Bus
+    from runnel.broker.backend import LocalBackend
     from runnel.broker.durable.staging import StagingArea
     from runnel.broker.topic.log import Log
     from runnel.broker.topic_handle import Topic
@@ -38,7 +38,7 @@ class StageWrite:
 
     def __init__(
         self,
-        bus: Bus,
+        backend: LocalBackend,
         log: Log,
         codec: Codec[Any] | None,
         values: Sequence[object],
@@ -56,7 +56,7 @@ class StageWrite:
             headers_of_each(headers, len(values))
         self.at = 0
         self.piece = STAGE_BATCH_BYTES  # may change on the way
-        self._bus, self._log, self._codec = bus, log, codec
+        self._backend, self._log, self._codec = backend, log, codec
         self._values, self._keys, self._headers = values, keys, headers
         self._rest = (delay, expires, priority)
 
@@ -71,8 +71,8 @@ class StageWrite:
             yield batch
 
     def _batch(self) -> PendingBatch:
-        assert self._bus.loop_owner.loop is not None, "whoever writes is on the broker's loop"
-        return PendingBatch(self._log, 0, PendingBytes(0, self._bus.loop_owner.loop))
+        assert self._backend.loop_owner.loop is not None, "whoever writes is on the broker's loop"
+        return PendingBatch(self._log, 0, PendingBytes(0, self._backend.loop_owner.loop))
 
     def _entries(self) -> Iterator[Append]:
         """Some values at a time, few enough for a batch: as many as the last ones suggest."""
@@ -89,7 +89,7 @@ class StageWrite:
             yield entry
 
     def _some(self, count: int) -> Append:
-        publisher, end = self._bus.publisher, self.at + count
+        publisher, end = self._backend.publisher, self.at + count
         keys = None if self._keys is None else self._keys[self.at : end]
         headers = self._headers[self.at : end] if isinstance(self._headers, list | tuple) else self._headers
         try:
@@ -98,7 +98,7 @@ class StageWrite:
             if count == 1:
                 raise
             return self._some(1)  # together they are; perhaps none of them alone
-        publisher._check_type(self._log, entry)
+        publisher.check_type(self._log, entry)
         return entry
 
 
@@ -168,10 +168,10 @@ class Stage(Generic[T]):
     the same stage; whoever names a later attempt takes its place.
     """
 
-    __slots__ = ("_bus", "_stage", "_topic", "key")
+    __slots__ = ("_backend", "_stage", "_topic", "key")
 
-    def __init__(self, bus: Bus, topic: Topic[T], key: StageKey) -> None:
-        self._bus, self._topic, self.key = bus, topic, checked_stage_key(key)
+    def __init__(self, backend: LocalBackend, topic: Topic[T], key: StageKey) -> None:
+        self._backend, self._topic, self.key = backend, topic, checked_stage_key(key)
         self._stage: OpenStage | None = None
 
     def __repr__(self) -> str:
@@ -213,15 +213,15 @@ class Stage(Generic[T]):
         every record, or a list of those of each. Other options as in `Topic.publish_many`. Writing nothing opens the
         stage, so that it can be committed.
         """
-        bus = self._bus
-        if not bus.loop_owner.is_here():
+        backend = self._backend
+        if not backend.loop_owner.is_here():
             again = self.write(
                 values, keys=keys, headers=headers, delay=delay, expires=expires, priority=priority, ordinal=ordinal
             )
-            return await bus.loop_owner.visit(again)
-        bus.loop_owner.check_usable("staging")
+            return await backend.loop_owner.visit(again)
+        backend.loop_owner.check_usable("staging")
         staging, log = self._staging(), self._topic._resolve()
-        cut = StageWrite(bus, log, self._topic._codec, values, keys, headers, delay, expires, priority)
+        cut = StageWrite(backend, log, self._topic._codec, values, keys, headers, delay, expires, priority)
         return await self._put(staging, log, cut, ordinal)
 
     async def _take(self, data: Packed, batch: UnpackedBatch, ordinal: int | None = None) -> int:
@@ -229,10 +229,10 @@ class Stage(Generic[T]):
 
         On the broker's own loop. `ordinal` as in `write`.
         """
-        bus = self._bus
-        bus.loop_owner.check_usable("staging")
+        backend = self._backend
+        backend.loop_owner.check_usable("staging")
         staging, log = self._staging(), self._topic._resolve()
-        bus.publisher._check_type(log, Append(batch.values, None, 0))
+        backend.publisher.check_type(log, Append(batch.values, None, 0))
         return await self._put(staging, log, PackedStageWrite(data, batch), ordinal)
 
     async def _put(
@@ -247,27 +247,27 @@ class Stage(Generic[T]):
                     await stage.settled()
                     stage.check()
                     pieces.at = 0 if ordinal is None else self._passed(stage, ordinal)
-                    await _write(staging, stage, pieces, self._bus)
+                    await _write(staging, stage, pieces, self._backend)
                 finally:
                     staging.give_up(stage)
                 return stage.records
 
     async def drop(self) -> None:
         """Give it up: its records are never seen, and their space comes back. A stage that is over is left alone."""
-        bus = self._bus
-        if not bus.loop_owner.is_here():
-            await bus.loop_owner.visit(self.drop())
+        backend = self._backend
+        if not backend.loop_owner.is_here():
+            await backend.loop_owner.visit(self.drop())
             return
-        bus.loop_owner.check_usable("dropping a stage")
+        backend.loop_owner.check_usable("dropping a stage")
         await self._staging().drop(self.key)
 
     def _known(self) -> OpenStage | None:
-        if self._stage is None and self._bus.store is not None:
-            self._stage = self._bus.store.staging.find(self.key)
+        if self._stage is None and self._backend.store is not None:
+            self._stage = self._backend.store.staging.find(self.key)
         return self._stage
 
     def _staging(self) -> StagingArea:
-        return staging_of(self._bus)
+        return staging_of(self._backend)
 
     def _opened(self, staging: StagingArea, log: Log) -> OpenStage:
         if log.stored is None:
@@ -289,11 +289,13 @@ class Stage(Generic[T]):
         return records - ordinal
 
 
-async def _write(staging: StagingArea, stage: OpenStage, cut: StageWrite | PackedStageWrite, bus: Bus) -> None:
+async def _write(
+    staging: StagingArea, stage: OpenStage, cut: StageWrite | PackedStageWrite, backend: LocalBackend
+) -> None:
     """Hand over one piece after the other, as the window has room, and wait until the last one landed."""
     flights: deque[PendingStageBatch] = deque()
-    assert bus.store is not None
-    window = bus.store.commits.staged
+    assert backend.store is not None
+    window = backend.store.commits.staged
     cut.piece = STAGE_BATCH_BYTES if window.limit > 1 else SMALL_STAGE_BATCH_BYTES
     for batch in cut:
         if not window.has_room():
@@ -319,17 +321,17 @@ def _check_landed(flights: deque[PendingStageBatch]) -> None:
             raise error
 
 
-def staging_of(bus: Bus) -> StagingArea:
+def staging_of(backend: LocalBackend) -> StagingArea:
     """The stages of a broker, if it can have any."""
-    if bus.store is None:
+    if backend.store is None:
         raise NotSupported("staging", "this broker lives in memory only; open it with a folder")
-    return bus.store.staging
+    return backend.store.staging
 
 
-def stage_infos(bus: Bus) -> list[StageInfo]:
+def stage_infos(backend: LocalBackend) -> list[StageInfo]:
     """Every stage that is open, by its key."""
-    now = bus.clock.time()
-    found = [stage for stage in staging_of(bus) if stage.announced]
+    now = backend.clock.time()
+    found = [stage for stage in staging_of(backend) if stage.announced]
     return [
         StageInfo(
             stage.state.id,

@@ -19,10 +19,10 @@ from runnel.broker.durable.staging import INLINE_BYTES, INLINE_RAW_BYTES, OpenSt
 from runnel.broker.group.logic.group import Claim
 from runnel.broker.group.logic.leases import Lease
 from runnel.broker.group.subscription import Delivery, DeliveryBatch
+from runnel.broker.markers import PendingMarkers
 from runnel.broker.topic.log import Log
 from runnel.broker.topic.readers import Append
 from runnel.broker.topic_handle import Topic
-from runnel.broker.tx.markers import PendingMarkers
 from runnel.broker.tx.stage import Stage, staging_of
 from runnel.core.errors import (
     AlreadySettled,
@@ -45,7 +45,7 @@ from runnel.journal.format.ledger import StageState, progress_part, stage_droppe
 from runnel.runtime.waiting import resolve_waiter
 
 if TYPE_CHECKING:
-    from runnel.broker.bus import Bus
+    from runnel.broker.backend import LocalBackend
     from runnel.broker.durable.staging import StagingArea
     from runnel.broker.group.reader import GroupReader
     from runnel.core.markers import MarkerValue
@@ -160,10 +160,10 @@ class PlannedAck(NamedTuple):
 class TransactionAcks:
     """The deliveries of one transaction."""
 
-    __slots__ = ("_bus", "_claims", "_noted")
+    __slots__ = ("_backend", "_claims", "_noted")
 
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
+    def __init__(self, backend: LocalBackend) -> None:
+        self._backend = backend
         self._noted: list[PlannedAck] = []
         self._claims: list[tuple[GroupReader, Claim]] = []
 
@@ -183,7 +183,7 @@ class TransactionAcks:
             found = [PlannedAck(delivery._reader, part.lease, part.first, part.end, True) for part in delivery._parts]
         else:
             raise InvalidOption("delivery", delivery, "expected what a group delivered: a Delivery or a DeliveryBatch")
-        if delivery._reader._bus is not self._bus:
+        if delivery._reader.publisher is not self._backend.publisher:
             why = "it has a journal of its own, so the two cannot be written in one; publish first, then ack there"
             raise NotSupported("acking a delivery of another broker in a transaction", why)
         for noted in found:
@@ -202,7 +202,7 @@ class TransactionAcks:
 
     def claim(self) -> None:
         """The commit is on its way: nobody else settles them, and no lease ends."""
-        now = self._bus.clock.time()
+        now = self._backend.clock.time()
         for reader, lease, first, end, _ in self._noted:
             for low, high in list(lease.open_ranges(first, end)):
                 self._claims.append((reader, Claim(reader.group, lease, low, high, now)))
@@ -217,7 +217,7 @@ class TransactionAcks:
 
     def settle(self) -> None:
         """The commit landed."""
-        now = self._bus.clock.time()
+        now = self._backend.clock.time()
         for noted in self._noted:
             _unpromise(noted.lease, noted.first)
         for _, claim in self._claims:
@@ -227,7 +227,7 @@ class TransactionAcks:
 
     def give_back(self) -> None:
         """The commit failed: all is as it was, and whoever holds it has as long as ever."""
-        now = self._bus.clock.time()
+        now = self._backend.clock.time()
         for reader, claim in self._claims:
             reader.dead_letters.publish(claim.give_back(now))
             reader.wake()
@@ -286,7 +286,7 @@ class CommitAttempt:
 
     __slots__ = (
         "_acks",
-        "_bus",
+        "_backend",
         "_flight",
         "_in_memory",
         "_known",
@@ -304,13 +304,13 @@ class CommitAttempt:
 
     def __init__(
         self,
-        bus: Bus,
+        backend: LocalBackend,
         wanted: Sequence[PlannedPublish],
         acks: TransactionAcks,
         marks: Sequence[Marker],
         stages: TransactionStages,
     ) -> None:
-        self._bus, self._wanted, self._acks, self._marks = bus, wanted, acks, marks
+        self._backend, self._wanted, self._acks, self._marks = backend, wanted, acks, marks
         self._stages = stages
         self.is_over = self.has_begun = self.applied = False
         self._outcome: asyncio.Future[None] | None = None  # of what is on its way
@@ -337,7 +337,7 @@ class CommitAttempt:
         except BaseException:
             self._stop_waiting()
             raise
-        if any(self._bus.is_turn_over(placed.log) for placed in self._in_memory):
+        if any(self._backend.publisher.is_turn_over(placed.log) for placed in self._in_memory):
             await asyncio.sleep(0)
 
     def _stop_waiting(self) -> None:
@@ -353,10 +353,10 @@ class CommitAttempt:
 
     def _try(self, turn: Log | None = None) -> Awaitable[object] | None:
         """Hand all of it over; or what to wait for before trying again. `turn`: a topic in whose queue it is first."""
-        bus = self._bus
-        bus.loop_owner.check_usable("committing a transaction")
-        if self._marks and bus.marks.are_past(self._marks):
-            self.is_over, self._outcome = True, bus.marks.joined(self._marks)
+        backend = self._backend
+        backend.loop_owner.check_usable("committing a transaction")
+        if self._marks and backend.markers.are_past(self._marks):
+            self.is_over, self._outcome = True, backend.markers.joined(self._marks)
             return None
         self._acks.check()
         _, on_its_way = self._place(self._there())
@@ -366,13 +366,13 @@ class CommitAttempt:
             return staged
         placed, _ = self._place([wanted.topic._resolve() for wanted in self._wanted])  # only now are topics made
         durable = [one for one in placed if one.log.stored is not None]
-        is_kept = bus.store is not None and bool(durable or self._stages or self._marks or self._acks.is_kept)
+        is_kept = backend.store is not None and bool(durable or self._stages or self._marks or self._acks.is_kept)
         if is_kept:
-            assert bus.store is not None
+            assert backend.store is not None
             self._check_mixed(placed)
-            if not self._roomy and not bus.store.commits.pending.has_room():
+            if not self._roomy and not backend.store.commits.pending.has_room():
                 self._roomy = True
-                return bus.store.commits.pending.room()
+                return backend.store.commits.pending.room()
         if (in_the_way := self._blocked(placed, turn)) is not None:
             return in_the_way
         self._in_memory = [one for one in placed if one.log.stored is None]
@@ -382,7 +382,7 @@ class CommitAttempt:
 
     def _place(self, logs: Sequence[Log | None]) -> tuple[list[PlacedPublish], Awaitable[object] | None]:
         """What is to be appended to those `logs` that are there; or something on its way to be waited for first."""
-        bus, deduplicator = self._bus, self._bus.publisher.deduplicator
+        backend, deduplicator = self._backend, self._backend.publisher.deduplicator
         placed: list[PlacedPublish] = []
         ends: dict[Log, int] = {}
         ids: dict[tuple[Log, str], Publication] = {}
@@ -390,13 +390,13 @@ class CommitAttempt:
         for log, (_, entry, publication) in zip(logs, self._wanted, strict=True):
             if log is None:
                 continue
-            bus.publisher._check_type(log, entry)
+            backend.publisher.check_type(log, entry)
             if (name := entry.message_id) is not None:
                 if (twin := ids.setdefault((log, name), publication)) is not publication:
                     self._known.append((publication, twin))
                     continue
                 if (found := deduplicator.find(log, entry)) is not None:
-                    if (landing := deduplicator.landing(log, entry, found.offset)) is not None:
+                    if (landing := backend.publisher.landing(log, entry, found.offset)) is not None:
                         return [], landing
                     self._known.append((publication, found))
                     continue
@@ -404,8 +404,8 @@ class CommitAttempt:
             if first is None:
                 first = log.next
             if entry.expected_offset is not None and entry.expected_offset != first:
-                if bus.publisher.is_on_its_way(log, entry.expected_offset):
-                    return [], bus.publisher.until_known(log, entry.expected_offset)
+                if backend.publisher.is_on_its_way(log, entry.expected_offset):
+                    return [], backend.publisher.until_known(log, entry.expected_offset)
                 raise OffsetConflict(log.name, entry.expected_offset, first)
             ends[log] = first + len(entry.values)
             placed.append(PlacedPublish(log, entry, publication))
@@ -413,7 +413,7 @@ class CommitAttempt:
 
     def _there(self) -> list[Log | None]:
         """The logs of all publishes, as far as they are there: what is wrong is said before any is made."""
-        there = self._bus.catalog.logs
+        there = self._backend.catalog.logs
         made: dict[str, int] = {}
         for topic, entry, _ in self._wanted:
             if topic.name not in there:
@@ -433,7 +433,7 @@ class CommitAttempt:
 
     def _blocked(self, placed: Sequence[PlacedPublish], turn: Log | None) -> asyncio.Future[int] | None:
         """A place in the queue for a topic one of whose readers has no room; None: all have."""
-        publisher = self._bus.publisher
+        publisher = self._backend.publisher
         for log in {one.log: None for one in placed}:
             if log.topic_readers is None or not log.topic_readers.limited:
                 continue
@@ -446,7 +446,7 @@ class CommitAttempt:
             ]
             values = [value for entry in entries for value in entry.values]
             whole = Append(values, None, sum(entry.size for entry in entries))
-            if log.topic_readers.refusing(log, whole) if turn is log else publisher._must_wait(log, whole):
+            if log.topic_readers.refusing(log, whole) if turn is log else publisher.must_wait(log, whole):
                 return publisher.queue(log, whole, self._task, partial(self._take_turn, log))
         return None
 
@@ -459,14 +459,14 @@ class CommitAttempt:
 
     def _append(self) -> None:
         """All of it is in memory: there it is."""
-        flight = self._bus.marks.hand_over(self._marks)
+        flight = self._backend.markers.hand_over(self._marks)
         self._acks.claim()
         self._apply(flight)
 
     def _hand_over(self, durable: list[PlacedPublish]) -> None:
-        bus, marks, acks = self._bus, self._bus.marks, self._acks
-        assert bus.store is not None
-        commits = bus.store.commits
+        backend, marks, acks = self._backend, self._backend.markers, self._acks
+        assert backend.store is not None
+        commits = backend.store.commits
         staged, dropped = self._stages.take()
         atomic_write = AtomicWrite(
             [*((one.log, one.entry) for one in durable), *staged],  # stages lie behind what is published beside them
@@ -484,7 +484,7 @@ class CommitAttempt:
         self._known += self._stages.placed(firsts[len(durable) :])
         for one, first in zip(durable, firsts[: len(durable)], strict=True):
             if one.entry.message_id is not None:
-                bus.publisher.deduplicator.remember(one.log, one.entry, first)
+                backend.publisher.deduplicator.remember(one.log, one.entry, first)
             self._known.append((one.publication, one.log.position(first)))
         self._outcome = commits.loop.create_future()
         self._flight = marks.hand_over(self._marks)
@@ -493,7 +493,7 @@ class CommitAttempt:
             log.coming += len(entry.values)
             log.coming_bytes += entry.size
         if self._in_memory:
-            bus.timeline.cool()
+            backend.timeline.cool()
 
     def _landed(self) -> None:
         """It is durable, and its records are visible: so is all the rest, at once."""
@@ -511,7 +511,7 @@ class CommitAttempt:
         resolve_waiter(self._outcome, error)  # first: whatever the rest comes to, whoever waits is told
         self._leave()
         self._stages.failed()
-        self._bus.marks.fail(self._flight, error)
+        self._backend.markers.fail(self._flight, error)
         self._acks.give_back()
 
     def _leave(self) -> None:
@@ -525,7 +525,7 @@ class CommitAttempt:
         for log, entry, publication in sorted(self._in_memory, key=lambda placed: placed.log not in expecting):
             entry.expected_offset = None  # that was looked at, and nobody else came in between
             # A topic that was deleted meanwhile, was so right behind it.
-            first = log.end if log.deleted else self._bus.publisher.append(log, entry)
+            first = log.end if log.deleted else self._backend.publisher.append(log, entry)
             publication.put(log.position(first))
         for publication, where in self._known:
             if isinstance(where, Position):
@@ -533,7 +533,7 @@ class CommitAttempt:
         for publication, where in self._known:
             if isinstance(where, Publication):
                 publication.put(where.position)
-        self._bus.marks.land(flight)
+        self._backend.markers.land(flight)
         self._acks.settle()
         self.applied = True
 
@@ -563,7 +563,7 @@ class Transaction:
     __slots__ = (
         "_acks",
         "_attempt",
-        "_bus",
+        "_backend",
         "_bytes",
         "_marks",
         "_records",
@@ -573,11 +573,11 @@ class Transaction:
         "_wanted",
     )
 
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
+    def __init__(self, backend: LocalBackend) -> None:
+        self._backend = backend
         self._state = "new"
         self._wanted: list[PlannedPublish] = []
-        self._acks = TransactionAcks(bus)
+        self._acks = TransactionAcks(backend)
         self._marks: dict[str, Marker] = {}
         self._stages = TransactionStages()
         self._topics: dict[str, Topic[Any]] = {}  # handles on topics that were given by name
@@ -594,7 +594,7 @@ class Transaction:
         return self._attempt is not None and self._attempt.applied
 
     @property
-    def _has_begun(self) -> bool:
+    def has_begun(self) -> bool:
         """Whether some of it may be written already: it cannot be taken back any more."""
         return self._attempt is not None and self._attempt.has_begun
 
@@ -619,7 +619,7 @@ class Transaction:
         block, and nothing happens.
         """
         handle = self._handle(topic)
-        entry = self._bus.publisher.one(
+        entry = self._backend.publisher.one(
             handle.name, handle._codec, value, key, headers, delay, expires, priority, message_id
         )
         return self._want(handle, entry, expected_offset)
@@ -638,7 +638,9 @@ class Transaction:
     ) -> Publication:
         """Publish many records side by side at the end of the block; their `span` is known then."""
         handle = self._handle(topic)
-        entry = self._bus.publisher.many(handle.name, handle._codec, values, keys, headers, delay, expires, priority)
+        entry = self._backend.publisher.many(
+            handle.name, handle._codec, values, keys, headers, delay, expires, priority
+        )
         entry.values = tuple(entry.values)  # the caller may go on changing its own
         return self._want(handle, entry, expected_offset)
 
@@ -650,7 +652,7 @@ class Transaction:
         end of the block for one that was committed, dropped or superseded before, and nothing happens.
         """
         self._check_open()
-        staging = staging_of(self._bus)
+        staging = staging_of(self._backend)
         found: list[Publication] = []
         for stage in stages:
             key = stage.key if isinstance(stage, Stage) else checked_stage_key(stage)
@@ -684,12 +686,12 @@ class Transaction:
     def _handle(self, topic: str | Topic[Any]) -> Topic[Any]:
         self._check_open()
         if isinstance(topic, Topic):
-            if topic._bus is not self._bus:
+            if topic._backend is not self._backend:
                 why = "it has a journal of its own, so the two cannot be written in one"
                 raise NotSupported(f"publishing to {topic.name!r} of another broker in a transaction", why)
             return topic
         if (known := self._topics.get(topic)) is None:
-            known = self._topics[topic] = Topic(self._bus, check_name(topic), None, _PLAIN)
+            known = self._topics[topic] = Topic(self._backend, check_name(topic), None, _PLAIN)
         return known
 
     def _want(self, topic: Topic[Any], entry: Append, expected_offset: int | None) -> Publication:
@@ -715,8 +717,8 @@ class Transaction:
     async def __aenter__(self) -> Transaction:
         if self._state != "new":
             raise TransactionEnded
-        if self._bus.loop_owner.is_here():
-            self._bus.loop_owner.check_usable("a transaction")
+        if self._backend.loop_owner.is_here():
+            self._backend.loop_owner.check_usable("a transaction")
         self._state = "open"
         return self
 
@@ -725,10 +727,10 @@ class Transaction:
     ) -> None:
         end = self._commit() if error is None else self._give_up()
         self._state = "over"
-        if self._bus.loop_owner.is_here():
+        if self._backend.loop_owner.is_here():
             await end
         else:
-            await self._bus.loop_owner.visit(end)
+            await self._backend.loop_owner.visit(end)
 
     async def _give_up(self) -> None:
         self._acks.forget()
@@ -737,7 +739,7 @@ class Transaction:
         if not (self._wanted or self._marks or self._acks or self._stages):
             return
         attempt = self._attempt = CommitAttempt(
-            self._bus, self._wanted, self._acks, list(self._marks.values()), self._stages
+            self._backend, self._wanted, self._acks, list(self._marks.values()), self._stages
         )
         try:
             await attempt.commit()

@@ -65,7 +65,7 @@ class ConsoleUpdates:
         query = parse_console_query(parameters(scope))
         if len(self._viewers) >= self._options.max_streams:
             raise LimitExceeded("max_streams", len(self._viewers) + 1, self._options.max_streams)
-        self._broker._bus.loop_owner.check_usable("looking at it")
+        self._broker.backend.loop_owner.check_usable("looking at it")
         viewer = ConsoleViewer(query, scope, receive, send, self._options.send_timeout)
         self._viewers.add(viewer)
         try:
@@ -92,7 +92,7 @@ class ConsoleUpdates:
         loop = asyncio.get_running_loop()
         due = loop.time()
         try:
-            while self._broker._bus.loop_owner.state == "open" and not self._is_over(loop.time()):
+            while self._broker.backend.loop_owner.state == "open" and not self._is_over(loop.time()):
                 await sampler.take()
                 figures.renew()
                 if not first.done():
@@ -357,7 +357,7 @@ class ConsolePages:
         return page_of(query, self._sampler.dead, lambda one: one._asdict())
 
     def _journal(self, query: ConsoleQuery) -> dict[str, Any]:
-        journal, store = self._sampler.journal, self._broker._bus.store
+        journal, store = self._sampler.journal, self._broker.backend.store
         if journal is None or store is None:
             return {"journal": None, "rows": [], "total": 0}
         known: dict[str, Any] = msgspec.to_builtins(journal)
@@ -528,7 +528,7 @@ class BrokerSampler:
     """The last sample of a broker, and the rates of the minute before it."""
 
     def __init__(self, broker: Broker) -> None:
-        self._broker, self._bus = broker, broker._bus
+        self._broker, self._backend = broker, broker.backend
         self._loop = asyncio.get_running_loop()
         self._at: float | None = None
         self._synced: HistogramSnapshot | None = None
@@ -548,9 +548,11 @@ class BrokerSampler:
         seconds = None if self._at is None else max(1e-3, now - self._at)
         published, size = await self._look_at_topics(seconds)
         delivered = await self._look_at_subscribers(seconds)
-        bus = self._bus
-        self.groups = tuple(reader.statistics() for reader in bus.groups)
-        self.waiting = sum(len(log.topic_readers.blocked or ()) for log in bus.publisher.blocked if log.topic_readers)
+        backend = self._backend
+        self.groups = tuple(reader.statistics() for reader in backend.groups)
+        self.waiting = sum(
+            len(log.topic_readers.blocked or ()) for log in backend.publisher.blocked if log.topic_readers
+        )
         self.dead = list(self._dead_topics())
         for trend, count in (
             (self.published, published),
@@ -566,9 +568,9 @@ class BrokerSampler:
         self._at = now
 
     async def _look_at_topics(self, seconds: float | None) -> tuple[int, int]:
-        bus, before, samples = self._bus, self.topics, {}
-        published, size = bus.ended.published, bus.ended.published_bytes
-        for number, log in enumerate(list(bus.catalog.logs.values())):
+        backend, before, samples = self._backend, self.topics, {}
+        published, size = backend.totals.published, backend.totals.published_bytes
+        for number, log in enumerate(list(backend.catalog.logs.values())):
             if number % SAMPLES_PER_TURN == SAMPLES_PER_TURN - 1:
                 await asyncio.sleep(0)
             name = log.name
@@ -581,7 +583,7 @@ class BrokerSampler:
                     sample.published.count = 0  # it was made since: all that is in it is new
             if seconds is not None:
                 sample.published.see(log.end, seconds)
-            sample.bytes, sample.first = log.live_bytes, bus.timeline.first(log)
+            sample.bytes, sample.first = log.live_bytes, backend.timeline.first(log)
             sample.subscribers = sum(reader.members for reader in log.topic_readers or ())
             samples[name] = sample
             published += log.end
@@ -590,12 +592,12 @@ class BrokerSampler:
         return published, size
 
     async def _look_at_subscribers(self, seconds: float | None) -> int:
-        ended = self._bus.ended.sum()
+        ended = self._backend.totals.sum()
         delivered, dropped, found = ended.delivered, ended.dropped, []
-        for number, one in enumerate(open_subscriptions(self._bus)):
+        for number, one in enumerate(open_subscriptions(self._backend)):
             if number % SAMPLES_PER_TURN == SAMPLES_PER_TURN - 1:
                 await asyncio.sleep(0)
-            if one not in self._bus.readers:
+            if one not in self._backend.readers:
                 continue  # it ended meanwhile, and counts among those
             figures = subscription_statistics(one)
             sample = self._subscribers.get(one)
@@ -611,13 +613,13 @@ class BrokerSampler:
         return delivered
 
     def _dead_topics(self) -> Iterator[DeadLetterTopic]:
-        logs = self._bus.catalog.logs
-        for name, groups in dead_letter_topics(self._bus).items():
-            box = DeadLetterState(self._bus, logs[name])
+        logs = self._backend.catalog.logs
+        for name, groups in dead_letter_topics(self._backend).items():
+            box = DeadLetterState(self._backend, logs[name])
             yield DeadLetterTopic(name, groups, box.open(), box.floor, logs[name].end)
 
     def _look_at_journal(self) -> None:
-        store = self._bus.store
+        store = self._backend.store
         if store is None:
             return
         self.journal = journal_statistics(store)

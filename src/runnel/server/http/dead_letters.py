@@ -50,11 +50,11 @@ class DeadLetterRoutes:
 
     async def topics(self, request: Request) -> Response:
         """The topics that dead letters go to."""
-        bus = self._broker._bus
-        bus.loop_owner.check_usable("listing dead letters")
+        backend = self._broker.backend
+        backend.loop_owner.check_usable("listing dead letters")
         found = []
-        for name, groups in dead_letters.dead_letter_topics(bus).items():
-            box = DeadLetterState(bus, bus.catalog.logs[name])
+        for name, groups in dead_letters.dead_letter_topics(backend).items():
+            box = DeadLetterState(backend, backend.catalog.logs[name])
             found.append({"topic": name, "groups": groups, "open": box.open(), "first": box.floor, "end": box.log.end})
         return _json({"topics": found})
 
@@ -65,11 +65,11 @@ class DeadLetterRoutes:
         if not isinstance(start, int) or start < 0:
             raise InvalidOption("from", single_parameter(asked, "from"), "expected an offset, 0 or more")
         limit = integer_parameter(asked, "limit", DEFAULT_LIMIT, MAX_LIMIT)
-        found = await dead_letters.list_dead_letters(self._broker, topic, start, limit, MAX_RESPONSE_BYTES)
+        found = await dead_letters.list_dead_letters(self._broker.backend, topic, start, limit, MAX_RESPONSE_BYTES)
         told = {
             "topic": topic,
             "epoch": found.epoch,
-            "open": DeadLetterState(self._broker._bus, self._log(topic)).open(),
+            "open": DeadLetterState(self._broker.backend, self._log(topic)).open(),
             "letters": [_letter(one) for one in found.letters],
             "next": found.next if found.next < found.end else None,
         }
@@ -78,13 +78,13 @@ class DeadLetterRoutes:
     async def replay(self, request: Request) -> Response:
         """Put letters back where they came from."""
         topic, chosen = await self._chosen(request)
-        count = await dead_letters.settle_dead_letters(self._broker, topic, chosen.offsets, put_back=True)
+        count = await dead_letters.settle_dead_letters(self._broker.backend, topic, chosen.offsets, put_back=True)
         return _json({"topic": topic, "replayed": count})
 
     async def discard(self, request: Request) -> Response:
         """Be done with letters."""
         topic, chosen = await self._chosen(request)
-        count = await dead_letters.settle_dead_letters(self._broker, topic, chosen.offsets, put_back=False)
+        count = await dead_letters.settle_dead_letters(self._broker.backend, topic, chosen.offsets, put_back=False)
         return _json({"topic": topic, "discarded": count})
 
     async def _chosen(self, request: Request) -> tuple[str, ChosenLetters]:
@@ -106,7 +106,7 @@ class DeadLetterRoutes:
         return topic, chosen
 
     def _log(self, topic: str) -> Log:
-        log = self._broker._bus.catalog.logs.get(topic)
+        log = self._broker.backend.catalog.logs.get(topic)
         if log is None:
             raise UnknownTopic(topic)
         return log

@@ -73,22 +73,22 @@ class EventsRoute:
             self.streams.discard(stream)
 
     def _open(self, asked: EventsRequest, scope: Scope, receive: Receive, send: Send) -> EventStream:
-        bus = self._broker._bus
-        bus.loop_owner.check_usable("subscribing")
+        backend = self._broker.backend
+        backend.loop_owner.check_usable("subscribing")
         beginning = choose_start(
             asked.patterns,
             asked.start,
             asked.last_id,
             tag=self._tag,
-            logs=bus.catalog.logs,
-            end=bus.timeline.sequence,
+            logs=backend.catalog.logs,
+            end=backend.timeline.sequence,
         )
         stream = EventStream(self._tag, asked.keys, receive, send, self._options, scope, self._scheduler)
         feed = open_remote_cursor(
             self._broker, beginning.pattern, ready=stream.wake, **beginning.options, **asked.options
         )
         feed.enter()
-        stream.attach_feed(feed, beginning.gap, bus.timeline.sequence, resumed=beginning.resumed)
+        stream.attach_feed(feed, beginning.gap, backend.timeline.sequence, resumed=beginning.resumed)
         return stream
 
 

@@ -43,7 +43,7 @@ class HealthRoutes:
         if self._draining():
             return "the server stops"
         try:
-            self._broker._bus.loop_owner.check_usable("publishing")
+            self._broker.backend.loop_owner.check_usable("publishing")
             journal = self._broker.statistics().journal
         except RunnelError as error:
             return str(error)

@@ -10,7 +10,7 @@ from msgspec import to_builtins
 from starlette.requests import Request
 from starlette.responses import Response
 
-from runnel.broker.read.history import HistoryPage, read_history
+from runnel.broker.history import HistoryPage, read_history
 from runnel.core.errors import InvalidOption
 from runnel.core.pattern import check_pattern, matches
 from runnel.server.http.record_json import encode_json, gap_as_json, record_as_json
@@ -48,7 +48,7 @@ class HistoryRoutes:
         format = single_parameter(asked, "format") or ("ndjson" if request.headers.get("accept") == NDJSON else "json")
         if format not in ("json", "ndjson"):
             raise InvalidOption("format", format[:64], "expected json or ndjson")
-        found = await read_history(self._broker, topic, start, limit, MAX_RESPONSE_BYTES)
+        found = await read_history(self._broker.backend, topic, start, limit, MAX_RESPONSE_BYTES)
         root = quote(request.scope.get("root_path", ""))
         further = f"{root}/topics/{quote(topic, safe='')}/records?from={found.next}&limit={limit}"
         if format == "ndjson":

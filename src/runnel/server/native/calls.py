@@ -78,7 +78,7 @@ async def declare(
 ) -> None:
     """Make a topic, or check that it is there with these options and this type."""
     _declare(caller, topic, options, schema)
-    await caller.serving.broker._bus.flushed()
+    await caller.serving.broker.backend.flushed()
 
 
 def _declare(caller: Caller, topic: str, options: dict[str, Any] | None, schema: Schema | None) -> None:
@@ -113,7 +113,7 @@ async def place(caller: Caller, places: list[tuple[str, str, int, int]], hold: b
 @call
 async def describe(caller: Caller, topic: str) -> dict[str, Any] | None:
     """What a topic was told about itself; None: there is none of that name."""
-    log = caller.serving.broker._bus.catalog.logs.get(topic)
+    log = caller.serving.broker.backend.catalog.logs.get(topic)
     return None if log is None else {"options": log.options.given()}
 
 
@@ -195,7 +195,7 @@ async def marks(caller: Caller, prefix: str = "") -> dict[str, Any]:
 @call
 async def producer_next(caller: Caller, producer: int) -> int | None:
     """The number that a producer has to use next; None: nothing is known of it."""
-    return caller.serving.broker._bus.publisher.deduplicator.next(producer)
+    return caller.serving.broker.backend.publisher.deduplicator.next(producer)
 
 
 @call
@@ -211,7 +211,7 @@ async def transact(
     try:
         return await _transacted(caller, intake, tx, publishes, acks, marks, commits)
     except asyncio.CancelledError:
-        if tx._has_begun:
+        if tx.has_begun:
             raise OutcomeUnknown("it was being written when nobody waited for it any more", committing=True) from None
         raise
 

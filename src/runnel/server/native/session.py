@@ -214,7 +214,7 @@ class NativeSession:
     async def _part_later(self) -> None:
         """What is on its way to disk is seen first, by those who part too."""
         with suppress(RunnelError):
-            await self._serving.broker._bus.flushed()
+            await self._serving.broker.backend.flushed()
         self._connection.guard(self._part)
 
     def _part(self) -> None:

@@ -7,13 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from runnel.broker.read.cursor import SLICE
-from runnel.broker.read.subscription import open_cursor
 from runnel.core.errors import TopicDeleted, UnknownTopic
 from runnel.core.record import Gap, MissedRange, Record, joined_missed
 from runnel.runtime.waiting import resolve_waiter
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
+    from runnel.broker.backend import LocalBackend
     from runnel.broker.read.cursor import Cursor, TakenSlices
     from runnel.broker.topic.log import Log
     from runnel.core.position import Start
@@ -32,30 +31,29 @@ class HistoryPage(NamedTuple):
     next: int
 
 
-async def read_history(broker: Broker, topic: str, start: Start, limit: int, max_bytes: int) -> HistoryPage:
+async def read_history(backend: LocalBackend, topic: str, start: Start, limit: int, max_bytes: int) -> HistoryPage:
     """At most `limit` records of `topic` from `start` on, of which all but the first fit into `max_bytes`.
 
     A `start` below 0 counts from the end. Only what is there now is read; `UnknownTopic` if nobody made it.
     """
-    bus = broker._bus
-    bus.loop_owner.check_usable("reading a topic")
-    log = bus.catalog.logs.get(topic)
+    backend.loop_owner.check_usable("reading a topic")
+    log = backend.catalog.logs.get(topic)
     if log is None:
         raise UnknownTopic(topic)
     end = log.end
     if isinstance(start, int) and start < 0:
-        start = max(bus.timeline.first(log), end + start)
-    cursor, missed = open_cursor(bus.timeline, {log}, start, is_pattern=False, store=bus.store)
+        start = max(backend.timeline.first(log), end + start)
+    cursor, missed = backend.cursors.open({log}, start, is_pattern=False)
     records: list[Record[bytes]] = []
     following, size = cursor.position, 0
     while cursor.position < end and len(records) < limit:
-        taken = await _take(broker, log, cursor, min(STEP, SLICE, limit - len(records), end - cursor.position))
+        taken = await _take(backend, log, cursor, min(STEP, SLICE, limit - len(records), end - cursor.position))
         if taken is None:
             break
         missed = joined_missed(missed, taken.missed) if not records else missed
         if taken.missed is not None and records:
             break  # a gap is told before what follows it: with the next excerpt
-        now = broker.clock.time()
+        now = backend.clock.time()
         for part in taken.slices:
             for record in part.records:
                 meta = part.metas.get(record.offset)
@@ -63,24 +61,24 @@ async def read_history(broker: Broker, topic: str, start: Start, limit: int, max
                     continue
                 size += len(record.value) + (0 if meta is None else meta.weight)
                 if records and size > max_bytes:
-                    return _page(log, broker, records, missed, following)
+                    return _page(log, backend, records, missed, following)
                 records.append(record)
                 following = record.offset + 1
         following = cursor.position
-    return _page(log, broker, records, missed, following)
+    return _page(log, backend, records, missed, following)
 
 
 def _page(
-    log: Log, broker: Broker, records: list[Record[bytes]], missed: MissedRange | None, following: int
+    log: Log, backend: LocalBackend, records: list[Record[bytes]], missed: MissedRange | None, following: int
 ) -> HistoryPage:
     gap = None if missed is None else Gap(log.name, missed.first, missed.end, missed.count, missed.reason)
-    return HistoryPage(records, gap, log.epoch, broker._bus.timeline.first(log), log.end, following)
+    return HistoryPage(records, gap, log.epoch, backend.timeline.first(log), log.end, following)
 
 
-async def _take(broker: Broker, log: Log, cursor: Cursor, limit: int) -> TakenSlices | None:
+async def _take(backend: LocalBackend, log: Log, cursor: Cursor, limit: int) -> TakenSlices | None:
     """The next records, from memory or from disk."""
     while True:
-        broker._bus.loop_owner.check_usable("reading a topic")
+        backend.loop_owner.check_usable("reading a topic")
         if log.deleted:
             raise TopicDeleted(log.name, log.epoch)
         taken = cursor.take(limit)

@@ -17,7 +17,6 @@ from runnel.journal.format.ledger import marker_part
 from runnel.runtime.waiting import resolve_waiter
 
 if TYPE_CHECKING:
-    from runnel.broker.bus import Bus
     from runnel.core.markers import MarkerValue
 
 
@@ -34,21 +33,12 @@ class PendingMarkers:
 class Markers:
     """All marks of a broker."""
 
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
-        self._known: dict[str, MarkerValue] | None = None  # until somebody asks: none, or what the journal knows
+    def __init__(self) -> None:
+        self.values: dict[str, MarkerValue] = {}  # those that are as durable as they get
         self._coming: dict[str, PendingMarkers] = {}  # the last one that has a mark of that name
 
     def __repr__(self) -> str:
         return f"<Markers, {len(self.values)} known, {len(self._coming)} on their way>"
-
-    @property
-    def values(self) -> dict[str, MarkerValue]:
-        """Those that are as durable as they get."""
-        if self._known is None:
-            store = self._bus.store
-            self._known = {} if store is None else dict(store.journal.ledger.marks)
-        return self._known
 
     def are_past(self, marks: Sequence[Marker]) -> bool:
         """Whether one of them is there already, or further. A conflict of any of them comes first, and raises."""

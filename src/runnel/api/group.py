@@ -1,0 +1,82 @@
+"""The handle on a group of consumers: look at it, pause it, resume it, move it.
+
+The members of a group subscribe with `group=`; this handle is for operators and for tests.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from runnel.core.position import Start
+from runnel.core.statistics import GroupStatistics
+
+
+class GroupControl(Protocol):
+    """A group, as its backend knows it."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def pattern(self) -> str:
+        """The topic or pattern it reads."""
+
+    def statistics(self) -> GroupStatistics:
+        """How far the group is, and what each member holds."""
+
+    def pause(self) -> None:
+        """Grant nothing more."""
+
+    def resume(self) -> None:
+        """Go on after a pause."""
+
+    def reset(self, start: Start) -> None:
+        """Go on from `start`."""
+
+
+class Group:
+    """One group on one topic or pattern. Made by `broker.group(name, pattern)`.
+
+    >>> broker.group("billing", "orders").pause()
+    >>> broker.group("billing", "orders").statistics().lag
+    """
+
+    __slots__ = ("_control",)
+
+    def __init__(self, control: GroupControl) -> None:
+        self._control = control
+
+    def __repr__(self) -> str:
+        return f"<Group {self.label!r}>"
+
+    @property
+    def name(self) -> str:
+        """The name that its members subscribe with."""
+        return self._control.name
+
+    @property
+    def pattern(self) -> str:
+        """The topic or pattern it reads."""
+        return self._control.pattern
+
+    @property
+    def label(self) -> str:
+        """How errors and statistics call it."""
+        return f"{self.name} on {self.pattern}"
+
+    def statistics(self) -> GroupStatistics:
+        """How far the group is, and what each member holds."""
+        return self._control.statistics()
+
+    def pause(self) -> None:
+        """Deliver nothing more; records that members hold may still be settled."""
+        self._control.pause()
+
+    def resume(self) -> None:
+        """Deliver again after a pause."""
+        self._control.resume()
+
+    def reset(self, start: Start) -> None:
+        """Go on from `start`, whatever was settled. Settling a delivery from before the reset raises `LeaseEnded`."""
+        self._control.reset(start)

@@ -1,0 +1,137 @@
+"""Reading the journal for those who are behind: in threads, with a cache of what was read last.
+
+Ten subscribers that fell behind together would otherwise read, check and parse everything ten times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
+from typing import TypeVar
+
+from runnel.broker.topic.log import Log
+from runnel.broker.topic.timeline import Timeline
+from runnel.core.clock import micros
+from runnel.journal.read.cleaned_segment import CleanedChunk
+from runnel.journal.read.journal_reader import ReadPlan
+from runnel.journal.read.segment_reader import FoundBatch, ParsedChunk
+from runnel.journal.write.journal import Journal
+
+CHUNK_CACHE_BYTES = 16 * 1024 * 1024  # bytes of batches that are held
+
+# the id of a segment (to hold it would keep its file), a position, a topic, a place
+ChunkKey = tuple[int, int, int, int]
+
+
+class ChunkCache:
+    """What the last chunks held, of topics that lie densely, up to a limit; the one used last at the end."""
+
+    __slots__ = ("_bytes", "_limit", "_parsed")
+
+    def __init__(self, limit: int = CHUNK_CACHE_BYTES) -> None:
+        self._limit, self._bytes = limit, 0
+        self._parsed: OrderedDict[ChunkKey, tuple[ParsedChunk, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._parsed)
+
+    def find(self, key: ChunkKey) -> ParsedChunk | None:
+        """What somebody else found there."""
+        found = self._parsed.get(key)
+        if found is None:
+            return None
+        self._parsed.move_to_end(key)
+        return found[0]
+
+    def keep(self, key: ChunkKey, parsed: ParsedChunk) -> None:
+        """Somebody read it. What is damaged is looked at anew by everybody: it may be repaired, or read at last."""
+        items = list(parsed.items)
+        if key in self._parsed or not items or not all(type(item) is FoundBatch for item in items):
+            return
+        size = sum(len(item.body) for item in items if isinstance(item, FoundBatch))
+        self._parsed[key] = (ParsedChunk(items, parsed.position, parsed.place), size)
+        self._bytes += size
+        while self._bytes > self._limit and len(self._parsed) > 1:
+            _, (_, gone) = self._parsed.popitem(last=False)
+            self._bytes -= gone
+
+    def clear(self) -> None:
+        """Let go of all of it."""
+        self._parsed.clear()
+        self._bytes = 0
+
+
+READER_THREADS = 2
+CLOSED = "the broker is closed"
+
+logger = logging.getLogger("runnel")
+
+T = TypeVar("T")
+
+
+class JournalReads:
+    """Reads for cursors, groups and background work of one broker."""
+
+    def __init__(self, journal: Journal, timeline: Timeline, loop: asyncio.AbstractEventLoop) -> None:
+        self.journal, self._timeline, self._loop = journal, timeline, loop
+        self.chunk_cache = ChunkCache()
+        self.is_closed = False
+        self._threads = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="runnel-read")
+
+    @property
+    def keeps_packed(self) -> bool:
+        """Whether readers want the batches that records are stored in, too."""
+        return self._timeline.keeps_packed
+
+    def close(self) -> None:
+        """Drop what waits, and return when no thread reads any more."""
+        self.is_closed = True
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    def read(self, plan: ReadPlan, came: Callable[[ReadPlan, bytes | CleanedChunk | OSError], None]) -> None:
+        """Read a chunk in a thread; `came` is called on the loop, whatever becomes of the read."""
+        self.look(lambda: self.journal.history.fetch(plan), lambda found: came(plan, found))
+
+    def look(self, look: Callable[[], T], came: Callable[[T | OSError], None]) -> None:
+        """Have `look` read the journal in a thread; `came` is called on the loop, whatever becomes of it."""
+
+        def tell(found: T | OSError) -> None:
+            try:
+                self._loop.call_soon_threadsafe(came, found)
+            except RuntimeError:
+                pass  # the loop is closed: nobody wants it any more
+
+        def looking() -> None:
+            try:
+                found: T | OSError = look()
+            except OSError as error:
+                found = error
+            except Exception as error:  # a bug; whoever waits must not do so for ever
+                logger.exception("reading the journal failed")
+                found = OSError(str(error))
+            tell(found)
+
+        def dropped(read: Future[None]) -> None:
+            if read.cancelled():
+                tell(OSError(CLOSED))
+
+        try:
+            self._threads.submit(looking).add_done_callback(dropped)
+        except RuntimeError:  # the store is closed, and so are its readers
+            tell(OSError(CLOSED))
+
+    def offset_at(self, log: Log, time: datetime) -> int:
+        """The offset of the first record of `log` that is not older than `time`."""
+        if log.runs and log.runs[0].time < time:
+            return log.offset_at(time)
+        assert log.stored is not None
+        found = self.journal.history.offset_at(log.stored.id, micros(time))
+        return max(log.first, log.base if found is None else found)
+
+    def sequence_at(self, time: datetime) -> int | None:
+        """The sequence of the first stored record that is not older than `time`; None: there is none on disk."""
+        return self.journal.history.sequence_at(micros(time), self.journal.ledger.topics)

@@ -1,0 +1,87 @@
+"""Counts of what is no more: subscriptions that ended, topics that were deleted.
+
+Counters never go back while a broker is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from runnel.broker.read.subscription import Subscription
+from runnel.core.statistics import SubscriberTotals
+
+ANONYMOUS = "anonymous"
+OTHER = "(other)"
+MAX_FLOWS = 1000  # pairs of pattern and subscriber that are counted apart
+
+
+class Tally:
+    """What one pattern and subscriber received and lost, over subscriptions that ended."""
+
+    __slots__ = ("delivered", "dropped", "expired", "lag")
+
+    def __init__(self) -> None:
+        self.delivered = self.dropped = self.expired = self.lag = 0
+
+    def add(self, other: Tally | SubscriberTotals) -> None:
+        """Count another in."""
+        self.delivered += other.delivered
+        self.dropped += other.dropped
+        self.expired += other.expired
+        self.lag += other.lag
+
+
+class Totals:
+    """Sums over what is no more: subscriptions that ended, topics that were deleted.
+
+    The first `MAX_FLOWS` pairs of pattern and subscriber have a sum of their own, for good, so
+    that counters never go back; all later ones share one.
+    """
+
+    def __init__(self) -> None:
+        self.published = self.published_bytes = 0  # of deleted topics
+        self._tallies: dict[tuple[str, str], Tally] = {}
+
+    def add(self, subscription: Subscription[Any]) -> None:
+        """Count in a subscription that ended, unless it is internal: there is one for each request."""
+        if subscription.pattern[0] != "$":
+            ended = tally_of(subscription)
+            ended.lag = 0
+            self._tally(subscription).add(ended)
+
+    def with_open(self, subscriptions: Iterable[Subscription[Any]]) -> dict[tuple[str, str], SubscriberTotals]:
+        """The sums, with those counted in that are still open."""
+        tallies: dict[int, Tally] = {}
+        for one in subscriptions:
+            tally = self._tally(one)
+            tallies.setdefault(id(tally), Tally()).add(tally_of(one))
+        sums = {}
+        for key, tally in self._tallies.items():
+            both = Tally()
+            both.add(tally)
+            if (still_open := tallies.get(id(tally))) is not None:
+                both.add(still_open)
+            sums[key] = SubscriberTotals(both.delivered, both.dropped, both.expired, both.lag)
+        return sums
+
+    def sum(self) -> Tally:
+        """All of it together, of those that ended."""
+        total = Tally()
+        for tally in self._tallies.values():
+            total.add(tally)
+        return total
+
+    def _tally(self, subscription: Subscription[Any]) -> Tally:
+        key = (subscription.pattern, subscription.name or ANONYMOUS)
+        if key not in self._tallies and len(self._tallies) >= MAX_FLOWS:
+            key = (OTHER, OTHER)
+        return self._tallies.setdefault(key, Tally())
+
+
+def tally_of(subscription: Subscription[Any]) -> Tally:
+    """What one subscription received and lost so far."""
+    tally, overflow = Tally(), subscription.overflow
+    tally.delivered, tally.expired, tally.lag = subscription.delivered, subscription.expired, subscription.lag
+    tally.dropped = subscription.dropped_count + overflow.drops()
+    return tally
