@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -46,15 +47,15 @@ def event_options() -> dict[str, Option]:
     return {name: option for name, option in known.items() if option.in_events and name != "start"}
 
 
-def read_option(shown: str, option: Option, text: str) -> Any:
-    """The value of an option that came as text; `shown` is what errors call it."""
-    return _READ[option.kind](shown, text)
+def option_reader(shown: str, option: Option) -> Callable[[str], Any]:
+    """Reads the value of an option that comes as text; `shown` is what errors call it."""
+    return partial(_READ[option.kind], shown)
 
 
 def read_event_options(said: Mapping[str, str | None]) -> dict[str, Any]:
     """The options of a stream, by name, from the parameters of a request."""
     given = {
-        name: read_option(name, option, text)
+        name: option_reader(name, option)(text)
         for name, option in event_options().items()
         if (text := said.get(name)) is not None
     }

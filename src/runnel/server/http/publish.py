@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
@@ -22,7 +21,7 @@ from runnel.core.position import Position, Span
 from runnel.core.publishing import MAX_ENTRY_BYTES, MAX_ENTRY_RECORDS
 from runnel.core.trace_context import TRACEPARENT, is_traceparent
 from runnel.server.http import cloud_events, errors, requests
-from runnel.server.http.options import header_of, publish_headers, read_option
+from runnel.server.http.options import header_of, option_reader, publish_headers
 from runnel.server.http.requests import topic_of_scope
 
 if TYPE_CHECKING:
@@ -207,7 +206,7 @@ RECORD_HEADER_PREFIX = "runnel-header-"
 CLOUD_EVENT_PREFIX = "ce-"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
-_READERS = {name: partial(read_option, header_of(name), option) for name, option in publish_headers().items()}
+_READERS = {name: option_reader(header_of(name), option) for name, option in publish_headers().items()}
 _SINGLE = {header_of(name).lower(): name for name in publish_headers()} | {
     "content-type": "content_type",
     "content-encoding": "content_encoding",
