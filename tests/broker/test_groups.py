@@ -8,11 +8,11 @@ import pytest
 from runnel import Broker
 from runnel.broker.group.logic.group import BACKOFF
 from runnel.core.errors import BrokerClosed, GroupInUse, InvalidName, InvalidOption, OffsetOutOfRange, UnknownGroup
+from runnel.core.options import SubscribeOptions
 
 
 def join(broker: Broker, name: str = "g", pattern: str = "t", start: Any = None, **said: Any) -> Any:
-    buffer, buffer_bytes = said.pop("buffer", None), said.pop("buffer_bytes", None)
-    return broker.backend.groups.join(name, pattern, said, start, buffer, buffer_bytes)
+    return broker.backend.groups.join(name, pattern, SubscribeOptions.of({"group": name, "start": start, **said}))
 
 
 async def test_a_group_is_made_once_and_found_by_name_and_pattern(runnel_broker: Broker) -> None:

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from runnel.broker.broker import Broker
-from runnel.broker.read.subscription import SubscribeOptions, Subscription
+from runnel.broker.read.subscription import Subscription
 from runnel.core.errors import InvalidName, InvalidOption, InvalidPattern
+from runnel.core.options import SubscribeOptions
 from runnel.core.position import Position
 
 
@@ -22,7 +23,7 @@ from runnel.core.position import Position
     ],
 )
 def test_options_are_checked_before_anything_happens(options: dict[str, Any], error: type[Exception]) -> None:
-    with pytest.raises(error):
+    with pytest.raises(error, match=next(iter(options))):
         Broker().backend.reader("t", SubscribeOptions(**options))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runnel.cli.pub import headers_of
+from runnel.cli.options import read_headers
 from runnel.core.errors import InvalidOption
 from tests.cli.conftest import Command
 from tests.patience import PATIENCE
@@ -129,9 +129,9 @@ def test_a_file_that_is_not_there_is_told(runnel: Command, server: str) -> None:
 
 
 def test_headers() -> None:
-    assert headers_of(["a=1", "b=x=y", "a=2"]) == {"a": "2", "b": "x=y"}
+    assert read_headers(["a=1", "b=x=y", "a=2"]) == {"a": "2", "b": "x=y"}
     with pytest.raises(InvalidOption, match="NAME=VALUE"):
-        headers_of(["=x"])
+        read_headers(["=x"])
 
 
 def test_a_value_may_be_any_bytes_that_a_shell_can_say(runnel: Command, server: str, topic: str) -> None:

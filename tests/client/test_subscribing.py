@@ -64,7 +64,7 @@ async def test_what_was_asked_for_travels() -> None:
         assert subscribe(link, start=Position(3, 4))._asked.start == {"epoch": 3, "offset": 4}
         member = subscribe(link, group="g", prefetch=3, backoff=(1, 2), max_deliver=5)
         assert isinstance(member, RemoteGroupSubscription)
-        assert (member.prefetch, member.group, member._asked.backoff, member._asked.max_deliver) == (3, "g", [1, 2], 5)
+        assert (member.prefetch, member.group, member._asked.backoff, member._asked.max_deliver) == (3, "g", (1, 2), 5)
 
 
 async def test_two_without_a_name_have_labels_of_their_own() -> None:

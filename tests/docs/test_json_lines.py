@@ -43,6 +43,9 @@ async def test_a_client_of_the_page_works(language: str) -> None:
 def test_every_command_and_its_fields_are_on_the_page(name: str) -> None:
     (row,) = re.findall(rf"^\| `{name}` \|.*$", PAGE, re.MULTILINE)
     fields = set(json_commands.COMMANDS[name].__struct_encode_fields__) - {"command", "id"}
+    if name in ("SUB", "PUB"):  # the page links to the table of options
+        fields -= {*json_commands.SUBSCRIBE_OPTIONS, *json_commands.PUBLISH_OPTIONS}
+        assert "(options.md#" in row
     assert {field for field in fields if f"`{field}`" not in row} == set()
 
 

@@ -14,10 +14,11 @@ import signal
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, Unpack
 
 from runnel.api.delivery_base import DeliveryBase
 from runnel.core.errors import InvalidOption
+from runnel.core.options import SubscribeKeywords
 from runnel.core.record import Record
 from runnel.core.statistics import HandlerStatistics, Histogram
 
@@ -139,7 +140,9 @@ log = logging.getLogger("runnel")
 class HandlerBroker(Protocol):
     """The broker whose records are handled, in this process or behind a client."""
 
-    def subscribe(self, pattern: str, **options: Any) -> Any:
+    def subscribe(
+        self, pattern: str, *, group: Any = None, type: Any = None, **options: Unpack[SubscribeKeywords]
+    ) -> Any:
         """A subscription; with `group=`, a member of it."""
 
     async def reply(self, record: Any, value: Any) -> bool:

@@ -8,14 +8,14 @@ from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from runnel.blocking.portal import Portal
 from runnel.blocking.publishing import Producer, Stage, Topic, Transaction
 from runnel.blocking.subscription import GroupSubscription, Subscription
 from runnel.core.errors import NotSupported
+from runnel.core.options import PublishKeywords, PublishOptions, SubscribeKeywords, SubscribeOptions, spell_out
 from runnel.core.position import Position, Start
-from runnel.core.publishing import Seconds
 from runnel.core.record import Record
 from runnel.core.stages import StageInfo
 from runnel.core.statistics import Statistics
@@ -84,30 +84,10 @@ class Broker:
         """A handle on topic `name`; nothing happens before it is used."""
         return Topic(self._broker.topic(name, type, **options), self._portal, self._broker.clock)
 
-    def publish(
-        self,
-        topic: str,
-        value: bytes | str | None,
-        *,
-        key: bytes | str | None = None,
-        headers: Mapping[str, str] | None = None,
-        delay: Seconds | None = None,
-        expires: Seconds | None = None,
-        priority: int = 0,
-        message_id: str | None = None,
-        expected_offset: int | None = None,
-    ) -> Position:
+    @spell_out(PublishKeywords, PublishOptions)
+    def publish(self, topic: str, value: bytes | str | None, **options: Unpack[PublishKeywords]) -> Position:
         """Publish one record; its position."""
-        return self.topic(topic).publish(
-            value,
-            key=key,
-            headers=headers,
-            delay=delay,
-            expires=expires,
-            priority=priority,
-            message_id=message_id,
-            expected_offset=expected_offset,
-        )
+        return self.topic(topic).publish(value, **options)
 
     def transaction(self) -> Transaction:
         """Publishes, acks and marks that happen together or not at all, at the end of the block. Use it with `with`."""
@@ -137,14 +117,20 @@ class Broker:
 
     @overload
     def subscribe(
-        self, pattern: str, *, group: str, type: type[V] | None = None, **options: Any
+        self, pattern: str, *, group: str, type: type[V] | None = None, **options: Unpack[SubscribeKeywords]
     ) -> GroupSubscription[V]: ...
     @overload
     def subscribe(
-        self, pattern: str, *, group: None = None, type: type[V] | None = None, **options: Any
+        self, pattern: str, *, group: None = None, type: type[V] | None = None, **options: Unpack[SubscribeKeywords]
     ) -> Subscription[V]: ...
+    @spell_out(SubscribeKeywords, SubscribeOptions)
     def subscribe(
-        self, pattern: str, *, group: str | None = None, type: type[V] | None = None, **options: Any
+        self,
+        pattern: str,
+        *,
+        group: str | None = None,
+        type: type[V] | None = None,
+        **options: Unpack[SubscribeKeywords],
     ) -> Subscription[V] | GroupSubscription[V]:
         """Read a topic or pattern. Use it with `with`; options as in `runnel.Broker.subscribe`."""
         if group is None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from runnel.blocking.portal import Portal
 from runnel.blocking.subscription import Delivery, DeliveryBatch, GroupSubscription, Subscription
 from runnel.core.clock import Clock
 from runnel.core.errors import InvalidOption
 from runnel.core.markers import ANYTHING, NoExpectation
+from runnel.core.options import PublishKeywords, PublishOptions, SubscribeKeywords, SubscribeOptions, spell_out
 from runnel.core.position import Position, Span
 from runnel.core.publishing import Publication
 from runnel.core.stages import StageKey
@@ -51,7 +52,8 @@ class Topic(Generic[T]):
         """Take away the records before an offset, or older than a time; the first offset that is left."""
         return self._portal.run(self._topic.trim(before, force=force))
 
-    def publish(self, value: T | bytes | str | None, **options: Any) -> Position:
+    @spell_out(PublishKeywords, PublishOptions)
+    def publish(self, value: T | bytes | str | None, **options: Unpack[PublishKeywords]) -> Position:
         """Publish one record; its position."""
         return self._portal.run(self._topic.publish(value, **options))
 
@@ -68,10 +70,13 @@ class Topic(Generic[T]):
         return self._portal.run(self._topic.publish_and_wait(value, **options))
 
     @overload
-    def subscribe(self, *, group: str, **options: Any) -> GroupSubscription[T]: ...
+    def subscribe(self, *, group: str, **options: Unpack[SubscribeKeywords]) -> GroupSubscription[T]: ...
     @overload
-    def subscribe(self, *, group: None = None, **options: Any) -> Subscription[T]: ...
-    def subscribe(self, *, group: str | None = None, **options: Any) -> Subscription[T] | GroupSubscription[T]:
+    def subscribe(self, *, group: None = None, **options: Unpack[SubscribeKeywords]) -> Subscription[T]: ...
+    @spell_out(SubscribeKeywords, SubscribeOptions)
+    def subscribe(
+        self, *, group: str | None = None, **options: Unpack[SubscribeKeywords]
+    ) -> Subscription[T] | GroupSubscription[T]:
         """Read this topic, with values of its type."""
         if group is None:
             return Subscription(self._topic.subscribe(**options), self._portal, self._clock)
@@ -190,7 +195,10 @@ class Transaction:
         """Whether it was committed. False after the block: a mark said that it had been done before."""
         return self._transaction.applied
 
-    def publish(self, topic: str | Topic[T], value: T | bytes | str, **options: Any) -> Publication:
+    @spell_out(PublishKeywords, PublishOptions)
+    def publish(
+        self, topic: str | Topic[T], value: T | bytes | str | None, **options: Unpack[PublishKeywords]
+    ) -> Publication:
         """Publish one record at the end of the block; its `position` is known then."""
         return self._transaction.publish(_async_topic(topic), value, **options)
 

@@ -19,7 +19,7 @@ from runnel.broker.group.logic.group import GroupOptions
 from runnel.broker.group.reader import GroupReader
 from runnel.broker.group.registry import GroupRegistry
 from runnel.broker.markers import Markers
-from runnel.broker.read.subscription import Attachment, Cursors, SubscribeOptions, Subscription, SubscriptionReader
+from runnel.broker.read.subscription import Attachment, Cursors, Subscription, SubscriptionReader
 from runnel.broker.topic.catalog import TopicCatalog
 from runnel.broker.topic.log import Log
 from runnel.broker.topic.named_positions import NamedPositions
@@ -30,6 +30,7 @@ from runnel.broker.topic.timeline import Timeline
 from runnel.broker.totals import Totals
 from runnel.core.clock import Clock
 from runnel.core.errors import BrokerClosed, TopicDeleted, UnknownTopic
+from runnel.core.options import SubscribeOptions
 from runnel.core.position import Start
 from runnel.journal.folder_lock import FolderLock
 from runnel.journal.write.journal import Journal

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from runnel.broker.group.subscription import Delivery
-from runnel.broker.read.subscription import SubscribeOptions, Subscription
+from runnel.broker.read.subscription import Subscription
 from runnel.broker.topic.catalog import UNDECLARED
 from runnel.broker.topic_handle import Topic
 from runnel.core.errors import BrokerClosed, InvalidOption, NoResponders, RequestTimeout
+from runnel.core.options import Policy, SubscribeOptions
 from runnel.core.pattern import check_name
 from runnel.core.record import REPLY_TO, Record
 from runnel.core.trace_context import TRACEPARENT
@@ -37,7 +38,8 @@ async def request(
     # A request that is on disk outlives its broker: no later life may give its inbox to another one.
     inbox = f"{INBOX}.{backend.life}.{backend.next_number()}"
     backend.catalog.make(inbox)
-    subscription: Subscription[bytes] = Subscription(backend.reader(inbox, SubscribeOptions(start="earliest")), None)
+    asked = SubscribeOptions(start="earliest", policy=Policy())
+    subscription: Subscription[bytes] = Subscription(backend.reader(inbox, asked), None)
     try:
         async with subscription:
             await Topic[bytes](backend, topic, None, UNDECLARED).publish(

@@ -10,14 +10,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from runnel.broker.subscribe import open_subscription
 from runnel.broker.topic.log import SMALL, Log
 from runnel.broker.topic.pending_batch import BATCH_BYTES, PendingBatch
 from runnel.broker.topic.readers import Append
 from runnel.core.errors import InvalidOption, OffsetOutOfRange, Stalled, UnknownTopic
-from runnel.core.options import TopicOptions
+from runnel.core.options import SubscribeKeywords, SubscribeOptions, TopicOptions, spell_out
 from runnel.core.position import Position, Span
 from runnel.core.publishing import Seconds, check_expected_offset
 from runnel.core.schema import Codec
@@ -300,10 +300,13 @@ class Topic(Generic[T]):
         return position
 
     @overload
-    def subscribe(self, *, group: str, **options: Any) -> GroupSubscription[T]: ...
+    def subscribe(self, *, group: str, **options: Unpack[SubscribeKeywords]) -> GroupSubscription[T]: ...
     @overload
-    def subscribe(self, *, group: None = None, **options: Any) -> Subscription[T]: ...
-    def subscribe(self, *, group: str | None = None, **options: Any) -> Subscription[T] | GroupSubscription[T]:
+    def subscribe(self, *, group: None = None, **options: Unpack[SubscribeKeywords]) -> Subscription[T]: ...
+    @spell_out(SubscribeKeywords, SubscribeOptions)
+    def subscribe(
+        self, *, group: str | None = None, **options: Unpack[SubscribeKeywords]
+    ) -> Subscription[T] | GroupSubscription[T]:
         """Read this topic, with values of its type. Options as in `broker.subscribe`."""
         found: Subscription[T] | GroupSubscription[T] = open_subscription(
             self._backend, self.name, group=group, codec=self._codec, **options

@@ -18,15 +18,18 @@ from typing import Any
 
 from runnel.cli.command import Commands, add_command, add_json, check_count
 from runnel.cli.errors import USAGE, CommandError
+from runnel.cli.options import add_options, flag_of, read_options
 from runnel.cli.output import ProgressBar, StatusLine, many, print_document
 from runnel.cli.server_address import add_server, location_of
 from runnel.core.errors import InvalidOption
+from runnel.core.options import PublishOptions, options_of
 from runnel.core.pattern import check_name
 
 EXAMPLE = """\
 examples:
   runnel pub greetings hello                          one record
   runnel pub orders '{"id": 42}' --key 42 --header source=shell
+  runnel pub jobs report --delay 10min --priority 9   for groups: not before ten minutes, and then first
   tail -f app.log | runnel pub logs -                 a record for each line, as they come
   runnel pub orders --file orders.jsonl --rate 1000   the lines of a file, a thousand a second
   runnel pub picture --file cat.jpg --whole           a file as one record
@@ -47,26 +50,29 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("value", nargs="?", metavar="VALUE", help="what to publish; -: the lines of the standard input")
     parser.add_argument("--file", metavar="FILE", help="publish the lines of a file")
     parser.add_argument("--whole", action="store_true", help="publish the file, or the input, as one record")
-    parser.add_argument("--key", metavar="KEY", help="the key of what is published")
-    parser.add_argument("--header", action="append", default=[], metavar="NAME=VALUE", help="a header; may be repeated")
     parser.add_argument("--rate", type=float, metavar="N", help="records a second, at most")
     parser.add_argument("--count", type=int, metavar="N", help="VALUE so many times; of lines, so many at most")
     add_server(parser)
     add_json(parser)
+    add_options(parser, PublishOptions)
 
 
 def run(chosen: argparse.Namespace) -> int:
     """Publish."""
     check_name(chosen.topic)
     check_count(chosen.count)
-    headers = headers_of(chosen.header)
+    options = PublishOptions.of(read_options(chosen, PublishOptions))
     if chosen.rate is not None and not chosen.rate > 0:
         raise InvalidOption("rate", chosen.rate, "expected records a second, above 0")
     if chosen.value not in (None, "-") and (chosen.file or chosen.whole):
         raise CommandError("usage_error", "a value was named, and a file or the input: say one of them", USAGE)
+    if not _is_one(chosen) and (single := _for_one_record(options)):
+        raise CommandError(
+            "usage_error", f"{flag_of(single)} is for one record: name a VALUE, or say --whole with a file", USAGE
+        )
     where = location_of(chosen)
     try:
-        found = asyncio.run(_publish(chosen, where, headers))
+        found = asyncio.run(_publish(chosen, where, options))
     finally:
         sys.stderr.flush()
     if chosen.json:
@@ -81,30 +87,32 @@ def run(chosen: argparse.Namespace) -> int:
     return 0
 
 
-def headers_of(given: list[str]) -> dict[str, str]:
-    """NAME=VALUE, as often as it was said."""
-    found = {}
-    for one in given:
-        name, equals, value = one.partition("=")
-        if not equals or not name:
-            raise InvalidOption("header", one, "expected NAME=VALUE")
-        found[name] = value
-    return found
+def _is_one(chosen: argparse.Namespace) -> bool:
+    """Whether one record is published, and not a value many times or lines."""
+    return bool(chosen.whole) or (chosen.value not in (None, "-") and chosen.count in (None, 1))
 
 
-async def _publish(chosen: argparse.Namespace, where: str, headers: dict[str, str]) -> dict[str, Any]:
+def _for_one_record(options: PublishOptions) -> str | None:
+    """An option that was given and means nothing for several records."""
+    return next((name for name in options.given() if not options_of(PublishOptions)[name].many), None)
+
+
+async def _publish(chosen: argparse.Namespace, where: str, asked: PublishOptions) -> dict[str, Any]:
     import runnel
 
     async with runnel.open(where) as broker:
-        topic = broker.topic(chosen.topic)
+        topic, options = broker.topic(chosen.topic), asked.given()
+        for_many = {name: value for name, value in options.items() if name != "key"}
         count, began, last = 0, time.monotonic(), None
         async for values in _paced(_values(chosen), chosen.rate):
             if len(values) == 1:
-                last = await topic.publish(values[0], key=chosen.key, headers=headers or None)
+                last = await topic.publish(values[0], **options)
             else:
-                keys = None if chosen.key is None else [chosen.key] * len(values)
-                last = (await topic.publish_many(values, keys=keys, headers=headers or None)).last
+                keys = None if asked.key is None else [asked.key] * len(values)
+                last = (await topic.publish_many(values, keys=keys, **for_many)).last
             count += len(values)
+            if asked.expected_offset is not None:  # what follows comes right behind
+                options["expected_offset"] = for_many["expected_offset"] = last.offset + 1
     seconds = time.monotonic() - began
     epoch = None if last is None else last.epoch
     return {

@@ -10,11 +10,12 @@ from typing import Any
 
 from runnel.cli.command import Commands, add_command, check_count
 from runnel.cli.errors import FINE
+from runnel.cli.options import add_options, read_options
 from runnel.cli.output import line_of, of_gap, of_record, print_line
 from runnel.cli.server_address import add_server, location_of
-from runnel.cli.start import api_start, parse_start
 from runnel.config import units
 from runnel.core.errors import InvalidOption
+from runnel.core.options import SubscribeOptions
 from runnel.core.pattern import check_pattern
 from runnel.core.record import Gap
 
@@ -25,6 +26,8 @@ examples:
   runnel sub orders --from 1200 --count 10        ten records, from an offset on
   runnel sub orders --from 2026-05-01T12:00       from a time on (UTC)
   runnel sub orders --group billing               share the work: each record goes to one member, acked once printed
+  runnel sub orders --group billing --ack-wait 5m --max-deliver 3 --backoff 1s,10s
+  runnel sub ticks --policy drop_newest --buffer 100
   runnel sub orders --name laptop                 go on where the last `runnel sub --name laptop` stopped
   runnel sub orders --json | jq .value            JSON lines
   runnel sub orders --raw --idle 2s > orders.txt  values alone, until nothing came for two seconds
@@ -38,27 +41,23 @@ def add_to(commands: Commands) -> None:
     """Make `runnel sub` known."""
     parser = add_command(commands, "sub", "read a topic or a pattern, and follow it", EXAMPLE, run)
     parser.add_argument("pattern", metavar="PATTERN", help="a topic, or a pattern: * is one word, > all that follow")
-    parser.add_argument(
-        "--from", dest="start", metavar="WHERE", help="earliest, latest (default), an offset, or a time"
-    )
-    parser.add_argument("--group", metavar="GROUP", help="be a member of this group, and ack what was printed")
-    parser.add_argument("--name", metavar="NAME", help="keep the position under this name; in a group: the member")
     parser.add_argument("--count", type=int, metavar="N", help="stop after so many records")
     parser.add_argument("--idle", metavar="TIME", help="stop when nothing came for so long, such as 2s")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--raw", action="store_true", help="print values alone, as they are, a line each")
     how.add_argument("--json", action="store_true", help="print JSON lines, for programs")
     add_server(parser)
+    add_options(parser, SubscribeOptions)
 
 
 def run(chosen: argparse.Namespace) -> int:
     """Print records as they come."""
     check_pattern(chosen.pattern)
     check_count(chosen.count)
-    start = None if chosen.start is None else api_start(parse_start("from", chosen.start))
+    options = SubscribeOptions.of(read_options(chosen, SubscribeOptions))
     if chosen.count == 0:
         return FINE
-    asyncio.run(_read(chosen, location_of(chosen), start, idle_of(chosen.idle)))
+    asyncio.run(_read(chosen, location_of(chosen), options, idle_of(chosen.idle)))
     return FINE
 
 
@@ -72,17 +71,15 @@ def idle_of(given: str | None) -> float | None:
         raise InvalidOption("idle", given, str(error)) from None
 
 
-async def _read(chosen: argparse.Namespace, where: str, start: Any, idle: float | None) -> None:
+async def _read(chosen: argparse.Namespace, where: str, asked: SubscribeOptions, idle: float | None) -> None:
     import runnel
 
     show = _shower(chosen)
-    options: dict[str, Any] = {"start": start, "name": chosen.name}
-    if chosen.group is not None:
-        options["group"] = chosen.group
-        if chosen.count is not None:
-            options["prefetch"] = min(64, chosen.count)  # the others are for other members
-    else:
+    options = asked.given()
+    if asked.group is None:
         options["on_gap"] = _gap_shower(chosen)
+    elif chosen.count is not None:
+        options["prefetch"] = min(asked.prefetch or 64, chosen.count)  # the others are for other members
     left = chosen.count
     async with runnel.open(where) as broker:
         async with broker.subscribe(chosen.pattern, **options) as subscription:
@@ -95,11 +92,11 @@ async def _read(chosen: argparse.Namespace, where: str, start: Any, idle: float 
                 for record in batch:
                     show(record)
                 sys.stdout.flush()  # before it is acked, or its place moves on
-                if chosen.group is not None:
+                if asked.group is not None:
                     await batch.ack()
                 if left is not None:
                     left -= len(batch)
-            if chosen.name is not None and chosen.group is None:
+            if asked.name is not None and asked.group is None:
                 await _next(batches, 0)  # asking for more is what moves the place behind the last one
 
 

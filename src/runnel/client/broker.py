@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -29,11 +29,19 @@ from runnel.client.transaction import RemoteTransaction
 from runnel.core.clock import Clock
 from runnel.core.errors import InvalidOption, NotSupported
 from runnel.core.markers import MarkerValue, check_marker_name
-from runnel.core.options import Policy, TopicOptions, not_negative, positive
+from runnel.core.options import (
+    PublishKeywords,
+    PublishOptions,
+    SubscribeKeywords,
+    SubscribeOptions,
+    TopicOptions,
+    not_negative,
+    positive,
+    spell_out,
+)
 from runnel.core.pattern import check_name, check_pattern
-from runnel.core.position import Position, Start
-from runnel.core.publishing import Seconds
-from runnel.core.record import Gap, Record
+from runnel.core.position import Position
+from runnel.core.record import Record
 from runnel.core.schema import Codec
 from runnel.core.stages import StageInfo, StageKey
 from runnel.core.statistics import HandlerStatistics, Statistics
@@ -162,35 +170,15 @@ class RemoteBroker(RemotePositions):
 
     # -- publishing ---------------------------------------------------------------------------------------------
 
-    async def publish(
-        self,
-        topic: str,
-        value: bytes | str | None,
-        *,
-        key: bytes | str | None = None,
-        headers: Mapping[str, str] | None = None,
-        delay: Seconds | None = None,
-        expires: Seconds | None = None,
-        priority: int = 0,
-        message_id: str | None = None,
-        expected_offset: int | None = None,
-    ) -> Position:
+    @spell_out(PublishKeywords, PublishOptions)
+    async def publish(self, topic: str, value: bytes | str | None, **options: Unpack[PublishKeywords]) -> Position:
         """Publish one record; its position. With a folder behind the server, it is on disk when this returns.
 
         `delay` (seconds) and `priority` (0-9) act in groups; an expired record is skipped by everybody;
         a `message_id` seen in the last two minutes is not stored again: its first position comes back, after a
         restart too. With `expected_offset`, the record gets this offset or `OffsetConflict` is raised.
         """
-        return await self._plain(topic).publish(
-            value,
-            key=key,
-            headers=headers,
-            delay=delay,
-            expires=expires,
-            priority=priority,
-            message_id=message_id,
-            expected_offset=expected_offset,
-        )
+        return await self._plain(topic).publish(value, **options)
 
     def transaction(self) -> RemoteTransaction:
         """Publishes, acks and marks that happen together or not at all, at the end of the block. See `Transaction`.
@@ -269,64 +257,28 @@ class RemoteBroker(RemotePositions):
 
     @overload
     def subscribe(
-        self, pattern: str, *, group: str, type: type[V] | None = None, **options: Any
+        self, pattern: str, *, group: str, type: type[V] | None = None, **options: Unpack[SubscribeKeywords]
     ) -> RemoteGroupSubscription[V]: ...
     @overload
     def subscribe(
-        self, pattern: str, *, group: None = None, type: type[V] | None = None, **options: Any
+        self, pattern: str, *, group: None = None, type: type[V] | None = None, **options: Unpack[SubscribeKeywords]
     ) -> RemoteSubscription[V]: ...
-    def subscribe(  # type: ignore[misc]  # the options are spelled out here, once, for those who read
+    @spell_out(SubscribeKeywords, SubscribeOptions)
+    def subscribe(
         self,
         pattern: str,
         *,
-        start: Start = None,
-        name: str | None = None,
         group: str | None = None,
-        policy: Policy | str | None = None,
-        buffer: int | None = None,
-        buffer_bytes: int | None = None,
-        prefetch: int | None = None,
-        prefetch_bytes: int | None = None,
         type: type[V] | None = None,
-        strict: bool = False,
-        on_gap: Callable[[Gap], object] | None = None,
-        on_drop: Callable[[Record[bytes]], object] | None = None,
-        dead_letter: str | None = None,
-        ack_wait: float | None = None,
-        max_ack_pending: int | None = None,
-        max_deliver: int | None = None,
-        backoff: Sequence[float] | None = None,
-        jitter: float | None = None,
-        hold: bool | None = None,
+        **options: Unpack[SubscribeKeywords],
     ) -> RemoteSubscription[V] | RemoteGroupSubscription[V]:
         """Read a topic, or every topic that a pattern covers, now and later. Use it with `async with`.
 
         All as with a broker in this process: see `Broker.subscribe`. After a lost connection it goes on behind what
         was read, without a gap and without anything twice; what a group's member held goes back to the group.
         """
-        found: RemoteSubscription[V] | RemoteGroupSubscription[V] = open_subscription(
-            self.link,
-            pattern,
-            start=start,
-            name=name,
-            group=group,
-            policy=policy,
-            buffer=buffer,
-            buffer_bytes=buffer_bytes,
-            prefetch=prefetch,
-            prefetch_bytes=prefetch_bytes,
-            type=type,
-            strict=strict,
-            on_gap=on_gap,
-            on_drop=on_drop,
-            dead_letter=dead_letter,
-            ack_wait=ack_wait,
-            max_ack_pending=max_ack_pending,
-            max_deliver=max_deliver,
-            backoff=backoff,
-            jitter=jitter,
-            hold=hold,
-        )
+        found: RemoteSubscription[V] | RemoteGroupSubscription[V]
+        found = open_subscription(self.link, pattern, group=group, type=type, **options)
         return found
 
     async def forget(self, name: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -19,10 +19,10 @@ from runnel.client.group import RemoteGroupSubscription
 from runnel.client.receive_buffer import ReceiveBuffer, ReceivedRecords, unpack_frame
 from runnel.client.subscription_session import RemoteSession
 from runnel.core.batch import Batch, Slice
-from runnel.core.errors import BadBatch, InvalidOption, NotSupported, RecordsMissed, RunnelError, TopicDeleted
-from runnel.core.options import Policy, PolicyKind, not_negative, positive
-from runnel.core.pattern import check_name, check_pattern, is_pattern, matches
-from runnel.core.position import Position, Start, check_start
+from runnel.core.errors import BadBatch, NotSupported, RecordsMissed, RunnelError, TopicDeleted
+from runnel.core.options import Policy, PolicyKind, SubscribeOptions, not_negative, positive
+from runnel.core.pattern import check_pattern
+from runnel.core.position import Position
 from runnel.core.record import Gap, Record
 from runnel.core.schema import Codec
 from runnel.wire.binary_messages import ReaderCounts, credit_frame, read_deliver
@@ -421,108 +421,36 @@ BUFFER = 1024  # records that a subscriber may lag by where nothing was said, as
 _numbers = count(1)
 
 
-def open_subscription(
-    link: ServerLink,
-    pattern: str,
-    *,
-    start: Start = None,
-    name: str | None = None,
-    group: str | None = None,
-    policy: Policy | str | None = None,
-    buffer: int | None = None,
-    buffer_bytes: int | None = None,
-    prefetch: int | None = None,
-    prefetch_bytes: int | None = None,
-    type: type[V] | None = None,
-    strict: bool = False,
-    on_gap: Callable[[Gap], object] | None = None,
-    on_drop: Callable[[Record[bytes]], object] | None = None,
-    dead_letter: str | None = None,
-    ack_wait: float | None = None,
-    max_ack_pending: int | None = None,
-    max_deliver: int | None = None,
-    backoff: Sequence[float] | None = None,
-    jitter: float | None = None,
-    hold: bool | None = None,
-    codec: Codec[V] | None = None,
-) -> Any:
-    """The subscription that `Broker.subscribe` describes. What means nothing together is refused."""
-    if type is not None:
-        codec = Codec(type)
-    said: dict[str, Any] = {
-        "ack_wait": ack_wait,
-        "max_ack_pending": max_ack_pending,
-        "max_deliver": max_deliver,
-        "backoff": None if backoff is None else list(backoff),
-        "jitter": jitter,
-    }
-    chosen = None if policy is None else Policy.of(policy)
+def open_subscription(link: ServerLink, pattern: str, *, codec: Codec[V] | None = None, **keywords: Any) -> Any:
+    """The subscription that `Broker.subscribe` describes; `keywords` are the fields of `SubscribeOptions`.
+
+    What the server would refuse is refused here, before it is asked.
+    """
+    options = SubscribeOptions.of(keywords)
+    if options.type is not None:
+        codec = Codec(options.type)
     check_pattern(pattern)
     asked = Subscribe(
         pattern=pattern,
-        name=name,
-        group=group,
-        policy=wire_policy(chosen),
-        buffer=buffer,
-        buffer_bytes=buffer_bytes,
-        prefetch=prefetch,
-        prefetch_bytes=prefetch_bytes,
-        strict=strict,
-        dead_letter=dead_letter,
-        drops=on_drop is not None,
-        hold=hold,
+        start=wire_start(options.start),
+        policy=wire_policy(options.policy),
+        drops=options.on_drop is not None,
         credit=link.options.credit,
-        **said,
+        **options.shared(),
     )
-    if group is not None:
-        alone = {"policy": policy, "on_gap": on_gap, "on_drop": on_drop, "strict": strict or None, "hold": hold}
-        _refuse_options("with group=", alone)
-        asked.start = wire_start(_checked_start(start))
-        label = name or f"{group}#{next(_numbers)}"
-        return RemoteGroupSubscription(link, asked, codec, label, prefetch, prefetch_bytes)
-    _refuse_options("without group=", {**said, "prefetch": prefetch, "prefetch_bytes": prefetch_bytes})
-    check_start(start, pattern, is_pattern=is_pattern(pattern))
-    asked.start = wire_start(start)
-    _check_alone(link, asked)
+    if options.group is not None:  # whether a group can begin at `start` is checked when it is joined, as in process
+        label = options.name or f"{options.group}#{next(_numbers)}"
+        return RemoteGroupSubscription(link, asked, codec, label, options.prefetch, options.prefetch_bytes)
+    options.check_for((pattern,))
+    if options.hold and not link.welcome.durable:
+        raise NotSupported("hold=True", "this broker lives in memory only")
     return RemoteSubscription(
         link,
         asked,
         codec,
-        name or f"{pattern}#{next(_numbers)}",
-        policy=chosen or Policy(),
-        buffer=BUFFER if buffer is None else buffer,
-        on_gap=on_gap,
-        on_drop=on_drop,
+        options.name or f"{pattern}#{next(_numbers)}",
+        policy=options.policy or Policy(),
+        buffer=options.buffer or BUFFER,
+        on_gap=options.on_gap,
+        on_drop=options.on_drop,
     )
-
-
-def _checked_start(start: Start) -> Start:
-    """A start that can be sent; whether a group can begin there is looked at when it is joined, as in process."""
-    check_start(start, "", is_pattern=False)
-    return start
-
-
-def _check_alone(link: ServerLink, asked: Subscribe) -> None:
-    """Raise for what the server would refuse, before it is asked."""
-    if asked.name is not None and not (isinstance(asked.name, str) and asked.name):
-        raise InvalidOption("name", asked.name, "a subscription's name is text of 1 character or more")
-    if asked.hold and asked.name is None:
-        raise InvalidOption("hold", True, "what is held is kept under a name; give the subscription one")
-    if asked.hold and not link.welcome.durable:
-        raise NotSupported("hold=True", "this broker lives in memory only")
-    for option in ("buffer", "buffer_bytes"):
-        if (bound := getattr(asked, option)) is not None:
-            positive(option, bound)
-    if asked.dead_letter is not None:
-        check_name(asked.dead_letter)
-        if matches(asked.pattern, asked.dead_letter):
-            raise InvalidOption(
-                "dead_letter", asked.dead_letter, f"this subscription ({asked.pattern!r}) would read it itself"
-            )
-
-
-def _refuse_options(when: str, options: dict[str, Any]) -> None:
-    """Raise for the first option that was given, since it means nothing here."""
-    for option, value in options.items():
-        if value is not None:
-            raise InvalidOption(option, value, f"it means nothing {when}")

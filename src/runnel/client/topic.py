@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from secrets import token_hex
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from runnel.client.outbox import OVERHEAD, OutgoingBatch, Route, batch_cost
 from runnel.client.subscription import open_subscription
@@ -18,7 +18,7 @@ from runnel.core import publishing
 from runnel.core.batch_format import BYTES, JSON, MSGPACK
 from runnel.core.compression import compress
 from runnel.core.errors import InvalidOption, NotSupported
-from runnel.core.options import TopicOptions
+from runnel.core.options import SubscribeKeywords, SubscribeOptions, TopicOptions, spell_out
 from runnel.core.position import Position, Span
 from runnel.core.publishing import CheckedRecords, Headers, Seconds, check_expected_offset
 from runnel.core.schema import Codec, Schema
@@ -351,11 +351,12 @@ class RemoteTopic(Generic[T]):
     # -- subscribing --------------------------------------------------------------------------------------------
 
     @overload
-    def subscribe(self, *, group: str, **options: Any) -> RemoteGroupSubscription[T]: ...
+    def subscribe(self, *, group: str, **options: Unpack[SubscribeKeywords]) -> RemoteGroupSubscription[T]: ...
     @overload
-    def subscribe(self, *, group: None = None, **options: Any) -> RemoteSubscription[T]: ...
+    def subscribe(self, *, group: None = None, **options: Unpack[SubscribeKeywords]) -> RemoteSubscription[T]: ...
+    @spell_out(SubscribeKeywords, SubscribeOptions)
     def subscribe(
-        self, *, group: str | None = None, **options: Any
+        self, *, group: str | None = None, **options: Unpack[SubscribeKeywords]
     ) -> RemoteSubscription[T] | RemoteGroupSubscription[T]:
         """Read this topic, with values of its type. Options as in `broker.subscribe`."""
         found: RemoteSubscription[T] | RemoteGroupSubscription[T] = open_subscription(

@@ -6,12 +6,13 @@ Pure: the time is an argument. The result is ready to be appended, or packed and
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from datetime import timedelta
 from itertools import repeat
 from typing import Any
 
 from runnel.core.batch_format import MAX_BATCH_RECORDS
 from runnel.core.errors import InvalidOption, InvalidValue, NotSupported, TooLarge
+from runnel.core.options import Seconds as Seconds  # those who publish find it here
+from runnel.core.options import check_message_id, check_offset, check_priority, check_seconds
 from runnel.core.payload import frozen_headers, key_bytes, value_bytes
 from runnel.core.position import Position, Span
 from runnel.core.record import NO_HEADERS, Meta
@@ -20,8 +21,6 @@ from runnel.core.schema import Codec
 MAX_RECORD_BYTES = 16 * 1024 * 1024
 MAX_ENTRY_BYTES = 64 * 1024 * 1024
 MAX_ENTRY_RECORDS = MAX_BATCH_RECORDS
-
-Seconds = float | timedelta
 
 Headers = Mapping[str, str] | Sequence[Mapping[str, str] | None]
 """Of every record of a list; or a list of those of each."""
@@ -55,8 +54,8 @@ def checked_record(
     size = len(data)
     if size > MAX_RECORD_BYTES:
         raise TooLarge(f"a record for {topic!r}", size, "max_record_bytes", MAX_RECORD_BYTES)
-    if message_id is not None and not (isinstance(message_id, str) and 0 < len(message_id) <= 256):
-        raise InvalidOption("message_id", message_id, "a message id is a str of 1 to 256 characters")
+    if message_id is not None:
+        check_message_id("message_id", message_id)
     meta = meta_of(topic, key, headers, delay, expires, priority, now)
     if meta is None:
         return (data,), None, size, 0
@@ -147,29 +146,20 @@ def meta_of(
     """What a record carries besides its value; None: nothing."""
     if key is None and not headers and delay is None and expires is None and priority == 0:
         return None
-    if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 9:
-        raise InvalidOption("priority", priority, "a priority is a whole number from 0 (last) to 9 (first)")
+    if priority != 0 or priority.__class__ is not int:  # most say nothing, and a call costs more than this
+        check_priority("priority", priority)
     return Meta(
         key_bytes(topic, key),
         frozen_headers(topic, headers) if headers else NO_HEADERS,
-        None if delay is None else now + _seconds("delay", delay),
-        None if expires is None else now + _seconds("expires", expires),
+        None if delay is None else now + check_seconds("delay", delay),
+        None if expires is None else now + check_seconds("expires", expires),
         priority,
     )
 
 
 def check_expected_offset(offset: int | None) -> int | None:
-    """`offset`, if somebody can expect it."""
-    if offset is not None and (isinstance(offset, bool) or not isinstance(offset, int) or offset < 0):
-        raise InvalidOption("expected_offset", offset, "an offset is a whole number, 0 or more")
-    return offset
-
-
-def _seconds(option: str, value: Seconds) -> float:
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 10**10:
-        raise InvalidOption(option, value, "expected seconds (or a timedelta), 0 or more")
-    return float(seconds)
+    """`offset`, when a record can have it; None: none is expected."""
+    return None if offset is None else check_offset("expected_offset", offset)
 
 
 # -- A publish inside a transaction ----------------------------------------------------------------------

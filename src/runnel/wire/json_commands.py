@@ -5,14 +5,17 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections.abc import Callable
 from datetime import datetime
 from difflib import get_close_matches
-from typing import Annotated, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import msgspec
 from msgspec import Meta, Raw, Struct, field
 
 from runnel.core.errors import BadCommand
+from runnel.core.options import OptionKind, PublishOptions, SubscribeOptions, options_of
 from runnel.core.position import Position
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -39,22 +42,87 @@ class Place(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     offset: Count
 
 
-class Sub(Command, frozen=True, gc=False):
-    """Read a topic or pattern, alone or as a member of a group."""
+# The options of SUB and PUB are the fields of the structs in `core.options`. This is how each kind is written in JSON,
+# and what an error says of a value that is written otherwise.
+_WHOLE = "it is a whole number, 0 or more"
+_SECONDS = "it is a number of seconds, 0 or more"
+_STRING = "it is a string"
+_START = (
+    'it is "earliest", "latest", an offset, a time with its zone such as "2026-03-01T12:00:00Z", '
+    'or a position such as {"epoch": 1, "offset": 5}'
+)
+_JSON: dict[OptionKind, tuple[Any, str]] = {
+    OptionKind.START: (str | Count | Place, _START),
+    OptionKind.NAME: (str, _STRING),
+    OptionKind.GROUP: (str, _STRING),
+    OptionKind.TOPIC: (str, _STRING),
+    OptionKind.POLICY: (str, 'it is a string, such as "drop_oldest", "block:5" or "disconnect:100"'),
+    OptionKind.COUNT: (Count, _WHOLE),
+    OptionKind.SIZE: (Count, _WHOLE),
+    OptionKind.SWITCH: (bool, "it is true or false"),
+    OptionKind.DURATION: (Seconds, _SECONDS),
+    OptionKind.PAUSES: (tuple[Seconds, ...], "it is a list of seconds, such as [1, 5, 30]"),
+    OptionKind.SHARE: (Seconds, "it is a number from 0 to 1"),
+    OptionKind.KEY: (str, _STRING),
+    OptionKind.HEADERS: (dict[str, str], 'they are strings by name, such as {"source": "till-7"}'),
+    OptionKind.SECONDS: (Seconds, _SECONDS),
+    OptionKind.PRIORITY: (Count, "it is a whole number from 0 (last) to 9 (first)"),
+    OptionKind.MESSAGE_ID: (str, _STRING),
+    OptionKind.OFFSET: (Count, _WHOLE),
+}
+_NAMES = {"start": "from"}  # options that are called otherwise in JSON
+
+C = TypeVar("C", bound=Command)
+
+
+def _with_options(options: type[Any]) -> Callable[[type[C]], type[C]]:
+    """Give a command a field for each of `options` that JSON can say."""
+
+    def extended(command: type[C]) -> type[C]:
+        fields = [
+            (name, _JSON[option.kind][0] | None, field(default=None, name=_NAMES.get(name)))
+            for name, option in options_of(options).items()
+            if option.kind in _JSON
+        ]
+        made: Any = msgspec.defstruct(
+            command.__name__,
+            fields,
+            bases=(command,),
+            namespace={"__doc__": command.__doc__},
+            module=__name__,
+            frozen=True,
+            kw_only=True,
+            forbid_unknown_fields=True,
+            gc=False,
+        )
+        return cast("type[C]", made)
+
+    return extended
+
+
+class _OptionsCommand(Command, frozen=True, gc=False):
+    """A command with the fields of an options struct, which a type checker cannot see."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
+@_with_options(SubscribeOptions)
+class Sub(_OptionsCommand, frozen=True, gc=False):
+    """Read a topic or pattern, alone or as a member of a group. The other fields are those of `SubscribeOptions`."""
 
     topic: str
-    start: str | Count | Place | None = field(default=None, name="from")
-    group: str | None = None
-    name: str | None = None
-    prefetch: Count | None = None
-    ack_wait: Seconds | None = None
-    max_deliver: Count | None = None
-    dead_letter: str | None = None
     credit: Count | None = None
+
+    def options(self) -> SubscribeOptions:
+        """What the subscription is asked for, checked."""
+        given = {name: getattr(self, name) for name in SUBSCRIBE_OPTIONS}
+        return SubscribeOptions.of(given | {"start": self.where()})
 
     def where(self) -> str | int | datetime | Position | None:
         """Where to start, as `Broker.subscribe` takes it."""
-        start = self.start
+        start: str | int | Place | None = self.start
         if isinstance(start, Place):
             return Position(start.epoch, start.offset)
         if not isinstance(start, str) or start in ("earliest", "latest"):
@@ -83,20 +151,22 @@ class Credit(Command, frozen=True, gc=False):
     topic: str | None = None
 
 
-class Pub(Command, frozen=True, gc=False):
-    """Publish one record."""
+@_with_options(PublishOptions)
+class Pub(_OptionsCommand, frozen=True, gc=False):
+    """Publish one record. The other fields are those of `PublishOptions`."""
 
     topic: str
     payload: Raw
     encoding: str | None = None
-    key: str | None = None
     key_encoding: str | None = None
-    headers: dict[str, str] | None = None
-    delay: Seconds | None = None
-    expires: Seconds | None = None
-    priority: Count = 0
-    message_id: str | None = None
-    expected_offset: Count | None = None
+
+    def options(self) -> dict[str, Any]:
+        """What the record is published with, as `Topic.publish` takes it."""
+        found = zip(PUBLISH_OPTIONS, _publish_options(self), strict=True)
+        given = {name: value for name, value in found if value is not None}
+        if "key" in given:
+            given["key"] = self.key_bytes()
+        return given
 
     def value(self) -> bytes:
         """The bytes to publish: of a string its text, of other JSON the text that came."""
@@ -109,7 +179,8 @@ class Pub(Command, frozen=True, gc=False):
 
     def key_bytes(self) -> bytes | None:
         """The key to publish under."""
-        return None if self.key is None else self._bytes("key", self.key, self.key_encoding)
+        key: str | None = self.key
+        return None if key is None else self._bytes("key", key, self.key_encoding)
 
     def _bytes(self, name: str, text: str, encoding: str | None) -> bytes:
         if encoding is None:
@@ -120,6 +191,11 @@ class Pub(Command, frozen=True, gc=False):
             return base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError):
             raise _refused(self.command, name, "it is not base64 (A-Z a-z 0-9 + / and = at the end)") from None
+
+
+PUBLISH_OPTIONS = tuple(name for name, option in options_of(PublishOptions).items() if option.kind in _JSON)
+_publish_options = attrgetter(*PUBLISH_OPTIONS)  # three times as quick as one by one
+SUBSCRIBE_OPTIONS = tuple(name for name, option in options_of(SubscribeOptions).items() if option.kind in _JSON)
 
 
 class Ack(Command, frozen=True, gc=False):
@@ -200,29 +276,20 @@ FORMS = {
     "HELP": '{"command": "HELP"}',
     "QUIT": '{"command": "QUIT"}',
 }
-_START = (
-    'it is "earliest", "latest", an offset, a time with its zone such as "2026-03-01T12:00:00Z", '
-    'or a position such as {"epoch": 1, "offset": 5}'
-)
-_WHOLE = "it is a whole number, 0 or more"
 _ID = "it is a string or a whole number"
-_SECONDS = "it is a number of seconds, 0 or more"
-_WHAT = {  # how a field must look, where a type alone does not say it
-    "from": _START,
+_WHAT = {  # how a field must look
+    **{
+        _NAMES.get(name, name): _JSON[option.kind][1]
+        for options in (PublishOptions, SubscribeOptions)
+        for name, option in options_of(options).items()
+        if option.kind in _JSON
+    },
     "id": _ID,
     "payload": "it is the message: a string, or any other JSON",
-    "headers": 'they are strings by name, such as {"source": "till-7"}',
     "delivery": "it is the number that came with the message",
     "seconds": _SECONDS,
-    "delay": _SECONDS,
-    "expires": _SECONDS,
-    "ack_wait": _SECONDS,
-    "prefetch": _WHOLE,
     "credit": "it is a whole number, 0 or more: how many records may be sent before you ask for more",
     "records": _WHOLE,
-    "max_deliver": _WHOLE,
-    "priority": "it is a whole number from 0 (last) to 9 (first)",
-    "expected_offset": _WHOLE,
     "durable": "it is true or false",
 }
 # What people say who know the Python API, or another broker.
@@ -304,7 +371,7 @@ def _misfit(name: str, why: str) -> BadCommand:
     """What msgspec says about a field, for people."""
     if (path := _PATH.search(why)) is not None:
         which = path[1]
-        return _refused(name, which, _WHAT.get(which, "it is a string"))
+        return _refused(name, which, _WHAT.get(which, _STRING))
     if (named := _NAMED.search(why)) is None:
         return _refused(name, None, why)
     which = named[1]

@@ -235,7 +235,7 @@ def as_text(value: bytes) -> tuple[str, str | None]:
 
 
 ABOUT = {
-    "SUB": "read a topic, or a pattern such as orders.* or orders.>; also group, name, prefetch, credit, id",
+    "SUB": "read a topic, or a pattern such as orders.* or orders.>; also credit, id and all options of subscribe",
     "UNSUB": "stop reading a topic, or the subscription with this id",
     "PUB": "publish; also key, headers, encoding (base64), delay, expires, priority, message_id, expected_offset",
     "ACK": "a delivery of a group is done",

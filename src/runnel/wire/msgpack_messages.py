@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import msgspec
 
 from runnel.core.errors import InvalidOption, LimitExceeded, ProtocolError
-from runnel.core.options import Policy, PolicyKind
+from runnel.core.options import Policy, PolicyKind, SharedSubscribeOptions
 from runnel.core.position import Position, Start
 from runnel.core.record import Gap
 from runnel.core.schema import Schema
@@ -85,10 +85,11 @@ class WirePolicy(msgspec.Struct, kw_only=True, omit_defaults=True):
     timeout: float | None = None
 
 
-class Subscribe(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What `Broker.subscribe` was asked for. `start` and `policy`: see `start_note` and `policy_note`.
+class Subscribe(SharedSubscribeOptions, kw_only=True, omit_defaults=True, frozen=True):
+    """What `Broker.subscribe` was asked for. `start` and `policy`: see `wire_start` and `wire_policy`.
 
-    Numbers are not looked at here: what makes no sense is an `InvalidOption` of the broker, as in its own process.
+    Values are checked when the broker makes `SubscribeOptions` of them: what makes no sense is its `InvalidOption`, as
+    in its own process.
 
     - `drops`: show the records that are dropped (for `on_drop`).
     - `credit`: how many bytes of records may be sent before more is given.
@@ -98,22 +99,8 @@ class Subscribe(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     pattern: str
     start: Any = None
-    name: str | None = None
-    group: str | None = None
     policy: WirePolicy | None = None
-    buffer: int | None = None
-    buffer_bytes: int | None = None
-    prefetch: int | None = None
-    prefetch_bytes: int | None = None
-    strict: bool = False
-    dead_letter: str | None = None
     drops: bool = False
-    ack_wait: float | None = None
-    max_ack_pending: int | None = None
-    max_deliver: int | None = None
-    backoff: list[float] | None = None
-    jitter: float | None = None
-    hold: bool | None = None
     credit: Number = 0
     resume: bool = False
     until: Number | None = None

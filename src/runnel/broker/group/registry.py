@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -13,6 +13,7 @@ from runnel.broker.group.reader import GroupReader
 from runnel.broker.topic.catalog import TopicCatalog
 from runnel.broker.topic.publisher import Publisher
 from runnel.core.errors import GroupInUse, InvalidOption, UnknownGroup
+from runnel.core.options import SubscribeOptions
 from runnel.core.position import Start
 from runnel.journal.format.ledger import GroupState
 
@@ -53,17 +54,11 @@ class GroupRegistry:
             raise UnknownGroup(name, pattern)
         return found
 
-    def join(
-        self,
-        name: str,
-        pattern: str,
-        said: dict[str, Any],
-        start: Start,
-        buffer: int | None,
-        buffer_bytes: int | None,
-    ) -> GroupReader:
-        """The group, made when it is new; what is said about it must agree with what it is."""
+    def join(self, name: str, pattern: str, asked: SubscribeOptions) -> GroupReader:
+        """The group, made when it is new; what is asked of it must agree with what it is."""
         self._check_usable("subscribing")
+        said = {option: value for option, value in asked.given().items() if option in GroupOptions.__struct_fields__}
+        start, buffer, buffer_bytes = asked.start, asked.buffer, asked.buffer_bytes
         found = self._readers.get((name, pattern))
         if found is None:
             topic = self._catalog.logs.get(pattern)

@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
-import msgspec
-
 from runnel.api.subscription_base import RecordSubscriptionBase
 from runnel.broker.durable.journal_reads import JournalReads
 from runnel.broker.read.cursor import RETENTION, SLICE, Cursor, LogCursor, TakenSlices
@@ -30,8 +28,8 @@ from runnel.core import dead_letter
 from runnel.core.batch import Batch, Slice
 from runnel.core.clock import Clock
 from runnel.core.errors import Disconnected, InvalidOption, NameInUse, NotSupported, OffsetOutOfRange, RunnelError
-from runnel.core.options import Policy, not_negative, positive
-from runnel.core.pattern import check_name, check_pattern, is_pattern, matches
+from runnel.core.options import Policy, SubscribeOptions, not_negative, positive
+from runnel.core.pattern import check_pattern, is_pattern, matches
 from runnel.core.position import Position, Start, check_start
 from runnel.core.record import Gap, MissedRange, Record
 from runnel.core.schema import Codec
@@ -209,22 +207,6 @@ class Attachment:
 log = logging.getLogger("runnel")
 
 
-class SubscribeOptions(msgspec.Struct, frozen=True):
-    """What a subscriber asked for, checked."""
-
-    start: Start = None
-    name: str | None = None
-    policy: Policy = Policy()
-    buffer: int = KEEP_COUNT
-    buffer_bytes: int = KEEP_BYTES
-    strict: bool = False
-    on_gap: Callable[[Gap], object] | None = None
-    on_drop: Callable[[Record[bytes]], object] | None = None
-    dead_letter: str | None = None
-    hold: bool | None = None  # None: as the name did before
-    lags: bool = False  # nothing was said about bounds: where records are on disk, it may be as slow as it likes
-
-
 class SubscriptionEvents(Protocol):
     """The broker, as an open subscription needs it."""
 
@@ -254,18 +236,7 @@ class SubscriptionReader:
         self.label = label
         self.watches: list[ProcessedWaiter] = []
         self.resume: Position | int | None = None  # where this very reader stood before, in another connection
-        if options.name is not None and not (isinstance(options.name, str) and options.name):
-            raise InvalidOption("name", options.name, "a subscription's name is text of 1 character or more")
-        if options.hold and options.name is None:
-            raise InvalidOption("hold", True, "what is held is kept under a name; give the subscription one")
-        positive("buffer", options.buffer)
-        positive("buffer_bytes", options.buffer_bytes)
-        if options.dead_letter is not None:
-            check_name(options.dead_letter)
-            if any(matches(one, options.dead_letter) for one in self.attachment.patterns):
-                raise InvalidOption(
-                    "dead_letter", options.dead_letter, f"this subscription ({self.pattern!r}) would read it itself"
-                )
+        options.check_for(attachment.patterns, several=self.is_pattern)
 
     @property
     def pattern(self) -> str:
@@ -290,8 +261,10 @@ class SubscriptionReader:
             cursor, missed = self._starting()
         options = self.options
         eager = options.on_drop is not None or options.dead_letter is not None
-        kind = KeepOnDisk if options.lags and self._on_disk() else OVERFLOW_POLICIES[options.policy.kind]
-        overflow = kind(cursor, options.policy, options.buffer, options.buffer_bytes, subscription, eager=eager)
+        policy = options.policy or Policy()
+        kind = KeepOnDisk if options.lags and self._on_disk() else OVERFLOW_POLICIES[policy.kind]
+        buffer, buffer_bytes = options.buffer or KEEP_COUNT, options.buffer_bytes or KEEP_BYTES
+        overflow = kind(cursor, policy, buffer, buffer_bytes, subscription, eager=eager)
         overflow.missed = missed
         return overflow
 

@@ -24,6 +24,7 @@ from runnel.core.pattern import check_pattern, is_pattern, matches
 from runnel.core.position import Position, Start
 from runnel.core.record import Gap
 from runnel.server.http import sse
+from runnel.server.http.options import event_options, read_event_options
 from runnel.server.http.record_json import gap_as_json
 from runnel.server.http.requests import parameters, parse_start, single_parameter
 from runnel.server.http.sse import EventId, digest_of
@@ -45,6 +46,7 @@ class EventsRequest(NamedTuple):
     start: Start
     keys: frozenset[bytes]
     last_id: sse.EventId | None
+    options: dict[str, Any]  # of `subscribe`, besides start
 
 
 class EventsRoute:
@@ -82,7 +84,9 @@ class EventsRoute:
             end=backend.timeline.sequence,
         )
         stream = EventStream(self._tag, asked.keys, receive, send, self._options, scope, self._scheduler)
-        feed = open_remote_cursor(self._broker, beginning.pattern, ready=stream.wake, **beginning.options)
+        feed = open_remote_cursor(
+            self._broker, beginning.pattern, ready=stream.wake, **beginning.options, **asked.options
+        )
         feed.enter()
         stream.attach_feed(feed, beginning.gap, backend.timeline.sequence, resumed=beginning.resumed)
         return stream
@@ -103,6 +107,7 @@ def parse_events_request(scope: Scope, most: int) -> EventsRequest:
         parse_start("start", single_parameter(said, "start")),
         frozenset(key.encode() for key in said.get("key", ())),
         _last_event_id(scope, said),
+        read_event_options({name: single_parameter(said, name) for name in event_options()}),
     )
 
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import msgspec
 
+from runnel.core.options import Option, OptionKind
 from runnel.server.http.console import VIEWS
+from runnel.server.http.options import event_options, header_of, publish_headers, schema_of
 
 Json = dict[str, Any]
 
@@ -18,6 +20,12 @@ def _header(name: str, about: str, schema: Json) -> Json:
 
 def _query(name: str, about: str, schema: Json, *, required: bool = False) -> Json:
     return {"name": name, "in": "query", "description": about, "schema": schema, "required": required}
+
+
+def _about(option: Option) -> str:
+    about = option.about.replace("`", "")
+    kind = "percent-encoded" if option.kind is OptionKind.KEY else option.kind.value
+    return f"{about[0].upper()}{about[1:]} ({kind})"
 
 
 def _reference(name: str) -> Json:
@@ -44,9 +52,7 @@ _PATTERN: Json = {"type": "string", "pattern": rf"^(({_TOKEN}+|\*)\.)*({_TOKEN}+
 _OFFSET: Json = {"type": "string", "pattern": "^-?[0-9]{1,18}$"}
 _PLACE: Json = {"anyOf": [{"enum": ["earliest", "latest"]}, _OFFSET, _TIME]}
 _ID: Json = {"type": "string", "pattern": "^$|^[A-Za-z0-9_-]{10,64}(\\.[A-Za-z0-9_-]{16})?$"}
-_SECONDS: Json = {"type": "string", "pattern": "^[0-9]{1,10}(\\.[0-9]{1,9})?$"}
 _LINE: Json = {"type": "string", "pattern": r"^[^\u0000\r\n]*$"}
-_ENCODED: Json = {"type": "string", "pattern": "^[!-~]*$"}
 
 TOPIC: Json = {
     "name": "topic",
@@ -170,20 +176,7 @@ PUBLISH: Json = {
     ),
     "parameters": [
         TOPIC,
-        _header("Runnel-Key", "The key, percent-encoded", _ENCODED),
-        _header(
-            "Idempotency-Key",
-            "Of one record: sent again within two minutes it is not stored again",
-            {"type": "string", "pattern": "^[!-~]{1,256}$"},
-        ),
-        _header("Runnel-Delay", "Seconds before a group hands it out", _SECONDS),
-        _header("Runnel-Expires", "Seconds after which nobody gets it", _SECONDS),
-        _header("Runnel-Priority", "0 to 9, in groups", {"type": "integer", "minimum": 0, "maximum": 9}),
-        _header(
-            "Runnel-Expected-Offset",
-            "The offset that it must get, or 409",
-            {"type": "integer", "minimum": 0, "maximum": 10**18 - 1},
-        ),
+        *(_header(header_of(name), _about(one), schema_of(one)) for name, one in publish_headers().items()),
     ],
     "requestBody": {
         "content": {
@@ -233,6 +226,7 @@ EVENTS: Json = {
         _query("topic", "A name or a pattern; more than one if you like", {"type": "array", "items": _PATTERN}),
         _query("pattern", "The same", {"type": "array", "items": _PATTERN}),
         _query("start", "latest, earliest, a time; of one topic also an offset, below 0 from the end", _PLACE),
+        *(_query(name, _about(one), schema_of(one)) for name, one in event_options().items()),
         _query("key", "Only records with one of these keys", _TEXTS),
         _query("lastEventId", "The id to go on from, where the header cannot be sent", _ID),
         _header("Last-Event-ID", "The id to go on from", _ID),

@@ -16,10 +16,12 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from runnel.core.errors import InvalidOption, NotSupported, RunnelError
+from runnel.core.options import PublishOptions, options_of
 from runnel.core.position import Position, Span
 from runnel.core.publishing import MAX_ENTRY_BYTES, MAX_ENTRY_RECORDS
 from runnel.core.trace_context import TRACEPARENT, is_traceparent
 from runnel.server.http import cloud_events, errors, requests
+from runnel.server.http.options import header_of, option_reader, publish_headers
 from runnel.server.http.requests import topic_of_scope
 
 if TYPE_CHECKING:
@@ -174,9 +176,10 @@ class PublishRoute:
 
 
 def _options_for_many(asked: PublishHeaders) -> dict[str, Any]:
-    if "message_id" in asked.options:
-        why = "it names one record; many are sent again safely with Runnel-Expected-Offset"
-        raise InvalidOption("Idempotency-Key", asked.options["message_id"], why)
+    for name, value in asked.options.items():
+        if not options_of(PublishOptions)[name].many:
+            why = "it names one record; many are sent again safely with Runnel-Expected-Offset"
+            raise InvalidOption(header_of(name), value, why)
     return dict(asked.options)
 
 
@@ -201,18 +204,10 @@ def _facts(topic: str, span: Span, count: int) -> dict[str, Any]:
 
 RECORD_HEADER_PREFIX = "runnel-header-"
 CLOUD_EVENT_PREFIX = "ce-"
-MAX_MESSAGE_ID = 256
-_SECONDS = re.compile(r"[0-9]{1,10}(?:\.[0-9]{1,9})?")
-_WHOLE = re.compile(r"[0-9]{1,18}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
-_SINGLE = {
-    "runnel-key": "key",
-    "runnel-delay": "delay",
-    "runnel-expires": "expires",
-    "runnel-priority": "priority",
-    "runnel-expected-offset": "expected_offset",
-    "idempotency-key": "message_id",
+_READERS = {name: option_reader(header_of(name), option) for name, option in publish_headers().items()}
+_SINGLE = {header_of(name).lower(): name for name in publish_headers()} | {
     "content-type": "content_type",
     "content-encoding": "content_encoding",
 }
@@ -252,27 +247,8 @@ def read_publish_headers(raw: Iterable[tuple[bytes, bytes]]) -> PublishHeaders:
     if trace is not None and TRACEPARENT not in headers and is_traceparent(trace):
         headers[TRACEPARENT] = trace  # one that is malformed is ignored, as W3C has it
     content_type, encoding = said.pop("content_type", ""), said.pop("content_encoding", "")
-    return PublishHeaders(dict(_publish_options(said)), headers, content_type, encoding)
-
-
-def _publish_options(said: dict[str, str]) -> Iterable[tuple[str, Any]]:
-    for option, text in said.items():
-        if option == "key":
-            yield option, unquote_to_bytes(text)
-        elif option == "message_id":
-            text = text[1:-1] if len(text) > 2 and text[0] == text[-1] == '"' else text
-            if not 0 < len(text) <= MAX_MESSAGE_ID:
-                raise InvalidOption("Idempotency-Key", text[:64], f"expected 1 to {MAX_MESSAGE_ID} characters")
-            yield option, text
-        elif option in ("delay", "expires"):
-            if not _SECONDS.fullmatch(text):
-                raise InvalidOption(f"Runnel-{option.title()}", text, "expected seconds, such as 1.5")
-            yield option, float(text)
-        else:
-            if not _WHOLE.fullmatch(text):
-                name = "Runnel-Priority" if option == "priority" else "Runnel-Expected-Offset"
-                raise InvalidOption(name, text, "expected a whole number")
-            yield option, int(text)
+    options = {name: _READERS[name](text) for name, text in said.items()}
+    return PublishHeaders(options, headers, content_type, encoding)
 
 
 def percent_decoded(name: str, value: bytes) -> str:

@@ -95,27 +95,20 @@ class JsonLinesSession:
     # -- publishing ---------------------------------------------------------------------------------------------
 
     async def _pub(self, command: commands.Pub) -> None:
-        value, key = command.value(), command.key_bytes()
+        value, options = command.value(), command.options()
         topic = self._topics.get(command.topic)
         if topic is None:
             topic = self._broker.topic(command.topic)
             if len(self._topics) >= MAX_TOPIC_HANDLES:
                 self._topics.clear()
             self._topics[command.topic] = topic
-        self.answers.later(self._publish(topic, command, value, key), len(value))
+        self.answers.later(self._publish(topic, command, value, options), len(value))
 
-    async def _publish(self, topic: Topic[bytes], command: commands.Pub, value: bytes, key: bytes | None) -> bytes:
+    async def _publish(
+        self, topic: Topic[bytes], command: commands.Pub, value: bytes, options: dict[str, Any]
+    ) -> bytes:
         try:
-            position = await topic.publish(
-                value,
-                key=key,
-                headers=command.headers,
-                delay=command.delay,
-                expires=command.expires,
-                priority=command.priority,
-                message_id=command.message_id,
-                expected_offset=command.expected_offset,
-            )
+            position = await topic.publish(value, **options)
         except Exception as error:
             return _error_line(command, error)
         return events.Published(command.topic, position.offset, position.epoch, command.id).line()
@@ -127,30 +120,22 @@ class JsonLinesSession:
             raise LimitExceeded("max_subscriptions", len(self.streams) + 1, allowed)
         if command.id is not None and any(stream.id == command.id for stream in self.streams):
             raise BadCommand(f'SUB: field "id": a subscription with id {command.id!r} is open already', field="id")
-        options = {
-            "start": command.where(),
-            "name": command.name,
-            "group": command.group,
-            "prefetch": command.prefetch,
-            "ack_wait": command.ack_wait,
-            "max_deliver": command.max_deliver,
-            "dead_letter": command.dead_letter,
-        }
-        if command.group is not None:
-            options["prefetch_bytes"] = MAX_UNSETTLED_BYTES
+        options = command.options()
+        given = options.given()
+        if options.group is not None:
+            given["prefetch_bytes"] = min(options.prefetch_bytes or MAX_UNSETTLED_BYTES, MAX_UNSETTLED_BYTES)
             if command.credit is not None:
                 why = 'SUB: field "credit": a group has prefetch: so many come, and more when you have settled some'
                 raise BadCommand(why, field="credit", form=commands.FORMS["SUB"])
-        given: dict[str, Any] = {option: value for option, value in options.items() if value is not None}
         stream = JsonLinesSubscription(
             self._broker.subscribe(command.topic, **given),
             self._outlet,
-            events.Subscribed(command.topic, command.group, command.name, command.id).line(),
+            events.Subscribed(command.topic, options.group, options.name, command.id).line(),
             self._number,
             topic=command.topic,
             id=command.id,
-            group=command.group,
-            name=command.name,
+            group=options.group,
+            name=options.name,
             credit=command.credit,
         )
         self.streams.append(stream)

@@ -14,6 +14,7 @@ from runnel.broker.read.cursor import SLICE
 from runnel.broker.remote.cursor import RemoteCursor, WireBatch, open_remote_cursor
 from runnel.broker.remote.member import LeaseGrant, RemoteMember, open_remote_member
 from runnel.core.errors import BrokerClosed, InvalidOption, RunnelError
+from runnel.core.options import SubscribeOptions, shared_options
 from runnel.core.position import Position
 from runnel.server.native.connection import NativeConnection
 from runnel.server.served_broker import ServedBroker
@@ -181,34 +182,15 @@ class NativeSubscription:
 
 
 def _reader_options(asked: Subscribe) -> dict[str, Any]:
-    """What was asked for, as `open_feed` takes it."""
+    """What was asked for, as `open_remote_cursor` takes it."""
     start: Any = read_start(asked.start)
     resume: Position | int | None = None
     if isinstance(start, AtSequence):
         start, resume = None, start.sequence
     elif asked.resume and isinstance(start, Position):
         start, resume = None, start
-    said = {
-        "prefetch": asked.prefetch,
-        "prefetch_bytes": asked.prefetch_bytes,
-        "ack_wait": asked.ack_wait,
-        "max_ack_pending": asked.max_ack_pending,
-        "max_deliver": asked.max_deliver,
-        "backoff": asked.backoff,
-        "jitter": asked.jitter,
-    }
-    return {
-        "start": start,
-        "resume": resume,
-        "name": asked.name,
-        "policy": read_policy(asked.policy),
-        "buffer": asked.buffer,
-        "buffer_bytes": asked.buffer_bytes,
-        "strict": asked.strict,
-        "dead_letter": asked.dead_letter,
-        "hold": asked.hold,
-        **said,
-    }
+    options = SubscribeOptions(start=start, policy=read_policy(asked.policy), **shared_options(asked))
+    return {"resume": resume, **options.given()}
 
 
 # -- Members of groups -----------------------------------------------------------------------------------
@@ -329,25 +311,12 @@ class NativeMember:
 
 
 def _member_options(asked: Subscribe) -> dict[str, Any]:
-    """What was asked for, as `open_member` takes it."""
+    """What was asked for, as `open_remote_member` takes it."""
     start = read_start(asked.start)
     if isinstance(start, AtSequence):
         raise InvalidOption("start", asked.start, "a group starts at 'latest', 'earliest', an offset or a time")
-    alone = {"policy": asked.policy, "strict": asked.strict or None, "hold": asked.hold, "drops": asked.drops or None}
-    for option, value in alone.items():
-        if value is not None:
-            raise InvalidOption(option, value, "it means nothing with group=")
-    return {
-        "start": start,
-        "name": asked.name,
-        "buffer": asked.buffer,
-        "buffer_bytes": asked.buffer_bytes,
-        "prefetch": asked.prefetch,
-        "prefetch_bytes": asked.prefetch_bytes,
-        "dead_letter": asked.dead_letter,
-        "ack_wait": asked.ack_wait,
-        "max_ack_pending": asked.max_ack_pending,
-        "max_deliver": asked.max_deliver,
-        "backoff": asked.backoff,
-        "jitter": asked.jitter,
-    }
+    if asked.drops:
+        raise InvalidOption("drops", True, "it means nothing with group=")
+    options = SubscribeOptions(start=start, policy=read_policy(asked.policy), **shared_options(asked)).given()
+    del options["group"]  # a parameter of its own
+    return options

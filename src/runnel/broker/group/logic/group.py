@@ -16,22 +16,17 @@ import msgspec
 from runnel.broker.group.logic.leases import GroupRecords, Lease, LeaseTable, ProgressRecorder
 from runnel.broker.group.logic.ready import PLAIN, PlainRange, QueuedRecord, ReadyQueue
 from runnel.core.errors import AlreadySettled, InvalidOption, LeaseEnded, UnknownMember
-from runnel.core.options import not_negative, positive
+from runnel.core.options import SubscribeOptions, check_option
 from runnel.core.record import Meta
 
 BACKOFF = (1.0, 2.0, 5.0, 15.0, 30.0, 60.0)
 
 
 class GroupOptions(msgspec.Struct, frozen=True):
-    """How a group treats its records.
+    """How a group treats its records: options of `SubscribeOptions`, with the defaults of a group.
 
-    - `ack_wait`: seconds a member has for what it holds; every ack and `extend` renews them.
-    - `max_ack_pending`: records that may be fetched and not settled. It is also how far the group looks
-      ahead for other keys and higher priorities.
-    - `max_deliver`: attempts before a record goes to the dead-letter topic; None: no end.
-    - `backoff`: pauses before the second, third, … attempt; the last one holds for all that follow.
-    - `jitter`: each pause is stretched by up to this share, at random, so that failures spread.
-    - `dead_letter`: the topic for what failed for good; None: `dead-letters.<group>`.
+    Stored with the group. `max_ack_pending` is also how far the group looks ahead for other keys and higher
+    priorities.
     """
 
     ack_wait: float = 30.0
@@ -42,17 +37,9 @@ class GroupOptions(msgspec.Struct, frozen=True):
     dead_letter: str | None = None
 
     def __post_init__(self) -> None:
-        if not not_negative("ack_wait", self.ack_wait):
-            raise InvalidOption("ack_wait", self.ack_wait, "expected seconds above 0")
-        positive("max_ack_pending", self.max_ack_pending)
-        if self.max_deliver is not None:
-            positive("max_deliver", self.max_deliver)
-        if not self.backoff:
-            raise InvalidOption("backoff", self.backoff, "expected pauses in seconds, such as (1, 5, 30)")
-        for pause in self.backoff:
-            not_negative("backoff", pause)
-        if not_negative("jitter", self.jitter) > 1:
-            raise InvalidOption("jitter", self.jitter, "expected a share from 0 to 1")
+        for name in self.__struct_fields__:
+            if (value := getattr(self, name)) is not None:
+                check_option(SubscribeOptions, name, value)
 
     def pause(self, attempts: int, chance: float) -> float:
         """Seconds until the attempt after `attempts` failed ones; `chance` is random in [0, 1)."""
