@@ -22,6 +22,7 @@ that was removed, say. A file in `changed/` that is not golden describes somethi
 """
 
 REWORDED: dict[str, str] = {
+    "this door speaks JSON lines": "this listener speaks JSON lines",
     "also group, name, prefetch, credit, id": "also credit, id and all options of subscribe",
 }
 """A wording in the golden files, and what it says now: messages of errors, help, tables, log lines.

@@ -121,7 +121,7 @@ async def test_an_http_request_gets_an_http_answer(server: Server, verb: bytes) 
         raw.send(verb)
         answer = await raw.reader.read()
         assert answer.startswith(b"HTTP/1.1 400 ")
-        assert b"native door" in answer
+        assert b"native listener" in answer
 
 
 async def test_a_line_of_json_gets_a_line_of_json_that_names_the_right_door() -> None:

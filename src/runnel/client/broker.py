@@ -114,7 +114,7 @@ class RemoteBroker(RemotePositions):
         return self.link.connection
 
     async def info(self) -> dict[str, Any]:
-        """What the server says of itself: version, uptime, doors, journal, limits, connections."""
+        """What the server says of itself: version, uptime, listeners, journal, limits, connections."""
         return dict(await self.link.call("info", {}))
 
     @property

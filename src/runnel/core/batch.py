@@ -31,7 +31,7 @@ class Slice:
     """The immutable records [start, end) of one topic.
 
     `packs` holds, for each stretch, its records here as a packed batch, where somebody has that; None elsewhere.
-    `written` is what a door made of it for its readers, kept for the next of them.
+    `written` is what a listener made of it for its readers, kept for the next of them.
     """
 
     __slots__ = ("_records", "epoch", "metas", "packs", "start", "stretches", "topic", "values", "written")

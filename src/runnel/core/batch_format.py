@@ -358,7 +358,7 @@ def unpack(data: bytes | memoryview, *, verify: bool = True) -> UnpackedBatch:
 
 
 def unpack_untrusted(data: bytes | memoryview) -> UnpackedBatch:
-    """The records of a batch that a door may let in: all that `unpack` asks, and what `publish` would take."""
+    """The records of a batch that a listener may accept: all that `unpack` asks, and what `publish` would take."""
     if (
         count := int.from_bytes(data[_COUNT], "little")
     ) > MAX_BATCH_RECORDS:  # first: a few bytes may unpack to gigabytes

@@ -729,7 +729,7 @@ class LimitExceeded(UsageError):
 
 
 class OriginRefused(UsageError):
-    """A page of another origin wanted to use the HTTP door, and nobody said that it may."""
+    """A page of another origin wanted to use the HTTP listener, and is not among the allowed origins."""
 
     code = "origin_refused"
 
@@ -739,7 +739,7 @@ class OriginRefused(UsageError):
 
 
 class HostRefused(UsageError):
-    """A request came by a name that the HTTP door does not answer to: a page may have pointed it there."""
+    """A request came by a name that the HTTP listener does not answer to: a page may have pointed it there."""
 
     code = "host_refused"
 

@@ -86,5 +86,5 @@ def _remote(url: str, auto_create: bool, clock: Clock | None, options: dict[str,
         raise NotSupported(f"open({url!r})", f"an address begins with {known}; a folder is given as a path: 'data/'")
     from runnel.client.broker import RemoteBroker
 
-    # A twin: it has every method that a Broker has, and tests hold the two together.
+    # A twin: it has every method that a Broker has, and the contract suite runs against both.
     return cast("Broker", RemoteBroker(url, auto_create=auto_create, clock=clock, **options))

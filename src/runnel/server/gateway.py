@@ -172,7 +172,7 @@ def _log_failure(joining: asyncio.Task[RemoteBroker]) -> None:
     """Log why the JSON lines listener cannot reach the engine."""
     if not joining.cancelled() and (error := joining.exception()) is not None:
         level = log.error if isinstance(error, RunnelError) else log.critical
-        level("the JSON door cannot reach the engine: %s", error)
+        level("the JSON listener cannot reach the engine: %s", error)
 
 
 # -- Proxying one client ---------------------------------------------------------------------------------

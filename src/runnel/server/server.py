@@ -66,7 +66,7 @@ class Server:
         if self._serving is not None:
             raise NotSupported("starting a server twice", "make another one")
         if self.options.http_port is not None:
-            http.check("the HTTP door")
+            http.check("the HTTP listener")
         self._serving = serving = ServedBroker(self.broker, self.options)
 
         def lines() -> JsonLinesListener:

@@ -85,9 +85,11 @@ class LineDecoder:
     def _look(self) -> None:
         """Tell a client that speaks another protocol at once: it may never send an end of line."""
         if self._buffer.startswith(_NATIVE):
-            raise ProtocolError("this door speaks JSON lines, and a native client came, whose door is another port")
+            raise ProtocolError(
+                "this listener speaks JSON lines, and a native client came; the native protocol has another port"
+            )
         if self._buffer[:1] == b"\x16":
-            raise ProtocolError("this door speaks JSON lines without TLS, and a TLS handshake came")
+            raise ProtocolError("this listener speaks JSON lines without TLS, and a TLS handshake came")
         self._looked = len(self._buffer) >= len(_NATIVE)
 
     @staticmethod
@@ -95,7 +97,7 @@ class LineDecoder:
         # A page in a browser can make it send an HTTP request to a port of this machine, with commands as its
         # body. Whatever begins as HTTP ends here.
         if line[:1] != b"{" and _HTTP.match(line):
-            raise ProtocolError("this door speaks JSON lines, and an HTTP request came; HTTP is another port")
+            raise ProtocolError("this listener speaks JSON lines, and an HTTP request came; HTTP is another port")
         return line
 
 

@@ -105,7 +105,7 @@ class SharedStep:
             last = slices[-1]
             stretch = last.stretches[-1]
             self.sequence = stretch.sequence + last.end - stretch.offset
-        self.shared: dict[Hashable, Any] = {}  # what a door made of it, for whoever takes it too
+        self.shared: dict[Hashable, Any] = {}  # what a listener made of it, for the other readers of the same step
 
     def __repr__(self) -> str:
         return f"<SharedStep of {self.count} records up to {self.sent}>"

@@ -49,7 +49,7 @@ _PARSE: dict[str, Callable[[bytes], Any]] = {"json": msgspec.json.decode, "msgpa
 
 
 class RemotePublisher:
-    """The way into a broker for those who publish packed batches. One for all doors of a server."""
+    """Publishes packed batches that arrive over connections. One for all listeners of a server."""
 
     def __init__(self, broker: Broker) -> None:
         self._backend = broker.backend

@@ -28,7 +28,7 @@ def app(broker: Broker, options: ServerOptions | None = None) -> Any:
 
     The broker is yours, and open. Of the options those count that limit a request or a stream, and `http_cors`.
     """
-    check("the HTTP door", ("starlette",))
+    check("the HTTP listener", ("starlette",))
     from runnel.server.http.application import build
     from runnel.server.options import ServerOptions
 

@@ -47,7 +47,7 @@ def build(
     In an application of somebody else's it is for that one to say which names it answers to, unless they are given.
     """
     if not isinstance(broker, Broker):
-        raise NotSupported(f"the HTTP door of {broker!r}", "its broker lives elsewhere: ask the server that has it")
+        raise NotSupported(f"the HTTP listener of {broker!r}", "its broker lives elsewhere: ask the server that has it")
     history, health, letters = HistoryRoutes(broker), HealthRoutes(broker, draining), DeadLetterRoutes(broker, options)
     sockets, publishing = WebSocketRoutes(broker, options, serving), PublishRoute(broker, options)
     routes: list[BaseRoute] = [

@@ -84,11 +84,11 @@ class EventsRoute:
             end=backend.timeline.sequence,
         )
         stream = EventStream(self._tag, asked.keys, receive, send, self._options, scope, self._scheduler)
-        feed = open_remote_cursor(
+        cursor = open_remote_cursor(
             self._broker, beginning.pattern, ready=stream.wake, **beginning.options, **asked.options
         )
-        feed.enter()
-        stream.attach_feed(feed, beginning.gap, backend.timeline.sequence, resumed=beginning.resumed)
+        cursor.enter()
+        stream.attach_cursor(cursor, beginning.gap, backend.timeline.sequence, resumed=beginning.resumed)
         return stream
 
 
@@ -230,7 +230,7 @@ class EventStream:
         "_connection",
         "_coverage",
         "_covered",
-        "_feed",
+        "_cursor",
         "_form",
         "_frozen",
         "_gap",
@@ -279,7 +279,7 @@ class EventStream:
         self._steps: SharedSteps = {}
         self._write: Callable[[bytes], None] | None = None  # to the connection, at a listener of ours
         self._frozen: asyncio.TimerHandle | None = None  # while the connection takes nothing
-        self._feed: RemoteCursor | None = None
+        self._cursor: RemoteCursor | None = None
         self._gap: Gap | None = None
         self._sequence = 0  # behind what was taken
         self._told = 0  # the sequence in the last id that the browser has
@@ -287,19 +287,19 @@ class EventStream:
         self._coverage = -1  # as of when
         self._resumed = False
 
-    def attach_feed(self, feed: RemoteCursor, gap: Gap | None, sequence: int, *, resumed: bool) -> None:
+    def attach_cursor(self, cursor: RemoteCursor, gap: Gap | None, sequence: int, *, resumed: bool) -> None:
         """Read this one, after telling the gap. `sequence` is behind all that is visible now."""
-        self._feed, self._gap, self._resumed = feed, gap, resumed
-        at_end = not feed.is_pattern and feed.overflow.cursor.pending() == 0
-        self._sequence = feed.position if feed.is_pattern else sequence if at_end else 0
-        self._several = feed.is_pattern
+        self._cursor, self._gap, self._resumed = cursor, gap, resumed
+        at_end = not cursor.is_pattern and cursor.overflow.cursor.pending() == 0
+        self._sequence = cursor.position if cursor.is_pattern else sequence if at_end else 0
+        self._several = cursor.is_pattern
         self._pieces = self._told_pieces()
 
     @property
-    def feed(self) -> RemoteCursor:
+    def cursor(self) -> RemoteCursor:
         """What it reads."""
-        assert self._feed is not None, "attached before it runs"
-        return self._feed
+        assert self._cursor is not None, "attached before it runs"
+        return self._cursor
 
     # -- what others tell it ------------------------------------------------------------------------------------
 
@@ -354,7 +354,7 @@ class EventStream:
                     await asyncio.wait_for(self._watch(), 1.0)  # until uvicorn knows, too
         finally:
             self._ticking.cancel()
-            self.feed.leave()
+            self.cursor.leave()
 
     async def _directly(self) -> None:
         """Have the bytes written to the connection, in rounds; return when that is over."""
@@ -403,21 +403,21 @@ class EventStream:
 
     def _serve_last(self, write: Callable[[bytes], None]) -> bool:
         """The short way, for the common case that what has come is one piece and was all; whether it was."""
-        feed = self._feed
-        assert feed is not None
+        cursor = self._cursor
+        assert cursor is not None
         if self._beat or self._over:
             return False
-        step = self._took = feed.take_step(self._steps, TAKE_RECORDS)
+        step = self._took = cursor.take_step(self._steps, TAKE_RECORDS)
         if step is None:
-            return not feed.ended
+            return not cursor.ended
         told = self._tell(step)
         if not step.is_last or not isinstance(told, tuple) or len(told) > 1:
             return False
         self._took = None
         for piece in told:
             write(piece)
-        feed.pass_all()
-        feed.park()
+        cursor.pass_all()
+        cursor.park()
         return True
 
     def _freeze(self, before: int, times: int) -> None:
@@ -465,17 +465,17 @@ class EventStream:
 
     def _told_pieces(self) -> Iterator[bytes | None]:
         """All that is sent, piece by piece; None: nothing now, until it is woken."""
-        feed, form = self.feed, self._form
+        cursor, form = self.cursor, self._form
         yield sse.framed(self._opening(), form)
         while not self._over:
             if self._beat:
                 self._beat = False
                 yield sse.framed(self._heartbeat(), form)
-            elif (step := self._took or feed.take_step(self._steps, TAKE_RECORDS)) is not None:
+            elif (step := self._took or cursor.take_step(self._steps, TAKE_RECORDS)) is not None:
                 self._took = None
                 yield from self._tell(step)
-                feed.pass_all()
-            elif feed.ended:
+                cursor.pass_all()
+            elif cursor.ended:
                 return
             else:
                 yield None
@@ -487,15 +487,15 @@ class EventStream:
         if self._gap is not None:
             told += sse.event("gap", gap_as_json(self._gap))
         self._told = self._sequence
-        return told + sse.event("ready", {"resumed": self._resumed, "topics": self.feed.pattern.split(" ")}, id)
+        return told + sse.event("ready", {"resumed": self._resumed, "topics": self.cursor.pattern.split(" ")}, id)
 
     def _heartbeat(self) -> bytes:
         """A sign of life. It says where it is: what was passed over, being of no interest, is not to be read again."""
-        feed = self.feed
-        if (end := feed.end_sequence()) is not None:
+        cursor = self.cursor
+        if (end := cursor.end_sequence()) is not None:
             self._sequence = end
             if self._several:
-                self._cover().leave(feed.epochs)
+                self._cover().leave(cursor.epochs)
         id = self._here()
         moved, self._told = self._sequence != self._told, self._sequence
         return sse.id_only(id) if moved else sse.HEARTBEAT
@@ -520,7 +520,7 @@ class EventStream:
         return made
 
     def _closing(self) -> bytes:
-        error = self.feed.error
+        error = self.cursor.error
         if error is None:
             return b""
         return sse.event("end", {"code": error.code, "detail": str(error)})
@@ -529,10 +529,10 @@ class EventStream:
 
     def _here(self) -> bytes:
         """The id to go on from, between records."""
-        feed, tag = self.feed, self._form.tag
+        cursor, tag = self.cursor, self._form.tag
         if self._several:
-            return sse.format_id(tag, max(self._sequence, feed.position)) + self._tail()
-        return sse.format_id(tag, self._sequence, feed.epoch or 0, feed.position)
+            return sse.format_id(tag, max(self._sequence, cursor.position)) + self._tail()
+        return sse.format_id(tag, self._sequence, cursor.epoch or 0, cursor.position)
 
     def _tail(self) -> bytes:
         """What goes behind the ids of several topics."""
@@ -541,9 +541,9 @@ class EventStream:
     def _cover(self) -> sse.CoveredTopics:
         """The topics that it has, as of now."""
         covered = self._covered = self._covered or sse.CoveredTopics()
-        if (coverage := self.feed.attachment.changes) != self._coverage:
+        if (coverage := self.cursor.attachment.changes) != self._coverage:
             self._coverage = coverage
-            covered.join(self.feed.epochs)
+            covered.join(self.cursor.epochs)
         return covered
 
     # -- what happens meanwhile ---------------------------------------------------------------------------------

@@ -425,7 +425,7 @@ class WebSocketTransport(asyncio.Transport):
 
     async def _send_burst(self) -> None:
         connection, queue = self._connection, self._queue
-        assert connection is not None, "at a door of ours"
+        assert connection is not None, "on a listener of ours"
         await connection.writable.wait()
         burst: list[bytes] = []
         size = 0

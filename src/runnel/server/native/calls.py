@@ -228,9 +228,9 @@ async def _transacted(
     async with tx:
         promised = [intake.add(tx, check_name(topic), batch, about) for topic, batch, about in publishes]
         for subscription, lease, first, end in acks:
-            feed = caller.member(subscription).feed
+            member = caller.member(subscription).member
             for place in range(first, end):
-                tx.ack(feed.delivery(lease, place))
+                tx.ack(member.delivery(lease, place))
         for one in marks:
             if not 2 <= len(one) <= 3:
                 raise InvalidOption("marks", one, "expected [name, value] or [name, value, expected]")

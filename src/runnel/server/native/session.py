@@ -94,7 +94,7 @@ class NativeSession:
             self._connection.close()
 
     def lost(self) -> None:
-        """It is gone: leave every feed, give every lease back, take back what waits for room."""
+        """It is gone: leave every subscription, give every lease back, take back what waits for room."""
         for publish in [*self._pending]:
             publish.give_up()
         for call in self._calls.values():
@@ -113,7 +113,8 @@ class NativeSession:
         """What to answer to somebody who speaks something else."""
         json_listener = next((listener.url for listener in self._serving.listeners if listener.name == "json"), None)
         elsewhere = f" JSON lines are spoken at {json_listener}." if json_listener else ""
-        text = f"This is the native door of runnel {self._serving.version}: connect with a runnel client.{elsewhere}\n"
+        version = self._serving.version
+        text = f"This is the native listener of runnel {version}: connect with a runnel client.{elsewhere}\n"
         if any(verb.startswith(first) for verb in _HTTP_VERBS):
             head = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
             return f"{head}Content-Length: {len(text)}\r\n\r\n{text}".encode()
@@ -227,9 +228,9 @@ class NativeSession:
             if call.get_name() in _MAY_WAIT:
                 call.cancel(BrokerClosed.code)  # it answers itself: it may be too late for that
         for stream in [*self._streams.values()]:
-            stream.feed.finish()
+            stream.cursor.finish()
         for member in [*self._members.values()]:
-            member.feed.finish()
+            member.member.finish()
         self._look_for_end()
 
     # -- publishing ---------------------------------------------------------------------------------------------
@@ -260,9 +261,9 @@ class NativeSession:
     def _reader(self, id: int) -> Any:
         """Whom a publish would wait for that is read by subscription `id` alone; None: others read, too."""
         if (stream := self._streams.get(id)) is not None:
-            return stream.feed
+            return stream.cursor
         member = self._members.get(id)
-        return member.feed.reader if member is not None and member.feed.reader.members == 1 else None
+        return member.member.reader if member is not None and member.member.reader.members == 1 else None
 
     def published(self, publish: PendingPublish, result: Span | Exception | None) -> None:
         """A publish has come to its end; None: nobody wants to know."""
@@ -304,7 +305,7 @@ class NativeSession:
             else:
                 stream = self._streams[id] = NativeSubscription(self._serving, self._connection, id, asked, self._over)
                 self._connection.send(stream.enter())
-                if stream.feed.is_pattern:
+                if stream.cursor.is_pattern:
                     self._connection.rest()  # all topics were looked at: others have their turn before the next
         except ProtocolError:
             raise
@@ -364,7 +365,7 @@ class NativeSession:
 
     async def _settled(self, members: list[NativeMember], refused: RunnelError | None) -> None:
         for member in members:
-            await member.feed.flushed()
+            await member.member.flushed()
         if refused is not None:
             raise refused
 

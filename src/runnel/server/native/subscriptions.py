@@ -60,27 +60,27 @@ class NativeSubscription:
         self._left: deque[WireBatch] = deque()  # taken, and not sent yet
         self._topic, self._topic_bytes = "", b""
         self.unshown = 0  # dropped records that there was no room to show
-        self.feed: RemoteCursor = open_remote_cursor(
+        self.cursor: RemoteCursor = open_remote_cursor(
             serving.broker,
             asked.pattern,
             ready=self._ready,
             drops=self._dropped if asked.drops else None,
             **_reader_options(asked),
         )
-        self._eager, self._until = self.feed.eager, asked.until
+        self._eager, self._until = self.cursor.eager, asked.until
 
     def enter(self) -> bytes:
         """Begin; what the reader is told first."""
-        feed = self.feed
-        feed.enter()
-        if self._until is not None and not feed.is_pattern:
-            feed.finish_at(self._until)
+        cursor = self.cursor
+        cursor.enter()
+        if self._until is not None and not cursor.is_pattern:
+            cursor.finish_at(self._until)
         told = SubscribeReply(
-            label=feed.label,
+            label=cursor.label,
             eager=self._eager,
-            position=feed.position,
-            epoch=feed.epoch,
-            is_pattern=feed.is_pattern,
+            position=cursor.position,
+            epoch=cursor.epoch,
+            is_pattern=cursor.is_pattern,
         )
         self._ready()
         return frame(FrameKind.SUBSCRIBED, self.id, encode_message(told))
@@ -88,12 +88,12 @@ class NativeSubscription:
     def credit(self, given: int, place: int | None, ask: bool, counts: ReaderCounts | None = None) -> None:
         """The reader has room again, asked beyond a place, or asks for more."""
         if place is not None:
-            self.feed.confirm(place)
+            self.cursor.confirm(place)
         if counts is not None:
             self._counted, self._limit = True, counts.limit
-            self.feed.count(counts.taken, counts.expired, counts.unreadable)
+            self.cursor.count(counts.taken, counts.expired, counts.unreadable)
         elif not self._counted:
-            self.feed.count_all()
+            self.cursor.count_all()
         self._credit = min(self._credit + given, MAX_CREDIT)
         if ask:
             self._asks = 1
@@ -102,13 +102,13 @@ class NativeSubscription:
     def leave(self, place: int | None = None) -> None:
         """Nobody reads any more."""
         if place is not None:
-            self.feed.confirm(place)
+            self.cursor.confirm(place)
         if not self._done:
             self._done = True
             if place is not None and not self._counted:
-                self.feed.count_all()
+                self.cursor.count_all()
             self._left.clear()
-            self.feed.leave()
+            self.cursor.leave()
             del self._connection, self._over  # or the feed, which calls back, would keep them until somebody sweeps
 
     # -- sending ------------------------------------------------------------------------------------------------
@@ -117,15 +117,15 @@ class NativeSubscription:
         """Send a little; whether there may be more now."""
         if self._done:
             return False
-        sent, takes, room, before = 0, 0, min(room, QUANTUM), self.feed.sent
+        sent, takes, room, before = 0, 0, min(room, QUANTUM), self.cursor.sent
         left = self._left
         while sent < room:
             if self._eager and self._credit <= 0:
                 return False
             if not left:
-                if not self._eager and not self._asks and not self.feed.ended:
+                if not self._eager and not self._asks and not self.cursor.ended:
                     return False
-                if takes == TAKES_PER_TURN or self.feed.sent - before >= MAX_TAKE_RECORDS:
+                if takes == TAKES_PER_TURN or self.cursor.sent - before >= MAX_TAKE_RECORDS:
                     return True  # many may have expired, and nothing of them is to be sent: others have their turn
                 takes += 1
                 if not self._take():
@@ -136,9 +136,9 @@ class NativeSubscription:
         return True
 
     def _take(self) -> bool:
-        taking = self.feed.take(MAX_TAKE_RECORDS if self._eager else min(self._limit or SLICE, SLICE))
+        taking = self.cursor.take(MAX_TAKE_RECORDS if self._eager else min(self._limit or SLICE, SLICE))
         if taking is None:
-            if self.feed.ended:
+            if self.cursor.ended:
                 self._end()
             return False
         if taking.pieces or taking.gap is not None:  # else all of it had expired, and the reader still waits
@@ -174,8 +174,8 @@ class NativeSubscription:
         self._connection.send(head + packed)
 
     def _end(self) -> None:
-        error = self.feed.error
-        if error is None and self._until is not None and self.feed.is_cut_off:
+        error = self.cursor.error
+        if error is None and self._until is not None and self.cursor.is_cut_off:
             error = BrokerClosed("reading a range")  # an END would say that there is nothing more
         self._connection.send(frame(FrameKind.END, self.id) if error is None else error_frame(self.id, error))
         self._over(self.id)
@@ -217,7 +217,7 @@ class NativeMember:
         self._left: deque[tuple[int, WireBatch]] = deque()  # and what is not
         self._done = False  # it has left
         self._last: bytes | None = None  # the frame that ends it
-        self.feed: RemoteMember = open_remote_member(
+        self.member: RemoteMember = open_remote_member(
             serving.broker,
             asked.pattern,
             asked.group,
@@ -229,15 +229,14 @@ class NativeMember:
 
     def enter(self) -> bytes:
         """Join the group; what the member is told first."""
-        self.feed.enter()
-        return frame(
-            FrameKind.SUBSCRIBED, self.id, encode_message(SubscribeReply(label=self.feed.label, eager=True, position=0))
-        )
+        self.member.enter()
+        reply = SubscribeReply(label=self.member.label, eager=True, position=0)
+        return frame(FrameKind.SUBSCRIBED, self.id, encode_message(reply))
 
     def settle(self, settlement: Settlement) -> None:
         """Do what the member says of its lease; raises when it comes too late."""
         _, lease, verb, first, end, number, reason = settlement
-        self.feed.settle(lease, verb, first, end, number, reason)
+        self.member.settle(lease, verb, first, end, number, reason)
 
     def leave(self) -> None:
         """Give back what was not settled, at once."""
@@ -245,7 +244,7 @@ class NativeMember:
             self._done = True
             self._waiting.clear()
             self._left.clear()
-            self.feed.leave()
+            self.member.leave()
             del self._connection, self._over  # or the feed, which calls back, would keep them until somebody sweeps
 
     # -- sending ------------------------------------------------------------------------------------------------
