@@ -13,7 +13,7 @@ from runnel.broker.producer import HANDLES
 from runnel.core import deduplication
 from runnel.core.errors import DiskFull, InvalidName, JournalFailed, NotSupported, NotWritten, OutcomeUnknown
 from runnel.testing.memory_storage import MemoryStorage
-from tests.broker.durable import Disk, entries, journal_of, open_on, turns
+from tests.broker.durable_broker import Disk, entries, journal_of, open_on, turns
 
 VALUES = [b"0", b"1", b"2"]
 

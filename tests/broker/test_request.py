@@ -1,4 +1,4 @@
-"""An inbox per request, gone when the answer is there."""
+"""A reply topic per request, gone when the answer is there."""
 
 import asyncio
 from pathlib import Path
@@ -9,7 +9,7 @@ from runnel.broker.broker import Broker
 from runnel.broker.request import INBOX
 from runnel.core.errors import NoResponders, RequestTimeout
 from runnel.testing.clock import JumpingClock
-from tests.broker.durable import Disk, log_of, open_on, until
+from tests.broker.durable_broker import Disk, log_of, open_on, until
 from tests.patience import PATIENCE
 
 

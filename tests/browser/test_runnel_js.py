@@ -14,7 +14,7 @@ from playwright.async_api import Page, Route
 from tests.browser.complaints import Complaints
 from tests.browser.served import Served
 from tests.patience import PATIENCE
-from tests.server.http.web import Browser
+from tests.server.http.browser import Browser
 
 # A document of the server's own origin that does nothing by itself, under the policy of its pages.
 BLANK = "/runnel.js"

@@ -10,7 +10,7 @@ import pytest
 
 from runnel.client.broker import RemoteBroker
 from runnel.testing.clock import JumpingClock
-from tests.client.peer import Caller, Joined, Peer, a_peer
+from tests.client.scripted_server import Caller, Joined, Peer, a_peer
 from tests.contract.afar import Served
 
 

@@ -1,4 +1,4 @@
-"""The broker of a server: the twin of the one in this process."""
+"""The broker of a server: the same API as the one in this process."""
 
 import asyncio
 import inspect
@@ -15,7 +15,7 @@ from runnel.client.topic import RemoteTopic
 from runnel.core.errors import BadAddress, InvalidName, InvalidOption, NotSupported
 from runnel.core.stages import StageInfo
 from runnel.core.statistics import Statistics, SubscriberTotals
-from tests.client.peer import Joined, Peer
+from tests.client.scripted_server import Joined, Peer
 
 
 def surface(kind: type) -> dict[str, Any]:

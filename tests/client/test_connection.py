@@ -13,7 +13,7 @@ from runnel.client.options import ClientOptions
 from runnel.core.errors import ConnectionLost, ProtocolError, Unreachable
 from runnel.wire.frames import FrameKind, frame
 from runnel.wire.msgpack_messages import Welcome, encode_message
-from tests.client.peer import Peer, a_peer
+from tests.client.scripted_server import Peer, a_peer
 from tests.server.certificates import Authority
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import runnel
-from tests.client.joined import joined
+from tests.client.memory_link import joined
 from tests.client.test_group_subscription import fill, look, member, take
 
 SETTLE: dict[str, Callable[[Any], Any]] = {

@@ -15,7 +15,7 @@ from runnel.testing.clock import JumpingClock
 from runnel.wire.binary_messages import grant_head
 from runnel.wire.frames import FRAME_HEADER_SIZE, MORE, FrameKind
 from runnel.wire.msgpack_messages import SettleVerb, lapsed_payload, read_settle
-from tests.client.joined import JoinedLink, joined, subscribe
+from tests.client.memory_link import JoinedLink, joined, subscribe
 from tests.patience import PATIENCE
 
 

@@ -1,4 +1,4 @@
-"""What was published and is not answered yet, against a server that loses connections, refuses and answers late."""
+"""The outbox: publishes without an answer yet, against a server that loses connections, refuses and answers late."""
 
 from collections import deque
 from itertools import count

@@ -8,7 +8,7 @@ from runnel.client.broker import RemoteBroker
 from runnel.core.errors import BrokerClosed, Full, LimitExceeded, NoAnswer, TopicConflict, ValidationFailed
 from runnel.core.position import Position
 from runnel.wire.frames import FrameKind
-from tests.client.peer import Joined, Peer
+from tests.client.scripted_server import Joined, Peer
 from tests.patience import PATIENCE
 
 

@@ -9,7 +9,7 @@ from runnel.core.batch_format import pack, unpack
 from runnel.core.errors import ConnectionLost, InvalidOption, NoResponders
 from runnel.core.record import NO_HEADERS, REPLY_TO, Meta, Record
 from runnel.wire.frames import FrameKind
-from tests.client.peer import Joined
+from tests.client.scripted_server import Joined
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

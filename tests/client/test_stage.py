@@ -1,4 +1,4 @@
-"""Stages on a server: written in pieces that are stored once, and known by their key."""
+"""Stages on a server: written in batches that are stored once, and known by their key."""
 
 import asyncio
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 import runnel
 from runnel.client import stage as stage_module
 from runnel.wire.frames import FrameKind
-from tests.client.peer import Joined
+from tests.client.scripted_server import Joined
 from tests.held_time import held_time
 from tests.patience import PATIENCE
 

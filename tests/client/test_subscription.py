@@ -13,7 +13,7 @@ from runnel import Broker, Gap, Record
 from runnel.core.schema import Codec
 from runnel.wire.binary_messages import read_credit, read_unsubscribe
 from runnel.wire.frames import FrameKind
-from tests.client.joined import JoinedLink, joined, pumped, subscribe
+from tests.client.memory_link import JoinedLink, joined, pumped, subscribe
 from tests.patience import PATIENCE
 
 

@@ -14,7 +14,7 @@ from runnel.core.batch_format import JSON, MSGPACK, unpack
 from runnel.core.errors import InvalidOption, InvalidValue, NotSupported, Stalled, ValidationFailed
 from runnel.core.position import Position, Span
 from runnel.core.schema import Schema
-from tests.client.peer import Caller, Frame, Joined
+from tests.client.scripted_server import Caller, Frame, Joined
 
 
 class Order(msgspec.Struct):

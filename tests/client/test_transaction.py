@@ -10,7 +10,7 @@ import pytest
 import runnel
 from runnel.client.server_link import HEARING
 from runnel.client.transaction import RemoteTransaction
-from tests.client.joined import JoinedLink, joined
+from tests.client.memory_link import JoinedLink, joined
 from tests.client.test_group_subscription import fill, look, member, take
 
 

@@ -12,7 +12,7 @@ import pytest
 from runnel.config.keys import SERVE_DEFAULTS, STRUCTS, ConfigKey, GeneralSettings, ServeSettings, keys
 from runnel.journal.options import JournalOptions
 from runnel.server.options import ServerOptions, TlsOptions
-from tests.config.page import PAGE, written
+from tests.config.reference_page import PAGE, written
 
 
 def test_every_field_of_every_struct_is_a_key() -> None:
@@ -151,7 +151,7 @@ def test_what_is_off_or_not_said_is_shown_so() -> None:
 
 
 def test_the_reference_has_every_key_as_it_is() -> None:
-    assert PAGE.read_text() == written(PAGE.read_text()), "python -m tests.config.page writes it"
+    assert PAGE.read_text() == written(PAGE.read_text()), "python -m tests.config.reference_page writes it"
 
 
 def test_the_structs_of_a_section_share_no_name() -> None:

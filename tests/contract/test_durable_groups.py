@@ -9,7 +9,7 @@ import runnel
 from runnel import Broker, NotSupported
 from runnel.journal.format.ledger import GroupState
 from runnel.testing.clock import JumpingClock
-from tests.broker.durable import journal_of
+from tests.broker.durable_broker import journal_of
 from tests.contract.lives import ON_DISK, Folder
 from tests.contract.reading import at_rest, read, running, soon, until
 from tests.contract.working import attempts, fill, look, numbers, offsets, take, work

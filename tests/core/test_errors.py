@@ -42,9 +42,9 @@ from runnel.core.errors import (
     WouldDeadlock,
 )
 from runnel.core.record import Gap
-from tests.core.test_journal_errors import CASES as JOURNAL_CASES
-from tests.core.test_network_errors import CASES as NETWORK_CASES
-from tests.core.test_transaction_errors import CASES as TRANSACTION_CASES
+from tests.core.test_errors_journal import CASES as JOURNAL_CASES
+from tests.core.test_errors_network import CASES as NETWORK_CASES
+from tests.core.test_errors_transaction import CASES as TRANSACTION_CASES
 
 GAP = Gap("orders", 3, 8, 5, "the subscriber was too slow")
 

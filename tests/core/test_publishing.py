@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from runnel.core import publishing as module
-from runnel.core.errors import InvalidOption, InvalidValue, TooLarge, ValidationFailed
-from runnel.core.publishing import CheckedRecords, check_expected_offset, checked_record, checked_records
+from runnel.core.errors import InvalidOption, InvalidValue, NotSupported, TooLarge, ValidationFailed
+from runnel.core.position import Position
+from runnel.core.publishing import CheckedRecords, Publication, check_expected_offset, checked_record, checked_records
 from runnel.core.schema import Codec
 
 NOW = 1_700_000_000.0
@@ -141,3 +142,30 @@ def test_an_expected_offset_is_one(offset: Any) -> None:
 @pytest.mark.parametrize("offset", [None, 0, 7])
 def test_an_offset_that_can_be_expected_is_taken_as_it_is(offset: int | None) -> None:
     assert check_expected_offset(offset) == offset
+
+
+# -- One publish in a transaction: its position is known when that is committed, and not before.
+
+
+def test_a_publication_knows_its_place_once_it_has_one() -> None:
+    publication = Publication("t", 3)
+    assert "not committed" in repr(publication)
+    with pytest.raises(NotSupported, match="'t'"):
+        _ = publication.span
+    publication.put(Position(1, 5))
+    assert (publication.position, publication.span.last.offset) == (Position(1, 5), 7)
+
+
+async def test_awaiting_it_is_over_at_once_and_says_nothing_about_its_place() -> None:
+    publication = Publication("t", 1)
+    assert await publication is publication
+    with pytest.raises(NotSupported, match="when the block is left"):
+        _ = publication.position
+
+
+def test_a_stage_says_later_what_it_holds() -> None:
+    publication = Publication("'w' batch 1 part 0 attempt 0", 0)
+    publication.holds("t", 4)
+    publication.put(Position(2, 10))
+    assert (publication.topic, publication.span.last) == ("t", Position(2, 13))
+    assert "4 records to 't'" in repr(publication)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from runnel.core.position import Position
-from runnel.core.record import NO_HEADERS, REPLY_TO, Gap, Meta, Record
+from runnel.core.record import NO_HEADERS, REPLY_TO, Gap, Meta, MissedRange, Record, joined_missed
 from runnel.core.trace_context import derived_traceparent
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -63,3 +63,21 @@ def test_a_gap_reads_as_a_sentence() -> None:
 
 def test_a_meta_that_was_told_nothing_is_empty() -> None:
     assert Meta() == Meta(None, NO_HEADERS, None, None, 0)
+
+
+# -- What was missed, from when it is noticed to when it is told.
+
+
+def test_two_stretches_are_told_as_one() -> None:
+    one, two = MissedRange(3, 5, 2, "slow"), MissedRange(7, 9, 1, "slow")
+    assert joined_missed(None, None) is None
+    assert joined_missed(one, None) is one
+    assert joined_missed(None, two) is two
+    assert joined_missed(one, two) == MissedRange(3, 9, 3, "slow")
+
+
+def test_each_reason_is_told_once_however_often_they_alternate() -> None:
+    missed = None
+    for at in range(100):
+        missed = joined_missed(missed, MissedRange(at, at + 1, 1, "slow" if at % 2 else "gone"))
+    assert missed == MissedRange(0, 100, 100, "gone; slow")

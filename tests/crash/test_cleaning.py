@@ -10,8 +10,8 @@ from runnel.core.errors import RunnelError
 from runnel.journal.clean import cleaning_job
 from runnel.journal.write.journal import Journal
 from runnel.testing.memory_storage import MemoryStorage, PowerLost
-from tests.journal.cleaning_rig import Seen, World, clean, committed_in, finished, sealed
-from tests.journal.rig import SMALL
+from tests.journal.journal_cleaning import Seen, World, clean, committed_in, finished, sealed
+from tests.journal.written_journal import SMALL
 from tests.nightly import nightly_beyond
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from runnel.wire import json_commands, json_events
 from tests.project.project import ROOT
-from tests.server.lines_client import json_listener
+from tests.server.json_lines_client import json_listener
 
 PAGE = (ROOT / "docs" / "reference" / "json-lines.md").read_text()
 RUN = {"bash": ["bash", "-c"], "js": ["node", "--input-type=module", "-e"], "python": [sys.executable, "-c"]}

@@ -9,8 +9,8 @@ import pytest
 
 from runnel.server.http import listener, websocket
 from tests.project.project import ROOT
-from tests.server.http.web import serving
-from tests.server.raw import until
+from tests.server.http.browser import serving
+from tests.server.native_client import until
 
 HOWTO = (ROOT / "docs" / "howto" / "publish-over-http.md").read_text()
 REFERENCE = (ROOT / "docs" / "reference" / "websocket.md").read_text()

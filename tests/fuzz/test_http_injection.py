@@ -14,7 +14,7 @@ import pytest
 import runnel
 from runnel.server.http.requests import MAX_PARAMETERS
 from runnel.server.server import Server
-from tests.server.http.web import Browser, raw, serving
+from tests.server.http.browser import Browser, raw, serving
 
 MARK = "x-injected"
 ENCODED = {

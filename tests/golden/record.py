@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 
 
 def record_folders(into: Path) -> None:
-    """Write each folder, and what is read from it. Folders of `tests/journal/workload.py` are only read."""
+    """Write each folder, and what is read from it. Folders of `tests/journal/golden_journals.py` are only read."""
     with tempfile.TemporaryDirectory() as made:
         for name, write in WRITERS.items():
             data = Path(made) / name / "data"

@@ -291,7 +291,7 @@ WRITERS: dict[str, Writer] = {
     "damaged": write_damaged,
 }
 
-# Folders that `tests/journal/workload.py` writes below the broker: state that no broker writes, and fixed ids.
+# Folders that `tests/journal/golden_journals.py` writes below the broker: state that no broker writes, and fixed ids.
 JOURNALS: dict[str, Asked] = {
     "version-1": Asked(None),
     "version-1-early": Asked(None),

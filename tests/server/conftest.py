@@ -2,15 +2,24 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 import uvloop
 
-ON_BOTH = ("test_door.py", "test_gateway.py", "test_native.py", "test_server.py", "test_stream.py", "test_websocket.py")
+HERE = Path(__file__).parent
+ON_BOTH = [
+    HERE / "http" / "test_events_stream.py",
+    HERE / "http" / "test_listener.py",
+    HERE / "http" / "test_websocket.py",
+    HERE / "native" / "test_session.py",
+    HERE / "test_gateway.py",
+    HERE / "test_server.py",
+]
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     factories: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
-    if item.path.name in ON_BOTH:
+    if item.path in ON_BOTH:
         factories["uvloop"] = uvloop.new_event_loop
     return factories

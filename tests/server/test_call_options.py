@@ -25,8 +25,8 @@ from runnel.wire.frames import FrameKind
 from runnel.wire.msgpack_messages import WirePolicy
 from tests.option_samples import SAMPLES, beside, sampled
 from tests.patience import PATIENCE
-from tests.server.lines_client import Client, json_listener
-from tests.server.raw import connected
+from tests.server.json_lines_client import Client, json_listener
+from tests.server.native_client import connected
 
 PORTABLE = [one for one in sampled(SubscribeOptions) if one[1].kind not in PYTHON_ONLY]
 NAMES = {"start": "from"}  # in JSON

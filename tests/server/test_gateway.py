@@ -20,8 +20,8 @@ from runnel.wire.msgpack_messages import WirePolicy
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.server.certificates import Authority
-from tests.server.lines_client import Client
-from tests.server.raw import connected, serving, until
+from tests.server.json_lines_client import Client
+from tests.server.native_client import connected, serving, until
 
 TIMES: dict[str, Any] = {"backoff_min": 0.01, "backoff_max": 0.05}
 

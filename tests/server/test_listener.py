@@ -1,4 +1,4 @@
-"""Where connections come in: addresses, and the rate."""
+"""Listening sockets: addresses, and the rate."""
 
 import asyncio
 import errno

@@ -13,7 +13,7 @@ from runnel.server import Server, ServerOptions
 from runnel.wire.frames import FrameKind, frame
 from runnel.wire.msgpack_messages import Goodbye, Settlement, SettleVerb, WirePolicy, decode_message
 from tests.patience import PATIENCE
-from tests.server.raw import connected, serving
+from tests.server.native_client import connected, serving
 
 
 async def test_its_doors_say_their_real_addresses(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from runnel.journal.storage import OsStorage
 from runnel.server import Server, ServerOptions
 from runnel.spark.range_reader import DecodedBatch, RangeReader
 from runnel.spark.ranges import OffsetRange
-from tests.journal.cleaning_rig import Seen, World
+from tests.journal.journal_cleaning import Seen, World
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ import runnel
 from runnel.core.errors import NotSupported
 from runnel.server import http
 from runnel.server.http import application
-from tests.server.http.web import Browser, web
+from tests.server.http.browser import Browser, web
 
 
 async def test_it_is_mounted_into_an_application_of_yours() -> None:

@@ -13,7 +13,7 @@ from runnel.broker.broker import Broker
 from runnel.server import Server
 from runnel.server.http import events
 from tests.nightly import nightly_beyond
-from tests.server.http.web import Browser, serving, web
+from tests.server.http.browser import Browser, serving, web
 
 
 @asynccontextmanager

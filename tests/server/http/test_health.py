@@ -7,7 +7,7 @@ import httpx
 import runnel
 from runnel.server.http.application import build
 from runnel.server.options import ServerOptions
-from tests.server.http.web import web
+from tests.server.http.browser import web
 
 
 async def test_it_is_alive_and_ready_and_tells_its_figures(tmp_path: Path) -> None:

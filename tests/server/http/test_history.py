@@ -10,7 +10,7 @@ import runnel
 from runnel.broker.broker import Broker
 from runnel.server.http import history
 from runnel.testing.clock import JumpingClock
-from tests.server.http.web import web
+from tests.server.http.browser import web
 
 
 async def filled(broker: Broker, count: int = 10) -> None:

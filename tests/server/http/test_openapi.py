@@ -9,7 +9,7 @@ import runnel
 from runnel.server.http.application import build
 from runnel.server.http.openapi import SPECIFICATION
 from runnel.server.options import ServerOptions
-from tests.server.http.web import web
+from tests.server.http.browser import web
 
 
 def fits(value: Any, schema: dict[str, Any]) -> bool:

@@ -11,7 +11,7 @@ from runnel.core.record import Meta
 from runnel.server.http import sse
 from runnel.server.http.sse import parse_id
 from tests.chaos.browser import Unchunked
-from tests.server.http.web import Browser
+from tests.server.http.browser import Browser
 
 MARK = b"brkr."
 NOW = datetime(2026, 11, 15, tzinfo=UTC)

@@ -15,10 +15,10 @@ from runnel.core.batch_format import pack, unpack
 from runnel.core.record import Meta
 from runnel.wire.frames import PREFACE, FrameKind, frame
 from runnel.wire.msgpack_messages import Goodbye, Hello, Settlement, SettleVerb, decode_message, encode_message
-from tests.server.http.sockets import PLACES, Page, Place, by_hand, masked, place
-from tests.server.http.web import serving
-from tests.server.lines_client import Client
-from tests.server.raw import Raw, connected, until
+from tests.server.http.browser import serving
+from tests.server.http.websocket_client import PLACES, Page, Place, by_hand, masked, place
+from tests.server.json_lines_client import Client
+from tests.server.native_client import Raw, connected, until
 
 Seen = tuple[int, int, int, bytes, bytes | None]  # offset, epoch, sequence, value, key
 

@@ -1,0 +1,72 @@
+"""What the journal did and holds, in numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import runnel
+from runnel.core.statistics import HolderStatistics
+from tests.broker.durable_broker import Disk, journal_of, open_on, until
+
+
+async def test_a_broker_in_memory_has_no_journal() -> None:
+    async with runnel.open() as broker:
+        assert broker.statistics().journal is None
+
+
+async def test_segments_syncs_and_bytes_are_counted(tmp_path: Path) -> None:
+    async with open_on(Disk(), tmp_path, segment_bytes=8192) as broker:
+        for _ in range(20):
+            await broker.publish("t", bytes(1000))
+        found = broker.statistics().journal
+        assert found is not None
+        assert found.segments == len(journal_of(broker).history.sources) > 2
+        assert 20_000 < found.disk_bytes < 30_000
+        assert found.syncs > 20
+        assert found.sync_durations.count == found.syncs, "one for each"
+        assert 0 < found.sync_durations.sum < 60
+        assert (found.pending_bytes, found.min_free, found.low, found.full) == (0, 0, False, False)
+        assert (found.failed, found.damage, found.holders) == (None, (), ())
+        topic = broker.topic("t")
+        topic.publish_nowait(b"12345")
+        pending = broker.statistics().journal
+        assert pending is not None
+        assert pending.pending_bytes == 5
+
+
+async def test_free_space_is_told_once_it_was_looked_at_and_a_full_disk_shows(tmp_path: Path) -> None:
+    disk = Disk(capacity=300_000)
+    async with open_on(disk, tmp_path, segment_bytes=65_536, min_free=140_000) as broker:
+        await until(lambda: broker.backend.store.disk_monitor.free is not None)  # type: ignore[union-attr]
+        found = broker.statistics().journal
+        assert found is not None
+        assert found.free_bytes is not None
+        assert 200_000 < found.free_bytes < 300_000
+        assert (found.low, found.full) == (True, False), "below twice min_free, and there is room for a segment"
+        broker.backend.store.disk_monitor.free = 200_000  # type: ignore[union-attr]
+        found = broker.statistics().journal
+        assert found is not None
+        assert found.full
+
+
+async def test_a_journal_that_failed_says_why(tmp_path: Path) -> None:
+    disk = Disk()
+    async with open_on(disk, tmp_path) as broker:
+        await broker.publish("t", b"x")
+        disk.fail_next("sync")
+        try:
+            await broker.publish("t", b"y")
+        except runnel.RunnelError:
+            pass
+        found = broker.statistics().journal
+        assert found is not None
+        assert found.failed is not None
+        assert "open the broker again" in found.failed
+
+
+async def test_those_who_hold_are_listed(tmp_path: Path) -> None:
+    async with open_on(Disk(), tmp_path) as broker:
+        async with broker.subscribe("t", name="archive", hold=True):
+            found = broker.statistics().journal
+        assert found is not None
+        assert found.holders == (HolderStatistics("archive", "t", 0),)

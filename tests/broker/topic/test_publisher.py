@@ -1,0 +1,129 @@
+"""From what a caller wants published to an append, and from there into the log or into the queue."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import runnel
+from runnel.broker.broker import Broker
+from runnel.broker.topic.readers import Append
+from runnel.core.errors import InvalidOption, ValidationFailed, WouldDeadlock
+from runnel.core.schema import Codec
+from runnel.testing.clock import START, JumpingClock
+
+NOTHING: tuple[Any, ...] = (None, None, None, None, 0, None)
+
+
+def one(broker: Broker, value: object, **changed: Any) -> Append:
+    options = {"key": None, "headers": None, "delay": None, "expires": None, "priority": 0, "message_id": None}
+    return broker.backend.publisher.one("t", changed.pop("codec", None), value, *(options | changed).values())
+
+
+def many(broker: Broker, values: list[object], keys: list[object] | None = None, **changed: Any) -> Append:
+    options = {"headers": None, "delay": None, "expires": None, "priority": 0}
+    return broker.backend.publisher.many("t", changed.pop("codec", None), values, keys, *(options | changed).values())
+
+
+def test_a_plain_record_carries_nothing_besides_its_value() -> None:
+    entry = one(Broker(), "é")
+    assert (entry.values, entry.metas, entry.size, entry.message_id, entry.checked) == (
+        ("é".encode(),),
+        None,
+        2,
+        None,
+        False,
+    )
+
+
+def test_times_are_counted_from_the_brokers_clock() -> None:
+    entry = one(Broker(clock=JumpingClock()), b"", delay=5, expires=timedelta(minutes=1), priority=3, key="k")
+    assert entry.metas is not None
+    (meta,) = entry.metas
+    assert meta is not None
+    assert (meta.due, meta.expires, meta.priority, meta.key) == (START + 5, START + 60, 3, b"k")
+
+
+def test_many_share_one_meta_unless_they_have_keys() -> None:
+    broker = Broker()
+    plain = many(broker, [b"a", "b", bytearray(b"cc")])
+    assert (list(plain.values), plain.metas, plain.size) == ([b"a", b"b", b"cc"], None, 4)
+    shared = many(broker, [b"a", b"b"], headers={"h": "x"})
+    assert shared.metas is not None
+    assert shared.metas[0] is shared.metas[1]
+    keyed = many(broker, [b"a", b"b"], keys=["k", None])
+    assert keyed.metas is not None
+    assert [meta and meta.key for meta in keyed.metas] == [b"k", None]
+    with pytest.raises(InvalidOption, match="there are 2 values"):
+        many(broker, [b"a", b"b"], keys=["k"])
+
+
+def test_typed_entries_are_checked_already() -> None:
+    broker = Broker()
+    codec: Codec[int] = Codec(int)
+    assert one(broker, 5, codec=codec).checked
+    assert many(broker, [5, 6], codec=codec).checked
+    assert many(broker, [5], keys=["k"], codec=codec).checked
+    with pytest.raises(ValidationFailed):
+        many(broker, [5, "x"], codec=codec)
+
+
+async def test_raw_entries_of_a_typed_log_are_checked_before_they_are_appended() -> None:
+    async with runnel.open() as broker:
+        log = broker.backend.catalog.find("t", codec=Codec(int))
+        with pytest.raises(ValidationFailed):
+            broker.backend.publisher.append_now(log, many(broker, [b"1", b"x"]))
+        assert log.end == 0
+        assert broker.backend.publisher.append_now(log, many(broker, [b"1", b"2"])) == 0
+
+
+async def test_the_trace_is_asked_for_unless_the_caller_has_one() -> None:
+    broker = Broker()
+    mine, current = f"00-{'a' * 32}-{'b' * 16}-01", f"00-{'c' * 32}-{'d' * 16}-01"
+    broker.backend.publisher.tracing.current = lambda: current
+    assert broker.backend.publisher.tracing.is_active
+    for headers, expected in ((None, current), ({"h": "x"}, current), ({"traceparent": mine}, mine)):
+        entry = one(broker, b"", headers=headers)
+        assert entry.metas is not None
+        assert entry.metas[0] is not None
+        assert entry.metas[0].headers["traceparent"] == expected
+    broker.backend.publisher.tracing.current = lambda: None
+    assert one(broker, b"").metas is None
+
+
+async def test_a_message_id_is_found_even_when_it_waited() -> None:
+    async with runnel.open() as broker, broker.subscribe("t", policy="block", buffer=1) as subscription:
+        await broker.publish("t", b"a")
+        first = asyncio.ensure_future(broker.publish("t", b"b", message_id="m"))
+        second = asyncio.ensure_future(broker.publish("t", b"b again", message_id="m"))
+        values = [(await anext(subscription)).value for _ in range(2)]
+        third = asyncio.ensure_future(anext(subscription))
+        assert (await first) == (await second)
+        third.cancel()
+        assert values == [b"a", b"b"]
+        assert broker.statistics().published == 2
+
+
+async def test_a_queue_is_left_empty_when_all_is_done() -> None:
+    async with runnel.open() as broker:
+        async with broker.subscribe("t", policy="block", buffer=1):
+            await broker.publish("t", b"a")
+            waiting = [asyncio.ensure_future(broker.publish("t", b"x")) for _ in range(3)]
+            await asyncio.sleep(0)
+            assert broker.statistics().waiting_publishers == 3
+        await asyncio.gather(*waiting)
+        assert broker.backend.publisher.blocked == set()
+
+
+async def test_only_ones_own_task_can_deadlock() -> None:
+    async with runnel.open() as broker, broker.subscribe("t", policy="block", buffer=1) as subscription:
+        await broker.publish("t", b"a")
+        await anext(subscription)
+        log, entry = broker.backend.catalog.logs["t"], one(broker, b"x")
+        with pytest.raises(WouldDeadlock):
+            broker.backend.publisher.queue(log, entry, asyncio.current_task())
+        assert not log.topic_readers or not log.topic_readers.blocked
+        waiting = broker.backend.publisher.queue(log, entry, None)
+        assert not waiting.done()
+        waiting.cancel()

@@ -1,0 +1,74 @@
+"""`runnel.open`: from a location to a broker."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runnel.broker.broker import Broker
+from runnel.core.errors import InvalidOption, NotSupported
+from runnel.opening import open
+from runnel.runtime.clock import SystemClock
+from runnel.testing.clock import JumpingClock
+
+
+def test_nowhere_is_memory() -> None:
+    broker = open()
+    assert isinstance(broker, Broker)
+    assert isinstance(broker.clock, SystemClock)
+
+
+def test_a_clock_may_be_given() -> None:
+    clock = JumpingClock()
+    assert open(clock=clock).clock is clock
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["runnel://localhost:7788", "runnels://localhost:7788", "runnel+unix:///tmp/none.sock"],
+)
+def test_an_address_is_a_server_and_nothing_is_reached_before_the_block_is_entered(where: str) -> None:
+    clock = JumpingClock()
+    broker: Any = open(where, clock=clock)
+    assert (type(broker).__name__, broker.clock) == ("RemoteBroker", clock)
+
+
+def test_a_server_of_another_kind_is_not_spoken_to() -> None:
+    with pytest.raises(NotSupported, match="not NATS"):
+        open("nats://a,b")
+    with pytest.raises(NotSupported, match=r"begins with runnel://, runnels://, runnel\+unix://"):
+        open("redis://localhost")
+
+
+@pytest.mark.parametrize("where", ["data/", Path("data")])
+def test_a_folder_is_not_touched_before_the_block_is_entered(
+    where: str | Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "in 'data'" in repr(open(where))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("where", ["", 7])
+def test_what_is_no_place_is_refused(where: Any) -> None:
+    with pytest.raises(InvalidOption, match="the path of a folder"):
+        open(where)
+
+
+def test_a_wrong_option_of_a_folder_is_named_and_the_right_ones_with_it() -> None:
+    with pytest.raises(InvalidOption, match="fsync_interval"):
+        open("data/", sync="commit")
+    with pytest.raises(InvalidOption, match="'commit', 'interval', 'os'"):
+        open("data/", fsync="never")
+
+
+def test_an_unknown_option_is_named() -> None:
+    with pytest.raises(InvalidOption, match="auto_create and clock") as caught:
+        open(autocreate=False)
+    assert (caught.value.option, caught.value.value) == ("autocreate", False)
+
+
+def test_an_unknown_option_of_a_server_is_named() -> None:
+    with pytest.raises(InvalidOption) as caught:
+        open("runnel://localhost:7788", fsync="commit")
+    assert caught.value.option == "fsync"

@@ -1,0 +1,154 @@
+"""What the console shows: one view of a sample, and of a long list one page."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import runnel
+from runnel import Broker
+from runnel.core.errors import InvalidName, InvalidOption
+from runnel.server.http import console
+from runnel.server.http.console import BrokerSampler, ConsolePages, ConsoleQuery, parse_console_query
+
+HOSTILE = "hostile.<img/src=x/onerror=alert(1)//"
+
+
+async def shown(broker: Broker, looks: int = 1, /, **asked: str) -> dict[str, Any]:
+    survey = BrokerSampler(broker)
+    for _ in range(looks):
+        await survey.take()
+    query = parse_console_query({name: [text] for name, text in asked.items()})
+    page: dict[str, Any] = json.loads(ConsolePages(broker, survey).page(query))
+    return page
+
+
+def names(page: dict[str, Any]) -> list[str]:
+    return [row["name"] for row in page["rows"]]
+
+
+async def test_topics_come_in_pages_filtered_and_sorted(runnel_broker: Broker) -> None:
+    for number in range(5):
+        for _ in range(number + 1):
+            await runnel_broker.publish(f"jobs.{number}", b"x" * (10 - number))
+    await runnel_broker.publish("Other", b"")
+    page = await shown(runnel_broker, view="topics", limit="2", **{"from": "2"})
+    assert (names(page), page["total"], page["first"], page["limit"]) == (["jobs.1", "jobs.2"], 6, 2, 2)
+    assert names(await shown(runnel_broker, filter="oTHE")) == ["Other"]
+    assert names(await shown(runnel_broker, filter="job", sort="-published", limit="2")) == ["jobs.4", "jobs.3"]
+    assert names(await shown(runnel_broker, filter="job", sort="bytes", limit="1")) == ["jobs.0"]
+    assert names(await shown(runnel_broker, **{"from": "100"})) == []
+    assert page["totals"]["topics"] == 6
+
+
+async def test_a_topic_says_what_it_keeps_and_who_reads_it(runnel_broker: Broker) -> None:
+    await runnel_broker.topic("a", retention_age=60.0, max_deliver=3).declare()
+    await runnel_broker.publish("a", b"x")
+    await runnel_broker.publish("b", b"x")
+    async with (
+        runnel_broker.subscribe("*", name="all"),
+        runnel_broker.subscribe("b", name="other"),
+        runnel_broker.subscribe("a", group="g"),
+    ):
+        page = await shown(runnel_broker, 2, view="topic", topic="a")
+        assert page["topic"]["retention"] == {"age": 60.0}
+        assert page["topic"]["options"] == {"max_deliver": 3}
+        assert [one["label"] for one in page["subscribers"]] == ["all"]
+        assert [one["name"] for one in page["groups"]] == ["g"]
+        assert len(page["topic"]["rates"]) == 1
+        page = await shown(runnel_broker, view="topic", topic="b")
+        assert page["topic"]["retention"] == {"count": 1024, "bytes": 64 << 20, "default": True}
+    assert (await shown(runnel_broker, view="topic", topic="nothing"))["topic"] is None
+    assert "nothing" not in await runnel_broker.topics()
+
+
+async def test_every_view_can_be_had_of_a_broker_with_nothing(runnel_broker: Broker) -> None:
+    for view in console.VIEWS:
+        page = await shown(runnel_broker, view=view, **({"topic": "t"} if view == "topic" else {}))
+        assert page["view"] == view
+        assert page["totals"]["durable"] is False
+    assert (await shown(runnel_broker, view="journal"))["journal"] is None
+
+
+async def test_groups_subscribers_and_dead_letters_are_shown(runnel_broker: Broker) -> None:
+    async with (
+        runnel_broker.subscribe("jobs", group="workers", name="w1") as deliveries,
+        runnel_broker.subscribe("jobs", name="watcher") as watcher,
+    ):
+        await runnel_broker.publish("jobs", b"x")
+        await (await anext(deliveries)).reject("bad")
+        await anext(watcher)
+        (group,) = (await shown(runnel_broker, view="groups", filter="WORK"))["rows"]
+        assert (group["name"], group["dead_letter"], group["members"][0]["name"]) == (
+            "workers",
+            "dead-letters.workers",
+            "w1",
+        )
+        assert (await shown(runnel_broker, view="groups", filter="nobody"))["total"] == 0
+        (subscriber,) = (await shown(runnel_broker, view="subscribers", filter="watch", sort="-lag"))["rows"]
+        assert (subscriber["label"], subscriber["lag"]) == ("watcher", 0)
+        (dead,) = (await shown(runnel_broker, view="dead-letters"))["rows"]
+        assert dead == {"name": "dead-letters.workers", "groups": ["workers"], "open": 1, "first": 0, "end": 1}
+        assert (await shown(runnel_broker))["totals"]["dead_letters"] == 1
+
+
+async def test_the_journal_tells_its_segments_and_syncs(tmp_path: Path) -> None:
+    async with runnel.open(tmp_path) as broker:
+        await broker.publish("a", b"x")
+        page = await shown(broker, 2, view="journal")
+        (segment,) = page["rows"]
+        assert (segment["number"], segment["sealed"], segment["bytes"] > 0) == (1, False, True)
+        journal = page["journal"]
+        assert journal["fsync"] == "commit"
+        assert sum(journal["sync_durations"]["counts"]) == journal["syncs"]
+        assert journal["sync"]["recent"] == [[0, 0.0, 0.0]]
+        assert page["totals"]["durable"] is True
+        assert page["totals"]["trouble"] is None
+    async with runnel.open(tmp_path) as broker:
+        sealed = (await shown(broker, view="journal"))["rows"][1]
+        assert (sealed["sealed"], sealed["records"] > 0) == (True, True)
+
+
+async def test_names_are_told_as_they_are(runnel_broker: Broker) -> None:
+    await runnel_broker.publish(HOSTILE, b"")
+    assert names(await shown(runnel_broker, filter="<img")) == [HOSTILE]
+
+
+async def test_a_page_is_made_once_for_all_who_look(runnel_broker: Broker) -> None:
+    survey = BrokerSampler(runnel_broker)
+    await survey.take()
+    made = ConsolePages(runnel_broker, survey)
+    query = parse_console_query({})
+    first = made.page(query)
+    assert made.page(ConsoleQuery(*query)) is first
+    made.renew()
+    assert made.page(query) is not first
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"view": "nothing"},
+        {"view": "topic"},
+        {"topic": "t"},
+        {"sort": "nothing"},
+        {"view": "journal", "sort": "name"},
+        {"limit": "0"},
+        {"limit": "501"},
+        {"from": "-1"},
+        {"filter": "x" * 256},
+    ],
+)
+def test_what_makes_no_sense_is_refused(asked: dict[str, str]) -> None:
+    with pytest.raises(InvalidOption):
+        parse_console_query({name: [text] for name, text in asked.items()})
+
+
+def test_a_topic_that_is_no_name_is_refused() -> None:
+    with pytest.raises(InvalidName):
+        parse_console_query({"view": ["topic"], "topic": ["a..b"]})
+
+
+def test_rates_are_short_to_write() -> None:
+    assert console.rounded([0.0, 1.26, 99.96, 1234.5]) == [0.0, 1.3, 100.0, 1234]

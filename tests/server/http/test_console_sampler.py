@@ -1,0 +1,127 @@
+"""A sample every second: rates since the last one, and no sample so long that others wait."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import runnel
+from runnel import Broker
+from runnel.server.http import console as surveys
+from runnel.server.http.console import KEPT_RATES, BrokerSampler, Trend
+
+
+def test_a_trend_tells_how_fast_a_counter_rises() -> None:
+    trend = Trend(100)
+    assert trend.rate is None
+    trend.see(150, 2.0)
+    assert trend.rate == 25.0
+    trend.see(140, 1.0)
+    assert trend.rate == 0.0, "a sum from which something ended is no negative rate"
+    assert list(trend.rates) == [25.0, 0.0]
+    for count in range(200):
+        trend.see(count, 1.0)
+    assert len(trend.rates) == KEPT_RATES
+    quiet = Trend(7)
+    for _ in range(3):
+        quiet.see(7, 1.0)
+    assert (quiet.rate, list(quiet.rates)) == (0.0, [0.0] * 3)
+    quiet.see(9, 1.0)
+    assert list(quiet.rates) == [0.0, 0.0, 0.0, 2.0]
+    for _ in range(200):
+        quiet.see(9, 1.0)
+    assert list(quiet.rates) == [0.0] * KEPT_RATES
+
+
+@pytest.fixture
+async def survey(runnel_broker: Broker) -> BrokerSampler:
+    survey = BrokerSampler(runnel_broker)
+    now = iter(range(1000))
+
+    class Loop:
+        @staticmethod
+        def time() -> float:
+            return float(next(now))
+
+    survey._loop = Loop()  # type: ignore[assignment]  # a second later, each time
+    return survey
+
+
+async def test_topics_have_rates_from_the_second_look_on(runnel_broker: Broker, survey: BrokerSampler) -> None:
+    await runnel_broker.publish("a", b"12345")
+    await survey.take()
+    assert (survey.topics["a"].published.rate, survey.topics["a"].bytes) == (None, 5)
+    for _ in range(3):
+        await runnel_broker.publish("a", b"x")
+    await runnel_broker.publish("new", b"xx")
+    await survey.take()
+    assert (survey.topics["a"].rate, survey.topics["new"].rate) == (3.0, 1.0)
+    assert (survey.published.count, survey.published.rate, survey.published_bytes.rate) == (5, 4.0, 5.0)
+    await runnel_broker.delete("a")
+    await runnel_broker.publish("a", b"again")
+    await survey.take()
+    assert survey.published.count == 6, "what a deleted topic had still counts"
+    assert survey.topics["a"].published.count == 1
+
+
+async def test_internal_topics_are_left_out(runnel_broker: Broker, survey: BrokerSampler) -> None:
+    with pytest.raises(runnel.NoResponders):
+        await runnel_broker.request("nobody", b"?")
+    runnel_broker.backend.catalog.make("$inside")
+    await survey.take()
+    assert not [name for name in survey.topics if name.startswith("$")]
+
+
+async def test_subscribers_and_groups_are_seen(runnel_broker: Broker, survey: BrokerSampler) -> None:
+    async with (
+        runnel_broker.subscribe("a", name="one", policy="drop_oldest", buffer=2) as one,
+        runnel_broker.subscribe("a", group="g", prefetch=7) as deliveries,
+    ):
+        await survey.take()
+        for _ in range(5):
+            await runnel_broker.publish("a", b"x")
+        await (await anext(deliveries)).reject("bad")
+        await anext(one)
+        await survey.take()
+        (track,) = survey.subscribers
+        assert (track.figures.label, track.figures.dropped, track.delivered.rate) == ("one", 3, 2.0), (
+            "both that were left"
+        )
+        assert (survey.dropped, survey.delivered.count) == (3, 2)
+        assert (survey.groups[0].name, survey.groups[0].members[0].prefetch) == ("g", 7)
+        assert [(one.name, one.groups, one.open) for one in survey.dead] == [("dead-letters.g", ["g"], 1)]
+    await survey.take()
+    assert survey.subscribers == []
+    assert (survey.dropped, survey.delivered.count) == (3, 2), "what it had still counts"
+
+
+async def test_syncs_are_told_by_the_interval(tmp_path: Path) -> None:
+    async with runnel.open(tmp_path) as broker:
+        survey = BrokerSampler(broker)
+        await survey.take()
+        assert (survey.journal is not None, len(survey.syncs)) == (True, 0)
+        await survey.take()
+        for _ in range(3):
+            await broker.publish("a", b"x")
+        await survey.take()
+        assert [one.syncs for one in survey.syncs] == [0, 3]
+        last = survey.syncs[-1]
+        assert 0 < last.p50 <= last.p99
+
+
+async def test_others_have_their_turn_during_a_look(runnel_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surveys, "SAMPLES_PER_TURN", 10)
+    for number in range(100):
+        await runnel_broker.publish(f"t.{number}", b"x")
+    turns = 0
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        asyncio.get_running_loop().call_soon(turn)
+
+    survey = BrokerSampler(runnel_broker)
+    asyncio.get_running_loop().call_soon(turn)
+    await survey.take()
+    assert turns >= 9
+    assert len(survey.topics) == 100

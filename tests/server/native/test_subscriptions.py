@@ -1,0 +1,261 @@
+"""Subscriptions of remote readers: credit, asking, positions, and readers that do not read."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+import runnel
+from runnel.broker.read.cursor import SLICE
+from runnel.core.batch_format import unpack
+from runnel.core.position import Position
+from runnel.server.native.connection import ROUNDS_PER_FLUSH
+from runnel.server.native.subscriptions import MAX_TAKE_RECORDS
+from runnel.server.server import Server
+from runnel.testing.clock import JumpingClock
+from runnel.wire.binary_messages import ReaderCounts, credit_frame, read_deliver, unsubscribe_frame
+from runnel.wire.frames import DROPPED, FrameKind
+from runnel.wire.msgpack_messages import AtSequence, WirePolicy, wire_start
+from tests.server.native_client import Raw, connected, serving
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    async with serving() as made:
+        yield made
+
+
+@pytest.fixture
+async def raw(server: Server) -> AsyncIterator[Raw]:
+    async with connected(server) as client:
+        yield client
+
+
+def delivered(raw: Raw) -> int:
+    return sum(kind == FrameKind.DELIVER for kind, *_ in raw.inbox)
+
+
+async def test_what_is_published_is_delivered_with_its_place(raw: Raw) -> None:
+    id = raw.subscribe("t")
+    told = await raw.subscribed(id)
+    assert (told.eager, told.position, told.is_pattern) == (True, 0, False)
+    epoch, _, _ = await raw.published(raw.publish("t", b"one", b"two"))
+    got = await raw.deliver(id)
+    assert (got.topic, got.epoch, got.offset, got.sequence) == ("t", epoch, 0, 0)
+    assert told.epoch == epoch
+    assert abs(got.time / 1e6 - datetime.now(UTC).timestamp()) < 60
+
+
+async def test_what_a_reader_has_not_taken_up_is_its_lag(raw: Raw, server: Server) -> None:
+    def now() -> tuple[int, int, int, int]:
+        (one,) = server.broker.statistics().subscriptions
+        return one.lag, one.delivered, one.expired, one.dropped
+
+    id = raw.subscribe("t")
+    await raw.subscribed(id)
+    await raw.published(raw.publish("t", b"1", b"2", b"3", b"4", b"5"))
+    await raw.values(id, 5)
+    assert now() == (5, 0, 0, 0)
+    raw.send(credit_frame(id, 10, 1, counts=ReaderCounts(0, 4, 1, 2)))
+    await raw.ask("topics")
+    assert now() == (1, 1, 1, 2)
+
+
+async def test_a_reader_that_counts_nothing_has_taken_up_what_was_sent_before_a_credit(
+    raw: Raw, server: Server
+) -> None:
+    id = raw.subscribe("t")
+    await raw.subscribed(id)
+    await raw.published(raw.publish("t", b"1", b"2"))
+    await raw.values(id, 2)
+    raw.credit(id, given=10)
+    await raw.ask("topics")
+    (one,) = server.broker.statistics().subscriptions
+    assert (one.lag, one.delivered) == (0, 2)
+
+
+async def test_an_ask_may_say_how_many_records_it_wants(raw: Raw) -> None:
+    id = raw.subscribe("t", buffer=10)
+    await raw.subscribed(id)
+    await raw.published(raw.publish("t", b"1", b"2", b"3"))
+    raw.send(credit_frame(id, 0, ask=True, counts=ReaderCounts(2, 0, 0, 0)))
+    assert await raw.values(id, 2) == [b"1", b"2"]
+    raw.send(credit_frame(id, 0, ask=True, counts=ReaderCounts(2, 2, 0, 0)))
+    assert await raw.values(id, 1) == [b"3"]
+
+
+async def test_without_credit_nothing_more_is_sent_than_one_frame(raw: Raw) -> None:
+    id = raw.subscribe("t", credit=1)
+    await raw.subscribed(id)
+    for number in range(5):
+        await raw.published(raw.publish("t", b"%d" % number))
+    await raw.ask("topics")
+    assert delivered(raw) == 1
+    raw.credit(id, given=1)  # what it owes is more than that
+    await raw.ask("topics")
+    assert delivered(raw) == 1
+    raw.credit(id, given=1000)
+    assert await raw.values(id, 5) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_a_reader_with_bounds_gets_one_take_for_each_time_it_asks(raw: Raw) -> None:
+    id = raw.subscribe("t", buffer=10, policy=WirePolicy(kind="drop_newest"))
+    assert not (await raw.subscribed(id)).eager
+    for number in range(3):
+        await raw.published(raw.publish("t", b"%d" % number))
+    await raw.ask("topics")
+    assert delivered(raw) == 0
+    raw.credit(id, ask=True)
+    assert await raw.values(id, 3) == [b"0", b"1", b"2"]
+    await raw.published(raw.publish("t", b"3"))
+    await raw.ask("topics")
+    assert delivered(raw) == 0
+    raw.credit(id, place=3, ask=True)
+    assert await raw.values(id, 1) == [b"3"]
+
+
+async def test_who_asks_before_there_is_anything_gets_it_when_it_comes(raw: Raw) -> None:
+    id = raw.subscribe("t", buffer=10)
+    await raw.subscribed(id)
+    raw.credit(id, ask=True)
+    await raw.published(raw.publish("t", b"late"))
+    assert await raw.values(id, 1) == [b"late"]
+
+
+async def test_a_name_keeps_the_place_that_the_reader_confirmed(tmp_path: Path) -> None:
+    async with runnel.open(tmp_path / "data") as broker, serving(broker) as server, connected(server) as raw:
+        await raw.published(raw.publish("t", b"0", b"1", b"2", b"3"))
+        id = raw.subscribe("t", name="me")
+        assert len(await raw.values(id, 4)) == 4
+        raw.credit(id, place=1)
+        raw.send(unsubscribe_frame(id, place=2))
+        await raw.next(FrameKind.END, id=id)
+        again = raw.subscribe("t", name="me")
+        assert (await raw.subscribed(again)).position == 2
+        assert await raw.values(again, 2) == [b"2", b"3"]
+
+
+async def test_a_reader_that_comes_back_goes_on_where_it_stood_and_not_where_its_name_does(tmp_path: Path) -> None:
+    async with runnel.open(tmp_path / "data") as broker, serving(broker) as server:
+        async with connected(server) as raw:
+            epoch, _, _ = await raw.published(raw.publish("t", b"0", b"1", b"2", b"3"))
+            id = raw.subscribe("t", name="me")
+            await raw.values(id, 4)
+            raw.credit(id, place=1)
+        async with connected(server) as raw:
+            id = raw.subscribe("t", name="me", start=wire_start(Position(epoch, 3)), resume=True)
+            assert await raw.values(id, 1) == [b"3"]
+
+
+async def test_a_reader_of_a_pattern_comes_back_by_its_sequence(raw: Raw) -> None:
+    for topic in ("a.x", "a.y", "a.x"):
+        await raw.published(raw.publish(topic, topic.encode(), b"more"))
+    id = raw.subscribe("a.*", start="earliest")
+    assert (await raw.subscribed(id)).is_pattern
+    got = [await raw.deliver(id) for _ in range(3)]
+    assert [one.topic for one in got] == ["a.x", "a.y", "a.x"]
+    back = raw.subscribe("a.*", start=wire_start(AtSequence(got[1].sequence)), resume=True)
+    assert await raw.values(back, 4) == [b"a.y", b"more", b"a.x", b"more"]
+
+
+@pytest.mark.parametrize("start", ["earliest", 1, {"time": (datetime.now(UTC) - timedelta(days=1)).isoformat()}])
+async def test_starts_are_what_they_are_in_process(raw: Raw, start: object) -> None:
+    await raw.published(raw.publish("t", b"0", b"1", b"2"))
+    id = raw.subscribe("t", start=start)
+    expected = [b"1", b"2"] if start == 1 else [b"0", b"1", b"2"]
+    assert await raw.values(id, len(expected)) == expected
+
+
+async def test_a_start_that_means_nothing_breaks_the_protocol(raw: Raw) -> None:
+    raw.subscribe("t", start={"moon": "full"})
+    assert "start" in str(await raw.error())
+    await raw.eof()
+
+
+async def test_options_of_groups_mean_nothing_alone(raw: Raw) -> None:
+    assert (await raw.error(raw.subscribe("t", prefetch=5))).code == "invalid_option"
+    assert (await raw.error(raw.subscribe("t", max_deliver=5))).code == "invalid_option"
+
+
+async def test_dropped_records_are_shown_to_those_who_ask(raw: Raw) -> None:
+    id = raw.subscribe("t", buffer=1, drops=True)
+    await raw.subscribed(id)
+    for value in (b"0", b"1"):
+        await raw.published(raw.publish("t", value))
+    raw.credit(id, ask=True)
+    _, flags, extra, _, payload = await raw.next(FrameKind.DELIVER, id=id)
+    assert flags == DROPPED
+    assert unpack(read_deliver(extra, payload).batch).values == (b"0",)
+    _, flags, extra, _, payload = await raw.next(FrameKind.DELIVER, id=id)
+    assert flags == 0
+    assert unpack(read_deliver(extra, payload).batch).values == (b"1",)
+
+
+async def test_a_frozen_reader_holds_its_bound_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    async with runnel.open(tmp_path / "data") as broker, serving(broker, high_water=256 << 10) as server:
+        async with connected(server) as frozen, connected(server) as raw:
+            id = frozen.subscribe("t", credit=1 << 30)
+            await frozen.subscribed(id)
+            other = raw.subscribe("t", credit=1 << 30)
+            await raw.subscribed(other)
+            one, batches = bytes(1000), 150  # 15 MB: more than the system's own buffers take
+            for number in range(batches):
+                await raw.published(raw.publish("t", number.to_bytes(2), *[one] * 99))
+                assert len(await raw.values(other, 100)) == 100
+            about = next(each for each in await raw.ask("connections") if each["connection"] == 1)
+            assert 256 << 10 <= about["unsent_bytes"] <= (256 << 10) + 110_000
+            assert about["receive_bytes"] <= 256 << 10
+            found = await frozen.values(id, batches * 100)
+            assert [int.from_bytes(value) for value in found[::100]] == [*range(batches)]
+
+
+async def test_ten_readers_are_sent_the_same_bytes(server: Server, raw: Raw) -> None:
+    ids = [raw.subscribe("t") for _ in range(10)]
+    for id in ids:
+        await raw.subscribed(id)
+    await server.broker.topic("t").publish_many([b"one", b"two"])
+    batches = {(await raw.deliver(id)).batch for id in ids}
+    assert len(batches) == 1
+
+
+async def test_a_reader_that_asked_is_not_forgotten_when_all_that_was_there_had_expired() -> None:
+    clock = JumpingClock()
+    async with serving(runnel.Broker(clock=clock)) as server, connected(server) as raw:
+        await server.broker.topic("t").publish_many([b"old"] * 3, expires=1)
+        await clock.advance(2)
+        id = raw.subscribe("t", buffer=10, start="earliest")
+        await raw.subscribed(id)
+        raw.credit(id, ask=True)
+        await raw.ask("topics")
+        await server.broker.publish("t", b"new")
+        assert await raw.values(id, 1) == [b"new"]
+
+
+async def test_very_many_expired_records_are_passed_over_a_few_at_a_time() -> None:
+    clock = JumpingClock()
+    async with serving(runnel.Broker(clock=clock)) as server, connected(server) as raw:
+        topic = server.broker.topic("t", retention_count=1_000_000)
+        for _ in range(12):
+            await topic.publish_many([b""] * 65_536, expires=1)
+        await clock.advance(2)
+        await topic.publish(b"new")
+        id = raw.subscribe("t", start="earliest", policy=WirePolicy(kind="disconnect"), buffer=1_000_000)
+        await raw.subscribed(id)
+        turns: list[int] = []
+        looking = asyncio.ensure_future(count_takes(server, turns))
+        raw.credit(id, ask=True)
+        assert await raw.values(id, 1) == [b"new"]
+        looking.cancel()
+        assert max(turns) <= ROUNDS_PER_FLUSH * (MAX_TAKE_RECORDS + SLICE)
+
+
+async def count_takes(server: Server, turns: list[int]) -> None:
+    """Note how many records went by in each turn of the loop."""
+    before = 0
+    while True:
+        (one,) = server.broker.statistics().subscriptions
+        turns.append(one.expired - before)
+        before = one.expired
+        await asyncio.sleep(0)
