@@ -5,19 +5,22 @@
 PY    := .venv/bin/python
 READY := .venv/.ready
 SPARK := .venv/.spark-ready
+ARCHIVE := .venv/.spark-archive
 PICTURES := docs/pictures/.made
 SHOWN := $(wildcard src/runnel/console/* examples/joblogs/*.py examples/joblogs/pages/*)
 SPARK42 := .venv-spark42/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test chromium spark-versions torture chaos fuzz check bench docs surface lock clean
+.PHONY: help run test coverage nightly nightly-tests python-versions chromium spark-versions torture chaos fuzz check bench docs surface lock clean
+# Without bytecode every process of a test compiles runnel again: a second of CPU each.
+unexport PYTHONDONTWRITEBYTECODE
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
 help: ## Show this list
 	@echo "runnel: durable, real-time pub/sub for Python, without a cluster"
 	@echo
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-21s %s\n", $$1, $$2 }'
 	@echo
 	@echo "Next: make run"
 
@@ -35,16 +38,41 @@ $(SPARK): $(READY) requirements/spark.lock
 	@$(PY) tools/install.py spark
 	@touch $@
 
+# From it every Java of a test starts faster.
+$(ARCHIVE): $(SPARK) tools/spark_archive.py
+	@$(PY) -m tools.spark_archive
+	@touch $@
+
 run: $(READY) ## A server on the folder data/, until Ctrl-C (ARGS="--port 0": options of `runnel serve`)
 	@$(PY) -m runnel serve --data data $(ARGS)
 
-test: $(READY) $(SPARK) chromium ## All tests, with coverage (BROWSER=0: without those that need Chromium)
+# Groups and order: tests/scheduling.py. What takes longer than its share of the budget is marked `nightly`.
+PYTEST := -m pytest -n $(or $(JOBS),auto) --dist loadgroup --no-loadscope-reorder
+
+test: $(READY) $(ARCHIVE) chromium ## All tests except the nightly ones, in minutes (BROWSER=0: without those that need Chromium)
+	$(PY) $(PYTEST)
+	@echo
+	@echo "Next: make check, then make bench for the figures"
+
+coverage: $(READY) $(ARCHIVE) chromium ## The same tests, with coverage
 	@$(PY) -m coverage erase
-	$(PY) -m coverage run -m pytest -n $(or $(JOBS),auto) --dist loadfile
+	$(PY) -m coverage run $(PYTEST)
 	@$(PY) -m coverage combine -q
 	$(PY) -m coverage report
 	@echo
-	@echo "Next: make check, then make bench for the figures"
+	@echo "Next: tests for the lines that are missing"
+
+nightly: ## What takes hours: all tests at full length, torture, chaos, fuzz, the oldest pyspark, each Python
+	@# --keep-going: what fails does not spare the rest.
+	$(MAKE) --keep-going nightly-tests torture chaos fuzz spark-versions python-versions
+
+nightly-tests: $(READY) $(ARCHIVE) chromium
+	$(PY) $(PYTEST) -m "nightly or not nightly" --hypothesis-profile=nightly
+
+python-versions: $(READY) ## The tests of `make test` on Python 3.11, 3.12 and 3.13, as far as they are installed
+	$(PY) tools/python_versions.py $(PYTEST)
+	@echo
+	@echo "Next: make test, which uses the Python of .venv"
 
 # pyspark 4.2 comes first there; all else is that of .venv.
 $(SPARK42): $(SPARK) requirements/spark42.lock
@@ -56,9 +84,9 @@ $(SPARK42): $(SPARK) requirements/spark42.lock
 	@.venv-spark42/bin/python tools/install.py spark42
 	@touch $@
 
-spark-versions: $(SPARK) $(SPARK42) ## The tests of Spark with the oldest pyspark that works (4.2)
+spark-versions: $(SPARK) $(SPARK42) ## The tests of Spark, nightly ones too, with the oldest pyspark that works (4.2)
 	.venv-spark42/bin/python -c "import pyspark; print('pyspark', pyspark.__version__)"
-	.venv-spark42/bin/python -m pytest -q tests/spark
+	.venv-spark42/bin/python -m pytest -q tests/spark -m "nightly or not nightly"
 	@echo
 	@echo "Next: make test, which uses the newest"
 
@@ -128,6 +156,6 @@ lock: $(READY) ## Bring requirements/*.lock up to pyproject.toml (UPGRADE=1: to 
 	@echo "Next: make check test, which install what changed"
 
 clean: ## Remove what the other targets made
-	rm -rf .venv .venv-spark42 site dist docs/pictures .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-spark42 .venv-py3* site dist docs/pictures .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo "Next: make run"

@@ -6,12 +6,15 @@ import inspect
 import os
 import time
 from collections.abc import Awaitable, Callable
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.budget import Budget
 from tests.patience import PATIENCE
+from tests.scheduling import ByFileOrGroup, longest_first
 
 settings.register_profile(
     "runnel",
@@ -56,14 +59,43 @@ def impatient(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[N
     return limited
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    if not config.option.markexpr and not hasattr(config, "workerinput"):  # the budget is that of `make test`
+        config.pluginmanager.register(Budget())
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFileOrGroup | None:
+    return ByFileOrGroup(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    leave_nightly_out(config, items)
+    if hasattr(config, "workerinput"):
+        longest_first(items)
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
             item.obj = impatient(item.obj)
 
 
+def leave_nightly_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect tests marked `nightly`, unless the command line has `-m` or names single tests (`path::test`)."""
+    if config.option.markexpr or any("::" in argument for argument in config.args):
+        return
+    nightly = [item for item in items if item.get_closest_marker("nightly") is not None]
+    if nightly:
+        items[:] = [item for item in items if item.get_closest_marker("nightly") is None]
+        config.hook.pytest_deselected(items=nightly)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     # Here and not beside those tests: with several processes, the one that reports collects nothing.
+    left_out = []
     if os.environ.get("BROWSER") == "0":
+        left_out.append("BROWSER=0: the tests in tests/browser, that need Chromium, were not run")
+    if find_spec("pyspark") is None:
+        left_out.append("pyspark is not installed: the tests in tests/spark, and of examples/trades, were not run")
+    if left_out:
         terminalreporter.section("left out", "-")
-        terminalreporter.line("BROWSER=0: the tests in tests/browser, that need Chromium, were not run")
+        for line in left_out:
+            terminalreporter.line(line)

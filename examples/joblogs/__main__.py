@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 else:
     from viewer import follow  # beside this file
 
-JOBS, VIEWERS, LINES = 12, 3, 40
+JOBS, VIEWERS, LINES = 12, 3, 24
 IDS = [f"demo{n}" for n in range(JOBS)]
 
 

@@ -27,14 +27,17 @@ SOME = {"network": "1 → 1", "network_latency": network_latency.SINGLE, "networ
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_contenders_of_a_question_about_the_network_give_their_figures(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["some", "all"])
+def test_contenders_of_a_question_about_the_network_give_their_figures(name: str, whole: bool, tmp_path: Path) -> None:
     question = ASKED[name](tmp_path)
-    # Not all of them: each takes a server and two or three processes more, and the leagues differ in numbers only.
+    # Each takes a server and two or three processes more. The leagues differ in numbers only, some peers in a setting.
     some = [one for one in question.contenders if one.league == SOME[name] or "at half, 1 → 10" in one.name]
-    answer = ask(replace(question, contenders=some), 1)
+    some = [one for one in some if "always" not in one.name]
+    answer = ask(replace(question, contenders=question.contenders if whole else some), 1)
     assert [result.error for result in answer.results if result.error] == []
     assert {result.skipped for result in answer.results} <= {"", "redis-server is not installed"}
     there = [result for result in answer.results if not result.skipped]
+    assert len(there) >= 2
     assert all({FSYNC, PROCESSES, PER_SECOND} <= result.figures.keys() for result in there)
     assert str(tmp_path) in report(answer)
 

@@ -1,6 +1,6 @@
 """Real Chromium before a real server. BROWSER=0 leaves all of this out.
 
-A browser lasts for the tests of a file, a context (its tabs, cookies and storage) for one test.
+A browser lasts for all tests of a worker, a context (its tabs, cookies and storage) for one test.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     for item in mine:
         # The browser lives in one event loop, and so must the tests that it is for.
-        item.add_marker(pytest.mark.asyncio(loop_scope="module"), append=False)
+        item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def chromium() -> AsyncIterator[Browser]:
     """The system's Chromium, without a window."""
     path = system.find()
@@ -47,13 +47,13 @@ async def chromium() -> AsyncIterator[Browser]:
         await browser.close()
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def complaints() -> Complaints:
     """What the pages of the test complain about; in the end there may be none that was not expected."""
     return Complaints()
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def context(chromium: Browser, complaints: Complaints) -> AsyncIterator[BrowserContext]:
     """Storage of its own, and tabs; in the end nothing may have been complained about."""
     context = await chromium.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce")
@@ -64,13 +64,13 @@ async def context(chromium: Browser, complaints: Complaints) -> AsyncIterator[Br
     assert complaints.unexpected == []
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def page(context: BrowserContext) -> Page:
     """A tab."""
     return await context.new_page()
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def server(tmp_path: Path, complaints: Complaints) -> AsyncIterator[Served]:
     """A server on a folder of its own; it can be killed, and comes back at the same address."""
     served = Served(tmp_path)
@@ -80,7 +80,7 @@ async def server(tmp_path: Path, complaints: Complaints) -> AsyncIterator[Served
     await served.stop()
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def one_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
     """A server for all tests of a file, that use topics of their own and let it live."""
     served = Served(tmp_path_factory.mktemp("one"))

@@ -50,11 +50,12 @@ class Served:
         ports = ("--http-port", str(self._ports["http"]), "--port", str(self._ports["native"]))
         # A process that is killed has nothing to say about coverage, and is slower for being measured.
         env = {name: value for name, value in os.environ.items() if not name.startswith(("COV", "RUNNEL"))}
+        path = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
         with self._errors.open("ab") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", *self._command, *where, *ports, "--json", *self._options],
                 cwd=self.folder,
-                env={**env, "PYTHONPATH": str(ROOT)},
+                env={**env, "PYTHONPATH": path},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,

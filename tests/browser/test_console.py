@@ -29,7 +29,7 @@ VIEWS = {
 }
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def lively(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Server]:
     """A server on which much is going on."""
     async with demo(tmp_path_factory.mktemp("lively"), topics=1_200) as server:

@@ -16,7 +16,7 @@ from tests.browser.joblogs import JobLogs
 from tests.browser.keyboard import Keyboard
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def steady(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[JobLogs]:
     """The example, for tests that let it live."""
     joblogs = JobLogs(tmp_path_factory.mktemp("joblogs"))
@@ -27,7 +27,7 @@ async def steady(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[JobL
         await joblogs.close()
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def mortal(tmp_path: Path) -> AsyncIterator[JobLogs]:
     """The example, for tests that kill it."""
     joblogs = JobLogs(tmp_path)
@@ -59,45 +59,46 @@ async def test_a_server_that_is_killed_in_the_middle_costs_no_line_and_repeats_n
     page: Page, context: BrowserContext, mortal: JobLogs, complaints: Complaints
 ) -> None:
     complaints.expect_a_server_that_is_down()
-    await mortal.ask_for("7", lines=150, rate=30)
+    await mortal.ask_for("7", lines=60, rate=30)
     await page.goto(f"{mortal.url}/jobs/7")
     other = await context.new_page()
     await other.goto(f"{mortal.url}/jobs/7")
-    await until_line(page, 20)
+    await until_line(page, 10)
     await mortal.kill()
     await mortal.start()
     for tab in (page, other):
-        await check_whole(tab, 150)
+        await check_whole(tab, 60)
         await expect(tab.locator("#status")).to_contain_text("reconnected")
         await expect(tab.locator("#state")).to_contain_text("succeeded")
     await page.reload()
-    await check_whole(page, 150)
+    await check_whole(page, 60)
 
 
 async def test_whoever_comes_in_the_middle_gets_past_lines_first_and_then_the_live_ones(
     page: Page, context: BrowserContext, steady: JobLogs
 ) -> None:
-    await steady.ask_for("early", lines=80, rate=25)
+    await steady.ask_for("early", lines=40, rate=25)
     await page.goto(f"{steady.url}/jobs/early")
     await until_line(page, 15)
     await page.reload()
     late = await context.new_page()
     await late.goto(f"{steady.url}/jobs/early")
     for tab in (page, late):
-        await check_whole(tab, 80)
+        await check_whole(tab, 40)
 
 
+@pytest.mark.parametrize("lines", [400, pytest.param(1_500, marks=pytest.mark.nightly)])
 async def test_a_tab_on_a_slow_line_and_a_slow_machine_gets_every_line(
-    page: Page, context: BrowserContext, steady: JobLogs
+    page: Page, context: BrowserContext, steady: JobLogs, lines: int
 ) -> None:
     session = await context.new_cdp_session(page)
     slow = {"offline": False, "latency": 300, "downloadThroughput": 300_000, "uploadThroughput": 100_000}
     await session.send("Network.enable")
     await session.send("Network.emulateNetworkConditions", slow)
     await session.send("Emulation.setCPUThrottlingRate", {"rate": 4})
-    await steady.ask_for("slow", lines=1_500, rate=5_000)
-    await page.goto(f"{steady.url}/jobs/slow")
-    await check_whole(page, 1_500)
+    await steady.ask_for(f"slow-{lines}", lines=lines, rate=5_000)
+    await page.goto(f"{steady.url}/jobs/slow-{lines}")
+    await check_whole(page, lines)
 
 
 async def test_jobs_are_started_found_and_followed_with_the_keyboard_alone(page: Page, steady: JobLogs) -> None:

@@ -48,7 +48,7 @@ def no_icon(complaints: Complaints) -> None:
     complaints.expect("favicon.ico")
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def blank(page: Page, one_server: Served) -> Page:
     """A page that does nothing, of a server that is not to be killed."""
     await page.goto(one_server.url + BLANK)
@@ -161,24 +161,25 @@ async def test_half_a_surrogate_and_a_function_are_refused_before_they_are_sent(
     assert await run(blank, script) == [["invalid_value", True]] * 3
 
 
+@pytest.mark.parametrize("kills", [1, pytest.param(4, marks=pytest.mark.nightly)])
 async def test_nothing_is_lost_or_repeated_over_kills_of_the_server(
-    page: Page, server: Served, complaints: Complaints
+    page: Page, server: Served, complaints: Complaints, kills: int
 ) -> None:
     complaints.expect_a_server_that_is_down()
     await page.goto(server.url + BLANK)
     await server.publish("killed", *map(str, range(100)))
     await follow(page, "killed", "{start: 'earliest'}")
     await until(page, "seen.length == 100")
-    for life in range(1, 3):
+    for life in range(1, kills + 1):
         await server.publish("killed", *(str(100 * life + n) for n in range(50)))
         await server.restart()  # the page may have seen all of these, some, or none
         await server.publish("killed", *(str(100 * life + 50 + n) for n in range(50)))
         await until(page, f"seen.length >= {100 * life + 100}")
-    assert await page.evaluate("seen.map((r) => r.value)") == list(range(300))
-    assert await page.evaluate("seen.map((r) => r.offset)") == list(range(300))
+    assert await page.evaluate("seen.map((r) => r.value)") == list(range(100 * kills + 100))
+    assert await page.evaluate("seen.map((r) => r.offset)") == list(range(100 * kills + 100))
     assert await page.evaluate("gaps") == []
     states = [state for state, *_ in await page.evaluate("states")]
-    assert states.count("open") == 3
+    assert states.count("open") == kills + 1
     assert "waiting" in states
 
 

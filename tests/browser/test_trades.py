@@ -35,7 +35,7 @@ class Shown:
         await self.broker.publish("trades.alerts", value, key=symbol)
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def shown(tmp_path: Path) -> AsyncIterator[Shown]:
     async with runnel.open(tmp_path / "data") as broker:
         for name in ("trades.candles", "trades.alerts"):

@@ -1,22 +1,31 @@
-"""Code blocks of a Markdown page, and how to run one.
+"""Code blocks of a Markdown page, and how to run them.
 
 A comment on the line above a fence says what is special about the block:
 
 - `<!-- continue -->`: runs after the block before it, with its names.
 - `<!-- no-run: reason -->`: is not run, and says why.
 - `<!-- prints -->` above a `text` block: exactly what the Python block before it prints.
+
+Blocks run in a process of their own, forked from one that has loaded what they need except runnel: an interpreter that
+starts anew takes three times as long. Runnel itself they import, so that an import that a page forgets is missed.
 """
 
 import ast
 import asyncio
 import inspect
+import os
 import re
 import sys
 import types
+import warnings
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
+from typing import NamedTuple
 
 _FENCE = re.compile(r"(?P<indent> *)```(?P<language>\w*)")
+_LOADED = ["asyncio", "google_crc32c", "httpx", "msgspec", "starlette.applications", "uvicorn", "uvloop"]
+_BETWEEN = "\0"  # what two blocks print
 _COMMENT = re.compile(r"<!-- *(?P<word>continue|no-run|prints)(?:: *(?P<reason>.+?))? *-->")
 
 
@@ -82,11 +91,49 @@ def _last(blocks: list[Block], line: int) -> Block:
     return blocks[-1]
 
 
-def run(page: Path, line: int) -> None:
-    """Run the block that opens at the line, in this interpreter, as its `__main__`.
+def last_of_chains(blocks: list[Block]) -> list[Block]:
+    """Of each run of blocks that belong together the last one; without those that are not run."""
+    continued = [block.before for block in blocks]
+    return [block for block in blocks if block not in continued and not block.no_run]
+
+
+class Done(NamedTuple):
+    """How blocks ended, and what each of them printed."""
+
+    code: int
+    printed: list[str]
+    errors: str
+
+
+def run(page: Path, line: int, folder: Path, timeout: float) -> Done:
+    """Run the block that opens at the line, after those that it continues, in a process of its own, in the folder.
+
+    Warnings are errors. A process that takes longer than `timeout` seconds is killed, and that is an error, too.
+    """
+    context = get_context("forkserver")
+    context.set_forkserver_preload(_LOADED)
+    out, err = folder.with_name(f"{folder.name}.out"), folder.with_name(f"{folder.name}.err")
+    process = context.Process(target=_run, args=(page, line, folder, out, err))
+    process.start()
+    process.join(timeout)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+        raise TimeoutError(f"{page}:{line} took longer than {timeout:g} s")
+    return Done(process.exitcode, out.read_text().split(_BETWEEN), err.read_text())
+
+
+def _run(page: Path, line: int, folder: Path, out: Path, err: Path) -> None:
+    """Run a chain of blocks in this process, as its `__main__`, of which nothing else is left.
 
     Blocks may use `await` at the top level; those that do share one event loop.
     """
+    for descriptor, path in ((1, out), (2, err)):
+        with path.open("wb") as written:
+            os.dup2(written.fileno(), descriptor)
+    os.chdir(folder)
+    sys.warnoptions[:] = ["error"]
+    warnings.simplefilter("error")
     (block,) = (block for block in extract(page.read_text()) if block.line == line)
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
@@ -97,16 +144,19 @@ def run(page: Path, line: int) -> None:
     if any(code.co_flags & inspect.CO_COROUTINE for code in codes):
         asyncio.run(_run_awaiting(codes, main.__dict__))
     else:
-        for code in codes:
+        for number, code in enumerate(codes):
+            _separate(number)
             exec(code, main.__dict__)
 
 
 async def _run_awaiting(codes: list[types.CodeType], names: dict[str, object]) -> None:
-    for code in codes:
+    for number, code in enumerate(codes):
+        _separate(number)
         result = eval(code, names)
         if inspect.isawaitable(result):
             await result
 
 
-if __name__ == "__main__":
-    run(Path(sys.argv[1]), int(sys.argv[2]))
+def _separate(number: int) -> None:
+    if number:
+        sys.stdout.write(_BETWEEN)

@@ -7,8 +7,10 @@ stands for what differs from run to run.
 
 import ast
 import doctest
+import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
 
@@ -16,6 +18,7 @@ import pytest
 
 from tests.patience import PATIENCE
 from tests.project.project import ROOT
+from tools.spark_archive import options
 
 TIMEOUT = PATIENCE + 60.0
 SLOW = {"trades": 3 * TIMEOUT}  # it starts Spark, and three queries
@@ -28,7 +31,16 @@ def find(folder: Path) -> list[Path]:
     return sorted(entries)
 
 
-EXAMPLES = [pytest.param(path, id=path.name) for path in find(ROOT / "examples")]
+NEEDS_SPARK = (
+    pytest.mark.nightly,  # it starts Spark for itself; test_trades has it run in the session of the tests
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.skipif(find_spec("pyspark") is None, reason="no pyspark"),
+)
+EXAMPLES = [
+    pytest.param(path, id=path.name, marks=NEEDS_SPARK if path.name == "trades" else ())
+    for path in find(ROOT / "examples")
+]
+SHORTER = {"workers": ("--kills=2",)}  # as it stands it kills four
 
 
 def expected(example: Path) -> str:
@@ -40,10 +52,11 @@ def expected(example: Path) -> str:
     return dedent(output).strip("\n") + "\n"
 
 
-def run(example: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", str(example)]
+def run(example: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", str(example), *arguments]
     timeout = SLOW.get(example.name, TIMEOUT)
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout)
+    environ = os.environ | ({"JDK_JAVA_OPTIONS": options()} if example.name in SLOW else {})
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout, env=environ)
 
 
 def agrees(want: str, got: str) -> bool:
@@ -52,7 +65,17 @@ def agrees(want: str, got: str) -> bool:
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_runs_and_prints_what_its_docstring_says(example: Path, tmp_path: Path) -> None:
-    done = run(example, tmp_path)
+    check(example, run(example, tmp_path, *SHORTER.get(example.name, ())))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", SHORTER)
+def test_an_example_of_which_a_shorter_run_is_tested_runs_as_it_stands(name: str, tmp_path: Path) -> None:
+    example = ROOT / "examples" / name
+    check(example, run(example, tmp_path))
+
+
+def check(example: Path, done: subprocess.CompletedProcess[str]) -> None:
     assert done.returncode == 0, done.stderr
     assert agrees(expected(example), done.stdout), f"printed:\n{done.stdout}"
 

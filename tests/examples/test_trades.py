@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import runpy
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -17,6 +20,7 @@ import pytest
 
 from examples.trades import pipeline, plain
 from examples.trades.market import LATEST, SYMBOLS, Tick, ticks
+from tests.examples.test_examples import agrees, expected
 from tests.project.project import ROOT
 from tests.spark.conftest import spark  # noqa: F401  # the session that tests of Spark share
 
@@ -24,7 +28,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-PAGES = ROOT / "examples" / "trades" / "pages"
+pytestmark = pytest.mark.xdist_group("spark")  # its session is that of tests/spark
+
+EXAMPLE = ROOT / "examples" / "trades"
+PAGES = EXAMPLE / "pages"
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 SCHEMA = "symbol string, price double, size bigint, at timestamp"
 WIDTH = timedelta(seconds=5)
@@ -130,6 +137,24 @@ def test_rows_become_records(session: SparkSession) -> None:
     (row,) = frame.collect()
     assert row.key == "ACME"
     assert json.loads(row.value) == {"symbol": "ACME", "price": 2.5, "size": 1, "at": "2026-01-05T12:00:00.000Z"}
+
+
+def test_the_example_prints_what_its_docstring_says(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the session of the tests, which it does not stop; as a program it is run at night."""
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    before = set(sys.modules)
+    program = runpy.run_path(str(EXAMPLE / "__main__.py"), run_name="trades")
+    monkeypatch.setattr(type(session), "stop", lambda self: None)
+    try:
+        asyncio.run(program["main"](False, tmp_path, 0))
+    finally:
+        for name in ("market", "pipeline", "plain", "stage"):  # nobody else knows them by these names
+            assert name not in before
+            sys.modules.pop(name, None)
+    printed = capsys.readouterr().out
+    assert agrees(expected(EXAMPLE), printed), printed
 
 
 def test_the_market_is_the_same_for_the_same_seed_and_some_of_it_comes_late() -> None:

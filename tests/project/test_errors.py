@@ -3,6 +3,8 @@
 import importlib
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
 
 from runnel.core.errors import RunnelError
 from tests.project.project import PACKAGE, ROOT, modules
@@ -22,12 +24,26 @@ def family(root: type[RunnelError]) -> Iterator[type[RunnelError]]:
             yield from family(child)
 
 
+@cache
 def all_errors() -> list[type[RunnelError]]:
     """Every error class, once each module that defines one has been imported."""
-    for module in modules(PACKAGE):
-        if re.search(r"class \w+\([^)]*\):", (PACKAGE / module).read_text()) and module.name != "__main__.py":
-            importlib.import_module(".".join(("runnel", *module.with_suffix("").parts)).removesuffix(".__init__"))
+    for module in defining(RunnelError.__name__, {path: (PACKAGE / path).read_text() for path in modules(PACKAGE)}):
+        importlib.import_module(".".join(("runnel", *module.with_suffix("").parts)).removesuffix(".__init__"))
     return list(dict.fromkeys(family(RunnelError)))
+
+
+def defining(root: str, sources: dict[Path, str]) -> list[Path]:
+    """The modules that define a class below `root`, by the names of the bases. No other is needed: some want Spark."""
+    classes = [
+        (path, name, set(re.findall(r"\w+", bases)))
+        for path, source in sources.items()
+        for name, bases in re.findall(r"^ *class (\w+)\(([^)]*)\):", source, re.MULTILINE)
+    ]
+    below, before = {root}, 0
+    while len(below) > before:
+        before = len(below)
+        below |= {name for _, name, bases in classes if bases & below}
+    return sorted({path for path, _, bases in classes if bases & below})
 
 
 def faults(errors: Iterable[type[RunnelError]]) -> list[str]:
@@ -84,3 +100,13 @@ def test_a_missing_a_wrong_and_a_shared_code_are_found() -> None:
 def test_rows_of_the_page_are_read_and_prose_is_not() -> None:
     page = "text with `a_word`\n\n| code | meaning |\n|---|---|\n| `full` | no room |\n| `ended`| over |\n"
     assert documented(page) == ["full", "ended"]
+
+
+def test_modules_that_define_errors_are_found_however_deep_the_classes_are() -> None:
+    sources = {
+        Path("a.py"): "class Wrong(RunnelError): ...",
+        Path("b.py"): "import a\n\ndef make():\n    class Worse(a.Wrong, ValueError): ...",
+        Path("c.py"): "class Worst(Worse): ...",
+        Path("d.py"): "import pyspark\n\nclass Reader(pyspark.Reader): ...",
+    }
+    assert defining("RunnelError", sources) == [Path("a.py"), Path("b.py"), Path("c.py")]

@@ -8,23 +8,32 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlparse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TRIGGER = 120
 
 
-def main(place: str, checkpoint: str, table: str) -> None:
+def archive(spark: SparkSession, place: str, checkpoint: str, table: str) -> None:
     """Archive topic `in`: what is there now, and what comes while that lasts."""
-    import runnel.spark
-    from tests.spark.conftest import QUICK
-
-    spark = runnel.spark.session("archiving", "local[2,3]", **QUICK)
     source = spark.readStream.format("runnel").options(
         topic="in", startingOffsets="earliest", maxRecordsPerTrigger=str(TRIGGER), minPartitions="2"
     )
     frame = source.option(*place.split("=", 1)).load().selectExpr("epoch", "offset", "cast(value as string) as value")
     sink = frame.writeStream.format("parquet").option("path", table).option("checkpointLocation", checkpoint)
     sink.trigger(availableNow=True).start().awaitTermination()
+
+
+def main(place: str, checkpoint: str, table: str) -> None:
+    """Archive in a session of this process's own."""
+    import runnel.spark
+    from tests.spark.conftest import QUICK
+
+    spark = runnel.spark.session("archiving", "local[2,3]", **QUICK)
+    archive(spark, place, checkpoint, table)
     spark.stop()
 
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
@@ -26,6 +27,21 @@ def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
+
+
+def executors(sessions: Collection[int]) -> list[int]:
+    """The processes of the executors that were started by the leaders of these sessions."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            said = (entry / "cmdline").read_bytes()
+            if b"CoarseGrainedExecutorBackend" in said and os.getsid(int(entry.name)) in sessions:
+                found.append(int(entry.name))
+        except OSError:
+            pass  # it is gone meanwhile
+    return sorted(found)
 
 
 class Cluster:
@@ -90,18 +106,7 @@ class Cluster:
 
     def executors(self) -> list[int]:
         """The processes of the executors that the workers have started."""
-        found = []
-        sessions = {process.pid for process in self._processes[1:]}
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                said = (entry / "cmdline").read_bytes()
-                if b"CoarseGrainedExecutorBackend" in said and os.getsid(int(entry.name)) in sessions:
-                    found.append(int(entry.name))
-            except OSError:
-                pass  # it is gone meanwhile
-        return sorted(found)
+        return executors({process.pid for process in self._processes[1:]})
 
     def submit(self, log: Path, script: Path, *arguments: object, **conf: object) -> subprocess.Popen[bytes]:
         """`spark-submit` of a program."""

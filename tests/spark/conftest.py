@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,16 +11,20 @@ import pytest
 
 import runnel.spark
 from tests.spark.driver import without_coverage
+from tools.spark_archive import options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+HERE = Path(__file__).parent
+collect_ignore_glob = [] if find_spec("pyspark") else ["test_*.py"]  # the summary says so: tests/conftest.py
 
 QUICK = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
     "spark.default.parallelism": "2",
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Xshare:auto -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": options(),
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.sql.streaming.stopTimeout": "30s",
     "spark.log.level": "ERROR",
@@ -27,6 +32,12 @@ QUICK = {
     "spark.sql.streaming.pollingDelay": "5ms",
 }
 """Settings for tests, in this process or another: `runnel.spark.session(master="local[2]", **QUICK)`."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("spark"))  # one worker, and so one session
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ Run as a program: url, folder of the checkpoint, and options of the source as na
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,20 +69,26 @@ class Driver:
         return self._log.read_text(errors="replace")[-4000:]
 
 
-def main(url: str, checkpoint: str, *options: str) -> None:
-    """Copy the offsets of topic `in` to topic `out`, until there are no more."""
-    import runnel.spark
-    from tests.spark.conftest import QUICK
-
-    where = os.environ.get("DRIVER_MASTER", "local[2,2]")
-    spark = runnel.spark.session("driver", where, **QUICK) if where != "submitted" else runnel.spark.session("driver")
+def copy(spark: SparkSession, url: str, checkpoint: str, *options: str) -> StreamingQuery:
+    """Start to copy the offsets of topic `in` to topic `out`, until there are no more."""
     source = spark.readStream.format("runnel").option("url", url).option("topic", "in")
     for one in ("startingOffsets=earliest", "minPartitions=2", *options):
         source = source.option(*one.split("=", 1))
     frame = source.load().selectExpr("cast(offset as string) as value", "key")
     sink = frame.writeStream.format("runnel").option("url", url).option("topic", "out")
-    query = sink.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-    query.awaitTermination()
+    return sink.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+
+
+def main(url: str, checkpoint: str, *options: str) -> None:
+    """Copy in a session of this process's own, or in that of `spark-submit`. DRIVER_CONF: more settings, as JSON."""
+    import runnel.spark
+    from tests.spark.conftest import QUICK
+
+    where = os.environ.get("DRIVER_MASTER", "local[2,2]")
+    more = json.loads(os.environ.get("DRIVER_CONF", "{}"))
+    quick = {} if where == "submitted" else {**QUICK, **more}
+    spark = runnel.spark.session("driver", None if where == "submitted" else where, **quick)
+    copy(spark, url, checkpoint, *options).awaitTermination()
     spark.stop()
 
 

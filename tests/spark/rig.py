@@ -23,6 +23,7 @@ from runnel.server import Server, ServerOptions
 from runnel.spark.range_reader import DecodedBatch, RangeReader
 from runnel.spark.ranges import OffsetRange
 from tests.journal.journal_cleaning import Seen, World
+from tests.patience import PATIENCE
 
 T = TypeVar("T")
 
@@ -108,6 +109,17 @@ async def live_through(broker: runnel.Broker, random: Random) -> None:
     await broker.topic("many").trim(100)
 
 
+async def clean(broker: runnel.Broker) -> None:
+    """Have the cleaner do something, and stop it: it takes nothing away between two readings."""
+    store = broker.backend.store
+    assert store is not None
+    async with asyncio.timeout(PATIENCE):
+        while not store.cleaner.statistics().segments:
+            store.cleaner.wake()
+            await asyncio.sleep(0.01)
+    await asyncio.to_thread(store.cleaner.stop)
+
+
 class Shelf:
     """A reading of topics that a test puts there."""
 
@@ -164,7 +176,7 @@ class Served:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something with the broker."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
 
     def publish_many(self, topic: str, values: Sequence[bytes]) -> None:
         """Publish some records together."""

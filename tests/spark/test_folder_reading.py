@@ -22,8 +22,7 @@ from runnel.spark import folder_reader
 from runnel.spark.folder_reader import FolderReader
 from runnel.spark.ranges import OffsetRange
 from tests.journal.folders import BEGAN, SECOND, Owner, fill, flip, other_owner, publish_numbered, segments_of
-from tests.patience import PATIENCE
-from tests.spark.rig import Row, expected, live_through, read_all, rows_of, world
+from tests.spark.rig import Row, clean, expected, live_through, read_all, rows_of, world
 
 
 @pytest.fixture(autouse=True)
@@ -69,15 +68,15 @@ def test_any_history_gives_exactly_the_records_of_any_range(
 async def test_a_folder_and_its_own_broker_tell_the_same(tmp_path: Path) -> None:
     """Published one by one, by many, staged, keyed and compacted, trimmed, cleaned: read beside the broker."""
     random = Random(8)
-    options: dict[str, Any] = {"segment_bytes": 1 << 13, "clean_bytes_per_second": 1 << 30, "tombstone_age": 0}
+    options: dict[str, Any] = {
+        "segment_bytes": 1 << 13,
+        "clean_bytes_per_second": 1 << 30,
+        "tombstone_age": 0,
+        "tail_bytes": 1,
+    }
     async with runnel.open(tmp_path, **options) as broker:
         await live_through(broker, random)
-        store = broker.backend.store
-        assert store is not None
-        async with asyncio.timeout(PATIENCE):
-            while not store.cleaner.statistics().segments:
-                store.cleaner.wake()
-                await asyncio.sleep(0.01)
+        await clean(broker)
         for name in ("prices", "many"):
             (bounds,) = await broker.bounds(name)
             told = await _told(broker, name, bounds.end)

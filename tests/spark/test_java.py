@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from runnel.core.errors import NotSupported
@@ -169,7 +170,9 @@ spark.stop()
 """
 
 
-def test_spark_runs_on_the_java_of_the_wheel_where_there_is_no_other(tmp_path: Path) -> None:
+@pytest.fixture
+def without_java(tmp_path: Path) -> dict[str, str]:
+    """An environment with what Spark's scripts need, and without a Java."""
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in ("bash", "sh", "env", "dirname", "uname", "ps", "cat", "tr", "nice", "sleep", "readlink", "ls", "rm"):
@@ -179,8 +182,26 @@ def test_spark_runs_on_the_java_of_the_wheel_where_there_is_no_other(tmp_path: P
     environ = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
     environ |= {"PATH": str(tools), "HOME": str(tmp_path / "home")}
     assert shutil.which("java", path=environ["PATH"]) is None
+    return environ
+
+
+def test_what_spark_tells_a_java_is_understood_by_that_of_the_wheel(without_java: dict[str, str]) -> None:
+    found = from_wheel(without_java)
+    assert found is not None
+    command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--version"]
+    environ = without_java | {"JAVA_HOME": str(found.home)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    assert f"version {pyspark.__version__}" in done.stderr
+    assert f"Server VM, {found.version}." in done.stderr
+
+
+@pytest.mark.nightly
+def test_spark_runs_on_the_java_of_the_wheel_where_there_is_no_other(
+    without_java: dict[str, str], tmp_path: Path
+) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", JOB], capture_output=True, text=True, env=environ, cwd=tmp_path, timeout=PATIENCE
+        [sys.executable, "-c", JOB], capture_output=True, text=True, env=without_java, cwd=tmp_path, timeout=PATIENCE
     )
     assert "SUM 499500" in done.stdout, done.stderr
     (said,) = (line for line in done.stdout.splitlines() if line.startswith("JAVA "))

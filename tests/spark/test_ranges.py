@@ -10,7 +10,7 @@ from runnel.spark.ranges import RANGE_COST, OffsetRange, split
 RANGES = st.lists(
     st.builds(
         lambda number, first, count, size: OffsetRange(f"t{number}", 1, first, first + count, size),
-        st.integers(0, 9), st.integers(0, 1000), st.integers(0, 5000), st.floats(1, 1e5),
+        st.integers(0, 9), st.integers(0, 1000), st.integers(0, 400), st.floats(1, 1e5),
     ),
     max_size=30,
 )  # fmt: skip

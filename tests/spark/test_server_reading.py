@@ -16,7 +16,7 @@ from runnel.spark import server_reader
 from runnel.spark.folder_reader import FolderReader
 from runnel.spark.ranges import OffsetRange
 from runnel.spark.server_reader import ServerReader
-from tests.spark.rig import Row, Served, live_through, read_all, rows_of
+from tests.spark.rig import Row, Served, clean, live_through, read_all, rows_of
 
 CLIENT = {"timeout": 20.0, "wait": 0.0}
 
@@ -38,6 +38,7 @@ def reading(served: Served) -> Iterator[ServerReader]:
 def test_a_server_tells_what_its_folder_tells(served: Served, reading: ServerReader, tmp_path: Path) -> None:
     random = Random(3)
     served.run(live_through(served.broker, random))
+    served.run(clean(served.broker))
     folder = FolderReader(str(tmp_path))
     assert reading.journal == folder.journal
     for name in ("prices", "many"):

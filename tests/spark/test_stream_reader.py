@@ -40,6 +40,12 @@ def place(request: pytest.FixtureRequest, served: Served) -> dict[str, str]:
     return {"path": str(served._folder)} if request.param == "path" else {"url": served.url}
 
 
+def nightly_from(which: str) -> pytest.MarkDecorator:
+    """From a folder and from a server, `which` at night only: what they differ in is tried without Spark."""
+    places = [pytest.param(one, marks=[pytest.mark.nightly] * (one == which)) for one in ("path", "url")]
+    return pytest.mark.parametrize("place", places, indirect=True)
+
+
 def stream(
     spark: SparkSession, tmp_path: Path, place: dict[str, str], topic: str = "t", **options: str
 ) -> DataStreamWriter:
@@ -81,6 +87,7 @@ def wait(query: StreamingQuery, done: Callable[[], bool]) -> None:
         sleep(0.05)
 
 
+@nightly_from("url")
 def test_each_record_comes_once_over_several_lives(
     spark: SparkSession, served: Served, place: dict[str, str], tmp_path: Path
 ) -> None:
@@ -98,6 +105,7 @@ def test_each_record_comes_once_over_several_lives(
     assert read(spark, tmp_path) == [("a", at) for at in range(130)] + [("b", at) for at in range(5)]
 
 
+@nightly_from("path")
 def test_a_query_that_goes_on_reads_what_comes(
     spark: SparkSession, served: Served, place: dict[str, str], tmp_path: Path
 ) -> None:
@@ -115,6 +123,7 @@ def test_a_query_that_goes_on_reads_what_comes(
     assert sorted(seen) == list(range(3, 33))
 
 
+@nightly_from("path")
 def test_a_trigger_takes_no_more_bytes_than_it_may(
     spark: SparkSession, served: Served, place: dict[str, str], tmp_path: Path
 ) -> None:
@@ -124,6 +133,7 @@ def test_a_trigger_takes_no_more_bytes_than_it_may(
     assert len(read(spark, tmp_path)) == 40
 
 
+@nightly_from("url")
 def test_what_is_lost_ends_a_query_or_is_passed_over(
     spark: SparkSession, served: Served, place: dict[str, str], tmp_path: Path
 ) -> None:

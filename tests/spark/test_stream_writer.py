@@ -78,18 +78,18 @@ def test_a_batch_whose_commit_spark_did_not_note_is_repeated_and_nothing_is_writ
 
 
 def test_of_two_drivers_the_one_that_is_behind_is_stopped(spark: SparkSession, served: Served, tmp_path: Path) -> None:
-    fill(served, 0, 150)
+    fill(served, 0, 50)
     run(spark, served.url, tmp_path / "check")
     shutil.copytree(tmp_path / "check", tmp_path / "zombie")
-    fill(served, 150, 400)
+    fill(served, 50, 200)
     run(spark, served.url, tmp_path / "check")
-    assert marks(served) == [4]
+    assert marks(served) == [2]
     with pytest.raises(PySparkException, match="another driver runs this query"):
         run(spark, served.url, tmp_path / "zombie")
-    assert out(served) == [*range(400)]
-    fill(served, 400, 450)
+    assert out(served) == [*range(200)]
+    fill(served, 200, 250)
     run(spark, served.url, tmp_path / "check")  # the one that is ahead does not mind
-    assert out(served) == [*range(450)]
+    assert out(served) == [*range(250)]
 
 
 def test_two_drivers_at_the_same_batch_write_it_once(spark: SparkSession, served: Served, tmp_path: Path) -> None:

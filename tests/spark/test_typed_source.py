@@ -157,7 +157,7 @@ def test_topics_of_no_one_type_are_refused_when_the_query_is_made(spark: SparkSe
         frame(spark, place, "nobody")
 
 
-@pytest.mark.parametrize("how", ["path", "url"])
+@pytest.mark.parametrize("how", ["path", pytest.param("url", marks=pytest.mark.nightly)])
 def test_a_query_keeps_the_schema_that_it_started_with(spark: SparkSession, tmp_path: Path, how: str) -> None:
     with Served(tmp_path / "journal") as served:
         served.run(served.broker.topic("t.a", Small).publish(Small(1)))
