@@ -105,6 +105,8 @@ async def freeze(folder: Path, clients: int, frozen: int, seconds: float, ping: 
             bulk = asyncio.create_task(_flood(broker))
             figures.publishing = percentiles(await _publish(broker, figures, int(seconds / EVERY)))
             figures.during = await _all(good, figures.records)
+            while not figures.unsent and not watching.done():  # noqa: ASYNC110  # another task looks every while
+                await asyncio.sleep(0.05)  # until the flood is more than the system keeps for those that are frozen
             bulk.cancel()
             async with asyncio.timeout(PATIENCE):
                 await watching

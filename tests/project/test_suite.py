@@ -57,7 +57,7 @@ def test_the_table_adds_up_by_area_and_says_what_is_over() -> None:
     ]
 
 
-def test_a_test_is_in_the_folder_that_its_path_says() -> None:
+def test_a_test_counts_for_its_folder_or_for_spark() -> None:
     assert folder("tests/server/http/test_dead_letters.py::test_one[folder]") == "server"
-    assert folder("tests/spark/test_format.py::test_one@spark") == "spark"
+    assert folder("tests/examples/test_trades.py::test_one@spark") == "spark"
     assert folder("test_elsewhere.py::test_one") == "test_elsewhere.py"

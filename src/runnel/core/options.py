@@ -66,7 +66,7 @@ def _topic(option: str, value: str) -> str:
 
 
 def _pauses(option: str, value: Sequence[float]) -> tuple[float, ...]:
-    pauses = tuple(value) if isinstance(value, list | tuple) else ()
+    pauses = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else ()
     try:
         for pause in pauses:
             not_negative(option, pause)
@@ -475,7 +475,6 @@ class SharedSubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
             kind=OptionKind.COUNT,
             about="records that may lie ahead unread; of a group, unsettled before publishers wait",
             default="1,024; of a group 10,000,000; on a durable topic no bound",
-            in_events=True,
         ),
     ] = None
     buffer_bytes: Annotated[
@@ -484,7 +483,6 @@ class SharedSubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
             kind=OptionKind.SIZE,
             about="the same bound in bytes of values",
             default="64 MiB; of a group 1 GiB; on a durable topic no bound",
-            in_events=True,
         ),
     ] = None
     strict: Annotated[

@@ -126,21 +126,21 @@ def test_what_a_producer_numbered_behind_a_refused_batch_is_refused_too() -> Non
 
 async def test_each_who_waits_is_told_and_one_who_gave_up_harms_nobody() -> None:
     one, loop = pending_batch(), asyncio.get_running_loop()
-    one.waiters = [loop.create_future() for _ in range(3)]
-    one.waiters[1].cancel()
+    waiters = one.waiters = [loop.create_future() for _ in range(3)]
+    waiters[1].cancel()
     one.tell()
-    assert [waiter.cancelled() for waiter in one.waiters] == [False, True, False]
-    await one.waiters[0]
+    assert [waiter.cancelled() for waiter in waiters] == [False, True, False]
+    await waiters[0]
     one.tell(BrokerClosed("publishing"))  # those who were told are not told again
 
 
 async def test_a_failure_is_told_to_all() -> None:
     one, loop, heard = pending_batch(), asyncio.get_running_loop(), list[Exception | None]()
-    one.waiters = [loop.create_future() for _ in range(2)]
+    waiters = one.waiters = [loop.create_future() for _ in range(2)]
     one.listeners.append(heard.append)
     why = BrokerClosed("publishing")
     one.tell(why)
-    for waiter in one.waiters:
+    for waiter in waiters:
         with pytest.raises(BrokerClosed):
             await waiter
     assert heard == [why]

@@ -1,15 +1,18 @@
 """From what a caller wants published to an append, and from there into the log or into the queue."""
 
 import asyncio
+import gc
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import runnel
 from runnel.broker.broker import Broker
+from runnel.broker.topic.pending_batch import PendingBatch
 from runnel.broker.topic.readers import Append
-from runnel.core.errors import InvalidOption, ValidationFailed, WouldDeadlock
+from runnel.core.errors import InvalidOption, TopicDeleted, ValidationFailed, WouldDeadlock
 from runnel.core.schema import Codec
 from runnel.testing.clock import START, JumpingClock
 
@@ -127,3 +130,18 @@ async def test_only_ones_own_task_can_deadlock() -> None:
         waiting = broker.backend.publisher.queue(log, entry, None)
         assert not waiting.done()
         waiting.cancel()
+
+
+async def test_a_durable_publish_that_fails_keeps_nothing_in_memory(tmp_path: Path) -> None:
+    """The error's traceback holds the publish; the publish must not hold its batch, or neither is ever freed."""
+    async with runnel.open(tmp_path) as broker:
+        for _ in range(20):
+            publishing = asyncio.ensure_future(broker.publish("t", bytes(1000), key="k"))
+            await asyncio.sleep(0)
+            broker.backend.catalog.delete("t")
+            with pytest.raises(TopicDeleted):
+                await publishing
+        del publishing
+        gc.collect()
+        kept = [one for one in gc.get_objects() if isinstance(one, PendingBatch) and one.log.name == "t"]
+        assert len(kept) <= 1  # the last one may still be in the hands of the commit thread

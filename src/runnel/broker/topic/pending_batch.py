@@ -201,9 +201,12 @@ class PendingBatch:
     def tell(self, error: Exception | None = None) -> None:
         """It is durable and visible, or it failed. Each waiter has a future of its own: none can cancel another."""
         self.is_told = True
-        for listener in self.listeners:
+        # Forgotten first: a failed publish holds the error, whose traceback holds the publish, which holds this batch.
+        listeners, self.listeners = self.listeners, []
+        waiters, self.waiters = self.waiters, []
+        for listener in listeners:
             listener(error)
-        for waiter in self.waiters:
+        for waiter in waiters:
             resolve_waiter(waiter, error)
 
 

@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from runnel.core.errors import BadCommand, LimitExceeded, RunnelError
+from runnel.core.errors import BadCommand, InvalidOption, LimitExceeded, RunnelError
+from runnel.core.options import PolicyKind, SubscribeOptions
 from runnel.server.json_lines.subscription import JsonLinesSubscription, LineWriter
 from runnel.server.options import ServerOptions
 from runnel.wire import json_commands as commands
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 
 MAX_UNSETTLED_BYTES = 8 << 20  # unsettled values that one member may have
+MAX_BLOCK_SECONDS = 30.0  # that publishers wait for one subscriber with policy "block"
+MAX_BOUNDS = {"buffer": 65_536, "buffer_bytes": 64 << 20, "max_ack_pending": 100_000}  # that SUB may ask for
 MAX_TOPIC_HANDLES = 1024  # topics whose handles are kept
 STALE_DELIVERIES = 1024  # deliveries that nobody settled, beyond which those that have lapsed are forgotten
 
@@ -121,6 +124,7 @@ class JsonLinesSession:
         if command.id is not None and any(stream.id == command.id for stream in self.streams):
             raise BadCommand(f'SUB: field "id": a subscription with id {command.id!r} is open already', field="id")
         options = command.options()
+        _check_bounds(options)
         given = options.given()
         if options.group is not None:
             given["prefetch_bytes"] = min(options.prefetch_bytes or MAX_UNSETTLED_BYTES, MAX_UNSETTLED_BYTES)
@@ -359,3 +363,18 @@ class _Reply:
     def done(self, task: asyncio.Task[bytes]) -> None:
         self.line = b"" if task.cancelled() else task.result()
         self.task = None
+
+
+def _check_bounds(options: SubscribeOptions) -> None:
+    """Refuse what would let one connection hold back publishers for ever, or make the broker keep much for it."""
+    if options.policy is not None and options.policy.kind is PolicyKind.BLOCK:
+        limit = options.policy.timeout
+        if limit is None or limit > MAX_BLOCK_SECONDS:
+            why = f"over JSON lines publishers wait {MAX_BLOCK_SECONDS:g} s at most; say block:{MAX_BLOCK_SECONDS:g}"
+            raise InvalidOption("policy", "block" if limit is None else f"block:{limit:g}", why)
+    for option, allowed in MAX_BOUNDS.items():
+        asked = getattr(options, option)
+        if asked is not None and options.group is not None and option.startswith("buffer"):
+            raise InvalidOption(option, asked, "it makes publishers wait for the group; set it where the group is made")
+        if asked is not None and asked > allowed:
+            raise LimitExceeded(option, asked, allowed)
