@@ -136,12 +136,12 @@ async def test_a_durable_publish_that_fails_keeps_nothing_in_memory(tmp_path: Pa
     """The error's traceback holds the publish; the publish must not hold its batch, or neither is ever freed."""
     async with runnel.open(tmp_path) as broker:
         for _ in range(20):
-            publishing = asyncio.ensure_future(broker.publish("t", bytes(1000), key="k"))
+            publishing = asyncio.ensure_future(broker.publish("failing", bytes(1000), key="k"))
             await asyncio.sleep(0)
-            broker.backend.catalog.delete("t")
+            broker.backend.catalog.delete("failing")
             with pytest.raises(TopicDeleted):
                 await publishing
         del publishing
         gc.collect()
-        kept = [one for one in gc.get_objects() if isinstance(one, PendingBatch) and one.log.name == "t"]
+        kept = [one for one in gc.get_objects() if isinstance(one, PendingBatch) and one.log.name == "failing"]
         assert len(kept) <= 1  # the last one may still be in the hands of the commit thread

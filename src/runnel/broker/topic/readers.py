@@ -32,7 +32,7 @@ class PendingAppend(Protocol):
         """Done when it is durable and visible."""
 
 
-class Append(msgspec.Struct, eq=False, gc=False):
+class Append(msgspec.Struct, eq=False):  # with gc: a failed publish is part of a cycle, through its error
     """What one publish appends, all or nothing."""
 
     values: Sequence[bytes]
