@@ -10,13 +10,13 @@ import re
 import reprlib
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from enum import IntEnum
 from functools import cache
 from sys import float_info
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
+from runnel.core.backend import SettleVerb as SettleVerb  # of a Settlement
 from runnel.core.errors import InvalidOption, LimitExceeded, ProtocolError
 from runnel.core.options import Policy, PolicyKind, SharedSubscribeOptions
 from runnel.core.position import Position, Start
@@ -140,16 +140,6 @@ class WireError(msgspec.Struct, kw_only=True, omit_defaults=True):
     message: str
     facts: dict[str, Any] = {}
     branch: str = ""
-
-
-class SettleVerb(IntEnum):
-    """What a member does with records of a lease."""
-
-    BEGIN = 0  # the user took them up: the lease's time starts
-    ACK = 1
-    NACK = 2  # `number`: seconds until they come back
-    REJECT = 3  # `reason`
-    EXTEND = 4  # `number`: seconds
 
 
 class Settlement(NamedTuple):
