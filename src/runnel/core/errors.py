@@ -14,7 +14,8 @@ The base class says who has to act:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from inspect import Parameter, Signature
+from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
 if TYPE_CHECKING:
     from runnel.core.record import Gap
@@ -23,10 +24,49 @@ if TYPE_CHECKING:
 THE_JOURNAL = "the journal"  # where it, and no subscriber, is the one that publishers have to wait for
 
 
+@dataclass_transform()
 class RunnelError(Exception):
-    """The root of every error that runnel raises on purpose."""
+    """The root of every error that runnel raises on purpose.
+
+    A class declares its facts as annotated fields, which are the arguments of its constructor in that order, and
+    `_says`, the sentence over them. One whose sentence needs more than that has a constructor of its own.
+    """
 
     code: ClassVar[str] = "runnel_error"
+    _says: ClassVar[str] = ""
+
+    _facts: ClassVar[tuple[str, ...] | None] = None  # None: it declares nothing, and takes a message
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "__init__" not in vars(cls) and "_says" in vars(cls):
+            facts = vars(cls).get("__annotations__", {})
+            cls._facts = tuple(facts)
+            shown = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, annotation=kind) for name, kind in facts.items()]
+            cls.__signature__ = Signature(shown, return_annotation="None")  # type: ignore[attr-defined]
+
+    def __init__(self, *facts: Any, **named: Any) -> None:
+        kind = type(self)
+        if kind._facts is None:
+            super().__init__(*facts, **named)
+            return
+        if named or len(facts) != len(kind._facts):
+            bound: Signature = kind.__signature__  # type: ignore[attr-defined]
+            self.__dict__.update(bound.bind(*facts, **named).arguments)
+        else:
+            self.__dict__.update(zip(kind._facts, facts, strict=True))
+        super().__init__(kind._says.format_map(self.__dict__))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (type(self), self.args, self.__dict__)
+
+
+def _rebuilt(kind: type[RunnelError], args: tuple[Any, ...], facts: dict[str, Any]) -> RunnelError:
+    """An error that was pickled: what it says is not worked out again."""
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(facts)
+    return error
 
 
 # -- the call was wrong -----------------------------------------------------------------------------------------
@@ -42,22 +82,18 @@ class InvalidName(UsageError):
     """A topic name that breaks the rules of names."""
 
     code = "invalid_name"
-
-    def __init__(self, name: object, why: str) -> None:
-        self.name, self.why = name, why
-        super().__init__(f"{name!r} is not a topic name: {why}; use tokens joined by dots, such as 'orders.eu.paid'")
+    name: object
+    why: str
+    _says = "{name!r} is not a topic name: {why}; use tokens joined by dots, such as 'orders.eu.paid'"
 
 
 class InvalidPattern(UsageError):
     """A subscription pattern that breaks the rules of patterns."""
 
     code = "invalid_pattern"
-
-    def __init__(self, pattern: object, why: str) -> None:
-        self.pattern, self.why = pattern, why
-        super().__init__(
-            f"{pattern!r} is not a pattern: {why}; '*' stands for one whole token, '>' for the rest and comes last"
-        )
+    pattern: object
+    why: str
+    _says = "{pattern!r} is not a pattern: {why}; '*' stands for one whole token, '>' for the rest and comes last"
 
 
 class InvalidValue(UsageError):
@@ -74,92 +110,89 @@ class ValidationFailed(UsageError):
     """A message that does not fit the type of its topic; `field` says where."""
 
     code = "validation_failed"
-
-    def __init__(self, topic: str, type_name: str, field: str, why: str) -> None:
-        self.topic, self.type_name, self.field, self.why = topic, type_name, field, why
-        super().__init__(f"topic {topic!r} takes {type_name}; refused at {field}: {why}")
+    topic: str
+    type_name: str
+    field: str
+    why: str
+    _says = "topic {topic!r} takes {type_name}; refused at {field}: {why}"
 
 
 class InvalidOption(UsageError):
     """An option with a value that makes no sense."""
 
     code = "invalid_option"
-
-    def __init__(self, option: str, value: object, why: str) -> None:
-        self.option, self.value, self.why = option, value, why
-        super().__init__(f"{option}={value!r}: {why}")
+    option: str
+    value: object
+    why: str
+    _says = "{option}={value!r}: {why}"
 
 
 class TopicConflict(UsageError):
     """A topic declared with options other than those it already has."""
 
     code = "topic_conflict"
-
-    def __init__(self, topic: str, option: str, has: object, asked: object) -> None:
-        self.topic, self.option, self.has, self.asked = topic, option, has, asked
-        super().__init__(
-            f"topic {topic!r} has {option}={has!r}, not {asked!r}; use the same options everywhere, or change them: "
-            "in a folder with `runnel topic config`, elsewhere delete the topic and declare it again"
-        )
+    topic: str
+    option: str
+    has: object
+    asked: object
+    _says = (
+        "topic {topic!r} has {option}={has!r}, not {asked!r}; use the same options everywhere, or change them: "
+        "in a folder with `runnel topic config`, elsewhere delete the topic and declare it again"
+    )
 
 
 class SchemaConflict(UsageError):
     """A topic type that cannot follow the one already registered."""
 
     code = "schema_conflict"
-
-    def __init__(self, topic: str, why: str) -> None:
-        self.topic, self.why = topic, why
-        super().__init__(f"topic {topic!r} already has a type: {why}; a type may only gain fields that have defaults")
+    topic: str
+    why: str
+    _says = "topic {topic!r} already has a type: {why}; a type may only gain fields that have defaults"
 
 
 class UnknownTopic(UsageError):
     """A topic that does not exist, where topics are not made on first use."""
 
     code = "unknown_topic"
-
-    def __init__(self, topic: str) -> None:
-        self.topic = topic
-        super().__init__(
-            f"there is no topic {topic!r}, and this does not make it (or auto_create is off); "
-            f"declare it first: await broker.topic({topic!r}).declare()"
-        )
+    topic: str
+    _says = (
+        "there is no topic {topic!r}, and this does not make it (or auto_create is off); "
+        "declare it first: await broker.topic({topic!r}).declare()"
+    )
 
 
 class UnknownGroup(UsageError):
     """A group that nobody has joined yet."""
 
     code = "unknown_group"
-
-    def __init__(self, group: str, pattern: str) -> None:
-        self.group, self.pattern = group, pattern
-        super().__init__(f"there is no group {group!r} on {pattern!r}; subscribe with group={group!r} to make it")
+    group: str
+    pattern: str
+    _says = "there is no group {group!r} on {pattern!r}; subscribe with group={group!r} to make it"
 
 
 class NameInUse(UsageError):
     """A second live subscription under one durable name."""
 
     code = "name_in_use"
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        super().__init__(
-            f"a subscription named {name!r} is open already; one name is one position: "
-            "close the other one, choose another name, or share the work with group="
-        )
+    name: str
+    _says = (
+        "a subscription named {name!r} is open already; one name is one position: "
+        "close the other one, choose another name, or share the work with group="
+    )
 
 
 class OffsetOutOfRange(UsageError):
     """A start that lies beyond the end of the topic."""
 
     code = "offset_out_of_range"
-
-    def __init__(self, topic: str, asked: int, first: int, end: int) -> None:
-        self.topic, self.asked, self.first, self.end = topic, asked, first, end
-        super().__init__(
-            f"topic {topic!r} holds offsets [{first}, {end}), not {asked}; "
-            "start at 'earliest' or 'latest', or keep history longer (retention)"
-        )
+    topic: str
+    asked: int
+    first: int
+    end: int
+    _says = (
+        "topic {topic!r} holds offsets [{first}, {end}), not {asked}; "
+        "start at 'earliest' or 'latest', or keep history longer (retention)"
+    )
 
 
 class TooLarge(UsageError):
@@ -178,56 +211,51 @@ class NotSupported(UsageError):
     """Something that this place of a broker cannot do. It never pretends."""
 
     code = "not_supported"
-
-    def __init__(self, what: str, why: str) -> None:
-        self.what, self.why = what, why
-        super().__init__(f"{what} is not supported here: {why}")
+    what: str
+    why: str
+    _says = "{what} is not supported here: {why}"
 
 
 class WouldDeadlock(UsageError):
     """A publish that would wait for the very task that publishes."""
 
     code = "would_deadlock"
-
-    def __init__(self, topic: str, subscriber: str) -> None:
-        self.topic, self.subscriber = topic, subscriber
-        super().__init__(
-            f"publishing to {topic!r} waits for subscriber {subscriber!r} (policy 'block'), whose own task publishes; "
-            "publish from another task, give it a larger buffer, or another policy"
-        )
+    topic: str
+    subscriber: str
+    _says = (
+        "publishing to {topic!r} waits for subscriber {subscriber!r} (policy 'block'), whose own task publishes; "
+        "publish from another task, give it a larger buffer, or another policy"
+    )
 
 
 class SubscriptionMisused(UsageError):
     """A subscription read outside its block, or in two ways at once."""
 
     code = "subscription_misused"
-
-    def __init__(self, subscriber: str, why: str) -> None:
-        self.subscriber, self.why = subscriber, why
-        super().__init__(f"subscription {subscriber!r}: {why}")
+    subscriber: str
+    why: str
+    _says = "subscription {subscriber!r}: {why}"
 
 
 class AlreadySettled(UsageError):
     """A delivery acked, nacked or rejected a second time. Nothing changed."""
 
     code = "already_settled"
-
-    def __init__(self, group: str, place: int) -> None:
-        self.group, self.place = group, place
-        super().__init__(
-            f"group {group!r}: the record at {place} was settled already by this delivery; "
-            "ack, nack or reject each delivery once"
-        )
+    group: str
+    place: int
+    _says = (
+        "group {group!r}: the record at {place} was settled already by this delivery; "
+        "ack, nack or reject each delivery once"
+    )
 
 
 class UnknownMember(UsageError):
     """A delivery that does not belong to a member of this group. Nothing changed."""
 
     code = "unknown_member"
-
-    def __init__(self, group: str, member: str) -> None:
-        self.group, self.member = group, member
-        super().__init__(f"group {group!r} has no member {member!r}; settle a delivery where it was received")
+    group: str
+    member: str
+    _says = "group {group!r} has no member {member!r}; settle a delivery where it was received"
 
 
 # -- not now ----------------------------------------------------------------------------------------------------
@@ -260,12 +288,10 @@ class PublishTimeout(NotNow, TimeoutError):
     """A `block` subscriber made no room within its time."""
 
     code = "publish_timeout"
-
-    def __init__(self, topic: str, subscriber: str, seconds: float) -> None:
-        self.topic, self.subscriber, self.seconds = topic, subscriber, seconds
-        super().__init__(
-            f"subscriber {subscriber!r} made no room on {topic!r} within {seconds:g} s; nothing was published"
-        )
+    topic: str
+    subscriber: str
+    seconds: float
+    _says = "subscriber {subscriber!r} made no room on {topic!r} within {seconds:g} s; nothing was published"
 
 
 class Stalled(NotNow, TimeoutError):
@@ -283,22 +309,17 @@ class NoResponders(NotNow):
     """A request that nobody listens for."""
 
     code = "no_responders"
-
-    def __init__(self, topic: str) -> None:
-        self.topic = topic
-        super().__init__(f"nobody is subscribed to {topic!r}, so no reply can come; start the responder first")
+    topic: str
+    _says = "nobody is subscribed to {topic!r}, so no reply can come; start the responder first"
 
 
 class RequestTimeout(NotNow, TimeoutError):
     """A request whose reply did not come in time."""
 
     code = "request_timeout"
-
-    def __init__(self, topic: str, seconds: float) -> None:
-        self.topic, self.seconds = topic, seconds
-        super().__init__(
-            f"no reply to the request on {topic!r} within {seconds:g} s; the responder may still act on it"
-        )
+    topic: str
+    seconds: float
+    _says = "no reply to the request on {topic!r} within {seconds:g} s; the responder may still act on it"
 
 
 # -- the end ----------------------------------------------------------------------------------------------------
@@ -314,70 +335,61 @@ class BrokerClosed(Ended):
     """The broker was closed before or during the call."""
 
     code = "broker_closed"
-
-    def __init__(self, doing: str) -> None:
-        self.doing = doing
-        super().__init__(f"the broker is closed, so {doing} is not possible; keep inside `async with runnel.open(...)`")
+    doing: str
+    _says = "the broker is closed, so {doing} is not possible; keep inside `async with runnel.open(...)`"
 
 
 class Forked(Ended):
     """The process forked; the child's copy of the broker is dead."""
 
     code = "forked"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "this broker was opened before a fork and lives on in the parent only; "
-            "open a new one in the child, or use the 'spawn' start method"
-        )
+    _says = (
+        "this broker was opened before a fork and lives on in the parent only; "
+        "open a new one in the child, or use the 'spawn' start method"
+    )
 
 
 class LeaseEnded(Ended):
     """A delivery settled too late: the record went back to the group. Nothing changed."""
 
     code = "lease_ended"
-
-    def __init__(self, group: str, place: int, attempt: int) -> None:
-        self.group, self.place, self.attempt = group, place, attempt
-        super().__init__(
-            f"group {group!r}: attempt {attempt} at the record at {place} has ended, and the record went back to the "
-            "group; make the work idempotent, call extend() in time, or give the group a longer ack_wait"
-        )
+    group: str
+    place: int
+    attempt: int
+    _says = (
+        "group {group!r}: attempt {attempt} at the record at {place} has ended, and the record went back to the "
+        "group; make the work idempotent, call extend() in time, or give the group a longer ack_wait"
+    )
 
 
 class TopicDeleted(Ended):
     """The topic under a subscription was deleted."""
 
     code = "topic_deleted"
-
-    def __init__(self, topic: str, epoch: int) -> None:
-        self.topic, self.epoch = topic, epoch
-        super().__init__(
-            f"topic {topic!r} (epoch {epoch}) was deleted; subscribe again to follow a new one of that name"
-        )
+    topic: str
+    epoch: int
+    _says = "topic {topic!r} (epoch {epoch}) was deleted; subscribe again to follow a new one of that name"
 
 
 class SubscriptionEnded(Ended):
     """There is no next record: the subscription or its broker was closed."""
 
     code = "subscription_ended"
-
-    def __init__(self, subscriber: str) -> None:
-        self.subscriber = subscriber
-        super().__init__(f"subscription {subscriber!r} has ended, so no further record comes; subscribe again")
+    subscriber: str
+    _says = "subscription {subscriber!r} has ended, so no further record comes; subscribe again"
 
 
 class Disconnected(Ended):
     """The `disconnect` policy ended a subscription that was too slow."""
 
     code = "disconnected"
-
-    def __init__(self, subscriber: str, drops: int, after: int) -> None:
-        self.subscriber, self.drops, self.after = subscriber, drops, after
-        super().__init__(
-            f"subscriber {subscriber!r} was disconnected: {drops:,} records in a row dropped, the limit is {after:,}; "
-            "read faster, give it a larger buffer, or subscribe again from a position"
-        )
+    subscriber: str
+    drops: int
+    after: int
+    _says = (
+        "subscriber {subscriber!r} was disconnected: {drops:,} records in a row dropped, the limit is {after:,}; "
+        "read faster, give it a larger buffer, or subscribe again from a position"
+    )
 
 
 # -- damaged ----------------------------------------------------------------------------------------------------
@@ -393,10 +405,8 @@ class BadBatch(Damaged):
     """Bytes that are not a record batch, or are one that lies about itself."""
 
     code = "bad_batch"
-
-    def __init__(self, why: str) -> None:
-        self.why = why
-        super().__init__(f"a record batch is damaged: {why}; nothing of it is served: read or send it again")
+    why: str
+    _says = "a record batch is damaged: {why}; nothing of it is served: read or send it again"
 
 
 # -- missed -----------------------------------------------------------------------------------------------------
@@ -406,26 +416,23 @@ class RecordsMissed(RunnelError):
     """A gap, raised because the subscription is `strict=True`."""
 
     code = "records_missed"
-
-    def __init__(self, subscriber: str, gap: Gap) -> None:
-        self.subscriber, self.gap = subscriber, gap
-        super().__init__(f"subscriber {subscriber!r}: {gap}; drop strict=True to go on after gaps")
+    subscriber: str
+    gap: Gap
+    _says = "subscriber {subscriber!r}: {gap}; drop strict=True to go on after gaps"
 
 
 class DataLost(RunnelError):
     """Records that a query had not read are not there any more, and it was told to fail then (`failOnDataLoss`)."""
 
     code = "data_lost"
-
-    def __init__(self, topic: str, first: int, end: int, why: str) -> None:
-        self.topic, self.first, self.end, self.why = topic, first, end, why
-        super().__init__(
-            f"offsets [{first}, {end}) of topic {topic!r} were to be read, and are lost: {why}; "
-            "with the option failOnDataLoss=false the query goes on behind them, and tells how many were lost"
-        )
-
-    def __reduce__(self) -> tuple[type[DataLost], tuple[str, int, int, str]]:
-        return DataLost, (self.topic, self.first, self.end, self.why)  # it travels from executors to the driver
+    topic: str
+    first: int
+    end: int
+    why: str
+    _says = (
+        "offsets [{first}, {end}) of topic {topic!r} were to be read, and are lost: {why}; "
+        "with the option failOnDataLoss=false the query goes on behind them, and tells how many were lost"
+    )
 
 
 # -- Errors of the journal: the folder, the disk, the bytes on it ----------------------------------------
@@ -449,62 +456,56 @@ class FolderUnusable(UsageError):
     """A folder that cannot hold a journal."""
 
     code = "folder_unusable"
-
-    def __init__(self, folder: str, why: str) -> None:
-        self.folder, self.why = folder, why
-        super().__init__(f"{folder!r} cannot hold a journal: {why}")
+    folder: str
+    why: str
+    _says = "{folder!r} cannot hold a journal: {why}"
 
 
 class FormatUnknown(UsageError):
     """Files written in a format that this version does not know."""
 
     code = "format_unknown"
-
-    def __init__(self, file: str, version: int, known: int) -> None:
-        self.file, self.version, self.known = file, version, known
-        super().__init__(
-            f"{file} is written in format {version}, and this version of runnel knows up to {known}; "
-            "open it with the version that wrote it, or a later one"
-        )
+    file: str
+    version: int
+    known: int
+    _says = (
+        "{file} is written in format {version}, and this version of runnel knows up to {known}; "
+        "open it with the version that wrote it, or a later one"
+    )
 
 
 class JournalDamaged(Damaged):
     """Bytes on disk that were durable and have changed. Nothing of them is served."""
 
     code = "journal_damaged"
-
-    def __init__(self, file: str, position: int, why: str) -> None:
-        self.file, self.position, self.why = file, position, why
-        super().__init__(
-            f"{file} is damaged at {position}: {why}; look with `runnel log verify`, restore the file from a "
-            "snapshot, or let `runnel log repair` give up what cannot be read and say what that was"
-        )
+    file: str
+    position: int
+    why: str
+    _says = (
+        "{file} is damaged at {position}: {why}; look with `runnel log verify`, restore the file from a "
+        "snapshot, or let `runnel log repair` give up what cannot be read and say what that was"
+    )
 
 
 class JournalFailed(Ended):
     """Writing failed, so the journal takes nothing more until it is reopened. Reading goes on."""
 
     code = "journal_failed"
-
-    def __init__(self, why: str) -> None:
-        self.why = why
-        super().__init__(
-            f"the journal failed and takes no more writes: {why}; see to the disk, then close and open the broker again"
-        )
+    why: str
+    _says = "the journal failed and takes no more writes: {why}; see to the disk, then close and open the broker again"
 
 
 class DiskFull(NotNow):
     """There is no room for more records; nothing was written. Reading, acks and deletes go on."""
 
     code = "disk_full"
-
-    def __init__(self, free: int, needed: int) -> None:
-        self.free, self.needed = free, needed
-        super().__init__(
-            f"the disk has {free:,} bytes free and the journal needs {needed:,} to go on: a new segment "
-            "(segment_bytes) that leaves min_free; make room, delete topics or shorten their retention, "
-            "and publish again"
-        )
+    free: int
+    needed: int
+    _says = (
+        "the disk has {free:,} bytes free and the journal needs {needed:,} to go on: a new segment "
+        "(segment_bytes) that leaves min_free; make room, delete topics or shorten their retention, "
+        "and publish again"
+    )
 
 
 class TopicHeld(NotNow):
@@ -526,32 +527,26 @@ class UnknownName(UsageError):
     """No named subscription has ever stood anywhere under this name."""
 
     code = "unknown_name"
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        super().__init__(f"no subscription is known by the name {name!r}; `runnel cursor list` shows those there are")
+    name: str
+    _says = "no subscription is known by the name {name!r}; `runnel cursor list` shows those there are"
 
 
 class GroupInUse(UsageError):
     """A group that has members cannot be forgotten."""
 
     code = "group_in_use"
-
-    def __init__(self, group: str, pattern: str, members: int) -> None:
-        self.group, self.pattern, self.members = group, pattern, members
-        super().__init__(
-            f"group {group!r} on {pattern!r} has {members} members; end their subscriptions first, then forget it"
-        )
+    group: str
+    pattern: str
+    members: int
+    _says = "group {group!r} on {pattern!r} has {members} members; end their subscriptions first, then forget it"
 
 
 class NotWritten(NotNow):
     """A publish that was not written when the journal failed. It is safe to publish again."""
 
     code = "not_written"
-
-    def __init__(self, why: str) -> None:
-        self.why = why
-        super().__init__(f"nothing was written: {why}; reopen the broker and publish again")
+    why: str
+    _says = "nothing was written: {why}; reopen the broker and publish again"
 
 
 class OutcomeUnknown(NotNow):
@@ -577,45 +572,39 @@ class NoArchive(UsageError):
     """A folder that was to be restored from, and is no archive."""
 
     code = "no_archive"
-
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-        super().__init__(f"{folder!r} is no archive; name the one that `runnel log archive` was given")
+    folder: str
+    _says = "{folder!r} is no archive; name the one that `runnel log archive` was given"
 
 
 class ArchiveMismatch(UsageError):
     """An archive of another journal, or of another life of this one. Nothing was added to it."""
 
     code = "archive_mismatch"
-
-    def __init__(self, archive: str, why: str) -> None:
-        self.archive, self.why = archive, why
-        super().__init__(f"{archive!r} does not fit this journal: {why}; begin another archive in a new folder")
+    archive: str
+    why: str
+    _says = "{archive!r} does not fit this journal: {why}; begin another archive in a new folder"
 
 
 class ArchiveDamaged(Damaged):
     """Bytes of an archive that have changed, or are gone. Nothing was restored."""
 
     code = "archive_damaged"
-
-    def __init__(self, file: str, position: int, why: str) -> None:
-        self.file, self.position, self.why = file, position, why
-        super().__init__(
-            f"{file} is damaged at {position}: {why}; put the file back from a copy of the archive, restore "
-            "another point (--until) or from another base (--base): `runnel log restore ARCHIVE --list` shows them"
-        )
+    file: str
+    position: int
+    why: str
+    _says = (
+        "{file} is damaged at {position}: {why}; put the file back from a copy of the archive, restore "
+        "another point (--until) or from another base (--base): `runnel log restore ARCHIVE --list` shows them"
+    )
 
 
 class PointNotArchived(UsageError):
     """A point in time that an archive cannot restore: before it, behind it, or where it missed something."""
 
     code = "point_not_archived"
-
-    def __init__(self, point: str, why: str) -> None:
-        self.point, self.why = point, why
-        super().__init__(
-            f"{point} cannot be restored: {why}; `runnel log restore ARCHIVE --list` shows which points can"
-        )
+    point: str
+    why: str
+    _says = "{point} cannot be restored: {why}; `runnel log restore ARCHIVE --list` shows which points can"
 
 
 class ArchiveBusy(NotNow):
@@ -636,75 +625,64 @@ class BadAddress(UsageError):
     """An address that no server can be reached by."""
 
     code = "bad_address"
-
-    def __init__(self, url: object, why: str) -> None:
-        self.url, self.why = url, why
-        super().__init__(
-            f"{url!r} is not the address of a server: {why}; "
-            "use 'runnel://host:7788', 'runnels://host:7788' (TLS) or 'runnel+unix:///path/to/socket'"
-        )
+    url: object
+    why: str
+    _says = (
+        "{url!r} is not the address of a server: {why}; "
+        "use 'runnel://host:7788', 'runnels://host:7788' (TLS) or 'runnel+unix:///path/to/socket'"
+    )
 
 
 class Unreachable(NotNow):
     """Nobody answered at the address, or not in time."""
 
     code = "unreachable"
-
-    def __init__(self, address: str, why: str) -> None:
-        self.address, self.why = address, why
-        super().__init__(
-            f"no server could be reached at {address}: {why}; see that one runs there (`runnel serve`), and retry"
-        )
+    address: str
+    why: str
+    _says = "no server could be reached at {address}: {why}; see that one runs there (`runnel serve`), and retry"
 
 
 class ConnectionLost(NotNow):
     """The connection ended while something was under way that may not be sent twice."""
 
     code = "connection_lost"
-
-    def __init__(self, address: str, why: str) -> None:
-        self.address, self.why = address, why
-        super().__init__(
-            f"the connection to {address} was lost: {why}; what was under way may have been done or not: "
-            "look first, then do it again. The client connects again by itself"
-        )
+    address: str
+    why: str
+    _says = (
+        "the connection to {address} was lost: {why}; what was under way may have been done or not: "
+        "look first, then do it again. The client connects again by itself"
+    )
 
 
 class NoAnswer(NotNow, TimeoutError):
     """A server did not answer within the time that its client waits."""
 
     code = "no_answer"
-
-    def __init__(self, what: str, seconds: float, state: str) -> None:
-        self.what, self.seconds, self.state = what, seconds, state
-        super().__init__(
-            f"no answer to {what} within {seconds:g} s ({state}); it may still be done, or may have been: look first, "
-            "then do it again, or open the broker with a longer timeout"
-        )
+    what: str
+    seconds: float
+    state: str
+    _says = (
+        "no answer to {what} within {seconds:g} s ({state}); it may still be done, or may have been: look first, "
+        "then do it again, or open the broker with a longer timeout"
+    )
 
 
 class PublishCancelled(NotNow):
     """Whoever published gave up before the server had stored it."""
 
     code = "publish_cancelled"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "the publish was cancelled while it waited, and nothing of it was stored unless it was being written "
-            "already; publish it again, with its number or message_id if it may be stored only once"
-        )
+    _says = (
+        "the publish was cancelled while it waited, and nothing of it was stored unless it was being written "
+        "already; publish it again, with its number or message_id if it may be stored only once"
+    )
 
 
 class ProtocolError(RunnelError):
     """A peer sent something that the protocol does not know. The connection ends."""
 
     code = "protocol_error"
-
-    def __init__(self, why: str) -> None:
-        self.why = why
-        super().__init__(
-            f"the protocol was broken: {why}; see that both sides speak the same protocol and version, on this port"
-        )
+    why: str
+    _says = "the protocol was broken: {why}; see that both sides speak the same protocol and version, on this port"
 
 
 class BadCommand(UsageError):
@@ -722,58 +700,48 @@ class LimitExceeded(UsageError):
     """More, larger or longer than a server lets a client be. The limit is named."""
 
     code = "limit_exceeded"
-
-    def __init__(self, limit: str, value: float, allowed: float) -> None:
-        self.limit, self.value, self.allowed = limit, value, allowed
-        super().__init__(f"{value:,} is over {limit}={allowed:,}; ask for less at once, or raise {limit} of the server")
+    limit: str
+    value: float
+    allowed: float
+    _says = "{value:,} is over {limit}={allowed:,}; ask for less at once, or raise {limit} of the server"
 
 
 class OriginRefused(UsageError):
     """A page of another origin wanted to use the HTTP listener, and is not among the allowed origins."""
 
     code = "origin_refused"
-
-    def __init__(self, origin: str) -> None:
-        self.origin = origin
-        super().__init__(f"pages of {origin} may not use this server; name the origin in its http_cors if they may")
+    origin: str
+    _says = "pages of {origin} may not use this server; name the origin in its http_cors if they may"
 
 
 class HostRefused(UsageError):
     """A request came by a name that the HTTP listener does not answer to: a page may have pointed it there."""
 
     code = "host_refused"
-
-    def __init__(self, host: str) -> None:
-        self.host = host
-        super().__init__(
-            f"this server does not answer to the name {host!r}; ask for localhost or its address, or name it in its "
-            "http_hosts if it is the server's"
-        )
+    host: str
+    _says = (
+        "this server does not answer to the name {host!r}; ask for localhost or its address, or name it in its "
+        "http_hosts if it is the server's"
+    )
 
 
 class AddressInUse(UsageError):
     """Another program listens there already."""
 
     code = "address_in_use"
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        super().__init__(
-            f"{address} is in use by another program; stop that one, or choose another port (0: any that is free)"
-        )
+    address: str
+    _says = "{address} is in use by another program; stop that one, or choose another port (0: any that is free)"
 
 
 class PublicBindRefused(UsageError):
     """A server without any check of who comes was to listen where others can reach it."""
 
     code = "public_bind_refused"
-
-    def __init__(self, host: str) -> None:
-        self.host = host
-        super().__init__(
-            f"{host} can be reached from other machines, and this server asks nobody who they are; "
-            "listen on 127.0.0.1, or say --insecure-public (insecure_public=True) if the network itself is trusted"
-        )
+    host: str
+    _says = (
+        "{host} can be reached from other machines, and this server asks nobody who they are; "
+        "listen on 127.0.0.1, or say --insecure-public (insecure_public=True) if the network itself is trusted"
+    )
 
 
 # -- Errors of publishing exactly once: sequences, markers, expectations, stages -------------------------
@@ -783,13 +751,13 @@ class SequenceGap(UsageError):
     """A producer left out numbers: something that it published before is missing."""
 
     code = "sequence_gap"
-
-    def __init__(self, producer: int, expected: int, got: int) -> None:
-        self.producer, self.expected, self.got = producer, expected, got
-        super().__init__(
-            f"producer {producer:#x} published number {got}, and {expected} is next; "
-            "publish what lies between first, in order"
-        )
+    producer: int
+    expected: int
+    got: int
+    _says = (
+        "producer {producer:#x} published number {got}, and {expected} is next; "
+        "publish what lies between first, in order"
+    )
 
 
 class SequenceOverlap(UsageError):
@@ -809,48 +777,46 @@ class SequenceForgotten(UsageError):
     """Numbers that were stored before, and where they are is not remembered, or not as one piece."""
 
     code = "sequence_forgotten"
-
-    def __init__(self, producer: int, sequence: int, oldest: int) -> None:
-        self.producer, self.sequence, self.oldest = producer, sequence, oldest
-        super().__init__(
-            f"producer {producer:#x} published number {sequence}, and only the last publishes are remembered, from "
-            f"{oldest} on, each as one piece; it was stored before, or left out when the producer began: go on behind"
-        )
+    producer: int
+    sequence: int
+    oldest: int
+    _says = (
+        "producer {producer:#x} published number {sequence}, and only the last publishes are remembered, from "
+        "{oldest} on, each as one piece; it was stored before, or left out when the producer began: go on behind"
+    )
 
 
 class OffsetConflict(NotNow):
     """Somebody else published first: the topic does not stand where the publisher expected."""
 
     code = "offset_conflict"
-
-    def __init__(self, topic: str, expected: int, actual: int) -> None:
-        self.topic, self.expected, self.actual = topic, expected, actual
-        super().__init__(
-            f"the next offset of {topic!r} is {actual}, not {expected} as expected; "
-            "read what is new, decide again, and retry"
-        )
+    topic: str
+    expected: int
+    actual: int
+    _says = (
+        "the next offset of {topic!r} is {actual}, not {expected} as expected; "
+        "read what is new, decide again, and retry"
+    )
 
 
 class MarkConflict(NotNow):
     """A mark has another value than the transaction expected: somebody else took over."""
 
     code = "mark_conflict"
-
-    def __init__(self, mark: str, expected: object, actual: object) -> None:
-        self.mark, self.expected, self.actual = mark, expected, actual
-        super().__init__(
-            f"mark {mark!r} is {actual!r}, not {expected!r} as expected; "
-            "somebody else moved it: read it again, and stop if you are not the one to go on"
-        )
+    mark: str
+    expected: object
+    actual: object
+    _says = (
+        "mark {mark!r} is {actual!r}, not {expected!r} as expected; "
+        "somebody else moved it: read it again, and stop if you are not the one to go on"
+    )
 
 
 class TransactionEnded(Ended):
     """A transaction that was committed or given up takes nothing more."""
 
     code = "transaction_ended"
-
-    def __init__(self) -> None:
-        super().__init__("the transaction is over; open another with `async with broker.transaction()`")
+    _says = "the transaction is over; open another with `async with broker.transaction()`"
 
 
 class StageEnded(Ended):
@@ -869,13 +835,11 @@ class UnknownStage(UsageError):
     """A stage that was to be committed, and that nobody wrote to, as far as is remembered."""
 
     code = "unknown_stage"
-
-    def __init__(self, stage: str) -> None:
-        self.stage = stage
-        super().__init__(
-            f"there is no stage {stage}: nothing was written to it, or it was committed or dropped in an earlier life "
-            "of the broker; a mark in the same transaction tells which"
-        )
+    stage: str
+    _says = (
+        "there is no stage {stage}: nothing was written to it, or it was committed or dropped in an earlier life "
+        "of the broker; a mark in the same transaction tells which"
+    )
 
 
 class StagingFull(NotNow):
@@ -893,11 +857,11 @@ class Fenced(Ended):
     """A query that another one, of the same name, is ahead of: what it writes now was written already."""
 
     code = "fenced"
-
-    def __init__(self, mark: str, batch: int, ahead: object) -> None:
-        self.mark, self.batch, self.ahead = mark, batch, ahead
-        super().__init__(
-            f"batch {batch} of {mark!r} was to be committed, and batch {ahead} was before: another driver runs this "
-            "query, or its checkpoint is an old copy; nothing was written. Stop the one that is behind; to write "
-            "everything again, start with a new checkpoint"
-        )
+    mark: str
+    batch: int
+    ahead: object
+    _says = (
+        "batch {batch} of {mark!r} was to be committed, and batch {ahead} was before: another driver runs this "
+        "query, or its checkpoint is an old copy; nothing was written. Stop the one that is behind; to write "
+        "everything again, start with a new checkpoint"
+    )

@@ -21,6 +21,7 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
     """A promise that was broken, at one place in one topic. `id` is None where no single record is meant."""
 
     kind: ClassVar[str] = "violation"
+    _says: ClassVar[str] = "{id!r}"  # the sentence over its fields, behind the place
 
     topic: str
     epoch: Epoch
@@ -33,7 +34,7 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.topic!r} offset {self.offset} (epoch {self.epoch})"
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.id!r}"
+        return f"{self.place}: {self._says.format_map(msgspec.structs.asdict(self))}"
 
 
 class LostRecord(Violation, frozen=True, kw_only=True):
@@ -43,9 +44,7 @@ class LostRecord(Violation, frozen=True, kw_only=True):
     publisher: str
     reader: str
     story: str = "never got it and was told no gap"
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.id!r} of {self.publisher!r} was acknowledged, but {self.reader!r} {self.story}"
+    _says = "{id!r} of {publisher!r} was acknowledged, but {reader!r} {story}"
 
 
 class MissedRecord(Violation, frozen=True, kw_only=True):
@@ -54,9 +53,7 @@ class MissedRecord(Violation, frozen=True, kw_only=True):
     kind = "missed"
     subscriber: str
     witness: str
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.subscriber!r} missed {self.id!r} without a told gap; {self.witness!r} got it"
+    _says = "{subscriber!r} missed {id!r} without a told gap; {witness!r} got it"
 
 
 class DeliveredTwice(Violation, frozen=True, kw_only=True):
@@ -64,9 +61,7 @@ class DeliveredTwice(Violation, frozen=True, kw_only=True):
 
     kind = "duplicated"
     subscriber: str
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.subscriber!r} got {self.id!r} twice"
+    _says = "{subscriber!r} got {id!r} twice"
 
 
 class WrittenTwice(Violation, frozen=True, kw_only=True):
@@ -75,9 +70,7 @@ class WrittenTwice(Violation, frozen=True, kw_only=True):
     kind = "duplicated"
     other_epoch: Epoch
     other_offset: int
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.id!r} stands also at offset {self.other_offset} (epoch {self.other_epoch})"
+    _says = "{id!r} stands also at offset {other_offset} (epoch {other_epoch})"
 
 
 class OffsetTakenTwice(Violation, frozen=True, kw_only=True):
@@ -85,9 +78,7 @@ class OffsetTakenTwice(Violation, frozen=True, kw_only=True):
 
     kind = "duplicated"
     other: Id
-
-    def __str__(self) -> str:
-        return f"{self.place}: names two records, {self.id!r} and {self.other!r}"
+    _says = "names two records, {id!r} and {other!r}"
 
 
 class DeliveredOutOfOrder(Violation, frozen=True, kw_only=True):
@@ -96,9 +87,7 @@ class DeliveredOutOfOrder(Violation, frozen=True, kw_only=True):
     kind = "reordered"
     subscriber: str
     after: str
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.subscriber!r} got {self.id!r} after {self.after}"
+    _says = "{subscriber!r} got {id!r} after {after}"
 
 
 class WrittenOutOfOrder(Violation, frozen=True, kw_only=True):
@@ -108,12 +97,7 @@ class WrittenOutOfOrder(Violation, frozen=True, kw_only=True):
     publisher: str
     earlier: Id
     earlier_offset: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.place}: {self.publisher!r} handed over {self.earlier!r} before {self.id!r}, "
-            f"but it stands later, at offset {self.earlier_offset}"
-        )
+    _says = "{publisher!r} handed over {earlier!r} before {id!r}, but it stands later, at offset {earlier_offset}"
 
 
 class InventedRecord(Violation, frozen=True, kw_only=True):
@@ -152,12 +136,7 @@ class DeliveredAfterAck(Violation, frozen=True, kw_only=True):
     group: str
     member: str
     settler: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.place}: group {self.group!r} gave {self.id!r} to {self.member!r} again "
-            f"after {self.settler!r} had settled it"
-        )
+    _says = "group {group!r} gave {id!r} to {member!r} again after {settler!r} had settled it"
 
 
 class LeasedTwice(Violation, frozen=True, kw_only=True):
@@ -167,10 +146,7 @@ class LeasedTwice(Violation, frozen=True, kw_only=True):
     group: str
     member: str
     holder: str
-
-    def __str__(self) -> str:
-        given = f"group {self.group!r} gave {self.id!r} to {self.member!r}"
-        return f"{self.place}: {given} while {self.holder!r} still held it"
+    _says = "group {group!r} gave {id!r} to {member!r} while {holder!r} still held it"
 
 
 class HistoryViolated(AssertionError):
