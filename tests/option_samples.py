@@ -4,10 +4,13 @@ Tests of the listeners go through the fields of `PublishOptions` and `SubscribeO
 added there is tested at every listener.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from runnel.core.options import Option, OptionKind, Policy, options_of
+import pytest
+
+from runnel.broker.backend import LocalBackend
+from runnel.core.options import Option, OptionKind, Policy, SubscribeOptions, options_of
 
 
 class Sample(NamedTuple):
@@ -59,3 +62,19 @@ def beside(name: str, option: Option) -> dict[str, Any]:
     if name == "hold":
         return {"name": "held"}
     return {"group": "g"} if option.only == "group" else {}
+
+
+class Asked:
+    """Notes what a broker was asked for, the newest last."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.found: list[SubscribeOptions] = []
+        for kind in ("reader", "member"):
+            monkeypatch.setattr(LocalBackend, kind, self._noting(getattr(LocalBackend, kind)))
+
+    def _noting(self, make: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(backend: LocalBackend, pattern: Any, options: SubscribeOptions, *rest: Any, **more: Any) -> Any:
+            self.found.append(options)
+            return make(backend, pattern, options, *rest, **more)
+
+        return noted

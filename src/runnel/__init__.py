@@ -6,9 +6,9 @@ The packages, from the bottom layer up:
 - `runnel.journal`: durable storage: one journal on disk, its recovery, cleaning and inspection.
 - `runnel.wire`: the protocols between clients and servers, as bytes and messages. No sockets.
 - `runnel.runtime`: event loop ownership, waiting, the system clock, tracing.
-- `runnel.api`: what users hold of any broker: subscriptions, deliveries, handlers, bridges.
+- `runnel.api`: what users hold: the broker, subscriptions, deliveries, handlers, bridges, over a `Backend` port.
 - `runnel.broker`: the broker in this process: topics are logs, subscribers are cursors on them.
-- `runnel.client`: the same broker, in another process.
+- `runnel.client`: the topics of a server, in another process.
 - `runnel.observe`: statistics for Prometheus and OpenTelemetry.
 - `runnel.blocking`: the same broker without asyncio.
 - `runnel.testing`: a pytest plugin, a clock that tests move, a checker of histories, failing disks.
@@ -29,16 +29,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from runnel.api.broker import Broker
+    from runnel.api.delivery import Delivery, DeliveryBatch
     from runnel.api.group import Group
+    from runnel.api.group_subscription import GroupSubscription
     from runnel.api.handlers import Reject
-    from runnel.broker.broker import Broker
-    from runnel.broker.group.subscription import Delivery, DeliveryBatch, GroupSubscription
-    from runnel.broker.producer import Producer
-    from runnel.broker.read.subscription import Subscription
-    from runnel.broker.topic_handle import Topic
-    from runnel.broker.tx.stage import Stage
-    from runnel.broker.tx.transaction import Transaction
-    from runnel.client.broker import RemoteBroker
+    from runnel.api.producer import Producer
+    from runnel.api.stage import Stage
+    from runnel.api.subscription import Subscription
+    from runnel.api.topic import Topic
+    from runnel.api.transaction import Transaction
     from runnel.core.batch import Batch
     from runnel.core.errors import (
         AddressInUse,
@@ -173,7 +173,6 @@ __all__ = [
     "Record",
     "RecordsMissed",
     "Reject",
-    "RemoteBroker",
     "RequestTimeout",
     "RunnelError",
     "SchemaConflict",
@@ -216,31 +215,30 @@ _HOME = {
     "MarkConflict": "runnel.core.errors",
     "Fenced": "runnel.core.errors",
     "Publication": "runnel.core.publishing",
-    "Transaction": "runnel.broker.tx.transaction",
+    "Transaction": "runnel.api.transaction",
     "Reject": "runnel.api.handlers",
-    "Delivery": "runnel.broker.group.subscription",
-    "DeliveryBatch": "runnel.broker.group.subscription",
-    "GroupSubscription": "runnel.broker.group.subscription",
+    "Delivery": "runnel.api.delivery",
+    "DeliveryBatch": "runnel.api.delivery",
+    "GroupSubscription": "runnel.api.group_subscription",
     "Batch": "runnel.core.batch",
-    "Broker": "runnel.broker.broker",
+    "Broker": "runnel.api.broker",
     "Gap": "runnel.core.record",
     "Policy": "runnel.core.options",
     "Position": "runnel.core.position",
-    "Producer": "runnel.broker.producer",
+    "Producer": "runnel.api.producer",
     "Record": "runnel.core.record",
-    "RemoteBroker": "runnel.client.broker",
     "SequenceForgotten": "runnel.core.errors",
     "SequenceGap": "runnel.core.errors",
     "SequenceOverlap": "runnel.core.errors",
     "Span": "runnel.core.position",
-    "Stage": "runnel.broker.tx.stage",
+    "Stage": "runnel.api.stage",
     "StageEnded": "runnel.core.errors",
     "StageInfo": "runnel.core.stages",
     "StagingFull": "runnel.core.errors",
     "UnknownStage": "runnel.core.errors",
     "Statistics": "runnel.core.statistics",
-    "Subscription": "runnel.broker.read.subscription",
-    "Topic": "runnel.broker.topic_handle",
+    "Subscription": "runnel.api.subscription",
+    "Topic": "runnel.api.topic",
     "open": "runnel.opening",
     "AddressInUse": "runnel.core.errors",
     "BadAddress": "runnel.core.errors",

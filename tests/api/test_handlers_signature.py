@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from runnel.api.delivery import Delivery
 from runnel.api.handlers import Handler, Middleware
-from runnel.broker.group.subscription import Delivery
 from runnel.core.errors import InvalidOption
 from runnel.core.record import NO_HEADERS, Record
 

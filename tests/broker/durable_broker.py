@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from runnel.broker.broker import Broker
+from runnel.api.broker import Broker
 from runnel.broker.durable.commit_queue import CommitQueue
 from runnel.broker.durable.folder import BrokerFolder
 from runnel.broker.durable.journal_writer import WriteResult
@@ -23,6 +23,7 @@ from runnel.journal.read.segment_reader import SegmentReader
 from runnel.journal.write.journal import Journal
 from runnel.testing.faulty_storage import CHANGING, READING, FaultyStorage
 from runnel.testing.memory_storage import MemoryStorage
+from tests.brokers import local_broker
 from tests.patience import PATIENCE
 
 
@@ -103,21 +104,24 @@ class ByHand:
 def open_on(disk: Disk, folder: Path, clock: Clock | None = None, **options: Any) -> Broker:
     """A broker whose journal lies on `disk`; `folder` only holds the lock."""
     given = {"min_free": 0, "segment_bytes": 1 << 16} | options
-    return Broker(clock=clock, folder=BrokerFolder(folder, JournalOptions(**given), disk))
+    return local_broker(clock=clock, folder=BrokerFolder(folder, JournalOptions(**given), disk))
 
 
 def commits_of(broker: Broker) -> CommitQueue:
     assert broker.backend.store is not None
-    return broker.backend.store.commits
+    found: CommitQueue = broker.backend.store.commits
+    return found
 
 
 def journal_of(broker: Broker) -> Journal:
     assert broker.backend.store is not None
-    return broker.backend.store.journal
+    found: Journal = broker.backend.store.journal
+    return found
 
 
 def log_of(broker: Broker, topic: str) -> Log:
-    return broker.backend.catalog.logs[topic]
+    found: Log = broker.backend.catalog.logs[topic]
+    return found
 
 
 def entries(journal: Journal) -> list[Entry]:

@@ -10,16 +10,18 @@ from typing import Any
 import pytest
 
 import runnel
+from runnel.api.broker import Broker
 from runnel.broker.backend import LocalBackend
-from runnel.broker.broker import Broker
+from runnel.broker.read.reader import LocalReader
 from runnel.broker.topic.readers import PUBLISH_TURN
 from runnel.core.errors import BrokerClosed, NameInUse, UnknownName
 from runnel.testing import JumpingClock
 from tests.broker.durable_broker import Disk, commits_of, log_of, open_on, turns, until
+from tests.brokers import local_broker
 
 
 async def test_a_publisher_pauses_when_its_turn_is_over() -> None:
-    async with Broker() as broker:
+    async with local_broker() as broker:
         log = broker.backend.catalog.find("t")
         await broker.topic("t").publish_many([b"x"] * (PUBLISH_TURN - 1))
         assert not broker.backend.publisher.is_turn_over(log)
@@ -33,20 +35,22 @@ async def test_a_publisher_pauses_when_its_turn_is_over() -> None:
 
 
 async def test_settling_reaches_every_reader_of_a_pattern() -> None:
-    async with Broker() as broker, broker.subscribe("*", buffer=1) as subscription:
+    async with local_broker() as broker, broker.subscribe("*", buffer=1) as subscription:
         await broker.topic("t").publish_many([b"x"] * 5)
         broker.backend.readers.settle()
-        assert subscription.overflow.missed is not None
-        assert subscription.overflow.missed.count == 4
+        reader = subscription._source
+        assert isinstance(reader, LocalReader)
+        assert reader.overflow.missed is not None
+        assert reader.overflow.missed.count == 4
 
 
 async def test_numbers_are_given_once() -> None:
-    broker = Broker()
+    broker = local_broker()
     assert [broker.backend.next_number() for _ in range(3)] == [1, 2, 3]
 
 
 async def test_closing_ends_readers_refuses_publishers_and_may_be_repeated() -> None:
-    async with Broker() as broker, broker.subscribe("t", policy="block", buffer=1) as records:
+    async with local_broker() as broker, broker.subscribe("t", policy="block", buffer=1) as records:
         await broker.publish("t", b"x")
         waiting = asyncio.create_task(broker.publish("t", b"y"))
         await asyncio.sleep(0)

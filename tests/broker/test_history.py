@@ -9,8 +9,9 @@ import pytest
 import runnel
 from runnel import Broker
 from runnel.broker import history as module
-from runnel.broker.history import HistoryPage, read_history
-from runnel.broker.read.cursor import LogCursor, TakenSlices
+from runnel.broker.history import read_history
+from runnel.broker.read.cursor import LogCursor
+from runnel.core.backend import HistoryPage, Taken
 from runnel.core.errors import BrokerClosed, OffsetOutOfRange, TopicDeleted, UnknownTopic
 from runnel.testing.clock import JumpingClock
 
@@ -111,13 +112,13 @@ async def test_a_gap_in_the_middle_is_told_at_the_beginning_of_the_next(monkeypa
         log = broker.backend.catalog.logs["t"]
 
         class Holed(LogCursor):
-            def take(self, limit: int) -> TakenSlices | None:
+            def take(self, limit: int) -> Taken | None:
                 limit = min(limit, 2)
                 if self.position == 2:
                     missed = self.skip(2, "damaged")
                     found = super().take(limit)
                     assert found is not None
-                    return TakenSlices(found.slices, missed)
+                    return Taken(found.slices, missed)
                 return super().take(limit)
 
         def holed(logs: object, start: int, **_: object) -> tuple[LogCursor, None]:

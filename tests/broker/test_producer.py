@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from runnel.broker.broker import Broker
-from runnel.broker.producer import HANDLES
+from runnel.api.broker import Broker
+from runnel.api.topic import HANDLES
 from runnel.core import deduplication
 from runnel.core.errors import DiskFull, InvalidName, JournalFailed, NotSupported, NotWritten, OutcomeUnknown
 from runnel.testing.memory_storage import MemoryStorage
 from tests.broker.durable_broker import Disk, entries, journal_of, open_on, turns
+from tests.brokers import local_broker
 
 VALUES = [b"0", b"1", b"2"]
 
@@ -148,11 +149,11 @@ async def test_a_producer_that_all_others_pushed_out_goes_on_with_its_own_number
 
 
 async def test_handles_of_many_topics_are_not_kept_for_ever() -> None:
-    async with Broker() as broker:
+    async with local_broker() as broker:
         producer = broker.producer()
         for number in range(HANDLES + 5):
             await producer.publish(f"t{number}", b"x")
-        assert len(producer._handles) == 5
+        assert len(producer._writers) == 5
         with pytest.raises(InvalidName):
             await producer.publish("not a name", b"x")
         assert producer.next == HANDLES + 5

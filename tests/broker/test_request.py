@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from runnel.broker.broker import Broker
 from runnel.broker.request import INBOX
 from runnel.core.errors import NoResponders, RequestTimeout
 from runnel.testing.clock import JumpingClock
 from tests.broker.durable_broker import Disk, log_of, open_on, until
+from tests.brokers import local_broker
 from tests.patience import PATIENCE
 
 
 async def test_an_inbox_lives_as_long_as_its_request() -> None:
-    async with Broker() as broker, broker.subscribe("ask") as questions:
+    async with local_broker() as broker, broker.subscribe("ask") as questions:
         asking = asyncio.ensure_future(broker.request("ask", b"?"))
         question = await anext(questions)
         assert question.reply_to is not None
@@ -28,7 +28,7 @@ async def test_an_inbox_lives_as_long_as_its_request() -> None:
 
 async def test_nothing_stays_behind_however_it_ends() -> None:
     clock = JumpingClock()
-    async with Broker(clock=clock) as broker:
+    async with local_broker(clock=clock) as broker:
         with pytest.raises(NoResponders):
             await broker.request("ask", b"?")
         async with broker.subscribe("ask"):
@@ -45,7 +45,7 @@ async def test_nothing_stays_behind_however_it_ends() -> None:
 
 
 async def test_a_broker_that_closes_ends_the_request() -> None:
-    async with Broker() as broker, broker.subscribe("ask"):
+    async with local_broker() as broker, broker.subscribe("ask"):
         asking = asyncio.ensure_future(broker.request("ask", b"?"))
         await asyncio.sleep(0)
         broker.close()

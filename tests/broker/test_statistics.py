@@ -2,12 +2,13 @@
 
 import pytest
 
-from runnel.broker.broker import Broker
+from runnel.api.broker import Broker
 from runnel.broker.statistics import snapshot
+from tests.brokers import local_broker
 
 
 async def test_totals_sum_by_pattern_and_name() -> None:
-    async with Broker() as broker:
+    async with local_broker() as broker:
         for name in (None, None, "me"):
             async with broker.subscribe("t", name=name, start="latest") as records:
                 await broker.publish("t", b"x")
@@ -18,7 +19,7 @@ async def test_totals_sum_by_pattern_and_name() -> None:
 
 async def test_the_totals_stay_small_and_lose_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runnel.broker.totals.MAX_FLOWS", 2)
-    async with Broker() as broker:
+    async with local_broker() as broker:
         for topic in ("a", "b", "c", "d", "a"):
             async with broker.subscribe(topic) as records:
                 await broker.publish(topic, b"x")
@@ -35,7 +36,7 @@ async def test_the_totals_stay_small_and_lose_no_count(monkeypatch: pytest.Monke
 
 
 async def test_requests_leave_no_trace_in_the_totals() -> None:
-    async with Broker() as broker:
+    async with local_broker() as broker:
         for _ in range(3):
             async with broker.subscribe("$runnel.x.>"):
                 pass
@@ -43,16 +44,16 @@ async def test_requests_leave_no_trace_in_the_totals() -> None:
 
 
 async def test_a_snapshot_counts_what_was_published_the_short_way() -> None:
-    async with Broker() as broker:
+    async with local_broker() as broker:
         topic = broker.topic("t")
         for _ in range(10):
             topic.publish_nowait(b"abc")
-        found = snapshot(broker.backend, ())
+        found = snapshot(broker.backend)
         assert (found.published, found.published_bytes, found.topics["t"].kept_bytes) == (10, 30, 30)
 
 
 async def test_counters_never_go_back() -> None:
-    async with Broker() as broker:
+    async with local_broker() as broker:
         last = (0, 0, 0)
         for _ in range(3):
             async with broker.subscribe("t", buffer=2, buffer_bytes=5) as subscription:
@@ -67,15 +68,15 @@ async def test_counters_never_go_back() -> None:
 
 
 def rising(broker: Broker, last: tuple[int, int, int]) -> tuple[int, int, int]:
-    found = snapshot(broker.backend, ())
+    found = snapshot(broker.backend)
     now = (found.published, found.delivered, found.dropped)
     assert all(after >= before for after, before in zip(now, last, strict=True)), (last, now)
     return now
 
 
 async def test_a_snapshot_is_frozen() -> None:
-    async with Broker() as broker:
+    async with local_broker() as broker:
         await broker.publish("t", b"")
-        found = snapshot(broker.backend, ())
+        found = snapshot(broker.backend)
         with pytest.raises(AttributeError):
             found.topics["t"].published = 5  # type: ignore[misc]

@@ -37,13 +37,13 @@ async def test_segments_syncs_and_bytes_are_counted(tmp_path: Path) -> None:
 async def test_free_space_is_told_once_it_was_looked_at_and_a_full_disk_shows(tmp_path: Path) -> None:
     disk = Disk(capacity=300_000)
     async with open_on(disk, tmp_path, segment_bytes=65_536, min_free=140_000) as broker:
-        await until(lambda: broker.backend.store.disk_monitor.free is not None)  # type: ignore[union-attr]
+        await until(lambda: broker.backend.store.disk_monitor.free is not None)
         found = broker.statistics().journal
         assert found is not None
         assert found.free_bytes is not None
         assert 200_000 < found.free_bytes < 300_000
         assert (found.low, found.full) == (True, False), "below twice min_free, and there is room for a segment"
-        broker.backend.store.disk_monitor.free = 200_000  # type: ignore[union-attr]
+        broker.backend.store.disk_monitor.free = 200_000
         found = broker.statistics().journal
         assert found is not None
         assert found.full

@@ -78,7 +78,7 @@ class Client:
 
     async def watch(self) -> None:
         """Tell how the connection does."""
-        async for state in self.broker.connection.changes():  # type: ignore[attr-defined]  # of the twin
+        async for state in self.broker.connection.changes():
             if state == "reconnecting":
                 self.since = time.monotonic()
             self.report.note(state, who=self.who)

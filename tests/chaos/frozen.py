@@ -142,7 +142,7 @@ async def _watch(broker: Any, server: Serving, figures: Figures) -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
     while (
-        there := len(connections := await broker.link.call("connections", {}))
+        there := len(connections := await broker.backend.link.call("connections", {}))
     ) > figures.clients - figures.frozen + 1:
         figures.most = max(figures.most, server.memory)
         figures.unsent = max(figures.unsent, *(one["unsent_bytes"] for one in connections))

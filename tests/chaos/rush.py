@@ -99,7 +99,7 @@ async def _calm(url: str, number: int, late: list[float], figures: Figures) -> N
                 late.append(time.monotonic() - began)
                 await asyncio.sleep(PACE)
         finally:
-            figures.reconnects += broker.connection.connections - 1  # type: ignore[attr-defined]  # of the twin
+            figures.reconnects += broker.connection.connections - 1
 
 
 def main() -> int:

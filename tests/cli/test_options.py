@@ -7,26 +7,14 @@ from typing import Any
 
 import pytest
 
-from runnel.broker import subscribe
-from runnel.broker.topic_handle import Topic
+from runnel.broker.writer import LocalFastPath
 from runnel.cli.options import cli_options, flag_of
 from runnel.core.options import PYTHON_ONLY, OptionKind, PublishOptions, SubscribeOptions, options_of
 from runnel.core.position import Position
 from tests.cli.conftest import Command
-from tests.option_samples import SAMPLES, beside
+from tests.option_samples import SAMPLES, Asked, beside
 
 UNSHARED = {"start": "from", "headers": "header"}  # what errors call them
-
-
-class Asked:
-    """Stands for `SubscribeOptions` where the broker makes them of what arrived."""
-
-    def __init__(self) -> None:
-        self.found: list[SubscribeOptions] = []
-
-    def of(self, given: dict[str, Any]) -> SubscribeOptions:
-        self.found.append(SubscribeOptions.of(given))
-        return self.found[-1]
 
 
 def flags(options: dict[str, str]) -> list[str]:
@@ -40,8 +28,7 @@ def test_every_option_that_text_can_say_has_a_flag() -> None:
 
 
 def test_sub_has_every_option(runnel: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spy = Asked()
-    monkeypatch.setattr(subscribe, "SubscribeOptions", spy)
+    spy = Asked(monkeypatch)
     for name, option in cli_options(SubscribeOptions).items():
         sample = SAMPLES[option.kind]
         said = [flag_of(name)] if option.kind is OptionKind.SWITCH else [flag_of(name), sample.text]
@@ -71,8 +58,7 @@ def test_sub_refuses_what_means_nothing_together(runnel: Command, tmp_path: Path
 def test_times_and_sizes_are_written_as_people_write_them(
     runnel: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spy = Asked()
-    monkeypatch.setattr(subscribe, "SubscribeOptions", spy)
+    spy = Asked(monkeypatch)
     said = ("--ack-wait", "5min", "--backoff", "1s,1.5min", "--prefetch-bytes", "64KiB")
     assert runnel("sub", "t", "--group", "g", *said, "--idle", "0s", "--data", tmp_path).status == 0
     found = spy.found[-1]
@@ -82,11 +68,11 @@ def test_times_and_sizes_are_written_as_people_write_them(
 def test_pub_has_every_option(runnel: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[dict[str, Any]] = []
 
-    async def publish(self: Topic[bytes], value: bytes, **options: Any) -> Position:
+    async def publish(self: LocalFastPath, value: bytes, **options: Any) -> Position:
         found.append(PublishOptions.of(options).given())
         return Position(1, 0)
 
-    monkeypatch.setattr(Topic, "publish", publish)
+    monkeypatch.setattr(LocalFastPath, "publish", publish)
     for name, option in cli_options(PublishOptions).items():
         sample = SAMPLES[option.kind]
         done = runnel("pub", "t", "value", flag_of(name), sample.text, "--data", tmp_path)

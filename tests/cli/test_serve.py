@@ -63,30 +63,24 @@ def test_a_folder_and_none_is_one_too_many() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--memory",), "--memory says how to keep it"),
-        (("--data", "x"), "--data says how to keep it"),
-        (("--fsync", "os"), "--fsync says how to keep it"),
-        (("--journal-min-free", "1GiB"), "--journal-min-free says how to keep it"),
+        (("--memory",), "--memory says how to keep them here"),
+        (("--data", "x"), "--data says how to keep them here"),
+        (("--fsync", "os"), "--fsync says how to keep them here"),
+        (("--journal-min-free", "1GiB"), "--journal-min-free says how to keep them here"),
     ],
 )
-def test_a_gateway_keeps_nothing_and_is_not_told_how(arguments: tuple[str, ...], told: str) -> None:
-    assert settings_of(chosen("--engine", "runnel://there")).serving.engine == "runnel://there"
-    with pytest.raises(CommandError, match=f"--engine makes this a gateway, .*{told}: say one of them"):
-        settings_of(chosen("--engine", "runnel://there", *arguments))
-
-
-def test_a_gateway_has_no_http_door() -> None:
-    with pytest.raises(CommandError, match="a gateway has no HTTP listener"):
-        settings_of(chosen("--engine", "runnel://there", "--http-port", "7780"))
-    assert settings_of(chosen("--engine", "runnel://there", "--http-port", "off")).server.http_port is None
+def test_topics_that_another_server_keeps_are_not_kept_here(arguments: tuple[str, ...], told: str) -> None:
+    assert settings_of(chosen("--backend", "runnel://there")).serving.backend == "runnel://there"
+    with pytest.raises(CommandError, match=f"--backend names the server that keeps the topics, and {told}: say one"):
+        settings_of(chosen("--backend", "runnel://there", *arguments))
 
 
 def test_a_folder_in_the_environment_is_for_other_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNNEL_DATA", "x")
-    assert settings_of(chosen("--engine", "runnel://there")).serving.engine == "runnel://there"
+    assert settings_of(chosen("--backend", "runnel://there")).serving.backend == "runnel://there"
     monkeypatch.setenv("RUNNEL_SERVE_MEMORY", "true")
-    with pytest.raises(CommandError, match="RUNNEL_SERVE_MEMORY says how to keep it"):
-        settings_of(chosen("--engine", "runnel://there"))
+    with pytest.raises(CommandError, match="RUNNEL_SERVE_MEMORY says how to keep them here"):
+        settings_of(chosen("--backend", "runnel://there"))
 
 
 def test_the_environment_names_the_folder_and_memory_wins_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +104,7 @@ def test_settings_that_make_no_sense_are_one_line_and_exit_code_2(runnel: Comman
     ("arguments", "code"),
     [
         (("--memory", "--host", "0.0.0.0", "--port", "0"), "public_bind_refused"),
-        (("--engine", "http://there"), "bad_address"),
+        (("--backend", "http://there"), "bad_address"),
     ],
 )
 def test_an_address_that_makes_no_sense_is_one_line_and_exit_code_2(

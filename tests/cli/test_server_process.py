@@ -23,6 +23,7 @@ from runnel.core.errors import NotSupported
 from runnel.server import http
 from tests.cli.conftest import Command, Served
 from tests.patience import PATIENCE
+from tests.ports import free_port
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -138,19 +139,29 @@ def test_json_lines_are_what_anybody_tries_first(tmp_path: Path) -> None:
         assert served.stop() == 0
 
 
-def test_a_gateway_serves_what_its_engine_has_and_both_stop_when_they_are_asked(
+def test_a_server_serves_the_topics_of_another_and_both_stop_when_they_are_asked(
     tmp_path: Path, runnel: Command
 ) -> None:
-    (tmp_path / "gateway").mkdir()
-    engine = Served(tmp_path, "--memory")
-    gateway = Served(tmp_path / "gateway", "--engine", engine.url)
-    assert (gateway.ready["engine"], gateway.ready["data"]) == (engine.url, None)
+    (tmp_path / "front").mkdir()
+    behind = Served(tmp_path, "--memory")
+    front = Served(tmp_path / "front", "--backend", behind.url)
+    assert (front.ready["backend"], front.ready["data"]) == (behind.url, None)
     try:
-        assert runnel("pub", "orders", "paid", "--server", gateway.url).status == 0
-        assert "paid" in runnel("sub", "orders", "--from", "earliest", "--count", "1", "--server", engine.url).out
+        assert runnel("pub", "orders", "paid", "--server", front.url).status == 0
+        assert "paid" in runnel("sub", "orders", "--from", "earliest", "--count", "1", "--server", behind.url).out
     finally:
-        assert (gateway.stop(), engine.stop()) == (0, 0)
-    assert "Traceback" not in gateway.told()
+        assert (front.stop(), behind.stop()) == (0, 0)
+    assert "Traceback" not in front.told()
+
+
+def test_a_server_whose_backend_is_not_there_starts_refuses_and_stops(tmp_path: Path, runnel: Command) -> None:
+    front = Served(tmp_path, "--backend", f"runnel://127.0.0.1:{free_port()}")
+    try:
+        refused = runnel("pub", "orders", "paid", "--server", front.url)
+        assert (refused.status, "(unreachable)" in refused.err) == (1, True)
+    finally:
+        assert front.stop() == 0
+    assert "Traceback" not in front.told()
 
 
 def test_whoever_started_it_need_not_read_what_it_says(tmp_path: Path) -> None:

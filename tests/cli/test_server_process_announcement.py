@@ -32,8 +32,8 @@ def test_a_person_reads_the_doors_and_that_nobody_is_asked() -> None:
     assert "it listens on this machine only (127.0.0.1)" in text
     assert "\n\nWithout HTTP.\nAuthentication" in announcement([NATIVE], load({}), "1.2.3", "Without HTTP.")
     assert "serves from memory" in announcement([NATIVE], load({"serve.memory": "true"}), "1.2.3")
-    gateway = announcement([NATIVE], load({"serve.engine": "runnel://there"}), "1.2.3")
-    assert gateway.startswith("runnel 1.2.3 is a gateway before runnel://there (process ")
+    other = announcement([NATIVE], load({"serve.backend": "runnel://there"}), "1.2.3")
+    assert other.startswith("runnel 1.2.3 serves the topics of runnel://there (process ")
     public = announcement([NATIVE], load({"serve.insecure_public": "true"}), "1.2.3")
     assert "anyone who reaches these listeners may read and write everything" in public
 

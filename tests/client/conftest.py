@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from runnel.client.broker import RemoteBroker
+import runnel
+from runnel.api.broker import Broker
 from runnel.testing.clock import JumpingClock
 from tests.client.scripted_server import Caller, Joined, Peer, a_peer
 from tests.contract.afar import Served
@@ -33,8 +34,8 @@ def joined(peer: Peer) -> Joined:
     """A broker that is connected to the peer, and the peer's side of the connection."""
 
     @asynccontextmanager
-    async def join(**options: Any) -> AsyncIterator[tuple[RemoteBroker, Caller]]:
-        broker = RemoteBroker(peer.url, **{"close_timeout": 0.0, "backoff_min": 0.001, **options})
+    async def join(**options: Any) -> AsyncIterator[tuple[Broker, Caller]]:
+        broker = runnel.open(peer.url, **{"close_timeout": 0.0, "backoff_min": 0.001, **options})
         entering = asyncio.create_task(broker.__aenter__())
         caller = await peer.accept()
         await entering

@@ -11,8 +11,9 @@ from typing import Any
 
 import runnel
 from runnel import Broker
+from runnel.api.group_subscription import open_subscription
+from runnel.client.backend import RemoteBackend
 from runnel.client.options import ClientOptions
-from runnel.client.subscription import open_subscription
 from runnel.core.errors import ConnectionLost, RunnelError
 from runnel.runtime.clock import SystemClock
 from runnel.server.native.connection import NativeConnection
@@ -64,6 +65,16 @@ class Transport(asyncio.Transport):
         pass
 
 
+class AlwaysHere:
+    """A loop owner that is on its own loop, and open."""
+
+    def is_here(self) -> bool:
+        return True
+
+    def check_usable(self, doing: str) -> None:
+        pass
+
+
 class JoinedLink:
     """What a subscription needs of a link; `flow`: whether bytes pass by themselves, at once."""
 
@@ -87,8 +98,14 @@ class JoinedLink:
         self._server: NativeConnection | None = None
         self._transport = Transport(self._soon)
         self._last = 0
+        self.loop_owner: Any = AlwaysHere()
+        self.backend: Any = RemoteBackend(self)  # type: ignore[arg-type]
 
     # -- as a link ----------------------------------------------------------------------------------------------
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
 
     def skew(self) -> float:
         return self.ahead
@@ -250,4 +267,4 @@ async def pumped(link: JoinedLink, work: Any) -> Any:
 
 
 def subscribe(link: JoinedLink, pattern: str = "t", **options: Any) -> Any:
-    return open_subscription(link, pattern, **options)  # type: ignore[arg-type]
+    return open_subscription(link.backend, pattern, **options)

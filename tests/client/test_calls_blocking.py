@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from runnel.client.broker import RemoteBroker
+import runnel
 from runnel.core.errors import NoAnswer, UnknownGroup, Unreachable
 from runnel.wire.frames import FrameKind
 from tests.client.scripted_server import Joined, Peer, a_peer
@@ -18,7 +18,7 @@ from tests.server.certificates import Authority
 
 def asking(peer: Peer, method: str = "info", **options: Any) -> "asyncio.Task[Any]":
     """A question asked by another thread: this one plays the server."""
-    side = RemoteBroker(peer.url, **options).link.blocking_calls
+    side = runnel.open(peer.url, **options).backend.link.blocking_calls
     return asyncio.create_task(asyncio.to_thread(side.call, method, {"a": 1}))
 
 
@@ -53,8 +53,8 @@ async def test_a_loop_stands_still_for_a_short_time_only(
     joined: Joined, timeout: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with joined(timeout=timeout) as (broker, _):
-        short = msgspec.structs.replace(broker.link.options, connect_timeout=0.1)
-        monkeypatch.setattr(broker.link, "options", short)
+        short = msgspec.structs.replace(broker.backend.link.options, connect_timeout=0.1)
+        monkeypatch.setattr(broker.backend.link, "options", short)
         with pytest.raises(NoAnswer, match=r"statistics\(\) within 0\.1 s"):
             broker.statistics()
 
@@ -70,12 +70,12 @@ async def test_a_server_that_hangs_up_is_unreachable(peer: Peer) -> None:
 
 async def test_where_nobody_listens_it_says_so() -> None:
     with pytest.raises(Unreachable, match="refused"):
-        RemoteBroker("runnel://127.0.0.1:1").link.blocking_calls.call("info", {})
+        runnel.open("runnel://127.0.0.1:1").backend.link.blocking_calls.call("info", {})
 
 
 async def test_where_no_socket_is_it_says_so_and_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(Unreachable, match="no such file"):
-        RemoteBroker(f"runnel+unix://{tmp_path}/s").link.blocking_calls.call("info", {})
+        runnel.open(f"runnel+unix://{tmp_path}/s").backend.link.blocking_calls.call("info", {})
     gc.collect()  # a socket that was left open is a warning, and warnings are errors
 
 
@@ -93,7 +93,7 @@ async def test_tls_is_asked_for_there_too(tmp_path: Path) -> None:
 
 
 async def test_servers_are_tried_in_turn(peer: Peer) -> None:
-    side = RemoteBroker(peer.url.replace("runnel://", "runnel://127.0.0.1:1,")).link.blocking_calls
+    side = runnel.open(peer.url.replace("runnel://", "runnel://127.0.0.1:1,")).backend.link.blocking_calls
     task = asyncio.create_task(asyncio.to_thread(side.call, "info", {}))
     caller = await peer.accept()
     caller.reply(await caller.next(), 5)

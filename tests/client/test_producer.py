@@ -62,7 +62,7 @@ async def test_a_publish_given_up_on_its_way_does_not_lend_its_number_to_the_nex
     given_up = asyncio.ensure_future(producer.publish("t", b"1"))
     for _ in range(3):
         await asyncio.sleep(0)
-    assert remote.link.publishing.outbox._sent, "it is on its way"
+    assert remote.backend.link.publishing.outbox._sent, "it is on its way"
     given_up.cancel()
     await asyncio.wait([given_up])
     position = await producer.publish("t", b"2")

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from runnel.client.broker import RemoteBroker
+import runnel
 from runnel.core.errors import BrokerClosed, Full, LimitExceeded, NoAnswer, TopicConflict, ValidationFailed
 from runnel.core.position import Position
 from runnel.wire.frames import FrameKind
@@ -64,7 +64,7 @@ async def test_a_publish_waits_for_room_and_those_who_came_first_go_first(joined
             assert asked.values == (b"%d" % number * 90,)
         caller.publish(asked, 3)
         await asyncio.gather(first, *others)
-        assert broker._publishing.outbox.bytes == 0
+        assert broker.backend.link.publishing.outbox.bytes == 0
         topic.publish_nowait(b"4")
 
 
@@ -81,7 +81,7 @@ async def test_one_that_gives_up_waiting_for_room_is_not_in_the_way(joined: Join
         assert asked.values == (b"3" * 90,)
         caller.publish(asked, 1)
         await asyncio.gather(first, third)
-        assert broker._publishing.outbox.bytes == 0
+        assert broker.backend.link.publishing.outbox.bytes == 0
 
 
 async def test_room_that_does_not_come_is_not_waited_for(joined: Joined) -> None:
@@ -194,7 +194,7 @@ async def test_what_is_refused_and_nobody_waits_for_is_logged_and_counted(
 
 
 async def test_a_frame_that_the_server_would_not_take_is_not_sent(peer: Peer) -> None:
-    broker = RemoteBroker(peer.url, close_timeout=0.0)
+    broker = runnel.open(peer.url, close_timeout=0.0)
     entering = asyncio.create_task(broker.__aenter__())
     await peer.accept(max_frame=1 << 20)
     await entering
@@ -211,7 +211,7 @@ async def test_whoever_publishes_late_into_a_lost_connection_waits_as_long_as_th
         await broker.connection.wait("reconnecting", timeout=PATIENCE)
         topic, loop = broker.topic("a"), asyncio.get_running_loop()
         topic.publish_nowait(b"nobody waits")
-        (gathering,) = broker._publishing.outbox.unanswered()
+        (gathering,) = broker.backend.link.publishing.outbox.unanswered()
         gathering.born -= 100  # since long ago
         waits = []
 
@@ -229,7 +229,7 @@ async def test_whoever_publishes_late_into_a_lost_connection_waits_as_long_as_th
 
 async def test_records_that_fit_alone_do_not_travel_together_where_that_is_too_much(joined: Joined, peer: Peer) -> None:
     async with joined() as (broker, caller):
-        broker._publishing.outbox.max_frame = 300_000
+        broker.backend.link.publishing.outbox.max_frame = 300_000
         topic = broker.topic("a")
         for size in (140_000, 200_000):
             topic.publish_nowait(bytes(size))

@@ -146,7 +146,7 @@ async def test_a_server_that_says_nothing_is_not_waited_for_for_ever() -> None:
             link.flow = False
             link.connection = SimpleNamespace(error=None)  # type: ignore[attr-defined]
             made._items.clear()
-            made._is_over = False
+            made._is_done = False
             with pytest.raises(NoAnswer):
                 await made.take(1)
             link.flow = True
@@ -167,7 +167,7 @@ async def test_an_end_of_the_link_is_no_end_of_the_range() -> None:
         made = RemoteRangeReader(link, "t", epoch, 0, 10, CREDIT)  # type: ignore[arg-type]
         await made.__aenter__()
         made._items.clear()
-        made._is_over = False
+        made._is_done = False
         link.state = "closed"
         made.over(None)
         with pytest.raises(BrokerClosed):
@@ -180,7 +180,7 @@ async def test_a_batch_without_records_is_damage() -> None:
         epoch = await fill(broker, 10)
         async with reading(link, epoch, 0, 10) as made:
             await whole(made)
-            made._is_over = False
+            made._is_done = False
             made.arrived(FrameKind.DELIVER, 0, 1, bytes(32) + b"t")
             with pytest.raises(BadBatch):
                 await made.take(1)

@@ -8,7 +8,6 @@ import pytest
 
 import runnel
 from runnel.client import server_link as module
-from runnel.client.broker import RemoteBroker
 from runnel.core.errors import (
     BrokerClosed,
     ConnectionLost,
@@ -65,7 +64,7 @@ async def test_a_broker_is_connected_when_its_block_is_entered(joined: Joined, p
 
 
 async def test_before_its_block_is_entered_nothing_can_be_done() -> None:
-    broker = RemoteBroker("runnel://127.0.0.1:1")
+    broker = runnel.open("runnel://127.0.0.1:1")
     with pytest.raises(NotSupported, match="before it is connected"):
         await broker.publish("a", b"x")
     with pytest.raises(NotSupported, match="before it is connected"):
@@ -74,7 +73,7 @@ async def test_before_its_block_is_entered_nothing_can_be_done() -> None:
 
 
 async def test_where_nobody_listens_it_says_so_at_once() -> None:
-    broker = RemoteBroker("runnel://127.0.0.1:1")
+    broker = runnel.open("runnel://127.0.0.1:1")
     with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1: connection refused"):
         async with broker:
             pass
@@ -84,7 +83,7 @@ async def test_where_nobody_listens_it_says_so_at_once() -> None:
 
 
 async def test_it_waits_for_a_server_if_told_to() -> None:
-    broker = RemoteBroker("runnel://127.0.0.1:1", wait=5.0, backoff_min=1.0, backoff_max=1.0)
+    broker = runnel.open("runnel://127.0.0.1:1", wait=5.0, backoff_min=1.0, backoff_max=1.0)
     with held_time() as later:
         entering = asyncio.create_task(broker.__aenter__())
         while not entering.done():
@@ -96,7 +95,7 @@ async def test_it_waits_for_a_server_if_told_to() -> None:
 
 async def test_servers_are_tried_in_turn(peer: Peer) -> None:
     url = peer.url.replace("runnel://", "runnel://127.0.0.1:1,")
-    broker = RemoteBroker(url, close_timeout=0.0)
+    broker = runnel.open(url, close_timeout=0.0)
     entering = asyncio.create_task(broker.__aenter__())
     await peer.accept()
     await entering
@@ -105,7 +104,7 @@ async def test_servers_are_tried_in_turn(peer: Peer) -> None:
 
 
 async def test_a_server_that_greets_with_an_error_is_heard(peer: Peer) -> None:
-    entering = asyncio.create_task(RemoteBroker(peer.url).__aenter__())
+    entering = asyncio.create_task(runnel.open(peer.url).__aenter__())
     caller = await peer.meet()
     await caller.next()
     caller.send(error_frame(0, LimitExceeded("max_connections", 11, 10)))
@@ -115,7 +114,7 @@ async def test_a_server_that_greets_with_an_error_is_heard(peer: Peer) -> None:
 
 async def test_a_server_that_does_not_greet_is_not_waited_for(peer: Peer) -> None:
     with pytest.raises(Unreachable, match=r"within 0\.02 s"):
-        await RemoteBroker(peer.url, connect_timeout=0.02).__aenter__()
+        await runnel.open(peer.url, connect_timeout=0.02).__aenter__()
 
 
 async def test_after_a_lost_connection_publishes_are_sent_again_as_they_were(joined: Joined, peer: Peer) -> None:
@@ -177,7 +176,7 @@ async def test_the_errors_of_the_server_are_raised(joined: Joined) -> None:
 async def test_a_connection_that_never_comes_back_ends_everything(joined: Joined, peer: Peer) -> None:
     async with joined(reconnect=False) as (broker, caller):
         reader = Reader()
-        broker.link.attach(reader)
+        broker.backend.link.attach(reader)
         publishing = asyncio.create_task(broker.publish("a", b"x"))
         listing = asyncio.create_task(broker.topics())
         await caller.next()
@@ -197,7 +196,7 @@ async def test_a_connection_that_never_comes_back_ends_everything(joined: Joined
 
 async def test_it_gives_up_after_as_many_rounds_as_it_was_told() -> None:
     async with a_peer() as peer:
-        broker = RemoteBroker(peer.url, reconnect=3, backoff_min=0.001, backoff_max=0.001)
+        broker = runnel.open(peer.url, reconnect=3, backoff_min=0.001, backoff_max=0.001)
         entering = asyncio.create_task(broker.__aenter__())
         await peer.accept()
         await entering
@@ -269,7 +268,7 @@ async def test_frames_that_make_no_sense_end_the_connection(joined: Joined, peer
 async def test_an_owner_gets_the_frames_with_its_id(joined: Joined, peer: Peer) -> None:
     async with joined() as (broker, caller):
         reader = Reader()
-        id = broker.link.attach(reader)
+        id = broker.backend.link.attach(reader)
         assert reader.notes == [("connected", id)]
         caller.send(frame(FrameKind.END, id + 1) + frame(FrameKind.END, id) + frame(FrameKind.PING, 0))
         assert (await caller.next()).kind == FrameKind.PONG
@@ -278,8 +277,8 @@ async def test_an_owner_gets_the_frames_with_its_id(joined: Joined, peer: Peer) 
         await broker.connection.wait("reconnecting", timeout=PATIENCE)
         await broker.connection.wait("connected", timeout=PATIENCE)
         assert reader.notes == [("connected", id), ("END", b""), "lost", ("connected", reader.id)]
-        broker.link.detach(reader)
-        broker.link.detach(reader)
+        broker.backend.link.detach(reader)
+        broker.backend.link.detach(reader)
 
 
 async def test_ids_begin_anew_on_every_connection_and_are_never_used_up(
@@ -348,7 +347,7 @@ async def test_a_commit_waits_no_longer_than_anything_else(joined: Joined) -> No
 async def test_a_reader_that_has_not_got_all_when_the_time_is_up_is_told_so(joined: Joined) -> None:
     async with joined(close_timeout=0.01) as (broker, _):
         reader = Reader()
-        broker.link.attach(reader)
+        broker.backend.link.attach(reader)
         broker.close()
         await broker.connection.wait("closed", timeout=PATIENCE)
         assert isinstance(reader.notes[-1][1], BrokerClosed)
@@ -356,7 +355,7 @@ async def test_a_reader_that_has_not_got_all_when_the_time_is_up_is_told_so(join
 
 async def test_what_owners_gathered_is_said_before_the_goodbye(joined: Joined) -> None:
     async with joined(close_timeout=5.0) as (broker, caller):
-        link = broker.link
+        link = broker.backend.link
         gathered = [frame(FrameKind.SETTLE, 0, encode_message([]))]
 
         class Acking(Reader):
@@ -372,15 +371,15 @@ async def test_what_owners_gathered_is_said_before_the_goodbye(joined: Joined) -
 
 async def test_goodbye_is_said_only_when_all_was_sent(joined: Joined) -> None:
     async with joined(close_timeout=5.0) as (broker, caller):
-        tasks = [asyncio.create_task(broker.topic("a").publish_many([value])) for value in (b"1", b"2")]
+        tasks = [asyncio.create_task(broker.topic("a").publish_many([value, value])) for value in (b"1", b"2")]
         first = await caller.next()
         broker.close()
         await asyncio.sleep(0)
         caller.publish(first, 0)
         second = await caller.next()
-        assert second.values == (b"2",)
+        assert second.values == (b"2", b"2")
         assert (await caller.next()).kind == FrameKind.GOODBYE
-        caller.publish(second, 1)
+        caller.publish(second, 2)
         await asyncio.gather(*tasks)
 
 
@@ -414,7 +413,7 @@ async def test_closing_does_not_wait_for_ever(joined: Joined, caplog: pytest.Log
 async def test_closing_lets_a_reader_read_to_the_end(joined: Joined) -> None:
     async with joined(close_timeout=5.0) as (broker, caller):
         reader = Reader()
-        id = broker.link.attach(reader)
+        id = broker.backend.link.attach(reader)
         broker.close()
         assert (await caller.next()).kind == FrameKind.GOODBYE
         caller.send(frame(FrameKind.END, id))
@@ -426,16 +425,16 @@ async def test_closing_lets_a_reader_read_to_the_end(joined: Joined) -> None:
 async def test_the_connection_is_over_when_the_last_reader_has_left(joined: Joined) -> None:
     async with joined(close_timeout=5.0) as (broker, caller):
         reader = Reader()
-        broker.link.attach(reader)
+        broker.backend.link.attach(reader)
         broker.close()
         assert (await caller.next()).kind == FrameKind.GOODBYE
-        broker.link.detach(reader)
+        broker.backend.link.detach(reader)
         with pytest.raises(EOFError):
             await caller.next()
 
 
 async def test_a_broker_that_was_never_entered_can_be_closed() -> None:
-    broker = RemoteBroker("runnel://127.0.0.1:1")
+    broker = runnel.open("runnel://127.0.0.1:1")
     broker.close()
     assert broker.connection.state == "closed"
 
@@ -478,8 +477,8 @@ async def test_a_connection_ends_with_the_process_that_made_it_whoever_it_forked
             publishing = asyncio.create_task(broker.topic("a").publish(b"the child has not ended it"))
             caller.publish(await caller.next(), 0)
             await publishing
-            assert broker.link._current is not None
-            broker.link._current.close()  # as the death of this process would
+            assert broker.backend.link._current is not None
+            broker.backend.link._current.close()  # as the death of this process would
             with pytest.raises(EOFError):
                 await caller.next()
         finally:

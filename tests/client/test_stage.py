@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 import runnel
-from runnel.client import stage as stage_module
+from runnel.api import stage as stage_module
+from runnel.core.batch_format import unpack
 from runnel.wire.frames import FrameKind
 from tests.client.scripted_server import Joined
 from tests.held_time import held_time
@@ -35,11 +36,21 @@ async def test_what_is_staged_is_there_once_it_is_committed(remote: Any) -> None
 
 
 async def test_a_long_write_goes_out_in_pieces(remote: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage_module, "PIECE", 100)
+    monkeypatch.setattr(stage_module, "STAGE_PIECE_BYTES", 100)
     stage, values = staged(remote), [b"%03d" % number * (1 + number % 7) for number in range(200)]
-    pieces = [piece.records for piece in stage._pieces(values, None, None, (None, None, 0))]
-    assert (sum(pieces), len(pieces) > 20) == (200, True)
+    call, written = remote.backend.link.call, []
+
+    async def counted(method: str, args: Any, **options: Any) -> Any:
+        written.append(args["batch"]) if method == "stage_write" else None
+        return await call(method, args, **options)
+
+    monkeypatch.setattr(remote.backend.link, "call", counted)
     assert await stage.write(values, keys=[b"k"] * 200) == 200
+    assert sum(len(unpack(batch)) for batch in written) == 200
+    assert len(written) > 20
+    assert max(sum(map(len, unpack(batch).values)) for batch in written) <= 100
+    assert await stage.write(values, ordinal=0) == 200, "all of it is there: only that is asked"
+    assert written.pop() is None
     async with remote.transaction() as tx:
         tx.commit(stage)
     assert await visible(remote, 200) == values

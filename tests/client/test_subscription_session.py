@@ -52,10 +52,11 @@ class PlayedLink:
             self.asked_again.set()
 
 
-class PlayedReader:
-    task = None
+class PlayedSession(RemoteSession):
+    """Writes down what it is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, link: Any) -> None:
+        super().__init__(link)
         self.told: list[str] = []
 
     def asks(self) -> Subscribe:
@@ -84,55 +85,53 @@ def refusal(error: RunnelError) -> tuple[int, int, int, bytes]:
     return FrameKind.ERROR, 0, 0, encode_message(wire_error(error))
 
 
-async def entered() -> tuple[PlayedLink, PlayedReader, RemoteSession]:
-    link, reader = PlayedLink(), PlayedReader()
-    made = RemoteSession(link, reader)  # type: ignore[arg-type]
-    entering = asyncio.ensure_future(made.enter())
+async def entered() -> tuple[PlayedLink, PlayedSession]:
+    link = PlayedLink()
+    made = PlayedSession(link)
+    entering = asyncio.ensure_future(made.subscribe())
     await asyncio.sleep(0)
     assert link.sent == [FrameKind.SUBSCRIBE]
     made.frame(FrameKind.SUBSCRIBED, 0, 0, STANDS)
     await entering
-    return link, reader, made
+    return link, made
 
 
 async def test_it_stands_when_the_server_says_so_and_hands_frames_on() -> None:
-    _, reader, made = await entered()
+    _, made = await entered()
     made.frame(FrameKind.GAP, 0, 0, b"")
-    made.flush()
-    assert (made.is_up, reader.told) == (True, ["stands", "GAP", "flush"])
-    assert repr(made) == "<RemoteSession 1 up>"
+    assert (made.is_up, made.told) == (True, ["stands", "GAP"])
 
 
 async def test_after_a_lost_connection_it_is_asked_for_again_and_told_twice() -> None:
-    link, reader, made = await entered()
+    link, made = await entered()
     made.lost()
     assert not made.is_up
     made.id = 7
     made.connected()
     made.frame(FrameKind.SUBSCRIBED, 0, 0, STANDS)
-    assert (made.is_up, reader.told) == (True, ["stands", "broken", "stands"])
+    assert (made.is_up, made.told) == (True, ["stands", "broken", "stands"])
     assert link.sent == [FrameKind.SUBSCRIBE, FrameKind.SUBSCRIBE]
 
 
 async def test_leaving_is_over_when_the_server_says_so_and_what_was_under_way_is_dropped() -> None:
-    link, reader, made = await entered()
-    made.leave(5)
-    made.leave(6)
+    link, made = await entered()
+    made.unsubscribe(5)
+    made.unsubscribe(6)
     left = asyncio.ensure_future(made.left())
     made.frame(FrameKind.DELIVER, 0, 0, b"")
     await asyncio.sleep(0)
     assert not left.done()
     made.frame(FrameKind.END, 0, 0, b"")
     await left
-    assert (link.sent, reader.told, link.owners) == ([FrameKind.SUBSCRIBE, FrameKind.UNSUBSCRIBE], ["stands"], [])
+    assert (link.sent, made.told, link.owners) == ([FrameKind.SUBSCRIBE, FrameKind.UNSUBSCRIBE], ["stands"], [])
 
 
 async def test_whoever_leaves_while_the_connection_is_lost_has_left() -> None:
     for lost_first in (True, False):
-        link, _, made = await entered()
+        link, made = await entered()
         if lost_first:
             made.lost()
-        made.leave(None)
+        made.unsubscribe(None)
         if not lost_first:
             made.lost()
         await asyncio.wait_for(made.left(), PATIENCE)
@@ -140,48 +139,47 @@ async def test_whoever_leaves_while_the_connection_is_lost_has_left() -> None:
 
 
 async def test_the_end_and_an_error_are_told_once() -> None:
-    _, reader, made = await entered()
+    _, made = await entered()
     made.frame(FrameKind.END, 0, 0, b"")
     made.frame(*refusal(runnel.TopicDeleted("t", 1)))
     made.closed(None)
-    assert reader.told == ["stands", "over"]
-    _, reader, made = await entered()
+    assert made.told == ["stands", "over"]
+    _, made = await entered()
     made.frame(*refusal(runnel.TopicDeleted("t", 1)))
-    assert reader.told == ["stands", "over topic_deleted"]
+    assert made.told == ["stands", "over topic_deleted"]
 
 
 async def test_a_name_that_is_taken_is_an_error_at_first_and_waited_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscription_session, "PAUSE", 0.001)
-    link, reader = PlayedLink(), PlayedReader()
-    made = RemoteSession(link, reader)  # type: ignore[arg-type]
-    entering = asyncio.ensure_future(made.enter())
+    made = PlayedSession(PlayedLink())
+    entering = asyncio.ensure_future(made.subscribe())
     await asyncio.sleep(0)
     made.frame(*refusal(runnel.NameInUse("n")))
     with pytest.raises(runnel.NameInUse):
         await entering
-    link, reader, made = await entered()
+    link, made = await entered()
     made.lost()
     made.connected()
     made.frame(*refusal(runnel.NameInUse("n")))
     await asyncio.wait_for(link.asked_again.wait(), PATIENCE)
     made.frame(FrameKind.SUBSCRIBED, 0, 0, STANDS)
-    assert (made.is_up, reader.told) == (True, ["stands", "broken", "stands"])
+    assert (made.is_up, made.told) == (True, ["stands", "broken", "stands"])
 
 
 async def test_a_name_that_stays_taken_is_an_error_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscription_session, "PATIENCE", 0)
-    _, reader, made = await entered()
+    _, made = await entered()
     made.lost()
     made.connected()
     made.frame(*refusal(runnel.NameInUse("n")))
-    assert reader.told == ["stands", "broken", "over name_in_use"]
+    assert made.told == ["stands", "broken", "over name_in_use"]
 
 
 async def test_a_broker_that_is_closed_while_a_name_is_waited_for_ends_the_reading() -> None:
-    link, reader, made = await entered()
+    link, made = await entered()
     made.lost()
     made.connected()
     made.frame(*refusal(runnel.NameInUse("n")))
     link.state = "closing"
     made._ask_again()  # as its timer does
-    assert (reader.told, link.owners) == (["stands", "broken", "over"], [])
+    assert (made.told, link.owners) == (["stands", "broken", "over"], [])

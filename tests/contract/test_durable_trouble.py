@@ -20,6 +20,7 @@ from runnel.journal.storage import OsStorage
 from runnel.testing.clock import JumpingClock
 from runnel.testing.faulty_storage import CHANGING, FaultyStorage
 from runnel.testing.memory_storage import MemoryStorage
+from tests.brokers import local_broker
 from tests.contract.lives import Folder
 from tests.contract.reading import at_rest, opened, read, rest, running, soon, values
 from tests.contract.working import fill, look, take, work
@@ -40,7 +41,7 @@ class Disk:
 
     def open(self, **options: Any) -> Broker:
         chosen = JournalOptions(**({"segment_bytes": 64 * 1024, "min_free": 0} | options))
-        broker = Broker(clock=self.clock, folder=BrokerFolder(self.path, chosen, self.storage))
+        broker = local_broker(clock=self.clock, folder=BrokerFolder(self.path, chosen, self.storage))
         opened.add(broker)
         return broker
 

@@ -9,11 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import runnel
-from runnel.broker.remote.cursor import RemoteCursor, WireBatch, open_remote_cursor
-from runnel.broker.remote.member import ACK, LeaseGrant, open_remote_member
-from runnel.broker.remote.publisher import RemotePublisher
+from runnel.broker.packed_publisher import LocalPackedPublisher
+from runnel.broker.read.reader import LocalReader
+from runnel.core.backend import SettleVerb
+from runnel.core.batch import Slice
 from runnel.core.batch_format import pack, unpack
+from runnel.core.options import SubscribeOptions
 from runnel.core.record import Meta
+from runnel.wire.wire_batch import wire_batches
 from tests.nightly import examples
 
 Told = tuple[str, int, bytes, bytes | None, dict[str, str]]
@@ -30,23 +33,20 @@ BATCHES = st.lists(
 )
 
 
-def told(piece: WireBatch) -> list[Told]:
-    batch = unpack(piece.packed)
-    return [
-        (
-            piece.topic,
-            piece.offset + at,
-            value,
-            (batch.metas.get(at) or Meta()).key,
-            dict((batch.metas.get(at) or Meta()).headers),
-        )
-        for at, value in enumerate(batch.values)
-    ]
+def told(part: Slice) -> list[Told]:
+    """The records of a slice, as they are sent."""
+    found: list[Told] = []
+    for piece in wire_batches(part, None):
+        batch = unpack(piece.packed)
+        for at, value in enumerate(batch.values):
+            meta = batch.metas.get(at) or Meta()
+            found.append((piece.topic, piece.offset + at, value, meta.key, dict(meta.headers)))
+    return found
 
 
 async def fill(broker: runnel.Broker, batches: list[Any]) -> list[Told]:
     """Publish all of it, each batch in its own way; what everybody should see."""
-    intake, ends = RemotePublisher(broker), {"s": 0, "t": 0}
+    intake, ends = LocalPackedPublisher(broker.backend), {"s": 0, "t": 0}
     expected: list[Told] = []
     for topic, records, how in batches:
         if how == "here":
@@ -67,15 +67,21 @@ async def fill(broker: runnel.Broker, batches: list[Any]) -> list[Told]:
     return expected
 
 
-async def drained(feed: RemoteCursor, count: int, limit: int) -> list[Told]:
+def opened(broker: runnel.Broker, pattern: str) -> LocalReader:
+    reader: LocalReader = broker.backend.reader(pattern, SubscribeOptions(start="earliest"), lambda: None, far=True)
+    reader.enter()
+    return reader
+
+
+async def drained(reader: LocalReader, count: int, limit: int) -> list[Told]:
     found: list[Told] = []
     while len(found) < count:
-        taking = feed.take(limit)
-        if taking is None:
+        taken = reader.take(limit)
+        if taken is None:
             await asyncio.sleep(0)
             continue
-        assert taking.gap is None
-        found += [one for piece in taking.pieces for one in told(piece)]
+        assert taken.missed is None
+        found += [one for part in taken.slices for one in told(part)]
     return found
 
 
@@ -88,36 +94,22 @@ def test_every_reader_gets_every_record_with_its_own_key_and_headers(
         async with runnel.open(Path(folder), tail_bytes=tail_bytes, segment_bytes=1 << 20, share=False) as broker:
             expected = await fill(broker, batches)
             of_topic = [one for one in expected if one[0] == "t"]
-            everything = open_remote_cursor(broker, "*", ready=lambda: None, start="earliest")
-            everything.enter()
-            assert await drained(everything, len(expected), limit) == expected
+            assert await drained(opened(broker, "*"), len(expected), limit) == expected
             if not of_topic:
                 return
-            feed = open_remote_cursor(broker, "t", ready=lambda: None, start="earliest")
-            feed.enter()
-            assert await drained(feed, len(of_topic), limit) == of_topic
-            grants: list[LeaseGrant] = []
-            member = open_remote_member(
-                broker,
-                "t",
-                "g",
-                granted=grants.append,
-                lapsed=lambda _: None,
-                over=lambda _: None,
-                prefetch=prefetch,
-                start="earliest",
-            )
+            assert await drained(opened(broker, "t"), len(of_topic), limit) == of_topic
+            options = SubscribeOptions(group="g", prefetch=prefetch, start="earliest")
+            member = broker.backend.member("t", options, lambda: None)
             member.enter()
             seen: list[Told] = []
             while len(seen) < len(of_topic):
-                if not grants:
+                if not member.inbox:
                     await asyncio.sleep(0)
                     continue
-                grant = grants.pop(0)
-                for place, piece in grant.pieces:
-                    records = told(piece)
-                    seen += records
-                    member.settle(grant.lease, ACK, place, place + len(records), None, None)
+                lease = member.inbox.popleft()
+                for _, part in member.parts(lease):
+                    seen += told(part)
+                member.settle(lease, SettleVerb.ACK, lease.first, lease.end)
             assert sorted(seen, key=lambda one: one[1]) == of_topic
 
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from runnel import Broker
+from runnel.api.stage import Stage
 from runnel.broker.durable import staging
-from runnel.broker.tx.stage import Stage
 from runnel.core.errors import (
     BrokerClosed,
     InvalidOption,

@@ -128,7 +128,7 @@ async def test_more_than_a_transaction_can_hold_is_refused_in_the_block(broker: 
             tx.publish("a", large)
         with pytest.raises(runnel.TooLarge, match="stage"):
             tx.publish("b", b"x")
-        tx._wanted.clear()  # 64 MiB need not be written to know that
+        tx._request.publishes.clear()  # 64 MiB need not be written to know that
 
 
 async def test_values_that_are_changed_later_are_published_as_they_were(broker: Broker) -> None:

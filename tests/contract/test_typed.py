@@ -144,6 +144,26 @@ async def test_what_cannot_be_decoded_is_told_as_a_gap_and_reading_goes_on(broke
     assert (now.delivered, now.dropped) == (3, 3)
 
 
+@pytest.mark.parametrize("by", ["record", "batch"])
+async def test_what_cannot_be_decoded_ends_a_strict_subscription(broker: Broker, by: str) -> None:
+    async with broker.subscribe("orders", type=Order, strict=True, name="exact") as subscription:
+
+        async def item() -> object:
+            return (await read(subscription, 1)) if by == "record" else await anext(subscription.batches())
+
+        await broker.publish("orders", b'{"id":1}')
+        await item()
+        await broker.publish("orders", b"broken")
+        with pytest.raises(runnel.RecordsMissed, match="'exact': missed 1 record") as caught:
+            await item()
+        assert (caught.value.gap.first, caught.value.gap.end, caught.value.gap.count) == (1, 2, 1)
+        with pytest.raises(runnel.RecordsMissed):
+            await item()
+        assert broker.statistics().subscriptions == ()
+    async with broker.subscribe("orders", name="exact") as again:
+        assert [record.value for record in await read(again, 1)] == [b"broken"]
+
+
 async def test_what_cannot_be_decoded_is_told_with_the_next_batch(broker: Broker) -> None:
     async with broker.subscribe("orders", type=Order) as subscription:
         batches = subscription.batches()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.core.batch import Batch, PackedSlice, Slice, SliceRun
+from runnel.core.batch import Batch, PackedSlice, Slice, SliceRun, without_expired
 from runnel.core.batch_format import pack
 from runnel.core.record import NO_HEADERS, Gap, Meta, Record
 
@@ -131,3 +131,26 @@ def test_a_slice_that_stays_packed_is_and_is_cut_like_one_that_does_not(sizes: l
         assert one.records == other.records
     whole_batches = {start, end} <= {*starts, plain.end}
     assert isinstance(packed.cut(start, end), PackedSlice) == whole_batches
+
+
+@pytest.mark.parametrize("gone", [[], [100], [109], [100, 101, 104], [103, 104], [*range(100, 110)]])
+def test_what_is_left_without_what_has_expired(gone: list[int]) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+    metas = {offset: Meta(b"k", {}, expires=now if offset in gone else now + 1) for offset in range(100, 110)}
+    time = datetime(2026, 1, 1, tzinfo=UTC)
+    values = tuple(b"%d" % offset for offset in range(100, 110))
+    part = Slice("t", 3, 100, values, [SliceRun(100, 7, time), SliceRun(104, 50, time)], metas, None)
+    left, count = without_expired([part], now)
+    assert count == len(gone)
+    kept = [record for one in left for record in one.records]
+    assert [(one.offset, one.value) for one in kept] == [(n, b"%d" % n) for n in range(100, 110) if n not in gone]
+    assert kept == [record for record in part.records if record.offset not in gone]
+    if not gone:
+        assert left == [part], "the same slice, with what was packed for it"
+
+
+def test_what_expired_beside_a_cut_is_not_counted() -> None:
+    time = datetime(2026, 1, 1, tzinfo=UTC)
+    part = Slice("t", 3, 0, (b"a", b"b"), [SliceRun(0, 0, time)], {0: Meta(None, {}, expires=1.0)}, None)
+    rest = Slice("t", 3, 1, (b"b",), [SliceRun(0, 0, time)], part.metas, None)
+    assert without_expired([rest], 2.0) == ([rest], 0)

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 import runnel
-from runnel.broker.topic_handle import Topic
-from runnel.client.broker import RemoteBroker
+from runnel.api.topic import Topic
 from runnel.core.errors import InvalidName, InvalidOption
 from runnel.core.options import (
     OptionKind,
@@ -40,7 +39,7 @@ def test_what_type_checkers_see_are_the_options() -> None:
     assert set(SubscribeKeywords.__annotations__) == set(options_of(SubscribeOptions)) - {"group", "type"}
 
 
-@pytest.mark.parametrize("broker", [runnel.Broker, RemoteBroker, runnel.blocking.Broker])
+@pytest.mark.parametrize("broker", [runnel.Broker, runnel.blocking.Broker])
 def test_signatures_show_the_options_one_by_one(broker: Any) -> None:
     assert set(options_of(SubscribeOptions)) <= set(inspect.signature(broker.subscribe).parameters)
     assert set(options_of(PublishOptions)) <= set(inspect.signature(broker.publish).parameters)

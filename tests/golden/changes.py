@@ -8,10 +8,11 @@ from __future__ import annotations
 
 CHANGED: dict[str, str] = {
     "exchanges/http-look.json": "OpenAPI lists the options of publish and of event streams as core/options has them",
+    "exchanges/native-errors.json": "the error for an unknown call lists the calls, and there are new ones",
     "help/info.txt": "a door is a listener now, and the tour is an example",
     "help/pub.txt": "all options of publish, from PublishOptions",
     "help/runnel.txt": "a door is a listener now, and the tour is an example",
-    "help/serve.txt": "a door is a listener now, and the tour is an example",
+    "help/serve.txt": "a door is a listener now, the tour is an example, and --backend replaces --engine",
     "help/sub.txt": "all options of subscribe, from SubscribeOptions",
     "help/tour.txt": "the tour is examples/tour.py now",
 }

@@ -29,7 +29,7 @@ async def greeted(path: Path) -> None:
 
 
 async def test_only_its_user_may_come_in_and_it_goes_with_the_owner(owner: Broker, tmp_path: Path) -> None:
-    door = FolderListener(owner, tmp_path)
+    door = FolderListener(owner.backend, tmp_path)
     door.open()
     mode = (tmp_path / SOCKET).stat().st_mode
     assert stat.S_ISSOCK(mode)
@@ -44,7 +44,7 @@ async def test_only_its_user_may_come_in_and_it_goes_with_the_owner(owner: Broke
 
 
 async def test_it_serves_once_somebody_knocks(owner: Broker, tmp_path: Path) -> None:
-    door = FolderListener(owner, tmp_path)
+    door = FolderListener(owner.backend, tmp_path)
     door.open()
     assert not owner.backend.timeline.keeps_packed, "nothing is kept for clients before there is one"
     await greeted(tmp_path / SOCKET)
@@ -58,7 +58,7 @@ async def test_what_a_dead_owner_left_is_replaced_even_if_it_seems_to_listen(own
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(tmp_path / SOCKET))
         left.listen()  # held open by a process that is just being ended
-        door = FolderListener(owner, tmp_path)
+        door = FolderListener(owner.backend, tmp_path)
         door.open()
         await greeted(tmp_path / SOCKET)
         door.shut()
@@ -67,17 +67,17 @@ async def test_what_a_dead_owner_left_is_replaced_even_if_it_seems_to_listen(own
 async def test_a_file_that_is_no_socket_is_left_alone(owner: Broker, tmp_path: Path) -> None:
     (tmp_path / SOCKET).write_text("precious")
     with pytest.raises(InvalidOption, match="not a socket"):
-        FolderListener(owner, tmp_path).open()
+        FolderListener(owner.backend, tmp_path).open()
     assert (tmp_path / SOCKET).read_text() == "precious"
 
 
 async def test_where_no_socket_can_be_made_the_error_says_what_to_do(owner: Broker, tmp_path: Path) -> None:
     with pytest.raises((FolderUnusable, InvalidOption)):
-        FolderListener(owner, tmp_path / "nowhere").open()
+        FolderListener(owner.backend, tmp_path / "nowhere").open()
 
 
 async def test_a_server_may_take_it_as_one_of_its_doors(owner: Broker, tmp_path: Path) -> None:
-    door = FolderListener(owner, tmp_path)
+    door = FolderListener(owner.backend, tmp_path)
     door.open()
     async with Server(owner, ServerOptions(port=None, json_port=None)) as server:
         assert server.listeners == []
@@ -91,7 +91,7 @@ async def test_a_server_may_take_it_as_one_of_its_doors(owner: Broker, tmp_path:
 
 
 async def test_a_question_on_the_owners_thread_is_answered_without_waiting(owner: Broker, tmp_path: Path) -> None:
-    door = FolderListener(owner, tmp_path)
+    door = FolderListener(owner.backend, tmp_path)
     door.open()
     with pytest.raises(NotSupported, match="nobody is connected"):
         door.answer("statistics", {})
@@ -131,7 +131,7 @@ async def test_a_path_that_is_too_long_for_a_socket_names_one_elsewhere(tmp_path
 
 @pytest.mark.parametrize("connected", [False, True])
 async def test_the_child_of_a_fork_has_no_part_in_any_socket(owner: Broker, tmp_path: Path, connected: bool) -> None:
-    door = FolderListener(owner, tmp_path)
+    door = FolderListener(owner.backend, tmp_path)
     door.open()
 
     def sockets() -> int:

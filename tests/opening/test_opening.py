@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from runnel.broker.broker import Broker
+from runnel.api.broker import Broker
 from runnel.core.errors import InvalidOption, NotSupported
 from runnel.opening import open
 from runnel.runtime.clock import SystemClock
@@ -30,7 +30,7 @@ def test_a_clock_may_be_given() -> None:
 def test_an_address_is_a_server_and_nothing_is_reached_before_the_block_is_entered(where: str) -> None:
     clock = JumpingClock()
     broker: Any = open(where, clock=clock)
-    assert (type(broker).__name__, broker.clock) == ("RemoteBroker", clock)
+    assert (type(broker.backend).__name__, broker.clock) == ("RemoteBackend", clock)
 
 
 def test_a_server_of_another_kind_is_not_spoken_to() -> None:

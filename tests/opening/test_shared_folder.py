@@ -11,14 +11,15 @@ import pytest
 
 import runnel
 from runnel import Broker, FolderInUse
-from runnel.broker.topic_handle import Topic
+from runnel.api.topic import Topic
+from runnel.broker.backend import LocalBackend
 from runnel.core.errors import InvalidOption, NotSupported, UnknownTopic
 from runnel.journal.folder_lock import FolderLock, FolderOwner
 from runnel.journal.options import JournalOptions
 from runnel.journal.read.inspection import owner_of
 from runnel.opening import shared_folder
-from runnel.opening.shared_folder import SharedBroker
-from runnel.opening.standby import JoinedBroker
+from runnel.opening.shared_folder import SharedBackend
+from runnel.opening.standby import JoinedBackend
 from tests.held_time import held_time
 from tests.patience import PATIENCE
 from tests.server.native_client import until
@@ -38,7 +39,7 @@ async def first(broker: Broker, topic: str, count: int = 1) -> list[bytes]:
 async def test_the_first_owns_the_folder_and_the_second_goes_through_it(tmp_path: Path) -> None:
     async with runnel.open(tmp_path) as owner, runnel.open(tmp_path) as joined:
         assert isinstance(owner, Broker)
-        assert isinstance(joined, JoinedBroker)
+        assert isinstance(joined.backend, JoinedBackend)
         assert (await owner.publish("t", b"one")).offset == 0
         assert (await joined.publish("t", b"two")).offset == 1
         assert await first(owner, "t", 2) == await first(joined, "t", 2) == [b"one", b"two"]
@@ -48,7 +49,7 @@ async def test_the_first_owns_the_folder_and_the_second_goes_through_it(tmp_path
 async def test_of_many_who_come_at_once_one_owns_it(tmp_path: Path) -> None:
     brokers = [runnel.open(tmp_path) for _ in range(6)]
     await asyncio.gather(*(broker.__aenter__() for broker in brokers))
-    assert sorted(type(broker).__name__ for broker in brokers) == ["JoinedBroker"] * 5 + ["SharedBroker"]
+    assert sorted(type(broker.backend).__name__ for broker in brokers) == ["JoinedBackend"] * 5 + ["SharedBackend"]
     positions = await asyncio.gather(*(broker.publish("t", b"x") for broker in brokers))
     assert sorted(position.offset for position in positions) == list(range(6))
     for broker in brokers:
@@ -72,8 +73,8 @@ async def test_what_was_made_before_the_block_was_entered_works_for_whoever_it_t
         async with runnel.open(tmp_path / "data") if others else runnel.open():
             async with broker as entered:
                 assert entered is broker
-                assert isinstance(broker, JoinedBroker) is bool(others)
-                assert isinstance(orders, Topic) is not bool(others)
+                assert isinstance(broker.backend, JoinedBackend) is bool(others)
+                assert isinstance(orders, Topic)
                 running = asyncio.create_task(broker.run(signals=False))
                 await orders.publish(7)
                 orders.publish_nowait(8)
@@ -92,7 +93,7 @@ async def test_not_shared_it_is_one_brokers_alone(tmp_path: Path, monkeypatch: p
         assert refused.value.pid == os.getpid()
     monkeypatch.setattr(shared_folder, "ALONE", 0.05)
     async with runnel.open(tmp_path, share=False) as alone:
-        assert type(alone) is Broker
+        assert type(alone.backend) is LocalBackend
         assert not (tmp_path / "socket").exists()
         with pytest.raises(FolderInUse):
             await runnel.open(tmp_path).__aenter__()
@@ -101,8 +102,8 @@ async def test_not_shared_it_is_one_brokers_alone(tmp_path: Path, monkeypatch: p
 async def test_one_who_does_not_join_is_told_who_owns_it(tmp_path: Path) -> None:
     async with runnel.open(tmp_path):
         with pytest.raises(FolderInUse, match=str(os.getpid())):
-            await SharedBroker(tmp_path, JournalOptions(), joins=False).__aenter__()
-    async with SharedBroker(tmp_path, JournalOptions(), joins=False), runnel.open(tmp_path) as joined:
+            await SharedBackend(tmp_path, JournalOptions(), joins=False).open()
+    async with Broker(SharedBackend(tmp_path, JournalOptions(), joins=False)), runnel.open(tmp_path) as joined:
         await joined.publish("t", b"x")
 
 
@@ -200,7 +201,7 @@ async def test_what_one_who_joins_was_told_counts_once_it_takes_over(tmp_path: P
         assert (await heir.publish("old", b"y")).offset == 1
         with pytest.raises(UnknownTopic):
             await heir.publish("new", b"x")
-        assert heir.link.welcome.fsync == "os"  # type: ignore[attr-defined]
+        assert heir.backend.link.welcome.fsync == "os"
 
 
 def test_without_asyncio_it_is_shared_as_well(tmp_path: Path) -> None:
@@ -263,11 +264,11 @@ async def test_a_child_of_the_owner_that_outlives_it_keeps_nobody_from_taking_ov
     try:
         assert await asyncio.to_thread(owner.stdout.readline) == "ready\n"
         async with runnel.open(tmp_path) as heir, asyncio.timeout(PATIENCE):
-            assert isinstance(heir, JoinedBroker)
+            assert isinstance(heir.backend, JoinedBackend)
             owner.stdin.write("go\n")
             owner.stdin.flush()
             assert await asyncio.to_thread(owner.stdout.readline) == "forked\n"
-            await until(lambda: heir._standby.is_owner)
+            await until(lambda: heir.backend._standby.is_owner)
             assert (await heir.publish("t", b"y")).offset == 1
     finally:
         owner.stdin.close()  # the child ends

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import runnel
 from runnel.journal.folder_lock import recorded_owner
-from runnel.opening.standby import JoinedBroker
+from runnel.opening.standby import JoinedBackend
 from tests.server.native_client import until
 
 
@@ -13,8 +13,8 @@ async def test_questions_that_cannot_wait_are_answered_on_the_owners_own_loop(tm
     owner = await runnel.open(tmp_path).__aenter__()
     async with runnel.open(tmp_path) as joined:
         for is_owner in (False, True):
-            assert isinstance(joined, JoinedBroker)
-            assert joined._standby.is_owner is is_owner
+            assert isinstance(joined.backend, JoinedBackend)
+            assert joined.backend._standby.is_owner is is_owner
             await joined.publish("t", b"x")
             async with joined.subscribe("t", group="g") as member:
                 async with await anext(aiter(member)):
@@ -28,7 +28,7 @@ async def test_questions_that_cannot_wait_are_answered_on_the_owners_own_loop(tm
                 assert elsewhere.topics["t"].end == 1 + is_owner
             if not is_owner:
                 await owner.__aexit__(None, None, None)
-                await until(lambda: joined._standby.is_owner and joined.connection.state == "connected")
+                await until(lambda: joined.backend._standby.is_owner and joined.connection.state == "connected")
 
 
 async def test_one_that_took_over_lets_the_folder_go_when_it_closes(tmp_path: Path) -> None:

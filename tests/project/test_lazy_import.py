@@ -26,12 +26,13 @@ def test_the_probe_sees_what_is_loaded(name: str) -> None:
 
 
 def test_a_name_is_loaded_when_it_is_first_used() -> None:
-    assert "runnel.broker" in loaded_by("import runnel; runnel.Broker")
+    assert loaded_by("import runnel; runnel.Topic") == {"asyncio", "msgspec"}
+    assert "runnel.broker" in loaded_by("import runnel; runnel.open()")
 
 
 def test_a_name_loads_its_own_room_only() -> None:
     assert loaded_by("import runnel; runnel.open, runnel.Record, runnel.Statistics", INSIDE) == set()
-    assert loaded_by("import runnel; runnel.RemoteBroker", INSIDE) == set()
+    assert loaded_by("import runnel; runnel.Broker", INSIDE) == set()
 
 
 def test_importing_the_blocking_client_loads_neither_broker_nor_journal_nor_server() -> None:

@@ -13,7 +13,7 @@ ON_BOTH = [
     HERE / "http" / "test_listener.py",
     HERE / "http" / "test_websocket.py",
     HERE / "native" / "test_session.py",
-    HERE / "test_gateway.py",
+    HERE / "test_server_over_client.py",
     HERE / "test_server.py",
 ]
 

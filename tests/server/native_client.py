@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from runnel.broker.broker import Broker
+from runnel.api.broker import Broker
 from runnel.core.batch_format import pack, unpack
 from runnel.core.errors import RunnelError
 from runnel.server.options import ServerOptions
@@ -34,6 +34,7 @@ from runnel.wire.msgpack_messages import (
     read_reply,
     settle_payload,
 )
+from tests.brokers import local_broker
 from tests.patience import PATIENCE
 
 
@@ -48,7 +49,7 @@ async def until(condition: Callable[[], object]) -> None:
 async def serving(broker: Broker | None = None, **options: Any) -> AsyncIterator[Server]:
     """A server on ports of its own, with a broker in memory if none is given."""
     given: dict[str, Any] = {"port": 0, "json_port": None} | options
-    async with broker or Broker() as served, Server(served, ServerOptions(**given)) as server:
+    async with broker or local_broker() as served, Server(served, ServerOptions(**given)) as server:
         yield server
 
 

@@ -14,8 +14,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 import runnel
-from runnel.broker import subscribe
-from runnel.broker.topic_handle import Topic
+from runnel.broker.writer import LocalFastPath
 from runnel.core.errors import InvalidName, InvalidOption
 from runnel.core.options import PYTHON_ONLY, OptionKind, PublishOptions, SubscribeOptions, options_of
 from runnel.core.position import Position
@@ -23,7 +22,7 @@ from runnel.server import Server, ServerOptions
 from runnel.server.http.options import event_options, header_of, publish_headers
 from runnel.wire.frames import FrameKind
 from runnel.wire.msgpack_messages import WirePolicy
-from tests.option_samples import SAMPLES, beside, sampled
+from tests.option_samples import SAMPLES, Asked, beside, sampled
 from tests.patience import PATIENCE
 from tests.server.json_lines_client import Client, json_listener
 from tests.server.native_client import connected
@@ -32,23 +31,10 @@ PORTABLE = [one for one in sampled(SubscribeOptions) if one[1].kind not in PYTHO
 NAMES = {"start": "from"}  # in JSON
 
 
-class Asked:
-    """Stands for `SubscribeOptions` where the broker makes them of what arrived."""
-
-    def __init__(self) -> None:
-        self.found: list[SubscribeOptions] = []
-
-    def of(self, given: dict[str, Any]) -> SubscribeOptions:
-        self.found.append(SubscribeOptions.of(given))
-        return self.found[-1]
-
-
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[SubscribeOptions]:
     """What the broker was asked for by `subscribe`, the newest last."""
-    spy = Asked()
-    monkeypatch.setattr(subscribe, "SubscribeOptions", spy)
-    return spy.found
+    return Asked(monkeypatch).found
 
 
 @pytest.fixture
@@ -56,11 +42,11 @@ def published(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What records were published with, the newest last. Nothing is stored."""
     found: list[dict[str, Any]] = []
 
-    async def publish(self: Topic[bytes], value: bytes, **options: Any) -> Position:
+    async def publish(self: LocalFastPath, value: bytes, **options: Any) -> Position:
         found.append(PublishOptions.of(options).given())
         return Position(1, 0)
 
-    monkeypatch.setattr(Topic, "publish", publish)
+    monkeypatch.setattr(LocalFastPath, "publish", publish)
     return found
 
 

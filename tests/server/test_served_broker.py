@@ -3,15 +3,15 @@
 from pathlib import Path
 
 import runnel
-from runnel.broker.broker import Broker
 from runnel.server.options import ServerOptions
 from runnel.server.served_broker import ListenerAddress, ServedBroker
 from runnel.testing.clock import JumpingClock
+from tests.brokers import local_broker
 
 
 async def test_a_broker_in_memory_syncs_nothing_and_tells_how_long_it_is_up() -> None:
     clock = JumpingClock()
-    async with Broker(clock=clock) as broker:
+    async with local_broker(clock=clock) as broker:
         serving = ServedBroker(broker, ServerOptions())
         serving.listeners.append(ListenerAddress("native", "runnel://127.0.0.1:1", "127.0.0.1", 1))
         await clock.advance(90)

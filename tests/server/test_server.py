@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 import runnel
-from runnel.broker.broker import Broker
 from runnel.core.batch_format import pack
 from runnel.core.errors import AddressInUse, NotSupported, PublicBindRefused
 from runnel.server import Server, ServerOptions
 from runnel.wire.frames import FrameKind, frame
 from runnel.wire.msgpack_messages import Goodbye, Settlement, SettleVerb, WirePolicy, decode_message
+from tests.brokers import local_broker
 from tests.patience import PATIENCE
 from tests.server.native_client import connected, serving
 
@@ -39,7 +39,7 @@ async def test_the_unix_door_speaks_the_same_protocol(tmp_path: Path) -> None:
 async def test_a_port_that_is_taken_leaves_no_other_door_open(tmp_path: Path) -> None:
     async with serving() as server:
         options = ServerOptions(port=0, unix=tmp_path / "sock", json_port=server.listeners[0].port)
-        async with Broker() as broker:
+        async with local_broker() as broker:
             with pytest.raises(AddressInUse):
                 await Server(broker, options).__aenter__()
         assert not (tmp_path / "sock").exists()
@@ -156,7 +156,7 @@ async def test_a_hundred_clients_at_once_are_all_served_at_a_bounded_rate() -> N
 
 
 async def test_the_broker_is_the_callers_and_goes_on_without_the_server() -> None:
-    async with Broker() as broker:
+    async with local_broker() as broker:
         async with Server(broker, ServerOptions(port=0, json_port=None)) as server:
             async with connected(server) as raw:
                 await raw.published(raw.publish("t", b"over the wire"))

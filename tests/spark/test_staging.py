@@ -298,5 +298,5 @@ print(*(set(sys.modules) - had))
     assert applied == "True"
     rooms = {name.split(".")[1] for name in modules if name.startswith("runnel.")}
     assert rooms == {"client", "core", "spark", "wire"}
-    assert not modules & {"asyncio", "runnel.client.broker", "runnel.client.server_link", "runnel.blocking", "pyspark"}
+    assert not modules & {"asyncio", "runnel.client.backend", "runnel.client.server_link", "runnel.blocking", "pyspark"}
     assert len(everything(served, "lean")) == 10

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any, Protocol, TypeAlias, Unpack
 
-from runnel.api.delivery_base import DeliveryBase
+from runnel.api.delivery import Delivery
 from runnel.core.errors import InvalidOption
 from runnel.core.options import SubscribeKeywords
 from runnel.core.record import Record
@@ -24,7 +24,7 @@ from runnel.core.statistics import HandlerStatistics, Histogram
 
 _Parameter = inspect.Parameter
 
-Message: TypeAlias = Record[Any] | DeliveryBase[Any]
+Message: TypeAlias = Record[Any] | Delivery[Any]
 Next: TypeAlias = Callable[[], Awaitable[Any]]
 Middleware: TypeAlias = Callable[[Any, Next], Awaitable[Any]]  # Any: one may say Record | Delivery, of either room
 
@@ -85,7 +85,7 @@ class Handler:
         return await result if inspect.isawaitable(result) else result
 
     def _argument(self, message: Message) -> Any:
-        record = message.record if isinstance(message, DeliveryBase) else message
+        record = message.record if isinstance(message, Delivery) else message
         if self.shape == "text":
             return record.value.decode()
         return {"delivery": message, "record": record, "value": record.value}[self.shape]
@@ -126,7 +126,7 @@ def _shape(kind: Any) -> str | None:
     if kind is Record:
         return "record"
     # Whichever room it is from: a handler that takes a `runnel.Delivery` works with a server, too.
-    return "delivery" if isinstance(kind, type) and issubclass(kind, DeliveryBase) else None
+    return "delivery" if isinstance(kind, type) and issubclass(kind, Delivery) else None
 
 
 # -- Running handlers ------------------------------------------------------------------------------------
@@ -223,11 +223,11 @@ class HandlerRunner:
         except Exception as error:
             self._failed(handler, message, error)
         else:
-            if isinstance(message, DeliveryBase):
+            if isinstance(message, Delivery):
                 await self._done(handler, message)
 
     @staticmethod
-    async def _done(handler: Handler, delivery: DeliveryBase[Any]) -> None:
+    async def _done(handler: Handler, delivery: Delivery[Any]) -> None:
         if delivery.lapsed:
             log.warning(
                 "handler %s took longer than ack_wait for %r offset %d: the record went back to its group and is "
@@ -242,7 +242,7 @@ class HandlerRunner:
     @staticmethod
     def _failed(handler: Handler, message: Message, error: BaseException) -> None:
         where = f"{message.topic!r} offset {message.offset}"
-        if not isinstance(message, DeliveryBase):
+        if not isinstance(message, Delivery):
             log.error("handler %s failed on %s", handler.name, where, exc_info=error)
         elif message.settled:
             when = "after its lease ended" if message.lapsed else "after settling it"

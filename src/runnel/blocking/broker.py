@@ -24,7 +24,7 @@ from runnel.core.topic_bounds import TopicBounds
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultingTypeVar
 
-    from runnel.broker import broker as aio
+    from runnel.api import broker as aio
     from runnel.core.markers import MarkerValue
 
     V = DefaultingTypeVar("V", default=bytes)

@@ -18,11 +18,11 @@ from runnel.core.publishing import Publication
 from runnel.core.stages import StageKey
 
 if TYPE_CHECKING:
-    from runnel.broker.producer import Producer as AsyncProducer
-    from runnel.broker.topic_handle import Topic as AsyncTopic
-    from runnel.broker.tx.stage import Stage as AsyncStage
-    from runnel.broker.tx.stage import Value
-    from runnel.broker.tx.transaction import Transaction as AsyncTransaction
+    from runnel.api.producer import Producer as AsyncProducer
+    from runnel.api.stage import Stage as AsyncStage
+    from runnel.api.stage import Value
+    from runnel.api.topic import Topic as AsyncTopic
+    from runnel.api.transaction import Transaction as AsyncTransaction
     from runnel.core.markers import MarkerValue
 
 

@@ -16,10 +16,10 @@ from runnel.core.record import Record
 from runnel.runtime.waiting import wait_all
 
 if TYPE_CHECKING:
-    from runnel.broker.group.subscription import Delivery as AsyncDelivery
-    from runnel.broker.group.subscription import DeliveryBatch as AsyncBatch
-    from runnel.broker.group.subscription import GroupSubscription as AsyncGroupSubscription
-    from runnel.broker.read.subscription import Subscription as AsyncSubscription
+    from runnel.api.delivery import Delivery as AsyncDelivery
+    from runnel.api.delivery import DeliveryBatch as AsyncBatch
+    from runnel.api.group_subscription import GroupSubscription as AsyncGroupSubscription
+    from runnel.api.subscription import Subscription as AsyncSubscription
 
 
 T = TypeVar("T")

@@ -1,277 +1,261 @@
-"""The broker in this process, put together: topics, publishing, reading, groups and, with a folder, the store.
-
-Builds every part once and gives each the ports that it needs; no part holds this object. Handles (`Broker`, `Topic`,
-`Transaction` …) do. All of it is used on one event loop, the one that `loop_owner` knows.
-"""
+"""`LocalBackend`: the `Backend` of a broker in this process. Each method forwards to the part that does the work."""
 
 from __future__ import annotations
 
-import logging
-import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import datetime
+from importlib.metadata import version
 from typing import Any
 
-from runnel.broker.durable.folder import BrokerFolder
-from runnel.broker.durable.retention import TopicRetention
-from runnel.broker.durable.store import Store
-from runnel.broker.group.logic.group import GroupOptions
+from runnel.broker import dead_letters, positions, request
 from runnel.broker.group.reader import GroupReader
-from runnel.broker.group.registry import GroupRegistry
-from runnel.broker.markers import Markers
-from runnel.broker.read.subscription import Attachment, Cursors, Subscription, SubscriptionReader
-from runnel.broker.topic.catalog import TopicCatalog
-from runnel.broker.topic.log import Log
-from runnel.broker.topic.named_positions import NamedPositions
-from runnel.broker.topic.pending_batch import PendingBatch
-from runnel.broker.topic.publisher import Publisher
-from runnel.broker.topic.readers import AttachedReaders
-from runnel.broker.topic.timeline import Timeline
-from runnel.broker.totals import Totals
-from runnel.core.clock import Clock
-from runnel.core.errors import BrokerClosed, TopicDeleted, UnknownTopic
-from runnel.core.options import SubscribeOptions
-from runnel.core.position import Start
-from runnel.journal.folder_lock import FolderLock
-from runnel.journal.write.journal import Journal
-from runnel.runtime.loop_owner import LoopOwner
-
-logger = logging.getLogger("runnel")
-
-
-class Events:
-    """What happens in one part and concerns others: see `CatalogEvents`, `LandingListener`, `SubscriptionEvents`."""
-
-    def __init__(self, readers: AttachedReaders, totals: Totals) -> None:
-        self._readers, self._totals = readers, totals
-        self.loop_owner: LoopOwner
-        self.publisher: Publisher
-        self.groups: GroupRegistry
-        self.retention: TopicRetention
-
-    def check_usable(self, what: str) -> None:
-        """Raise unless the broker is open, on its own loop."""
-        self.loop_owner.check_usable(what)
-
-    def ended(self, subscription: Subscription[Any]) -> None:
-        """A subscription ended: its counts go into the totals."""
-        self._totals.add(subscription)
-
-    # -- of the catalog -----------------------------------------------------------------------------------------
-
-    def topic_removed(self, log: Log) -> None:
-        """A topic leaves the catalog: its counts go into the totals, unless it is internal."""
-        if log.name[0] != "$":
-            self._totals.published += log.end
-            self._totals.published_bytes += log.count_bytes()
-
-    def publishes_refused(self, log: Log, why: TopicDeleted) -> None:
-        """Publishers that wait for room in a deleted topic are refused."""
-        self.publisher.refuse_blocked(log, why)
-
-    def memory_only(self, topic: str) -> None:
-        """A topic that groups have joined turns out not to be durable."""
-        self.groups.unkeep(topic)
-
-    # -- of commits ---------------------------------------------------------------------------------------------
-
-    def landed(self, log: Log) -> None:
-        """Records of a topic that has retention are visible."""
-        self.retention.landed(log)
-
-    def overtaken(self) -> None:
-        """Records in memory that had to wait for a commit are visible: readers of patterns look again."""
-        self._readers.wake_patterns()
-
-    def visible(self) -> None:
-        """A commit is visible: publishers that wait for room may fit now."""
-        if self.publisher.blocked:
-            self.publisher.release()
-
-    def failed(self, pending_batch: PendingBatch) -> None:
-        """Records will not come, nor will any behind them."""
-        self.publisher.deduplicator.failed(pending_batch)
-
-    def deleted(self, pending_batch: PendingBatch) -> None:
-        """Records went with their topic before they were written."""
-        self.publisher.deduplicator.deleted(pending_batch)
+from runnel.broker.history import read_history
+from runnel.broker.packed_publisher import LocalPackedPublisher
+from runnel.broker.parts import BrokerParts
+from runnel.broker.producer import LocalProducerNumbers
+from runnel.broker.sample import take_sample
+from runnel.broker.statistics import snapshot
+from runnel.broker.tx.commit import CommitAttempt
+from runnel.broker.tx.stage import LocalStageWriter, stage_infos
+from runnel.broker.writer import LocalFastPath, LocalWriter
+from runnel.core.backend import (
+    DURABLE_FEATURES,
+    Backend,
+    DeadLetterPage,
+    DeadLetterTopic,
+    Feature,
+    GroupVerb,
+    HistoryPage,
+    RequestRecord,
+)
+from runnel.core.errors import NotSupported
+from runnel.core.markers import MarkerValue
+from runnel.core.options import TopicOptions
+from runnel.core.position import Position, Start
+from runnel.core.record import Record
+from runnel.core.schema import Codec
+from runnel.core.stages import StageInfo, StageKey
+from runnel.core.statistics import BackendSample, GroupStatistics, Statistics
+from runnel.core.topic_bounds import TopicBounds
+from runnel.core.transaction import TransactionRequest
 
 
-class LocalBackend:
-    """The parts of one broker, from opening to closing."""
+class LocalBackend(BrokerParts):
+    """The topics of this process, in memory or in a folder. See `core.backend.Backend`."""
 
-    def __init__(self, *, auto_create: bool, clock: Clock, folder: BrokerFolder | None = None) -> None:
-        self.clock, self.folder = clock, folder
-        self._id = secrets.token_hex(16)  # of a life in memory
-        self.life = secrets.token_hex(6)  # no two brokers share it, nor two lives of one folder
-        self._numbers = 0
-        self.readers, self.positions, self.totals, self.markers = (
-            AttachedReaders(),
-            NamedPositions(),
-            Totals(),
-            Markers(),
-        )
-        self.timeline = Timeline(clock, self.readers.settle)
-        self.loop_owner = LoopOwner(self.timeline.move_in, self._forked, entered=folder is None)
-        events = self._events = Events(self.readers, self.totals)
-        check = self.loop_owner.check_usable
-        self.catalog = TopicCatalog(
-            self.timeline, self.readers, clock, check, events, is_durable=self.is_durable, auto_create=auto_create
-        )
-        self.publisher = Publisher(self.timeline, clock, self.catalog.logs, check)
-        self.cursors = Cursors(self.timeline)
-        self.groups = GroupRegistry(self.catalog, self.publisher, check, self._group_reader)
-        events.loop_owner, events.publisher, events.groups = self.loop_owner, self.publisher, self.groups
-        self.store: Store | None = None
-        self.replaying: set[str] = set()  # topics whose dead letters are being put back
+    fast_path = LocalFastPath
+
+    def __repr__(self) -> str:
+        return f"<LocalBackend {self.summary}>"
 
     @property
-    def is_durable(self) -> bool:
-        """Whether it keeps what is published, unless a topic is told otherwise."""
-        return self.folder is not None
+    def summary(self) -> str:
+        """Where it is and in which state, in a few words."""
+        where = "in memory" if self.folder is None else f"in {str(self.folder.path)!r}"
+        topics, readers = len(self.catalog.logs), len(self.readers)
+        return f"{where}, {self.loop_owner.state}, {topics} topics, {readers} readers"
 
     @property
-    def id(self) -> str:
-        """What sequences and epochs of this broker are told from those of others by."""
-        return self._id if self.store is None else self.store.journal.manifest.journal
+    def supports(self) -> frozenset[Feature]:
+        """What it can do of what some cannot."""
+        return frozenset(Feature) if self.is_durable else frozenset(Feature) - DURABLE_FEATURES
 
-    def next_number(self) -> int:
-        """A number for whatever needs one of its own."""
-        self._numbers += 1
-        return self._numbers
+    @property
+    def is_remote(self) -> bool:
+        """No: its topics are in this process."""
+        return False
 
-    async def flushed(self) -> None:
-        """Return when what was said so far is durable, where anything is."""
-        if self.store is not None:
-            await self.store.commits.flushed()
+    @property
+    def fsync(self) -> str | None:
+        """When what was published is on disk; None: never."""
+        return None if self.folder is None else self.folder.options.fsync
 
-    # -- readers ------------------------------------------------------------------------------------------------
+    @property
+    def connection(self) -> Any:
+        """`NotSupported`: it is in this process."""
+        raise NotSupported("connection", "the broker is in this process, and connected to nothing")
 
-    def attachment(self, pattern: str | Sequence[str], start: Start) -> Attachment:
-        """The topics that a new reader covers."""
-        return Attachment(self.catalog, self.readers, self.cursors, pattern, start)
+    def check_usable(self, doing: str) -> None:
+        """Raise unless it is open, in this process and on this loop."""
+        self.loop_owner.check_usable(doing)
 
-    def reader(self, pattern: str | Sequence[str], options: SubscribeOptions) -> SubscriptionReader:
-        """The broker's side of a new subscription; it reads nothing before it is started."""
-        attachment = self.attachment(pattern, options.start)
-        label = options.name or f"{attachment.pattern}#{self.next_number()}"
-        return SubscriptionReader(attachment, self.positions, self.publisher, self._events, self.clock, options, label)
+    def check_ready(self, doing: str) -> None:
+        """Raise unless it is usable."""
+        self.loop_owner.check_usable(doing)
 
-    def _group_reader(
-        self,
-        name: str,
-        pattern: str,
-        options: GroupOptions,
-        start: Start,
-        buffer: int | None,
-        buffer_bytes: int | None,
-    ) -> GroupReader:
-        progress = None if self.store is None else self.store.pending_state
-        attachment = self.attachment(pattern, start)
-        return GroupReader(
-            attachment,
-            self.publisher,
-            progress,
-            self.loop_owner,
-            self.clock,
-            name,
-            options,
-            start,
-            buffer,
-            buffer_bytes,
-        )
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def writer(self, topic: str, codec: Codec[Any] | None, options: TopicOptions) -> LocalWriter:
+        """A writer for a topic; options that a topic here cannot have raise."""
+        return LocalWriter(self, topic, codec, self.catalog.check(options))
+
+    def producer(self, id: int, *, named: bool) -> LocalProducerNumbers:
+        """The numbers of a producer."""
+        return LocalProducerNumbers(self.loop_owner, self.publisher, id)
+
+    def stage(self, writer: LocalWriter, key: StageKey) -> LocalStageWriter:
+        """A writer for a stage of the topic of `writer`."""
+        return LocalStageWriter(self, writer, key)
+
+    def commit(self, request: TransactionRequest) -> Coroutine[Any, Any, None]:
+        """Do all that a transaction asks for, durably, or nothing."""
+        return CommitAttempt(self, request).commit()
+
+    def packed_publisher(self) -> LocalPackedPublisher:
+        """For the listeners of a server."""
+        return LocalPackedPublisher(self)
 
     # -- opening and closing ------------------------------------------------------------------------------------
 
-    async def open(self) -> None:
-        """Own the folder, recover its journal, and bring what it holds to life. Nothing to do in memory."""
-        if self.folder is None or self.loop_owner.entered:
+    async def open(self) -> Backend:
+        """Own the folder and recover its journal. Nothing to do in memory."""
+        await self.open_folder()
+        return self
+
+    async def aclose(self) -> None:
+        """Close it; nothing is left to wait for."""
+        self.close()
+
+    # -- looking, and steering ----------------------------------------------------------------------------------
+
+    async def topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        self.loop_owner.check_usable("listing topics")
+        return self.catalog.names()
+
+    async def delete(self, topic: str) -> None:
+        """Delete a topic and its records."""
+        self.loop_owner.check_usable("deleting a topic")
+        self.catalog.delete(topic)
+        await self.flushed()
+
+    async def describe(self, topic: str) -> dict[str, Any] | None:
+        """The options that a topic was given; None: there is none of that name."""
+        log = self.catalog.logs.get(topic)
+        return None if log is None else log.options.given()
+
+    async def bounds(self, patterns: Sequence[str], time: datetime | None = None) -> list[TopicBounds]:
+        """Where the topics that `patterns` cover begin and end, by name."""
+        self.loop_owner.check_usable("asking for bounds")
+        return list(positions.bounds_of(self, patterns, time))
+
+    async def end_sequence(self) -> int:
+        """The sequence behind the last visible record."""
+        return self.timeline.sequence
+
+    async def place(self, places: Mapping[str, tuple[str, Position]], hold: bool | None) -> None:
+        """Store where names stand under which nobody reads."""
+        if not self.loop_owner.is_here():
+            await self.loop_owner.visit(self.place(places, hold))
             return
-        journal, lock = await self.folder.open(self.clock.time())
-        self.loop_owner.entered = True
-        try:
-            self.loop_owner.check_usable("opening the folder")  # it may have been closed before, or meanwhile
-            self.folder.report(journal)
-            self._attach(journal, lock)
-        except BaseException:
-            try:
-                self._give_up()
-            finally:
-                self.store, self.loop_owner.entered = None, False
-                try:
-                    journal.close()
-                finally:
-                    lock.release()
-            raise
+        self.loop_owner.check_usable("storing places")
+        positions.store_places(self, places, hold)
+        await self.flushed()
 
-    def _attach(self, journal: Journal, lock: FolderLock) -> None:
-        """Give the parts what is durable, restore what the journal knows, and start writing."""
-        ledger = journal.ledger
-        store = self.store = Store(journal, lock, self.timeline, self.catalog, self.positions, self._events, self.clock)
-        self._events.retention = store.retention
-        self.catalog.durable, self.publisher.commits = store, store.commits
-        self.positions.store, self.cursors.reads = store.pending_state, store.reads
-        store.restore()
-        self.publisher.deduplicator.restore(ledger)
-        self.markers.values.update(ledger.marks)
-        for group in ledger.groups.values():
-            try:
-                self.groups.revive(group)
-            except UnknownTopic:  # with auto_create off; it is still there when the topic is declared and joined
-                logger.warning("group %r waits for its topic %r, which is not there", group.name, group.pattern)
-        store.begin()
+    async def forget(self, name: str) -> None:
+        """Forget a named subscription: where it stands, and what it holds."""
+        self.loop_owner.check_usable("forgetting a subscription")
+        self.positions.forget(name)
+        await self.flushed()
 
-    def _give_up(self) -> None:
-        """A store that could not begin has left half of what it knows in the parts: they may not be used any more."""
-        if self.store is not None:
-            store, self.store = self.store, None  # closing without it writes nothing
-            store.give_up()
-            self.close()
+    async def mark(self, name: str) -> MarkerValue | None:
+        """The value of a mark; None: there is none of that name."""
+        self.loop_owner.check_usable("reading a mark")
+        return self.markers.values.get(name)
 
-    def close(self) -> None:
-        """End every reader, after what was published; refuse everything else. Closing twice is harmless."""
-        if self.loop_owner.state == "open":
-            self.loop_owner.take_posted()
-        if not self.loop_owner.close():
-            return
-        if self.loop_owner.loop is not None and self.loop_owner.loop.is_closed():
-            self._move_out()
-        try:
-            self._end()
-        finally:
-            if self.store is not None:
-                self.store.close()  # whatever happened: or nobody could open the folder again
+    async def marks(self, prefix: str) -> dict[str, MarkerValue]:
+        """All marks whose names begin with `prefix`, sorted by name."""
+        self.loop_owner.check_usable("reading marks")
+        known, hidden = sorted(self.markers.values.items()), dead_letters.HIDDEN_PREFIX
+        return {name: value for name, value in known if name.startswith(prefix) and not name.startswith(hidden)}
 
-    def _end(self) -> None:
-        self.timeline.cool()
-        for log in list(self.publisher.blocked):
-            self.publisher.refuse_blocked(log, BrokerClosed("publishing"))
-        if self.store is not None:
-            with self._heard_or_not():
-                self.store.commits.drain()  # what was handed over is published, so the readers shall see it
-        for reader in list(self.readers):
-            with self._heard_or_not():
-                reader.end()
+    async def producer_next(self, producer: int) -> int | None:
+        """The number that a producer has to use next; None: nothing is known of it."""
+        return self.publisher.deduplicator.next(producer)
 
-    def _move_out(self) -> None:
-        """The loop is closed: have nothing more to do with it."""
-        self.loop_owner.loop = self.timeline.call_soon = None
-        for log in self.publisher.blocked:
-            if log.topic_readers is not None:
-                log.topic_readers.blocked = None  # and nobody publishes in their name
-        self.publisher.blocked.clear()
+    async def stages(self) -> list[StageInfo]:
+        """The stages that are open, by their key."""
+        self.loop_owner.check_usable("listing stages")
+        return stage_infos(self)
 
-    @contextmanager
-    def _heard_or_not(self) -> Iterator[None]:
-        """A task that waits on a closed loop cannot be told, and need not be."""
-        try:
-            yield
-        except RuntimeError:
-            if self.loop_owner.loop is not None:
-                raise
+    # -- groups, dead letters -----------------------------------------------------------------------------------
 
-    def _forked(self) -> None:
-        """Be the copy in the child of a fork."""
-        self.timeline.cool()
-        if self.store is not None:
-            self.store.abandon()
+    def group(self, name: str, pattern: str) -> GroupReader:
+        """A group that has had a member."""
+        return self.groups.find(name, pattern)
+
+    async def ask_group(self, name: str, pattern: str, verb: GroupVerb, start: Start = None) -> GroupStatistics | None:
+        """The same as a method of `group(name, pattern)`."""
+        group = self.groups.find(name, pattern)
+        if verb == "statistics":
+            return group.statistics()
+        if verb == "reset":
+            group.reset(start)
+        elif verb == "pause":
+            group.pause()
+        else:
+            group.resume()
+        return None
+
+    async def forget_group(self, name: str, pattern: str) -> None:
+        """Forget a group that has no members, and all that it settled."""
+        self.loop_owner.check_usable("forgetting a group")
+        self.groups.remove(name, pattern)
+        await self.flushed()
+
+    async def replay(self, topic: str, limit: int | None, where: Callable[[Record[bytes]], bool] | None) -> int:
+        """Publish dead letters again to where they came from, in order, each once; how many."""
+        return await dead_letters.replay(self, topic, limit, where)
+
+    async def settle_dead_letters(self, topic: str, offsets: Sequence[int] | None, *, put_back: bool) -> int:
+        """Have dead letters put back or discarded, each once: those at `offsets`, or all that are there; how many."""
+        return await dead_letters.settle_dead_letters(self, topic, offsets, put_back=put_back)
+
+    async def dead_letter_topics(self) -> list[DeadLetterTopic]:
+        """The topics that dead letters go to, by name."""
+        self.loop_owner.check_usable("listing dead letters")
+        return dead_letters.dead_letter_topics(self)
+
+    async def dead_letters(self, topic: str, start: int, limit: int, max_bytes: int) -> DeadLetterPage:
+        """At most `limit` dead letters of `topic` that are not done with, from an offset on."""
+        return await dead_letters.list_dead_letters(self, topic, start, limit, max_bytes)
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    async def request(
+        self,
+        topic: str,
+        value: bytes | str,
+        timeout: float,
+        key: bytes | str | None,
+        headers: Mapping[str, str] | None,
+    ) -> Record[bytes]:
+        """Publish, and wait for a reply."""
+        return await request.request(self, topic, value, timeout, key, headers)
+
+    async def reply(self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None) -> bool:
+        """Answer a request; False when the requester no longer waits."""
+        return await request.reply(self, record, value, headers)
+
+    # -- figures, history ---------------------------------------------------------------------------------------
+
+    def statistics(self) -> Statistics:
+        """What happened so far and what is held now, without handlers. From any thread."""
+        return self.loop_owner.ask(lambda: snapshot(self))
+
+    async def snapshot(self) -> Statistics:
+        """The same as `statistics()`."""
+        return snapshot(self)
+
+    async def sample(self) -> BackendSample:
+        """What a console shows, of about one moment."""
+        self.loop_owner.check_usable("looking at it")
+        return await take_sample(self)
+
+    async def info(self) -> dict[str, Any]:
+        """What it says of itself."""
+        return {"version": version("runnel-mq"), "journal": self.id, "fsync": self.fsync}
+
+    async def history(self, topic: str, start: Start, limit: int, max_bytes: int) -> HistoryPage:
+        """At most `limit` records of `topic` from `start` on; below 0 it counts from the end."""
+        return await read_history(self, topic, start, limit, max_bytes)

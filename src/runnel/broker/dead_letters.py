@@ -11,22 +11,28 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from runnel.broker.history import read_history
-from runnel.broker.read.cursor import Cursor, TakenSlices
+from runnel.broker.read.cursor import Cursor
+from runnel.broker.read.reader import LocalReader
 from runnel.broker.topic.catalog import UNDECLARED
-from runnel.broker.topic_handle import Topic
-from runnel.broker.tx.transaction import Transaction
+from runnel.broker.tx.commit import CommitAttempt
+from runnel.broker.writer import LocalWriter
+from runnel.core.backend import DeadLetterPage, DeadLetterTopic, Taken
 from runnel.core.dead_letter import TOPIC, is_dead_letter, original_headers
 from runnel.core.errors import InvalidOption, NameInUse, TopicDeleted, UnknownTopic
-from runnel.core.options import positive
+from runnel.core.markers import Marker
+from runnel.core.options import NO_TOPIC_OPTIONS, positive
+from runnel.core.pattern import check_name
 from runnel.core.position import Position
+from runnel.core.publishing import append_of
 from runnel.core.record import Record
+from runnel.core.transaction import TransactionRequest
 from runnel.runtime.waiting import resolve_waiter
 
 if TYPE_CHECKING:
-    from runnel.broker.backend import LocalBackend
+    from runnel.broker.parts import BrokerParts
     from runnel.broker.topic.log import Log
 
 
@@ -42,20 +48,10 @@ LOOKED_AT = 4096  # letters passed over before a listing says: ask again from th
 NONE_DONE = bytes(BLOCK // 8)
 
 
-class DeadLetterPage(NamedTuple):
-    """Some dead letters that are not done with; `next` is where to look further, below `end` if there may be more."""
-
-    letters: list[Record[bytes]]
-    epoch: int
-    first: int
-    end: int
-    next: int
-
-
 class DeadLetterState:
     """Which letters of a topic are done with."""
 
-    def __init__(self, backend: LocalBackend, log: Log) -> None:
+    def __init__(self, backend: BrokerParts, log: Log) -> None:
         self._backend, self.log = backend, log
         self._values = backend.markers.values
 
@@ -125,8 +121,8 @@ class DeadLetterState:
         return [int(name.removeprefix(start)) for name in self._values if name.startswith(start)]
 
 
-def dead_letter_topics(backend: LocalBackend) -> dict[str, list[str]]:
-    """The topics that dead letters go to, sorted, each with the groups that send theirs there."""
+def dead_letter_topics(backend: BrokerParts) -> list[DeadLetterTopic]:
+    """The topics that dead letters go to, by name, each with the groups that send theirs there."""
     found: dict[str, list[str]] = {}
     for reader in backend.groups:
         found.setdefault(reader.dead_letter, []).append(reader.name)
@@ -136,15 +132,18 @@ def dead_letter_topics(backend: LocalBackend) -> dict[str, list[str]]:
         if log.options.dead_letter is not None:
             found.setdefault(log.options.dead_letter, [])
     for one in backend.readers:
-        options = getattr(getattr(one, "_reader", None), "options", None)
-        if (named := getattr(options, "dead_letter", None)) is not None:
-            found.setdefault(named, [])
-    return {name: sorted(set(found[name])) for name in sorted(found) if name in backend.catalog.logs}
+        if isinstance(one, LocalReader) and one.options.dead_letter is not None:
+            found.setdefault(one.options.dead_letter, [])
+    topics = []
+    for name in sorted(found):
+        if name in backend.catalog.logs:
+            box = DeadLetterState(backend, backend.catalog.logs[name])
+            end, epoch = box.log.end, box.log.epoch
+            topics.append(DeadLetterTopic(name, sorted(set(found[name])), box.open(), box.floor, end, epoch))
+    return topics
 
 
-async def list_dead_letters(
-    backend: LocalBackend, topic: str, start: int, limit: int, max_bytes: int
-) -> DeadLetterPage:
+async def list_dead_letters(backend: BrokerParts, topic: str, start: int, limit: int, max_bytes: int) -> DeadLetterPage:
     """At most `limit` letters of `topic` that are not done with, from an offset on."""
     box = _state_of(backend, topic)
     await backend.flushed()  # a letter may still be on its way to the disk
@@ -163,11 +162,11 @@ async def list_dead_letters(
                     break
                 found.append(record)
                 size += len(record.value)
-    return DeadLetterPage(found, box.log.epoch, backend.timeline.first(box.log), box.log.end, at)
+    return DeadLetterPage(found, box.log.epoch, backend.timeline.first(box.log), box.log.end, at, box.open())
 
 
 async def settle_dead_letters(
-    backend: LocalBackend, topic: str, offsets: Iterable[int] | None, *, put_back: bool
+    backend: BrokerParts, topic: str, offsets: Iterable[int] | None, *, put_back: bool
 ) -> int:
     """Have letters put back or discarded, each once: those at `offsets`, or all that are there; how many."""
     count = 0
@@ -177,15 +176,18 @@ async def settle_dead_letters(
     with exclusively(backend, topic):
         await backend.flushed()
         if useless := box.useless():
-            async with Transaction(backend) as tx:
-                for name in useless:
-                    tx.mark(name, None)
+            request = TransactionRequest()
+            for name in useless:
+                request.mark(Marker(name, None))
+            await CommitAttempt(backend, request).commit()
         async for some in _open_ones(backend, box, wanted):
-            async with Transaction(backend) as tx:
-                for letter in some if put_back else ():
-                    tx.publish(letter.headers[TOPIC], letter.value, key=letter.key, headers=original_headers(letter))
-                for name, (value, before) in box.settled(letter.offset for letter in some).items():
-                    tx.mark(name, value, before)
+            request = TransactionRequest()
+            for letter in some if put_back else ():
+                writer = LocalWriter(backend, check_name(letter.headers[TOPIC]), None, NO_TOPIC_OPTIONS)
+                request.publish(writer, append_of(writer, letter.value, letter.key, original_headers(letter)))
+            for name, (value, before) in box.settled(letter.offset for letter in some).items():
+                request.mark(Marker(name, value, before))
+            await CommitAttempt(backend, request).commit()
             count += len(some)
         if (floor := box.raised()) is not None:
             backend.positions.keep(f"{REPLAYED_PREFIX}{topic}", topic, box.log.position(floor))
@@ -193,7 +195,7 @@ async def settle_dead_letters(
 
 
 @contextmanager
-def exclusively(backend: LocalBackend, topic: str) -> Iterator[None]:
+def exclusively(backend: BrokerParts, topic: str) -> Iterator[None]:
     """While nobody else deals with the letters of `topic`."""
     name = f"{REPLAYED_PREFIX}{topic}"
     if name in backend.replaying:
@@ -206,7 +208,7 @@ def exclusively(backend: LocalBackend, topic: str) -> Iterator[None]:
 
 
 async def _open_ones(
-    backend: LocalBackend, box: DeadLetterState, wanted: list[int] | None
+    backend: BrokerParts, box: DeadLetterState, wanted: list[int] | None
 ) -> AsyncIterator[list[Record[bytes]]]:
     """The letters that are meant and not done with, as many at a time as go into a transaction."""
     end = box.log.end  # what comes meanwhile may be one that was put back just now
@@ -238,7 +240,7 @@ async def _open_ones(
         yield some
 
 
-def _state_of(backend: LocalBackend, topic: str) -> DeadLetterState:
+def _state_of(backend: BrokerParts, topic: str) -> DeadLetterState:
     log = backend.catalog.logs.get(topic)
     if log is None:
         raise UnknownTopic(topic)
@@ -262,7 +264,7 @@ def _count(bits: bytes, block: int, first: int, end: int) -> int:
 
 
 async def replay(
-    backend: LocalBackend, topic: str, limit: int | None, where: Callable[[Record[bytes]], bool] | None
+    backend: BrokerParts, topic: str, limit: int | None, where: Callable[[Record[bytes]], bool] | None
 ) -> int:
     """Put dead letters of `topic` back where they came from, each once; how many."""
     name = f"{REPLAYED_PREFIX}{topic}"
@@ -285,7 +287,7 @@ async def replay(
 
 
 @contextmanager
-def _unless_unused(backend: LocalBackend, log: Log) -> Iterator[None]:
+def _unless_unused(backend: BrokerParts, log: Log) -> Iterator[None]:
     """Afterwards forget a topic that nobody but us has ever asked for."""
     try:
         yield
@@ -293,7 +295,7 @@ def _unless_unused(backend: LocalBackend, log: Log) -> Iterator[None]:
         backend.catalog.forget_unused(log)
 
 
-async def _take_one(backend: LocalBackend, cursor: Cursor) -> TakenSlices | None:
+async def _take_one(backend: BrokerParts, cursor: Cursor) -> Taken | None:
     """The next record, from memory or from disk."""
     backend.loop_owner.check_usable("replaying")
     taken = cursor.take(1)
@@ -306,14 +308,12 @@ async def _take_one(backend: LocalBackend, cursor: Cursor) -> TakenSlices | None
     return taken
 
 
-async def _put_back(
-    backend: LocalBackend, record: Record[bytes], where: Callable[[Record[bytes]], bool] | None
-) -> bool:
+async def _put_back(backend: BrokerParts, record: Record[bytes], where: Callable[[Record[bytes]], bool] | None) -> bool:
     """Publish one dead letter as it was; False: `where` passed it over."""
     if where is not None and not where(record):
         return False
     if not is_dead_letter(record):
         raise InvalidOption("topic", record.topic, f"its record at {record.offset} is not a dead letter")
-    origin = Topic[bytes](backend, record.headers[TOPIC], None, UNDECLARED)
-    await origin.publish(record.value, key=record.key, headers=original_headers(record))
+    writer = LocalWriter(backend, record.headers[TOPIC], None, UNDECLARED)
+    await writer.append(append_of(writer, record.value, record.key, original_headers(record)))
     return True

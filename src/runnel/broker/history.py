@@ -4,34 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from runnel.broker.read.cursor import SLICE
+from runnel.core.backend import SLICE, HistoryPage
 from runnel.core.errors import TopicDeleted, UnknownTopic
 from runnel.core.record import Gap, MissedRange, Record, joined_missed
 from runnel.runtime.waiting import resolve_waiter
 
 if TYPE_CHECKING:
-    from runnel.broker.backend import LocalBackend
-    from runnel.broker.read.cursor import Cursor, TakenSlices
+    from runnel.broker.parts import BrokerParts
+    from runnel.broker.read.cursor import Cursor
     from runnel.broker.topic.log import Log
+    from runnel.core.backend import Taken
     from runnel.core.position import Start
 
 STEP = 256  # records taken at a time, of which the last ones may be too much
 
 
-class HistoryPage(NamedTuple):
-    """Records of one topic; `next` is the offset to go on from, `first` and `end` what the topic holds."""
-
-    records: list[Record[bytes]]
-    gap: Gap | None
-    epoch: int
-    first: int
-    end: int
-    next: int
-
-
-async def read_history(backend: LocalBackend, topic: str, start: Start, limit: int, max_bytes: int) -> HistoryPage:
+async def read_history(backend: BrokerParts, topic: str, start: Start, limit: int, max_bytes: int) -> HistoryPage:
     """At most `limit` records of `topic` from `start` on, of which all but the first fit into `max_bytes`.
 
     A `start` below 0 counts from the end. Only what is there now is read; `UnknownTopic` if nobody made it.
@@ -69,13 +59,13 @@ async def read_history(backend: LocalBackend, topic: str, start: Start, limit: i
 
 
 def _page(
-    log: Log, backend: LocalBackend, records: list[Record[bytes]], missed: MissedRange | None, following: int
+    log: Log, backend: BrokerParts, records: list[Record[bytes]], missed: MissedRange | None, following: int
 ) -> HistoryPage:
     gap = None if missed is None else Gap(log.name, missed.first, missed.end, missed.count, missed.reason)
     return HistoryPage(records, gap, log.epoch, backend.timeline.first(log), log.end, following)
 
 
-async def _take(backend: LocalBackend, log: Log, cursor: Cursor, limit: int) -> TakenSlices | None:
+async def _take(backend: BrokerParts, log: Log, cursor: Cursor, limit: int) -> Taken | None:
     """The next records, from memory or from disk."""
     while True:
         backend.loop_owner.check_usable("reading a topic")

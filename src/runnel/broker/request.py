@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from runnel.broker.group.subscription import Delivery
-from runnel.broker.read.subscription import Subscription
+from runnel.broker.read.reader import LocalReader
 from runnel.broker.topic.catalog import UNDECLARED
-from runnel.broker.topic_handle import Topic
+from runnel.broker.writer import LocalWriter
+from runnel.core.backend import RequestRecord
 from runnel.core.errors import BrokerClosed, InvalidOption, NoResponders, RequestTimeout
 from runnel.core.options import Policy, SubscribeOptions
 from runnel.core.pattern import check_name
+from runnel.core.publishing import append_of
 from runnel.core.record import REPLY_TO, Record
 from runnel.core.trace_context import TRACEPARENT
 from runnel.runtime.waiting import wait_all
 
 if TYPE_CHECKING:
-    from runnel.broker.backend import LocalBackend
+    from runnel.broker.parts import BrokerParts
 
 INBOX = "$runnel.inbox"
 
 
 async def request(
-    backend: LocalBackend,
+    backend: BrokerParts,
     topic: str,
     value: bytes | str,
     timeout: float,
@@ -38,42 +39,51 @@ async def request(
     # A request that is on disk outlives its broker: no later life may give its inbox to another one.
     inbox = f"{INBOX}.{backend.life}.{backend.next_number()}"
     backend.catalog.make(inbox)
-    asked = SubscribeOptions(start="earliest", policy=Policy())
-    subscription: Subscription[bytes] = Subscription(backend.reader(inbox, asked), None)
+    came = asyncio.Event()
+    reader = backend.reader(inbox, SubscribeOptions(start="earliest", policy=Policy()), came.set)
+    reader.enter()
     try:
-        async with subscription:
-            await Topic[bytes](backend, topic, None, UNDECLARED).publish(
-                value, key=key, headers={**(headers or {}), REPLY_TO: inbox}
-            )
-            answer = asyncio.ensure_future(anext(aiter(subscription), None))
-            try:
-                if not await wait_all([answer], timeout, backend.clock):
-                    raise RequestTimeout(topic, timeout)
-                if (found := answer.result()) is None:
-                    raise BrokerClosed("waiting for a reply")
-                return found
-            finally:
-                answer.cancel()
-                await asyncio.wait([answer])  # its generator must be at rest before the block is left
+        writer = LocalWriter(backend, topic, None, UNDECLARED)
+        await writer.append(append_of(writer, value, key, {**(headers or {}), REPLY_TO: inbox}))
+        answer = asyncio.ensure_future(_first_record(reader, came))
+        try:
+            if not await wait_all([answer], timeout, backend.clock):
+                raise RequestTimeout(topic, timeout)
+            return answer.result()
+        finally:
+            answer.cancel()
     finally:
+        reader.leave()
         backend.catalog.delete(inbox)
 
 
+async def _first_record(reader: LocalReader, came: asyncio.Event) -> Record[bytes]:
+    """The first record that comes; `BrokerClosed` if none will."""
+    while True:
+        taken = reader.take(1)
+        if taken is not None and taken.slices:
+            return taken.slices[0].records[0]
+        if reader.ended:
+            raise reader.error or BrokerClosed("waiting for a reply")
+        came.clear()
+        reader.park()
+        await came.wait()
+
+
 async def reply(
-    backend: LocalBackend, record: Record[Any] | Delivery[Any], value: bytes | str, headers: Mapping[str, str] | None
+    backend: BrokerParts, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None
 ) -> bool:
     """Answer `record`; False when whoever asked is no longer waiting."""
     inbox = record.reply_to
     if inbox is None:
         raise InvalidOption("record", record.topic, "it is not a request: nobody waits for a reply")
     if not inbox.startswith(f"{INBOX}."):
-        await Topic[bytes](backend, check_name(inbox), None, UNDECLARED).publish(value, headers=headers)
+        writer = LocalWriter(backend, check_name(inbox), None, UNDECLARED)
+        await writer.append(append_of(writer, value, headers=headers))
         return True
     log = backend.catalog.logs.get(inbox)
     if log is None:
         return False
-    entry = backend.publisher.one(
-        inbox, None, value, None, {TRACEPARENT: record.traceparent, **(headers or {})}, None, None, 0, None
-    )
-    backend.publisher.append(log, entry)
+    append = backend.publisher.own(inbox, value, None, {TRACEPARENT: record.traceparent, **(headers or {})})
+    backend.publisher.append(log, append)
     return True

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from runnel.api.handlers import Handler
-from runnel.broker.read.subscription import Subscription
+from runnel.broker.read.reader import LocalReader
 from runnel.core.position import Position
 from runnel.core.statistics import (
     ArchiveStatistics,
@@ -19,8 +17,8 @@ from runnel.core.statistics import (
 )
 
 if TYPE_CHECKING:
-    from runnel.broker.backend import LocalBackend
     from runnel.broker.durable.store import Store
+    from runnel.broker.parts import BrokerParts
     from runnel.broker.topic.log import Log
 
 
@@ -57,7 +55,7 @@ def journal_statistics(store: Store) -> JournalStatistics:
 # -- The broker ------------------------------------------------------------------------------------------
 
 
-def topic_statistics(backend: LocalBackend, log: Log) -> TopicStatistics:
+def topic_statistics(backend: BrokerParts, log: Log) -> TopicStatistics:
     """A topic as it is now."""
     return TopicStatistics(
         log.name,
@@ -71,12 +69,12 @@ def topic_statistics(backend: LocalBackend, log: Log) -> TopicStatistics:
     )
 
 
-def open_subscriptions(backend: LocalBackend) -> list[Subscription[Any]]:
+def open_readers(backend: BrokerParts) -> list[LocalReader]:
     """Those that users have open, here and at the other end of connections."""
-    return [one for one in backend.readers if isinstance(one, Subscription) and one.pattern[0] != "$"]
+    return [one for one in backend.readers if isinstance(one, LocalReader) and one.pattern[0] != "$"]
 
 
-def subscription_statistics(one: Subscription[Any]) -> SubscriptionStatistics:
+def subscription_statistics(one: LocalReader) -> SubscriptionStatistics:
     """A subscription as it is now."""
     overflow = one.overflow
     return SubscriptionStatistics(
@@ -92,7 +90,7 @@ def subscription_statistics(one: Subscription[Any]) -> SubscriptionStatistics:
     )
 
 
-def cursor_statistics(backend: LocalBackend, name: str) -> CursorStatistics:
+def cursor_statistics(backend: BrokerParts, name: str) -> CursorStatistics:
     """A name under which nobody reads, as it stands."""
     pattern, place = backend.positions.stored[name]
     hold = backend.store is not None and name in backend.store.holding.holds
@@ -105,25 +103,30 @@ def cursor_statistics(backend: LocalBackend, name: str) -> CursorStatistics:
     return CursorStatistics(name, pattern, read, max(0, log.end - read), hold)
 
 
-def snapshot(backend: LocalBackend, handlers: Iterable[Handler]) -> Statistics:
-    """The broker as it is now."""
+def waiting_publishers(backend: BrokerParts) -> int:
+    """Publishes that wait for room."""
+    return sum(len(log.topic_readers.blocked or ()) for log in backend.publisher.blocked if log.topic_readers)
+
+
+def snapshot(backend: BrokerParts) -> Statistics:
+    """The broker as it is now. It knows of no handlers: those are of the handle that users hold."""
     topics = {}
     for log in backend.catalog.logs.values():
         if log.name[0] != "$":
             topics[log.name] = topic_statistics(backend, log)
-    open_ones = open_subscriptions(backend)
+    open_ones = open_readers(backend)
     sums = backend.totals.with_open(open_ones)
     return Statistics(
         topics,
         tuple(map(subscription_statistics, open_ones)),
         tuple(reader.statistics() for reader in backend.groups),
-        tuple(handler.statistics() for handler in handlers),
+        (),
         sums,
         backend.totals.published + sum(topic.published for topic in topics.values()),
         backend.totals.published_bytes + sum(topic.published_bytes for topic in topics.values()),
         sum(each.delivered for each in sums.values()),
         sum(each.dropped for each in sums.values()),
-        sum(len(log.topic_readers.blocked or ()) for log in backend.publisher.blocked if log.topic_readers),
+        waiting_publishers(backend),
         None if backend.store is None else journal_statistics(backend.store),
         tuple(
             cursor_statistics(backend, name)

@@ -6,9 +6,8 @@ Counters never go back while a broker is open.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-from runnel.broker.read.subscription import Subscription
+from runnel.broker.read.reader import LocalReader
 from runnel.core.statistics import SubscriberTotals
 
 ANONYMOUS = "anonymous"
@@ -43,17 +42,17 @@ class Totals:
         self.published = self.published_bytes = 0  # of deleted topics
         self._tallies: dict[tuple[str, str], Tally] = {}
 
-    def add(self, subscription: Subscription[Any]) -> None:
+    def add(self, reader: LocalReader) -> None:
         """Count in a subscription that ended, unless it is internal: there is one for each request."""
-        if subscription.pattern[0] != "$":
-            ended = tally_of(subscription)
+        if reader.pattern[0] != "$":
+            ended = tally_of(reader)
             ended.lag = 0
-            self._tally(subscription).add(ended)
+            self._tally(reader).add(ended)
 
-    def with_open(self, subscriptions: Iterable[Subscription[Any]]) -> dict[tuple[str, str], SubscriberTotals]:
+    def with_open(self, readers: Iterable[LocalReader]) -> dict[tuple[str, str], SubscriberTotals]:
         """The sums, with those counted in that are still open."""
         tallies: dict[int, Tally] = {}
-        for one in subscriptions:
+        for one in readers:
             tally = self._tally(one)
             tallies.setdefault(id(tally), Tally()).add(tally_of(one))
         sums = {}
@@ -72,16 +71,16 @@ class Totals:
             total.add(tally)
         return total
 
-    def _tally(self, subscription: Subscription[Any]) -> Tally:
-        key = (subscription.pattern, subscription.name or ANONYMOUS)
+    def _tally(self, reader: LocalReader) -> Tally:
+        key = (reader.pattern, reader.name or ANONYMOUS)
         if key not in self._tallies and len(self._tallies) >= MAX_FLOWS:
             key = (OTHER, OTHER)
         return self._tallies.setdefault(key, Tally())
 
 
-def tally_of(subscription: Subscription[Any]) -> Tally:
+def tally_of(reader: LocalReader) -> Tally:
     """What one subscription received and lost so far."""
-    tally, overflow = Tally(), subscription.overflow
-    tally.delivered, tally.expired, tally.lag = subscription.delivered, subscription.expired, subscription.lag
-    tally.dropped = subscription.dropped_count + overflow.drops()
+    tally = Tally()
+    tally.delivered, tally.expired, tally.lag = reader.delivered, reader.expired, reader.lag
+    tally.dropped = reader.dropped_count + reader.overflow.drops()
     return tally

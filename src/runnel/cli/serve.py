@@ -25,7 +25,7 @@ examples:
   runnel serve --data /var/lib/runnel --config /etc/runnel.toml
   runnel serve --port 0 --json-port off --json   any free port, told in one JSON line
   runnel serve --unix run/runnel.sock            also a Unix socket
-  runnel serve --engine runnel://10.0.0.7:7788   a gateway: the same listeners, and that server behind them
+  runnel serve --backend runnel://10.0.0.7:7788  the topics of that server, at listeners here
   runnel serve --tls-cert cert.pem --tls-key key.pem --host 0.0.0.0 --insecure-public
 
 Every option is also a key of the file and a variable of the environment: `runnel config show` lists them, with the
@@ -50,7 +50,7 @@ _GROUPS = {
         "insecure_public",
     ),
     "TLS": ("tls_cert", "tls_key", "tls_client_ca"),
-    "how it runs": ("memory", "engine", "deadline", "log_level", "log_format"),
+    "how it runs": ("memory", "backend", "deadline", "log_level", "log_format"),
 }
 
 
@@ -65,7 +65,7 @@ def add_to(commands: Commands) -> None:
         "Opens a folder (or none, with --memory) and serves it over TCP and, if asked, a Unix socket.\n"
         "Without authentication it listens on this machine only.",
     )
-    where = "[--data DIR | --memory | --engine URL]"
+    where = "[--data DIR | --memory | --backend URL]"
     parser.usage = f"runnel serve {where} [--host NAME] [--port N] [--http-port N] [...]"
     parser.add_argument("--config", metavar="FILE", help="a TOML file (default: $RUNNEL_CONFIG, else runnel.toml)")
     add_keys(parser)
@@ -93,7 +93,7 @@ def _add_key(to: Any, key: ConfigKey) -> None:
         to.add_argument(*flags, nargs="?", const="true", metavar="true|false", **said)
     else:
         metavar = "|".join(key.choices) or {"seconds": "TIME", "bytes": "SIZE", "path": "PATH"}.get(key.kind)
-        if key.name in ("data", "engine"):
+        if key.name in ("data", "backend"):
             metavar = "DIR" if key.name == "data" else "URL"
         to.add_argument(*flags, metavar=metavar or ("N" if key.kind in ("number", "rate") else "NAME"), **said)
 
@@ -106,24 +106,21 @@ def settings_of(chosen: argparse.Namespace) -> Settings:
         said = settings.where("serve.memory")
         why = "say one of them" if said == "--memory" else "say --memory false"
         raise CommandError("usage_error", f"--data names a folder, and {said} says to keep nothing: {why}", USAGE)
-    if settings.serving.engine is not None:
-        _check_engine(settings)
+    if settings.serving.backend is not None:
+        _check_backend(settings)
     return settings
 
 
-def _check_engine(settings: Settings) -> None:
-    """A gateway keeps nothing: what was said about keeping contradicts it."""
+def _check_backend(settings: Settings) -> None:
+    """The server at the url keeps the topics: what was said about keeping them here contradicts it."""
     said = [key.flag for key in keys().values() if settings.where(key.dotted) == key.flag]
     asked = [key.flag for key in keys().values() if key.section == "journal"]
-    if "--http-port" in said and settings.server.http_port is not None:
-        why = "a gateway has no HTTP listener: ask the server behind it, or leave --http-port away"
-        raise CommandError("usage_error", why, USAGE)
     contrary = next((one for one in said if one == "--data" or one in asked), None)
     if settings.serving.memory:
         contrary = settings.where("serve.memory")
     if contrary is not None:
-        engine = settings.where("serve.engine")
-        why = f"{engine} makes this a gateway, that keeps nothing itself, and {contrary} says how to keep it"
+        backend = settings.where("serve.backend")
+        why = f"{backend} names the server that keeps the topics, and {contrary} says how to keep them here"
         raise CommandError("usage_error", f"{why}: say one of them", USAGE)
 
 

@@ -22,21 +22,24 @@ from typing import TYPE_CHECKING, Any, TextIO
 import msgspec
 
 import runnel
+from runnel.api.broker import Broker
 from runnel.cli.errors import FINE, FOUND
 from runnel.cli.output import StatusLine, human_size, pairs, print_line
 from runnel.cli.server_address import DEFAULT_SERVER
+from runnel.client.backend import RemoteBackend
 from runnel.config.settings import DEFAULT, Settings
-from runnel.opening.shared_folder import SharedBroker
-from runnel.server import Gateway, Server, ServerOptions, http
+from runnel.opening.shared_folder import SharedBackend
+from runnel.server import Server, ServerOptions, http
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
     from runnel.server.served_broker import ListenerAddress
 
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LEFT_FOR_THE_DISK = 0.2  # of the deadline: closing the journal comes after the clients have gone
 QUIET_SECONDS = 2.0  # seconds of opening before anything is said about it
+FIRST_WAIT = 1.0  # seconds for a server that has the topics to be reached, before clients are let in
+WAIT_FOR_EVER = 1e9  # seconds: a server that has the topics is waited for, whenever it comes
 TELL_EVERY = 10.0  # seconds, where nobody watches
 
 log = logging.getLogger("runnel.serve")
@@ -62,8 +65,8 @@ class ServerProcess:
         serving = self.settings.serving
         for one in SIGNALS:
             loop.add_signal_handler(one, self._on_signal, one)
-        if serving.engine is not None:
-            return await self._relay(serving.engine)
+        if serving.backend is not None:
+            return await self._serve_backend(serving.backend)
         opening = asyncio.ensure_future(self._open())
         stopped = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait([opening, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -79,8 +82,9 @@ class ServerProcess:
             stopped.cancel()
         try:
             async with Server(broker, self._options) as server:
-                if isinstance(broker, SharedBroker):
-                    broker.hand_listener_to(server)  # who opens the folder comes in there, and counts among its clients
+                if isinstance(broker.backend, SharedBackend):
+                    # Processes that open the folder come in there, and count among the server's clients.
+                    broker.backend.hand_listener_to(server)
                 self._announce(server)
                 await self._stop.wait()
                 self._begin_to_end()
@@ -91,13 +95,29 @@ class ServerProcess:
         log.info("stopped in %.1f s", time.monotonic() - began)
         return FINE
 
-    async def _relay(self, engine: str) -> int:
-        """Be a gateway before another server."""
-        async with Gateway(engine, self.settings.server) as gateway:
-            self._announce(gateway)
-            await self._stop.wait()
-            began = self._begin_to_end()
-            await gateway.close(self.settings.serving.deadline * (1 - LEFT_FOR_THE_DISK))
+    async def _serve_backend(self, url: str) -> int:
+        """Serve the topics of another server. That need not be there yet: until it is, clients are refused."""
+        broker = Broker(RemoteBackend.at(url, wait=WAIT_FOR_EVER, name="runnel serve"))
+        opening = asyncio.ensure_future(broker.__aenter__())
+        stopped = asyncio.ensure_future(self._stop.wait())
+        try:
+            # Mostly it is there, and then no client is refused; what stays wrong, such as a certificate, is told now.
+            await asyncio.wait([opening, stopped], timeout=FIRST_WAIT, return_when=asyncio.FIRST_COMPLETED)
+            if opening.done():
+                await opening
+            async with Server(broker, self._options) as server:
+                self._announce(server)
+                await asyncio.wait([opening, stopped], return_when=asyncio.FIRST_COMPLETED)
+                if not stopped.done():
+                    await opening
+                    await stopped
+                began = self._begin_to_end()
+                await server.close(self.settings.serving.deadline * (1 - LEFT_FOR_THE_DISK))
+        finally:
+            stopped.cancel()
+            if opening.cancel():
+                await asyncio.wait([opening])
+            await broker.__aexit__(None, None, None)
         log.info("stopped in %.1f s", time.monotonic() - began)
         return FINE
 
@@ -107,7 +127,7 @@ class ServerProcess:
             broker = runnel.open()
             return await broker.__aenter__()
         folder = settings.general.data
-        broker = SharedBroker(Path(folder), settings.journal, joins=False)
+        broker = Broker(SharedBackend(Path(folder), settings.journal, joins=False))
         waiting = asyncio.ensure_future(_tell_of_opening(Path(folder)))
         try:
             return await broker.__aenter__()
@@ -115,7 +135,7 @@ class ServerProcess:
             waiting.cancel()
             await asyncio.wait([waiting])
 
-    def _announce(self, server: Server | Gateway) -> None:
+    def _announce(self, server: Server) -> None:
         try:
             if self._as_json:
                 print_line(ready_facts(server.listeners, self.settings))
@@ -150,7 +170,7 @@ class ServerProcess:
 def server_options(settings: Settings) -> tuple[ServerOptions, str | None]:
     """What to serve with, and what to say about it. HTTP, unless it was asked for, is left out where it cannot be."""
     options = settings.server
-    if settings.serving.engine is not None or options.http_port is None:
+    if options.http_port is None:
         return options, None
     if settings.where("serve.http_port") != DEFAULT:
         http.check("--http-port")
@@ -208,14 +228,14 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # listened on, but nothing 
 
 def ready_facts(listeners: Sequence[ListenerAddress], settings: Settings) -> dict[str, Any]:
     """The same for programs: one line when it is ready."""
-    engine = settings.serving.engine
-    keeps = not settings.serving.memory and engine is None
+    backend = settings.serving.backend
+    keeps = not settings.serving.memory and backend is None
     return {
         "event": "ready",
         "pid": os.getpid(),
         "data": settings.general.data if keeps else None,
         "fsync": settings.journal.fsync if keeps else None,
-        **({} if engine is None else {"engine": engine}),
+        **({} if backend is None else {"backend": backend}),
         "doors": [{"name": one.name, "url": one.url, "host": one.host, "port": one.port} for one in listeners],
     }
 
@@ -225,8 +245,8 @@ def announcement(
 ) -> str:
     """What a person reads."""
     serving, server = settings.serving, settings.server
-    if serving.engine is not None:
-        what = f"is a gateway before {serving.engine}"
+    if serving.backend is not None:
+        what = f"serves the topics of {serving.backend}"
     elif serving.memory:
         what = "serves from memory: nothing is kept when it stops"
     else:

@@ -43,7 +43,7 @@ from runnel.journal.write import retention
 from runnel.journal.write.journal import Journal
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
+    from runnel.api.broker import Broker
     from runnel.core.statistics import Statistics
 
 

@@ -40,7 +40,7 @@ from runnel.config import units
 from runnel.core.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
+    from runnel.api.broker import Broker
     from runnel.core.statistics import Statistics
 
 

@@ -1,6 +1,5 @@
-"""The remote backend: a broker in another process, with the API of a local one.
+"""The remote backend: the topics of a server, in another process.
 
-Users hold `broker`, `topic`, `producer`, `stage`, `transaction`, `subscription`, `group` and `delivery`. Below them,
-`server_link` owns one connection at a time, `reconnect` replaces it when it drops, and `outbox` resends what was not
-answered. The package imports no broker and no journal.
+`backend` is what `runnel.open` builds a broker over. Below it, `server_link` owns one connection at a time, `reconnect`
+replaces it when it drops, and `outbox` resends what was not answered. The package imports no broker and no journal.
 """

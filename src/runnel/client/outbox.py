@@ -61,6 +61,7 @@ class OutgoingBatch:
 
     __slots__ = (
         "abandoned",
+        "answered",
         "batch",
         "born",
         "cap",
@@ -102,6 +103,7 @@ class OutgoingBatch:
         self.size, self.cap, self.whole, self.numbered = size, cap, whole, numbered
         self.said = said or route.said
         self.waiters: list[list[Any]] = []
+        self.answered: Any = None  # called with the outcome, if there is somebody instead of waiters
         self.count = len(values)
         self.batch = batch  # once it was sent; the values are let go then
         self.producer = self.number = 0
@@ -356,6 +358,17 @@ class Outbox:
             outgoing.abandoned = True
             return outgoing.id
         return 0
+
+    def take_back(self, outgoing: OutgoingBatch) -> bool:
+        """Have a whole batch not sent; False: it was, or is answered already."""
+        if outgoing.lane is None:
+            return False
+        if outgoing.sent:
+            outgoing.abandoned = True
+            return False
+        outgoing.lane.queue.remove(outgoing)
+        self._let_go(outgoing)
+        return True
 
     # -- out ----------------------------------------------------------------------------------------------------
 

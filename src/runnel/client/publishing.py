@@ -1,4 +1,4 @@
-"""From a publish to the server's answer: check, wait for room, send, wait, time out.
+"""From a publish to the server's answer: wait for room, send, wait, time out.
 
 At most `max_pending_bytes` are unanswered; beyond that `publish` waits and `publish_nowait` raises `Full`. `outbox`
 decides what is sent and resent; this module has the futures and the timers.
@@ -9,110 +9,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from secrets import randbits
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from runnel.client.outbox import OVERHEAD, UNSAID, Outbox, OutgoingBatch, Route, batch_cost, record_cost
-from runnel.core import publishing
-from runnel.core.batch_format import BYTES, JSON, MSGPACK, pack
 from runnel.core.errors import BrokerClosed, Full, NoAnswer, RunnelError
 from runnel.core.position import Position
-from runnel.core.publishing import CheckedRecords, Headers, Seconds, check_expected_offset
+from runnel.core.publishing import PublishDetails
 from runnel.core.record import Meta
 from runnel.runtime.tracing import Tracing
 from runnel.wire.binary_messages import read_published
 from runnel.wire.errors import read_error
-from runnel.wire.msgpack_messages import PublishDetails, encode_message
+from runnel.wire.msgpack_messages import encode_message
 
 if TYPE_CHECKING:
     from runnel.client.server_link import ServerLink
-    from runnel.client.topic import RemoteTopic
-
-
-_CONTENT = {None: BYTES, "json": JSON, "msgpack": MSGPACK}
-_NOTHING = PublishDetails()
-
-
-class PreparedPublish(NamedTuple):
-    """Records of one topic that are published together: what they are, what they weigh, what is said about them."""
-
-    topic: str
-    weighed: CheckedRecords
-    content_type: int
-    compression: str | None
-    about: PublishDetails | None
-
-    @property
-    def records(self) -> int:
-        """How many records."""
-        return len(self.weighed[0])
-
-    @property
-    def size(self) -> int:
-        """Bytes of values, keys and headers."""
-        return self.weighed[2] + self.weighed[3]
-
-    def pack(self, producer: int = 0, sequence: int = 0) -> bytes:
-        """The records as a batch."""
-        values, metas, *_ = self.weighed
-        return pack(
-            values,
-            metas,
-            compression=self.compression,
-            content_type=self.content_type,
-            producer=producer,
-            producer_sequence=sequence,
-        )
-
-
-def prepare_one(
-    topic: RemoteTopic[Any],
-    value: object,
-    key: object,
-    headers: Mapping[str, str] | None,
-    delay: Seconds | None,
-    expires: Seconds | None,
-    priority: int,
-    message_id: str | None = None,
-    expected_offset: int | None = None,
-) -> PreparedPublish:
-    """Check one record and prepare its publish."""
-    weighed = topic._one(value, key, headers, delay, expires, priority, message_id)
-    return prepare_weighed(topic, weighed, message_id, expected_offset)
-
-
-def prepare_many(
-    topic: RemoteTopic[Any],
-    values: Sequence[object],
-    keys: Sequence[object] | None,
-    headers: Headers | None,
-    delay: Seconds | None,
-    expires: Seconds | None,
-    priority: int,
-    expected_offset: int | None = None,
-) -> PreparedPublish:
-    """Check many records and prepare their publish, in order. The caller may go on changing its own list."""
-    data, metas, size, extra = publishing.checked_records(
-        topic.name, topic._codec, values, keys, topic._traced_all(headers), delay, expires, priority, topic._now()
-    )
-    return prepare_weighed(topic, (tuple(data), metas, size, extra), None, expected_offset)
-
-
-def prepare_weighed(
-    topic: RemoteTopic[Any], weighed: CheckedRecords, message_id: str | None = None, expected_offset: int | None = None
-) -> PreparedPublish:
-    """Records that were checked, for `topic`, with what a publish to it has to say."""
-    check_expected_offset(expected_offset)
-    about = topic._said(message_id=message_id, expected_offset=expected_offset)
-    codec = topic._codec
-    content_type = _CONTENT[None if codec is None else codec.encoding]
-    return PreparedPublish(
-        topic.name, weighed, content_type, topic.options.compression, None if about == _NOTHING else about
-    )
-
-
-# -- From a publish to its answer ------------------------------------------------------------------------
 
 
 OUTBOX = "the outbox"
@@ -137,16 +49,20 @@ class ClientPublisher:
 
     # -- in -----------------------------------------------------------------------------------------------------
 
+    def has_room(self, size: int) -> bool:
+        """Whether `size` more bytes may be on their way."""
+        outbox = self.outbox
+        return not self._room and (outbox.bytes + size <= outbox.limit or not outbox.bytes)
+
     def check_room(self, topic: str, size: int) -> None:
         """Raise `Full` unless `size` more bytes may be on their way."""
-        outbox = self.outbox
-        if self._room or (outbox.bytes + size > outbox.limit and outbox.bytes):
-            raise Full(topic, OUTBOX, outbox.limit)
+        if not self.has_room(size):
+            raise Full(topic, OUTBOX, self.outbox.limit)
 
     async def room(self, topic: str, size: int) -> None:
         """Return when `size` more bytes may be on their way; those who came first go first."""
         outbox = self.outbox
-        if not self._room and (outbox.bytes + size <= outbox.limit or not outbox.bytes):
+        if self.has_room(size):
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._room.append((waiter, size))
@@ -162,6 +78,32 @@ class ClientPublisher:
             else:
                 self._room = deque(pair for pair in self._room if pair[0] is not waiter)
             self._link.later(self.make_room)
+
+    def when_room(
+        self, size: int, go: Callable[[], None], fail: Callable[[RunnelError], None]
+    ) -> asyncio.Future[None] | None:
+        """Call `go` now if `size` more bytes may be on their way, else when they may; `fail` if they never will.
+
+        The result, if there is one, is cancelled to give it up.
+        """
+        if self.has_room(size):
+            go()
+            return None
+        waiter: asyncio.Future[None] = self._link.loop.create_future()
+        self._room.append((waiter, size))
+
+        def turn(waiter: asyncio.Future[None]) -> None:
+            if waiter.cancelled():
+                return
+            if isinstance(error := waiter.exception(), RunnelError):
+                fail(error)
+                return
+            self.outbox.bytes -= size  # kept for it; now it takes them
+            go()
+            self.make_room()
+
+        waiter.add_done_callback(turn)
+        return waiter
 
     def make_room(self) -> None:
         """Let those go on who waited for room, as far as there is."""
@@ -209,13 +151,32 @@ class ClientPublisher:
         )
         return self._added(outgoing, patience)
 
-    def add_packed(self, route: Route, batch: bytes, count: int, about: PublishDetails | None) -> OutgoingBatch:
-        """Have a batch sent that somebody else packed and numbered."""
+    def add_packed(
+        self,
+        route: Route,
+        batch: bytes,
+        count: int,
+        about: PublishDetails | None,
+        answered: Callable[[Position | RunnelError], None] | None = None,
+    ) -> OutgoingBatch:
+        """Have a batch sent that somebody else packed and numbered. `answered` is called with where it is, or why not.
+
+        Whoever gives it waits as long as it takes.
+        """
         said = None if about is None else encode_message(about)
         size = len(batch) + OVERHEAD
         outgoing = OutgoingBatch(route, [], size=size, whole=True, numbered=False, said=said, batch=batch)
-        outgoing.count = count
+        outgoing.count, outgoing.answered = count, answered
         return self._added(outgoing, UNSAID)
+
+    def withdraw(self, outgoing: OutgoingBatch) -> bool:
+        """Take a packed batch back. True: it was not sent. False: the server was asked to, and `answered` is called."""
+        is_back = self.outbox.take_back(outgoing)
+        if is_back:
+            self.make_room()
+        elif outgoing.id:
+            self._link.cancel(outgoing.id)
+        return is_back
 
     def _added(self, outgoing: OutgoingBatch, patience: float | None) -> OutgoingBatch:
         outgoing.born, outgoing.patience = self._link.now(), patience
@@ -288,6 +249,8 @@ class ClientPublisher:
         epoch, first, _ = read_published(payload)
         outgoing = self.outbox.published(id, epoch, first)
         if outgoing is not None:
+            if outgoing.answered is not None:
+                outgoing.answered(Position(epoch, first))
             for index, waiter in outgoing.waiters:
                 if not waiter.done():
                     waiter.set_result(Position(epoch, first + index))
@@ -304,6 +267,9 @@ class ClientPublisher:
 
     def _fail(self, outgoing: OutgoingBatch, error: RunnelError) -> None:
         """Tell those who wait; log what nobody waits for."""
+        if outgoing.answered is not None:
+            outgoing.answered(error)
+            return
         for _, waiter in outgoing.waiters:
             if not waiter.done():
                 waiter.set_exception(_copy_error(error))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runnel.client.receive_buffer import record_count
 from runnel.client.subscription_session import RemoteSession
@@ -24,31 +24,29 @@ if TYPE_CHECKING:
     from runnel.client.server_link import ServerLink
 
 
-class RemoteRangeReader:
+class RemoteRangeReader(RemoteSession):
     """A range of offsets of one topic, to be read once: `async with RangeReading(...) as reading`."""
 
-    task: asyncio.Task[Any] | None = None
-
     def __init__(self, link: ServerLink, topic: str, epoch: int, first: int, end: int, credit: int) -> None:
-        self._link, self._topic, self._epoch, self._end, self._credit = link, topic, epoch, end, credit
+        super().__init__(link)
+        self._topic, self._epoch, self._until, self._credit = topic, epoch, end, credit
         self._next = first  # what was received lies before it
         self._items: deque[DeliverPayload | MissedRange] = deque()
         self._returned = 0  # bytes of credit that can be given back
-        self._is_over = False
+        self._is_done = False
         self._error: RunnelError | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._session = RemoteSession(link, self)
 
     def __repr__(self) -> str:
-        return f"<RemoteRangeReader of {self._topic!r}, {self._next} of {self._end}>"
+        return f"<RemoteRangeReader of {self._topic!r}, {self._next} of {self._until}>"
 
     async def __aenter__(self) -> RemoteRangeReader:
-        await self._session.enter()
+        await self.subscribe()
         return self
 
     async def __aexit__(self, *how: object) -> None:
-        self._session.leave(None)
-        await self._session.left()
+        self.unsubscribe(None)
+        await self.left()
 
     async def take(self, max_bytes: int) -> list[DeliverPayload | MissedRange]:
         """What came, up to about so many bytes, and what was missed; nothing when all of it was taken.
@@ -60,7 +58,7 @@ class RemoteRangeReader:
             if not self._items:
                 if self._error is not None:
                     raise self._error
-                if self._is_over:
+                if self._is_done:
                     break
                 self.flush()
                 await self._something()
@@ -92,12 +90,12 @@ class RemoteRangeReader:
     def asks(self) -> Subscribe:
         """What is still missing."""
         start = wire_start(Position(self._epoch, self._next))
-        return Subscribe(pattern=self._topic, start=start, credit=self._credit, resume=True, until=self._end)
+        return Subscribe(pattern=self._topic, start=start, credit=self._credit, resume=True, until=self._until)
 
     def stands(self, said: SubscribeReply) -> None:
         """It stands, for the first time or again: on the topic that is meant, or not at all."""
         if said.epoch != self._epoch:
-            self._session.leave(None)
+            self.unsubscribe(None)
             self.over(TopicDeleted(self._topic, self._epoch))
 
     def arrived(self, kind: int, flags: int, extra: int, payload: bytes) -> None:
@@ -121,9 +119,9 @@ class RemoteRangeReader:
         """Give credit back for what was taken, when that is worth a frame."""
         held = sum(len(one.batch) for one in self._items if isinstance(one, DeliverPayload))
         given = self._returned - held
-        if self._session.is_up and given * 4 >= self._credit:
+        if self.is_up and given * 4 >= self._credit:
             self._returned -= given
-            self._link.send(credit_frame(self._session.id, given), ahead=True)
+            self._link.send(credit_frame(self.id, given), ahead=True)
 
     def broken(self) -> None:
         """The connection was lost. What is here stays; the rest is asked for again, with all of the credit."""
@@ -131,8 +129,8 @@ class RemoteRangeReader:
 
     def over(self, error: RunnelError | None) -> None:
         """Nothing comes any more: all is here, or this is why."""
-        if not self._is_over:
-            self._is_over = True
+        if not self._is_done:
+            self._is_done = True
             if self._link.state == "closed" and error is None:
                 error = BrokerClosed("reading a range")
             self._error = error

@@ -83,7 +83,8 @@ def unpack_frame(where: DeliverPayload | GrantPayload, *, verify: bool) -> tuple
         stretches = _by_time(start, where.sequence, time, batch.times)
     metas = _NO_METAS if not batch.metas else {start + at: meta for at, meta in batch.metas.items()}
     encoding = ENCODINGS[batch.header.content_type]
-    return Slice(where.topic, where.epoch, start, batch.values, stretches, metas), encoding
+    packs: list[bytes | None] | None = [where.batch] if len(stretches) == 1 else None  # to be sent on as it came
+    return Slice(where.topic, where.epoch, start, batch.values, stretches, metas, packs), encoding
 
 
 def _by_time(start: int, sequence: int, time: datetime, times: Sequence[int | None]) -> list[SliceRun]:
@@ -114,8 +115,8 @@ LARGE = 256  # records: so many are handed out as they came, if nobody said how 
 class ReceiveBuffer:
     """Records on this side of the wire. A place is an offset or, for a pattern, a sequence."""
 
-    def __init__(self, credit: int, *, verify: bool, typed: bool = False) -> None:
-        self.credit, self._verify, self._typed = credit, verify, typed
+    def __init__(self, credit: int, *, verify: bool) -> None:
+        self.credit, self._verify = credit, verify
         self.is_pattern = False
         self.next = 0  # the place behind all that was received
         self.records = 0  # received and not taken
@@ -237,7 +238,7 @@ class ReceiveBuffer:
                 items.popleft()
                 continue
             assert isinstance(item, ReceivedBatch)
-            if slices and self._typed and item.encoding != encoding:
+            if slices and item.encoding != encoding:
                 break
             encoding = item.encoding
             if len(found) > limit:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from runnel.api.delivery_base import DeliveryBase
 from runnel.core import publishing
+from runnel.core.backend import RequestRecord
 from runnel.core.batch_format import pack, unpack
 from runnel.core.errors import InvalidOption
 from runnel.core.pattern import check_name
@@ -40,7 +40,7 @@ async def request(
     return _record(await link.call("request", args, again=False, timeout=patience))
 
 
-def topic_of_reply(record: Record[Any] | DeliveryBase[Any]) -> str | None:
+def topic_of_reply(record: RequestRecord) -> str | None:
     """The topic that a reply is published to; None: it goes to an inbox of the server."""
     inbox = record.reply_to
     if inbox is None:
@@ -48,9 +48,7 @@ def topic_of_reply(record: Record[Any] | DeliveryBase[Any]) -> str | None:
     return None if inbox.startswith(INBOX) else inbox
 
 
-async def reply(
-    link: ServerLink, record: Record[Any] | DeliveryBase[Any], value: bytes | str, headers: Mapping[str, str] | None
-) -> bool:
+async def reply(link: ServerLink, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None) -> bool:
     """Answer `record`; False when whoever asked is no longer waiting."""
     inbox = record.reply_to or ""
     batch = _packed(link, inbox, value, None, {TRACEPARENT: record.traceparent, **(headers or {})})

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from runnel.client.address import ServerAddress
 from runnel.client.calls import BlockingCalls, ClientCalls
-from runnel.client.connection import ClientConnection, ConnectionState
+from runnel.client.connection import ClientConnection
 from runnel.client.options import ClientOptions
 from runnel.client.outbox import LANES, UNSAID, Route
 from runnel.client.publishing import ClientPublisher
@@ -22,6 +22,7 @@ from runnel.core.batch_format import read_batch_header
 from runnel.core.clock import Clock
 from runnel.core.errors import BrokerClosed, ConnectionLost, ProtocolError, RunnelError
 from runnel.core.position import Position, Span
+from runnel.runtime.connection_state import ConnectionState
 from runnel.runtime.loop_owner import LoopOwner
 from runnel.wire.frames import FrameKind, frame
 from runnel.wire.msgpack_messages import (

@@ -1,13 +1,14 @@
 """One subscription on the connection: subscribe, resubscribe after a reconnect, unsubscribe.
 
-`server_link` passes it the frames with its id; it handles SUBSCRIBED, ERROR and END, and passes records on to the
-reader: a subscription, a group member or a `RemoteRangeReader`.
+`server_link` passes it the frames with its id. The base class handles SUBSCRIBED, ERROR and END; a reader, a group
+member and a range reader are sessions that know what to do with records.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
 
 from runnel.core.errors import BrokerClosed, InvalidOption, NameInUse, NoAnswer, RunnelError
 from runnel.runtime.waiting import resolve_waiter
@@ -23,55 +24,47 @@ PAUSE = 0.1  # seconds before a name is asked for again that our own lost connec
 PATIENCE = 4  # of the server's ping intervals, until which a lost connection is noticed
 
 
-class SessionReader(Protocol):
-    """The subscription itself, as its session needs it."""
-
-    task: asyncio.Task[Any] | None
-
-    def asks(self) -> Subscribe:
-        """What to ask for: at first, or again after a connection was lost. Raises if it cannot go on."""
-
-    def stands(self, said: SubscribeReply) -> None:
-        """It stands, for the first time or again."""
-
-    def arrived(self, kind: int, flags: int, extra: int, payload: bytes) -> None:
-        """A frame that only the reader understands."""
-
-    def flush(self) -> None:
-        """Send what was gathered for the end of this turn of the loop."""
-
-    def broken(self) -> None:
-        """The connection was lost; there may be another."""
-
-    def over(self, error: RunnelError | None) -> None:
-        """Nothing comes any more: the end (None), or this is why."""
-
-
-class RemoteSession:
+class RemoteSession(ABC):
     """One subscription on a link."""
 
-    def __init__(self, link: ServerLink, reader: SessionReader) -> None:
+    def __init__(self, link: ServerLink) -> None:
         self.id = 0  # set by the link, for each connection
+        self.task: Any = None  # the asyncio task that reads, once it is known
         self.is_up = False  # whether it stands on the present connection
-        self._link, self._reader = link, reader
+        self._link = link
         self._opened: asyncio.Future[None] | None = None
         self._gone: asyncio.Future[None] | None = None  # while leaving: done when the server knows
-        self._asked = self._begun = self._is_over = False  # on the present connection; ever; for good
+        self._is_asked = self._has_begun = self._is_over = False  # on the present connection; ever; for good
         self._timer: asyncio.TimerHandle | None = None
         self._pause, self._late = PAUSE, 0.0
 
-    def __repr__(self) -> str:
-        state = "over" if self._is_over else "up" if self.is_up else "asked for" if self.id else "new"
-        return f"<RemoteSession {self.id} {state}>"
+    @abstractmethod
+    def asks(self) -> Subscribe:
+        """What to ask for: at first, or again after a connection was lost. Raises if it cannot go on."""
 
-    @property
-    def task(self) -> asyncio.Task[Any] | None:
-        """Who reads it."""
-        return self._reader.task
+    @abstractmethod
+    def stands(self, said: SubscribeReply) -> None:
+        """It stands, for the first time or again."""
+
+    @abstractmethod
+    def arrived(self, kind: int, flags: int, extra: int, payload: bytes) -> None:
+        """A frame with records, or about records."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Send what was gathered for the end of this turn of the loop."""
+
+    @abstractmethod
+    def broken(self) -> None:
+        """The connection was lost; there may be another."""
+
+    @abstractmethod
+    def over(self, error: RunnelError | None) -> None:
+        """Nothing comes any more: the end (None), or this is why."""
 
     # -- coming and going ---------------------------------------------------------------------------------------
 
-    async def enter(self) -> None:
+    async def subscribe(self) -> None:
         """Subscribe; return when the subscription stands. Raises why it does not."""
         link = self._link
         link.check_usable("subscribing")
@@ -84,17 +77,17 @@ class RemoteSession:
                 await self._opened
         except BaseException as error:
             self._opened.cancel()
-            self.leave(None)
+            self.unsubscribe(None)
             self._end(None)
             if isinstance(error, TimeoutError) and not isinstance(error, RunnelError):
                 raise NoAnswer("subscribing", timeout or 0.0, link.state) from None
             raise
 
-    def leave(self, place: int | None) -> None:
+    def unsubscribe(self, place: int | None) -> None:
         """Nobody reads any more; `place`: all before it was processed. Send first what counts before."""
         if self._is_over or self._gone is not None:
             return
-        if self._asked:
+        if self._is_asked:
             self._link.send(unsubscribe_frame(self.id, place if self.is_up else None))
             self._gone = asyncio.get_running_loop().create_future()
         else:
@@ -110,11 +103,11 @@ class RemoteSession:
     def connected(self) -> None:
         """There is a connection: ask."""
         try:
-            asked = self._reader.asks()
+            asked = self.asks()
         except RunnelError as error:
             self._end(error)
             return
-        self._asked = True
+        self._is_asked = True
         self._link.send(frame(FrameKind.SUBSCRIBE, self.id, encode_message(asked)))
 
     def frame(self, kind: int, flags: int, extra: int, payload: bytes) -> None:
@@ -127,25 +120,21 @@ class RemoteSession:
             pass  # it was under way when the subscription was left
         elif kind == FrameKind.SUBSCRIBED:
             self.is_up, self._pause, self._late = True, PAUSE, 0.0
-            self._reader.stands(decode_message(SubscribeReply, payload))
-            self._begun = True
+            self.stands(decode_message(SubscribeReply, payload))
+            self._has_begun = True
             if self._opened is not None:
                 resolve_waiter(self._opened)
         else:
-            self._reader.arrived(kind, flags, extra, payload)
-
-    def flush(self) -> None:
-        """Send what was gathered for the end of this turn of the loop."""
-        self._reader.flush()
+            self.arrived(kind, flags, extra, payload)
 
     def lost(self) -> None:
         """The connection is gone. Whoever was leaving has left."""
-        self.is_up = self._asked = False
+        self.is_up = self._is_asked = False
         if self._gone is not None:
             self._end(None)
         elif not self._is_over:
             self._stop_waiting()
-            self._reader.broken()
+            self.broken()
 
     def closed(self, error: RunnelError | None) -> None:
         """There will be no connection any more."""
@@ -155,7 +144,7 @@ class RemoteSession:
 
     def _refused(self, error: RunnelError) -> None:
         """The server does not want it, or not any more."""
-        if self._begun and not self.is_up and self._gone is None and _is_taken(error):
+        if self._has_begun and not self.is_up and self._gone is None and _is_taken(error):
             # Most likely by this very subscription, on a connection that the server does not know to be lost.
             loop = asyncio.get_running_loop()
             now = loop.time()
@@ -185,15 +174,15 @@ class RemoteSession:
     def _end(self, error: RunnelError | None) -> None:
         if self._is_over:
             return
-        self._is_over, self.is_up, self._asked = True, False, False
+        self._is_over, self.is_up, self._is_asked = True, False, False
         self._stop_waiting()
         self._link.detach(self)
         if self._opened is not None:
             resolve_waiter(self._opened, error or BrokerClosed("subscribing"))
         if self._gone is not None:
             resolve_waiter(self._gone)
-        elif self._begun:
-            self._reader.over(error)
+        elif self._has_begun:
+            self.over(error)
 
 
 def _is_taken(error: RunnelError) -> bool:

@@ -49,14 +49,14 @@ class ServeSettings(msgspec.Struct, frozen=True):
     """How `runnel serve` runs.
 
     - `memory`: keep everything in memory, nothing on disk.
-    - `engine`: keep nothing here: be a gateway before the server at this url.
+    - `backend`: keep nothing here: serve the topics of the server at this url.
     - `deadline`: how long it may take to stop, after SIGTERM or Ctrl-C.
     - `log_level`: how much it tells on the error stream.
     - `log_format`: text for people, or a JSON object a line.
     """
 
     memory: bool = False
-    engine: str | None = None
+    backend: str | None = None
     deadline: float = 10.0
     log_level: str = "info"
     log_format: str = "text"

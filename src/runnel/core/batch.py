@@ -162,6 +162,28 @@ _NO_METAS: Mapping[int, Meta] = {}
 _offset = attrgetter("offset")
 
 
+def without_expired(slices: list[Slice], now: float) -> tuple[list[Slice], int]:
+    """`slices` without the records whose time has run out, and how many those were."""
+    kept: list[Slice] = []
+    count = 0
+    for part in slices:
+        gone = [
+            offset
+            for offset, meta in part.metas.items()
+            if meta.expires is not None and meta.expires <= now and part.start <= offset < part.end
+        ]
+        if not gone:
+            kept.append(part)
+            continue
+        count += len(gone)
+        start = part.start
+        for offset in [*sorted(gone), part.end]:
+            if start < offset:
+                kept.append(part.cut(start, offset))
+            start = offset + 1
+    return kept, count
+
+
 class Batch(Generic[T]):
     """Records read together: `len(batch)`, `batch.values`, and iteration over records.
 

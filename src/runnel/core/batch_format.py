@@ -57,6 +57,7 @@ _COUNT = slice(8, 12)  # where a header says how many there are
 VALUES, KEYS, HEADERS, TIMES, DUE, EXPIRES, PRIORITIES, DELTAS = (1 << bit for bit in range(8))
 
 BYTES, JSON, MSGPACK = range(3)
+CONTENT_TYPES: dict[str | None, int] = {None: BYTES, "json": JSON, "msgpack": MSGPACK}  # by encoding
 
 _PLAIN = Meta()
 _RESERVED = bytes(7)

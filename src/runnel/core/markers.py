@@ -31,7 +31,9 @@ class Marker:
 
     __slots__ = ("expected", "name", "value")
 
-    def __init__(self, name: str, value: MarkerValue | None, expected: MarkerValue | NoExpectation | None) -> None:
+    def __init__(
+        self, name: str, value: MarkerValue | None, expected: MarkerValue | NoExpectation | None = ANYTHING
+    ) -> None:
         self.name, self.value, self.expected = check_marker_name(name), _checked("value", value), expected
         if not isinstance(expected, NoExpectation):
             _checked("expected", expected)

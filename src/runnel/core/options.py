@@ -25,6 +25,9 @@ ENCODINGS = ("json", "msgpack")
 
 Seconds = float | timedelta
 
+Headers = Mapping[str, str] | Sequence[Mapping[str, str] | None]
+"""Of every record of a list; or a list of those of each."""
+
 
 def positive(option: str, value: int) -> int:
     """`value`, when it is a whole number above 0."""
@@ -91,7 +94,11 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
 }
 
 
-class TopicOptions(msgspec.Struct, frozen=True, gc=False):
+KEEP_COUNT = 1024  # records in memory of a topic that says nothing about retention
+KEEP_BYTES = 64 << 20  # and their bytes, at most
+
+
+class TopicOptions(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The options of a topic; None means the default of the place where it lives.
 
     - `retention_count`, `retention_bytes`, `retention_age` (seconds): what is kept, whatever any subscriber wants.
@@ -114,6 +121,8 @@ class TopicOptions(msgspec.Struct, frozen=True, gc=False):
     @classmethod
     def of(cls, given: dict[str, Any]) -> TopicOptions:
         """The options in `given`, or an error that names the wrong one and the nearest right one."""
+        if not given:
+            return NO_TOPIC_OPTIONS
         for name in given:
             if name not in cls.__struct_fields__:
                 near = get_close_matches(name, cls.__struct_fields__, 1)
@@ -133,6 +142,10 @@ class TopicOptions(msgspec.Struct, frozen=True, gc=False):
     def given(self) -> dict[str, Any]:
         """The options that were said, without the defaults."""
         return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+
+
+NO_TOPIC_OPTIONS = TopicOptions()
+"""Of a topic of which nothing was said."""
 
 
 # -- Overflow policies -----------------------------------------------------------------------------------
@@ -643,15 +656,36 @@ def shared_options(options: SharedSubscribeOptions) -> dict[str, Any]:
 # them with the structs. Every signature that takes the options refers to one of them.
 
 
-class PublishKeywords(TypedDict, total=False):
-    """The options of `publish`, as keyword arguments."""
+class RecordKeywords(TypedDict, total=False):
+    """What every publish of one record may say, as keyword arguments."""
 
     key: bytes | str | None
     headers: Mapping[str, str] | None
     delay: Seconds | None
     expires: Seconds | None
     priority: int
+
+
+class PublishKeywords(RecordKeywords, total=False):
+    """The options of `publish`, as keyword arguments."""
+
     message_id: str | None
+    expected_offset: int | None
+
+
+class RecordsKeywords(TypedDict, total=False):
+    """What every publish of many records may say, as keyword arguments."""
+
+    keys: Sequence[bytes | str | None] | None
+    headers: Headers | None
+    delay: Seconds | None
+    expires: Seconds | None
+    priority: int
+
+
+class PublishManyKeywords(RecordsKeywords, total=False):
+    """The options of `publish_many`, as keyword arguments."""
+
     expected_offset: int | None
 
 
@@ -681,7 +715,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def spell_out(keywords: type[Any], defaults: type[Any]) -> Callable[[F], F]:
-    """Show the options behind `**options` one by one in `help()` and in editors that read signatures."""
+    """Show the options behind `**options` one by one in `help()` and in editors that read signatures.
+
+    `defaults` has their defaults; that of one that it does not know is None.
+    """
     given = dict(zip(defaults.__struct_fields__, defaults.__struct_defaults__, strict=True))
 
     def shown(function: F) -> F:
@@ -689,7 +726,7 @@ def spell_out(keywords: type[Any], defaults: type[Any]) -> Callable[[F], F]:
         plain = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
         options = [
             inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=given[name], annotation=said.__forward_arg__
+                name, inspect.Parameter.KEYWORD_ONLY, default=given.get(name), annotation=said.__forward_arg__
             )
             for name, said in keywords.__annotations__.items()
         ]

@@ -1,29 +1,29 @@
 """Checks of what is published: values, keys, headers and times, before anything leaves the caller.
 
-Pure: the time is an argument. The result is ready to be appended, or packed and sent.
+Pure: the time is an argument. The result, an `Append`, is ready to be appended, or packed and sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from itertools import repeat
-from typing import Any
+from typing import Annotated, Any, Protocol
 
-from runnel.core.batch_format import MAX_BATCH_RECORDS
-from runnel.core.errors import InvalidOption, InvalidValue, NotSupported, TooLarge
-from runnel.core.options import Seconds as Seconds  # those who publish find it here
+import msgspec
+
+from runnel.core.batch_format import DELTAS, MAX_BATCH_RECORDS, TIMES, UnpackedBatch, unpack_untrusted
+from runnel.core.errors import BadBatch, InvalidOption, InvalidValue, NotSupported, TooLarge
+from runnel.core.options import Headers as Headers  # found here by publishers
+from runnel.core.options import Seconds as Seconds
 from runnel.core.options import check_message_id, check_offset, check_priority, check_seconds
 from runnel.core.payload import frozen_headers, key_bytes, value_bytes
 from runnel.core.position import Position, Span
 from runnel.core.record import NO_HEADERS, Meta
-from runnel.core.schema import Codec
+from runnel.core.schema import Codec, Schema
 
 MAX_RECORD_BYTES = 16 * 1024 * 1024
 MAX_ENTRY_BYTES = 64 * 1024 * 1024
 MAX_ENTRY_RECORDS = MAX_BATCH_RECORDS
-
-Headers = Mapping[str, str] | Sequence[Mapping[str, str] | None]
-"""Of every record of a list; or a list of those of each."""
 
 # Values, what each carries besides (None: none of them anything), bytes of the values, bytes of keys and headers.
 CheckedRecords = tuple[Sequence[bytes], Sequence[Meta | None] | None, int, int]
@@ -160,6 +160,185 @@ def meta_of(
 def check_expected_offset(offset: int | None) -> int | None:
     """`offset`, when a record can have it; None: none is expected."""
     return None if offset is None else check_offset("expected_offset", offset)
+
+
+# -- What one publish appends ----------------------------------------------------------------------------
+
+
+class Append(msgspec.Struct, eq=False):  # with gc: a failed publish is part of a cycle, through its error
+    """What one publish appends, all or nothing. A backend's writer takes it, and notes in it what becomes of it."""
+
+    values: Sequence[bytes]
+    metas: Sequence[Meta | None] | None
+    size: int
+    message_id: str | None = None
+    checked: bool = False  # against the type of its topic
+    extra: int = 0  # bytes of keys and headers
+    producer: int = 0  # the id of the producer that numbers its records; 0: they have no numbers
+    producer_sequence: int = 0  # the number of the first; below 0: the next one, or -1 - n where none is known
+    expected_offset: int | None = None  # what its first record must get, or nothing is appended
+    packed: bytes | None = None  # the batch that it came as, over a network: stored and sent on as it is
+    # Of the backend that it is in:
+    known: Position | None = None  # where it was stored before, says its number
+    is_awaited: bool = False  # whether the task that publishes it waits until there is room
+    landed: Any = None  # a future, done when it is durable, if a task waited for room
+    appended: bool = False  # or handed over: it cannot be taken back any more
+    pending_batch: Any = None  # the batch that it is on its way to the disk in
+
+    def span(self, first: Position) -> Span:
+        """The positions of its records, of which the first is at `first`."""
+        return Span(first, Position(first.epoch, first.offset + len(self.values) - 1))
+
+
+class Traces(Protocol):
+    """Puts the current span into headers: `runtime.tracing.Tracing`."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a publish may happen inside of a span."""
+
+    def traced(self, headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
+        """`headers` with the current span."""
+
+    def traced_all(self, headers: Headers | None) -> Headers | None:
+        """The same for the headers of many records."""
+
+
+class AppendTarget(Protocol):
+    """What has to be known of a topic to check what is published to it: a `Writer` says it."""
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+
+    @property
+    def codec(self) -> Codec[Any] | None:
+        """How values are encoded and validated; None: they are bytes."""
+
+    @property
+    def tracing(self) -> Traces:
+        """Who knows the current span."""
+
+    def now(self) -> float:
+        """The backend's time: what is delayed or expires does so by its clock."""
+
+    def has_tombstones(self) -> bool:
+        """Whether a key without a value means that the key is gone, as far as is known now."""
+
+
+def append_of(
+    target: AppendTarget,
+    value: object,
+    key: object = None,
+    headers: Mapping[str, str] | None = None,
+    delay: Seconds | None = None,
+    expires: Seconds | None = None,
+    priority: int = 0,
+    message_id: str | None = None,
+    expected_offset: int | None = None,
+) -> Append:
+    """What the publish of one record appends, if it may be published."""
+    tracing, codec = target.tracing, target.codec
+    if tracing.is_active:
+        headers = tracing.traced(headers)
+    values, metas, size, extra = checked_record(
+        target.topic,
+        codec,
+        value,
+        key,
+        headers,
+        delay,
+        expires,
+        priority,
+        message_id,
+        0.0 if delay is None and expires is None else target.now(),
+        tombstones=value is None and target.has_tombstones(),
+    )
+    append = Append(values, metas, size, message_id, codec is not None, extra)
+    if expected_offset is not None:
+        append.expected_offset = check_offset("expected_offset", expected_offset)
+    return append
+
+
+def append_of_many(
+    target: AppendTarget,
+    values: Sequence[object],
+    keys: Sequence[object] | None = None,
+    headers: Headers | None = None,
+    delay: Seconds | None = None,
+    expires: Seconds | None = None,
+    priority: int = 0,
+    expected_offset: int | None = None,
+) -> Append:
+    """What the publish of many records appends, if all of them may be published. The values may be the caller's own."""
+    tracing, codec = target.tracing, target.codec
+    if tracing.is_active:
+        headers = tracing.traced_all(headers)
+    now = 0.0 if delay is None and expires is None else target.now()
+    data, metas, size, extra = checked_records(
+        target.topic, codec, values, keys, headers, delay, expires, priority, now
+    )
+    append = Append(data, metas, size, None, codec is not None, extra)
+    if expected_offset is not None:
+        append.expected_offset = check_offset("expected_offset", expected_offset)
+    return append
+
+
+# -- A packed batch, as it comes over a network ----------------------------------------------------------
+
+
+class PublishDetails(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
+    """What a packed publish says beside its records. Most say nothing, and have none.
+
+    - `message_id`, `expected_offset`: see `Topic.publish`.
+    - `options`: the topic's, as `TopicOptions.given()`; `schema`: of its type.
+    - `reads`: the ids of `block` subscriptions that the publishing task itself reads.
+    - `wait`, `timeout`: answer when all current subscribers have passed it (`publish_and_wait`).
+    """
+
+    message_id: str | None = None
+    expected_offset: int | None = None
+    options: dict[str, Any] | None = None
+    schema: Schema | None = None
+    reads: list[Annotated[int, msgspec.Meta(ge=0)]] = []
+    wait: bool = False
+    timeout: float | None = None
+
+
+def checked_batch(topic: str, data: bytes) -> UnpackedBatch:
+    """A batch that came over a network, if its records may be published. Nothing in it is trusted.
+
+    Checksum, columns, lengths and limits are looked at. Whether the values fit the type of their topic is not.
+    """
+    batch = unpack_untrusted(data)
+    if batch.header.columns & (DELTAS | TIMES):
+        raise BadBatch("it says which offsets or times its records have; these are the broker's to give")
+    if batch.header.raw_length > MAX_RECORD_BYTES:
+        if (largest := max(map(len, batch.values))) > MAX_RECORD_BYTES:
+            raise TooLarge(f"a record for {topic!r}", largest, "max_record_bytes", MAX_RECORD_BYTES)
+        if (size := sum(map(len, batch.values))) > MAX_ENTRY_BYTES:
+            raise TooLarge(f"a batch for {topic!r}", size, "max_entry_bytes", MAX_ENTRY_BYTES)
+    return batch
+
+
+def append_of_batch(topic: str, data: bytes, batch: UnpackedBatch, details: PublishDetails | None) -> Append:
+    """What a checked batch appends, in the bytes that it came in."""
+    header, values = batch.header, batch.values
+    size = sum(map(len, values))
+    append = Append(values, None, size, packed=data)
+    if header.producer:
+        append.producer, append.producer_sequence = header.producer, header.producer_sequence
+    if details is not None:
+        append.message_id = details.message_id
+        append.expected_offset = check_expected_offset(details.expected_offset)
+        if details.message_id is not None and header.count > 1:
+            raise BadBatch(f"it has a message id and {header.count} records; an id is for one")
+    if batch.metas:
+        append.metas = [batch.metas.get(at) for at in range(header.count)]
+        append.extra = sum(meta.weight for meta in batch.metas.values())
+    if size + append.extra > MAX_ENTRY_BYTES:
+        raise TooLarge(f"a batch for {topic!r}", size + append.extra, "max_entry_bytes", MAX_ENTRY_BYTES)
+    return append
 
 
 # -- A publish inside a transaction ----------------------------------------------------------------------

@@ -8,6 +8,8 @@ import msgspec
 
 from runnel.core.errors import InvalidOption
 
+STAGE_PIECE_BYTES = 1024 * 1024  # bytes of values that are staged at once; a larger value is a piece of its own
+
 _LARGEST = 2**63 - 1
 
 
@@ -55,3 +57,11 @@ def checked_stage_key(key: tuple[str, int, int, int]) -> StageKey:
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _LARGEST:
             raise InvalidOption(name, number, f"expected a whole number from 0 to {_LARGEST}")
     return StageKey(writer, *numbers)
+
+
+def values_staged(key: StageKey, ordinal: int, records: int) -> int:
+    """How many values of a write that begins at `ordinal` are in a stage of so many `records` already."""
+    if isinstance(ordinal, bool) or not isinstance(ordinal, int) or not 0 <= ordinal <= records:
+        why = f"the stage {stage_name(key)} holds {records} records: the next is {records}"
+        raise InvalidOption("ordinal", ordinal, why)
+    return records - ordinal

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 
 import msgspec
 
+from runnel.core.backend import DeadLetterTopic
+from runnel.core.options import TopicOptions
+
 # Of work: handlers.
 DURATION_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 # Of a disk: a fast one syncs in a tenth of a millisecond, and one that is in trouble takes seconds.
@@ -237,3 +240,57 @@ class Statistics(msgspec.Struct, frozen=True):
     waiting_publishers: int
     journal: JournalStatistics | None = None  # of a durable broker
     cursors: tuple[CursorStatistics, ...] = ()  # names under which nobody reads now
+
+
+# -- What a console shows --------------------------------------------------------------------------------
+
+
+class TopicSample(msgspec.Struct, frozen=True):
+    """One topic: its figures, its options, and whether it is on disk."""
+
+    figures: TopicStatistics
+    options: TopicOptions
+    durable: bool
+
+
+class SubscriptionSample(msgspec.Struct, frozen=True):
+    """One open subscription. `id` is the same in every sample as long as it is open, and no other's."""
+
+    id: int
+    figures: SubscriptionStatistics
+
+
+class SegmentSample(msgspec.Struct, frozen=True):
+    """One segment of the journal. Times are in seconds since 1970; of the active one the last is not known."""
+
+    number: int
+    name: str
+    bytes: int
+    sealed: bool
+    records: int | None
+    first_time: float
+    last_time: float | None
+    generation: int
+
+
+class JournalSample(msgspec.Struct, frozen=True):
+    """The journal: its figures, when it syncs, and its segments, the oldest first."""
+
+    figures: JournalStatistics
+    fsync: str
+    segments: tuple[SegmentSample, ...]
+
+
+class BackendSample(msgspec.Struct, frozen=True):
+    """All that a console shows, of about one moment. The sums count what has ended, too; they never go back."""
+
+    topics: tuple[TopicSample, ...]
+    subscriptions: tuple[SubscriptionSample, ...]
+    groups: tuple[GroupStatistics, ...]
+    dead_letters: tuple[DeadLetterTopic, ...]
+    published: int
+    published_bytes: int
+    delivered: int
+    dropped: int
+    waiting_publishers: int
+    journal: JournalSample | None = None

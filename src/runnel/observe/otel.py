@@ -20,8 +20,8 @@ from runnel.core.record import Record
 from runnel.core.trace_context import TRACEPARENT
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
-    from runnel.broker.group.subscription import Delivery
+    from runnel.api.broker import Broker
+    from runnel.api.delivery import Delivery
     from runnel.core.statistics import Statistics
 
 SYSTEM = "runnel"

@@ -19,7 +19,7 @@ from runnel.runtime.loop_owner import detach_sockets
 from runnel.server.unix_socket import MAX_PATH, UnixSocket
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
+    from runnel.core.backend import Backend
     from runnel.server.server import Server
 
 SOCKET = "socket"
@@ -45,10 +45,10 @@ def socket_of(folder: Path) -> Path:
 
 
 class FolderListener:
-    """The socket of the folder that `broker` owns. Everything here is called on the broker's loop."""
+    """The socket of the folder that `backend` owns. Everything here is called on the backend's loop."""
 
-    def __init__(self, broker: Broker, folder: Path) -> None:
-        self._broker, self._folder = broker, folder
+    def __init__(self, backend: Backend, folder: Path) -> None:
+        self._backend, self._folder = backend, folder
         self._file: UnixSocket | None = None  # while nobody serves at it
         self._server: Server | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -79,10 +79,11 @@ class FolderListener:
     async def _serve(self) -> None:
         """Somebody is there: from now on there is a server."""
         await asyncio.to_thread(import_module, "runnel.server.server")
+        from runnel.api.broker import Broker
         from runnel.server import Server, ServerOptions
 
         if self._file is not None and self._server is None:
-            server = Server(self._broker, ServerOptions(port=None, json_port=None))
+            server = Server(Broker(self._backend), ServerOptions(port=None, json_port=None))
             self.hand_to(await server.__aenter__())
 
     def hand_to(self, server: Server) -> None:
@@ -106,7 +107,7 @@ class FolderListener:
         if self._server is None or self._server.serving is None:
             raise NotSupported(f"{method}() now", "nobody is connected to the owner of the folder yet")
         check_method(method)
-        work: Any = CALLS[method](Caller(self._server.serving, _no_subscription), args)
+        work: Any = CALLS[method](Caller(self._server.serving, _no_subscription, _no_subscription), args)
         try:
             work.send(None)
         except StopIteration as done:

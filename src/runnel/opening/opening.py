@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from runnel.core.errors import InvalidOption, NotSupported
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
+    from runnel.api.broker import Broker
+    from runnel.core.backend import Backend
     from runnel.core.clock import Clock
 
 SERVER_SCHEMES = ("runnel", "runnels", "runnel+unix")  # schemes of addresses
@@ -36,21 +37,27 @@ def open(
     if where is None:
         for name, value in options.items():
             raise InvalidOption(name, value, "a broker in memory takes auto_create and clock")
-        return _local(auto_create, clock)
+        return _broker(_local(auto_create, clock))
     if isinstance(where, str) and "://" in where:
-        return _remote(where, auto_create, clock, options)
+        return _broker(_remote(where, auto_create, clock, options))
     if not isinstance(where, str | Path) or not str(where):
         raise InvalidOption("where", where, "expected None, the path of a folder, or the address of a server")
-    return _local(auto_create, clock, Path(where), options)
+    return _broker(_local(auto_create, clock, Path(where), options))
+
+
+def _broker(backend: Backend) -> Broker:
+    from runnel.api.broker import Broker
+
+    return Broker(backend)
 
 
 def _local(
     auto_create: bool, clock: Clock | None, path: Path | None = None, options: dict[str, Any] | None = None
-) -> Broker:
-    from runnel.broker.broker import Broker
+) -> Backend:
+    from runnel.broker.backend import LocalBackend
 
     if path is None:
-        return Broker(auto_create=auto_create, clock=clock)
+        return LocalBackend(auto_create=auto_create, clock=clock)
     from runnel.journal.options import JournalOptions
 
     share, chosen = _shared(dict(options or {}))
@@ -60,12 +67,12 @@ def _local(
             raise InvalidOption(name, value, f"a broker with a folder takes auto_create, clock, share, {known}")
     kept = JournalOptions(**chosen)
     if share:
-        from runnel.opening.shared_folder import SharedBroker
+        from runnel.opening.shared_folder import SharedBackend
 
-        return SharedBroker(path, kept, auto_create=auto_create, clock=clock)
+        return SharedBackend(path, kept, auto_create=auto_create, clock=clock)
     from runnel.broker.durable.folder import BrokerFolder
 
-    return Broker(auto_create=auto_create, clock=clock, folder=BrokerFolder(path, kept))
+    return LocalBackend(auto_create=auto_create, clock=clock, folder=BrokerFolder(path, kept))
 
 
 def _shared(options: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
@@ -76,7 +83,7 @@ def _shared(options: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
     return share and hasattr(socket, "AF_UNIX"), options
 
 
-def _remote(url: str, auto_create: bool, clock: Clock | None, options: dict[str, Any]) -> Broker:
+def _remote(url: str, auto_create: bool, clock: Clock | None, options: dict[str, Any]) -> Backend:
     scheme = url.partition("://")[0]
     if scheme == "nats":
         why = "runnel speaks its own protocol, not NATS'; start `runnel serve` and open its runnel:// address"
@@ -84,7 +91,6 @@ def _remote(url: str, auto_create: bool, clock: Clock | None, options: dict[str,
     if scheme not in SERVER_SCHEMES:
         known = ", ".join(f"{name}://" for name in SERVER_SCHEMES)
         raise NotSupported(f"open({url!r})", f"an address begins with {known}; a folder is given as a path: 'data/'")
-    from runnel.client.broker import RemoteBroker
+    from runnel.client.backend import RemoteBackend
 
-    # A twin: it has every method that a Broker has, and the contract suite runs against both.
-    return cast("Broker", RemoteBroker(url, auto_create=auto_create, clock=clock, **options))
+    return RemoteBackend.at(url, auto_create=auto_create, clock=clock, **options)

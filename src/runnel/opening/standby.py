@@ -10,14 +10,15 @@ import asyncio
 import logging
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from runnel.broker.broker import Broker
+from runnel.broker.backend import LocalBackend
 from runnel.broker.durable.folder import BrokerFolder
 from runnel.client.address import ServerAddress
-from runnel.client.broker import RemoteBroker
+from runnel.client.backend import RemoteBackend
 from runnel.client.calls import BlockingCalls
+from runnel.client.options import ClientOptions
+from runnel.client.server_link import ServerLink
 from runnel.core.clock import Clock
 from runnel.core.errors import FolderInUse
 from runnel.journal.folder_lock import FolderLock
@@ -33,7 +34,7 @@ class StandbyOwner:
     def __init__(self, folder: Path, options: JournalOptions, clock: Clock, *, auto_create: bool) -> None:
         self.folder = folder
         self._options, self._clock, self._auto_create = options, clock, auto_create
-        self._broker: Broker | None = None
+        self._backend: LocalBackend | None = None
         self._listener: FolderListener | None = None
 
     def __repr__(self) -> str:
@@ -42,11 +43,11 @@ class StandbyOwner:
     @property
     def is_owner(self) -> bool:
         """Whether it has taken over."""
-        return self._broker is not None
+        return self._backend is not None
 
     async def look(self, address: ServerAddress) -> ServerAddress:
         """Take the folder over if nobody has it; where its owner listens."""
-        if self._broker is None:
+        if self._backend is None:
             lock = FolderLock(self.folder, shares=True, tries=0)
             try:
                 lock.take()
@@ -59,14 +60,15 @@ class StandbyOwner:
     async def _take_over(self, lock: FolderLock) -> None:
         began = time.perf_counter()
         place = BrokerFolder(self.folder, self._options, lock=lock)  # lets the lock go if it cannot be opened
-        broker = await Broker(auto_create=self._auto_create, clock=self._clock, folder=place).__aenter__()
-        listener = FolderListener(broker, self.folder)
+        backend = LocalBackend(auto_create=self._auto_create, clock=self._clock, folder=place)
+        await backend.open()
+        listener = FolderListener(backend, self.folder)
         try:
             listener.open()
         except BaseException:
-            broker.close()
+            backend.close()
             raise
-        self._broker, self._listener = broker, listener
+        self._backend, self._listener = backend, listener
         log.info("took %s over, in %.0f ms", self.folder, 1000 * (time.perf_counter() - began))
 
     async def leave(self) -> None:
@@ -80,43 +82,38 @@ class StandbyOwner:
     def drop(self) -> None:
         """Give the folder away now. Harmless twice."""
         listener, self._listener = self._listener, None
-        broker, self._broker = self._broker, None
+        backend, self._backend = self._backend, None
         if listener is not None:
             listener.shut()
-        if broker is not None:
-            broker.close()
+        if backend is not None:
+            backend.close()
 
 
-# -- The broker of a process that joined -----------------------------------------------------------------
+# -- The backend of a process that joined ----------------------------------------------------------------
 
 
 SOONEST, LATEST = 0.01, 0.05  # seconds between two looks whether somebody owns the folder; they are made random
 
 
-class JoinedBroker(RemoteBroker):
-    """A broker in a folder that another broker owns, here or in another process."""
+class JoinedBackend(RemoteBackend):
+    """A folder that another backend owns, here or in another process."""
 
     def __init__(self, standby: StandbyOwner, clock: Clock) -> None:
         address = ServerAddress("", 0, str(socket_of(standby.folder)))
-        super().__init__(str(address), clock=clock, backoff_min=SOONEST, backoff_max=LATEST)
+        super().__init__(ServerLink([address], ClientOptions(backoff_min=SOONEST, backoff_max=LATEST), clock))
         self._standby = standby
         self._leaving: asyncio.Task[None] | None = None
         self.link.prepare = standby.look
         self.link.blocking_calls = SameThreadCalls(self.link)
 
-    def __repr__(self) -> str:
+    @property
+    def summary(self) -> str:
+        """Where it is and in which state, in a few words."""
         role = "owner by succession" if self._standby.is_owner else "joined"
-        return f"<Broker in {str(self._standby.folder)!r}, {self.loop_owner.state}, {role}, {self.link.state}>"
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await super().__aexit__(kind, error, trace)
-        if self._leaving is not None:
-            await asyncio.wait([self._leaving])
+        return f"in {str(self._standby.folder)!r}, {self.loop_owner.state}, {role}, {self.link.state}"
 
     def close(self) -> None:
-        """End every subscription, after what was published; refuse everything else. Closing twice is harmless."""
+        """End every reader, after what was published; refuse everything else. Closing twice is harmless."""
         is_first = not self.loop_owner.closed
         super().close()
         if not is_first or self.loop_owner.forked:
@@ -126,6 +123,12 @@ class JoinedBroker(RemoteBroker):
             self._leaving = loop.create_task(self._leave())
         else:
             self._standby.drop()
+
+    async def aclose(self) -> None:
+        """Close it, and return when the folder is given to somebody else, if it is owned here."""
+        await super().aclose()
+        if self._leaving is not None:
+            await asyncio.wait([self._leaving])
 
     async def _leave(self) -> None:
         """Say the last things over the own connection, then give the folder to somebody else."""

@@ -3,7 +3,7 @@
     async with runnel.open("data/") as broker, Server(broker, ServerOptions(port=0)) as server:
         print(server.listeners)
 
-`Gateway(url)` has the same listeners, and forwards to another server.
+The broker may be one of another server: `runnel.open("runnel://10.0.0.7:7788")`.
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from runnel.server.gateway import Gateway
     from runnel.server.options import ServerOptions, TlsOptions
     from runnel.server.server import Server
 
-__all__ = ["Gateway", "Server", "ServerOptions", "TlsOptions"]
+__all__ = ["Server", "ServerOptions", "TlsOptions"]
 
 # Loaded when they are first used: who reads a configuration needs the options alone, who owns a folder a socket alone.
 _HOMES = {
-    "Gateway": "runnel.server.gateway",
     "Server": "runnel.server.server",
     **dict.fromkeys(("ServerOptions", "TlsOptions"), "runnel.server.options"),
 }

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from runnel.broker.remote.publisher import RemotePublisher
+from runnel.core.errors import RunnelError, Unreachable
 from runnel.server.connections import Connections
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
+    from runnel.api.broker import Broker
+    from runnel.core.backend import Backend, PackedPublisher
     from runnel.server.options import ServerOptions
 
 
@@ -28,10 +30,20 @@ class ServedBroker:
     def __init__(self, broker: Broker, options: ServerOptions) -> None:
         self.broker, self.options = broker, options
         self.version = version("runnel-mq")
-        self.intake = RemotePublisher(broker)
         self.connections = Connections(options.max_connections)
         self.listeners: list[ListenerAddress] = []
         self.since = broker.clock.time()
+
+    @property
+    def backend(self) -> Backend:
+        """Where its topics live."""
+        backend: Backend = self.broker.backend
+        return backend
+
+    @cached_property
+    def publisher(self) -> PackedPublisher:
+        """What packed batches are published with; one for all listeners."""
+        return self.backend.packed_publisher()
 
     @property
     def journal(self) -> str:
@@ -41,8 +53,17 @@ class ServedBroker:
     @property
     def fsync(self) -> str | None:
         """When what was published is on disk; None: never."""
-        folder = self.broker.backend.folder
-        return None if folder is None else folder.options.fsync
+        return self.backend.fsync
+
+    def refusal(self) -> RunnelError | None:
+        """Why no client can be served now: the server that has the topics cannot be reached; None: they can be."""
+        try:
+            self.backend.check_ready("serving")
+        except Unreachable as error:
+            return error
+        except RunnelError:
+            return None  # what a client asks for says so
+        return None
 
     def describe(self) -> dict[str, Any]:
         """What an operator wants to know first."""

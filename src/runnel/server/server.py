@@ -8,7 +8,6 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from runnel.broker.broker import Broker
 from runnel.core.errors import NotSupported
 from runnel.runtime.loop_owner import detach_sockets
 from runnel.server import http
@@ -20,6 +19,7 @@ from runnel.server.served_broker import ListenerAddress, ServedBroker
 from runnel.server.unix_socket import UnixSocket
 
 if TYPE_CHECKING:
+    from runnel.api.broker import Broker
     from runnel.server.http.listener import HttpListener
     from runnel.server.json_lines.listener import JsonLinesListener
 
@@ -30,13 +30,11 @@ class Server:
     >>> async with runnel.open("data/") as broker, Server(broker, ServerOptions(port=0)) as server:
     ...     print(server.listeners[0].url)
 
-    The broker is one of this process. Before a server elsewhere goes a `Gateway`.
+    The broker may be one of another server: then this one stores nothing, and any number of them can run side by side.
+    While that server cannot be reached, clients are refused with `Unreachable`, and try again.
     """
 
     def __init__(self, broker: Broker, options: ServerOptions | None = None) -> None:
-        if not isinstance(broker, Broker):
-            why = "it lives elsewhere; put a Gateway before that server: Gateway(url), or `runnel serve --engine URL`"
-            raise NotSupported(f"serving {broker!r}", why)
         self.broker = broker
         self.options = options or ServerOptions()
         self._serving: ServedBroker | None = None
@@ -72,7 +70,7 @@ class Server:
         def lines() -> JsonLinesListener:
             from runnel.server.json_lines.listener import JsonLinesListener
 
-            return JsonLinesListener(self.broker, self.options, serving.connections)
+            return JsonLinesListener(self.broker, self.options, serving.connections, serving.refusal())
 
         if self.options.http_port is not None:
             from runnel.server.http.listener import HttpListener

@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from runnel.client.broker import RemoteBroker
+from runnel.client.backend import RemoteBackend
 from runnel.client.range_reader import RemoteRangeReader
 from runnel.core.batch_format import unpack
 from runnel.core.errors import BadBatch, OffsetOutOfRange, TopicDeleted
@@ -35,15 +35,15 @@ class ServerReader:
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         self._loop = _loop()
         patience = {"timeout": PATIENCE, "wait": PATIENCE, "close_timeout": 1.0, "name": "spark"}
-        self._broker = RemoteBroker(url, **{**patience, **options})
+        self._backend = RemoteBackend.at(url, **{**patience, **options})
         try:
-            self._run(self._broker.__aenter__())
+            self._run(self._backend.open())
         except BaseException:
             self._loop.close()
             raise
 
     def __repr__(self) -> str:
-        return f"<ServerReader of {self._broker!r}>"
+        return f"<ServerReader of {self._backend!r}>"
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         # Not asyncio.run, nor a Runner: they have signal.signal() write the whole result into a message that nobody
@@ -52,25 +52,25 @@ class ServerReader:
 
     def close(self) -> None:
         """Say goodbye. Harmless twice."""
-        if not self._broker.loop_owner.closed:
-            self._run(self._broker.__aexit__(None, None, None))
+        if not self._backend.loop_owner.closed:
+            self._run(self._backend.aclose())
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
 
     @property
     def journal(self) -> str:
         """The id of the server's journal."""
-        return self._broker.id
+        return self._backend.id
 
     def bounds(self, patterns: Sequence[str], time: datetime | None = None) -> list[TopicBounds]:
         """Where the topics of these names and patterns begin and end now, by name."""
-        return self._run(self._broker.bounds(*patterns, time=time))
+        return self._run(self._backend.bounds(patterns, time))
 
     def read(self, wanted: OffsetRange) -> Iterator[DecodedBatch | LostRange]:
         """The records of a range in order, and what of it cannot be read any more."""
         topic, epoch, first, end, size = wanted
         credit = min(CREDIT, max(1 << 16, int(2 * size * (end - first))))
-        reading = RemoteRangeReader(self._broker.link, topic, epoch, first, end, credit)
+        reading = RemoteRangeReader(self._backend.link, topic, epoch, first, end, credit)
         place = first
         try:
             self._run(reading.__aenter__())

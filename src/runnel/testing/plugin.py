@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
+    from runnel.api.broker import Broker
     from runnel.testing.clock import JumpingClock
 
 
@@ -27,8 +27,9 @@ def runnel_clock() -> JumpingClock:
 @pytest.fixture
 def runnel_broker(runnel_clock: JumpingClock) -> Iterator[Broker]:
     """A broker in memory on `runnel_clock`, closed after the test."""
-    from runnel.broker.broker import Broker
+    from runnel.api.broker import Broker
+    from runnel.broker.backend import LocalBackend
 
-    broker = Broker(clock=runnel_clock)
+    broker = Broker(LocalBackend(clock=runnel_clock))
     yield broker
     broker.close()

@@ -17,11 +17,12 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import msgspec
 
 from runnel.core.backend import SettleVerb as SettleVerb  # of a Settlement
+from runnel.core.clock import from_micros, micros
 from runnel.core.errors import InvalidOption, LimitExceeded, ProtocolError
 from runnel.core.options import Policy, PolicyKind, SharedSubscribeOptions
 from runnel.core.position import Position, Start
-from runnel.core.record import Gap
-from runnel.core.schema import Schema
+from runnel.core.publishing import PublishDetails as PublishDetails  # of a PUBLISH
+from runnel.core.record import NO_HEADERS, Gap, Record
 from runnel.wire.frames import MAX_CONTROL_FRAME
 
 PROTOCOL_VERSION = 1
@@ -59,24 +60,6 @@ class Welcome(msgspec.Struct, kw_only=True):
     connection: Number = 0
 
 
-class PublishDetails(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
-    """What a publish says beside its records. Most say nothing, and have none.
-
-    - `message_id`, `expected_offset`: see `Topic.publish`.
-    - `options`: the topic's, as `TopicOptions.given()`; `schema`: of its type.
-    - `reads`: the ids of `block` subscriptions that the publishing task itself reads.
-    - `wait`, `timeout`: answer when all current subscribers have passed it (`publish_and_wait`).
-    """
-
-    message_id: str | None = None
-    expected_offset: int | None = None
-    options: dict[str, Any] | None = None
-    schema: Schema | None = None
-    reads: list[Number] = []
-    wait: bool = False
-    timeout: float | None = None
-
-
 class WirePolicy(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A `Policy`, as it travels."""
 
@@ -95,6 +78,7 @@ class Subscribe(SharedSubscribeOptions, kw_only=True, omit_defaults=True, frozen
     - `credit`: how many bytes of records may be sent before more is given.
     - `resume`: `start` is where this very reader stood before; it wins over a position stored under `name`.
     - `until`: of one topic, the offset before which it ends: an END comes when all before it was sent.
+    - `several`: `pattern` is names and patterns with spaces between them, read together in the order of sequences.
     """
 
     pattern: str
@@ -104,6 +88,7 @@ class Subscribe(SharedSubscribeOptions, kw_only=True, omit_defaults=True, frozen
     credit: Number = 0
     resume: bool = False
     until: Number | None = None
+    several: bool = False
 
 
 class SubscribeReply(msgspec.Struct, kw_only=True):
@@ -140,6 +125,19 @@ class WireError(msgspec.Struct, kw_only=True, omit_defaults=True):
     message: str
     facts: dict[str, Any] = {}
     branch: str = ""
+
+
+class WireRecord(NamedTuple):
+    """A record in the answer to a call. `time` is in microseconds since 1970."""
+
+    topic: str
+    epoch: int
+    offset: int
+    sequence: int
+    time: int
+    key: bytes | None
+    value: bytes
+    headers: dict[str, str]
 
 
 class Settlement(NamedTuple):
@@ -333,6 +331,20 @@ def read_policy(note: WirePolicy | None) -> Policy | None:
     if policy.kind is PolicyKind.DISCONNECT and note.after is not None:
         return Policy.disconnect(note.after)
     return policy
+
+
+def wire_record(record: Record[bytes]) -> WireRecord:
+    """A record, as it travels in the answer to a call."""
+    topic, epoch, time = record.topic, record.epoch, micros(record.time)
+    return WireRecord(
+        topic, epoch, record.offset, record.sequence, time, record.key, record.value, dict(record.headers)
+    )
+
+
+def read_record(note: Any) -> Record[bytes]:
+    """The record in the answer to a call."""
+    topic, epoch, offset, sequence, time, key, value, headers = note
+    return Record(topic, offset, sequence, epoch, key, value, headers or NO_HEADERS, from_micros(time))
 
 
 def wire_gap(gap: Gap) -> WireGap:

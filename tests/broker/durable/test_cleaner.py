@@ -15,7 +15,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from runnel.broker.broker import Broker
+from runnel.api.broker import Broker
 from runnel.broker.durable.cleaner import Cleaner
 from runnel.core.batch_format import pack
 from runnel.core.errors import InvalidValue, NotSupported
@@ -46,7 +46,8 @@ class Item(msgspec.Struct):
 
 def cleaner_of(broker: Broker) -> Cleaner:
     assert broker.backend.store is not None
-    return broker.backend.store.cleaner
+    found: Cleaner = broker.backend.store.cleaner
+    return found
 
 
 def figures(broker: Broker) -> CleanerStatistics:

@@ -2,8 +2,8 @@
 
 from runnel.broker.durable.commit import AtomicWrite
 from runnel.broker.topic.log import Log
-from runnel.broker.topic.readers import Append
 from runnel.core.options import TopicOptions
+from runnel.core.publishing import Append
 from runnel.journal.format.ledger import marker_part
 
 

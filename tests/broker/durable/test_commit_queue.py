@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runnel.broker.broker import Broker
+from runnel.api.broker import Broker
 from runnel.broker.durable.commit_queue import UNDER_WAY
 from runnel.broker.topic.pending_batch import BATCH_BYTES
 from runnel.core.errors import BrokerClosed, DiskFull, Full, JournalFailed, NotWritten, OutcomeUnknown, TopicDeleted
@@ -405,7 +405,7 @@ async def test_state_behind_a_failed_commit_is_said_again_in_its_order(broker: B
     hand.done(two, WriteFailed(0, 0, DiskFull(0, 0)))
     with pytest.raises(DiskFull):
         await creating
-    broker.backend.store.commits.flush_soon()  # type: ignore[union-attr]
+    broker.backend.store.commits.flush_soon()
     await turns()
     (three,) = hand.put_in[2:]
     assert [part.kind for part in three.draft.parts] == [PartKind.TOPIC, PartKind.TOPIC_DELETED]

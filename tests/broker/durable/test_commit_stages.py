@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from runnel.broker.durable.commit import AtomicWrite, StageCommitBatch, batches_of
 from runnel.broker.topic.log import Log
 from runnel.broker.topic.pending_batch import DurableTopic, PendingBatch
-from runnel.broker.topic.readers import Append
 from runnel.core.batch_format import unpack
+from runnel.core.publishing import Append
 from runnel.journal.format.entry import PartKind
 from runnel.journal.format.ledger import StageState
 from tests.broker.broker_parts import make_log, make_timeline

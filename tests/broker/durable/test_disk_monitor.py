@@ -8,7 +8,7 @@ from time import time
 
 import pytest
 
-from runnel.broker.broker import Broker
+from runnel.api.broker import Broker
 from runnel.broker.durable import disk_monitor
 from runnel.broker.durable.disk_monitor import DiskMonitor
 from runnel.core.statistics import ArchiveStatistics
@@ -32,7 +32,8 @@ def disk() -> Disk:
 
 def watch_of(broker: Broker) -> DiskMonitor:
     assert broker.backend.store is not None
-    return broker.backend.store.disk_monitor
+    found: DiskMonitor = broker.backend.store.disk_monitor
+    return found
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:

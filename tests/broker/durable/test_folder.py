@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from runnel.broker.broker import Broker
+from runnel.api.broker import Broker
 from runnel.broker.durable import folder
 from runnel.broker.durable.folder import BrokerFolder
 from runnel.broker.durable.store import Store

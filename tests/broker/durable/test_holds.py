@@ -40,7 +40,8 @@ async def broker(disk: Disk, tmp_path: Path, clock: JumpingClock) -> AsyncIterat
 
 def holding_of(broker: Broker) -> RetentionHolds:
     assert broker.backend.store is not None
-    return broker.backend.store.holding
+    found: RetentionHolds = broker.backend.store.holding
+    return found
 
 
 def holds(broker: Broker) -> dict[str, int]:
@@ -91,7 +92,7 @@ async def test_age_and_bytes_take_nothing_that_is_held(broker: Broker, clock: Ju
     first = log.first
     await fill(broker, "t", 100)
     await clock.advance(1000)
-    broker.backend.store.retention.sweep()  # type: ignore[union-attr]
+    broker.backend.store.retention.sweep()
     await broker.backend.flushed()
     assert log.first == first == log.held
     await broker.forget("archive")
@@ -151,7 +152,7 @@ async def test_what_was_read_on_goes_though_nobody_publishes_any_more(broker: Br
             pass
         await fill(broker, topic, 295)
     await clock.advance(200)
-    retaining = broker.backend.store.retention  # type: ignore[union-attr]
+    retaining = broker.backend.store.retention
     await until(lambda: not retaining.is_busy)
     ledger = journal_of(broker).ledger
     assert {one.name: one.first for one in ledger.topics.values()} == {"count": 0, "bytes": 0, "age": 0}

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from runnel import Delivery
-from runnel.broker.broker import Broker
+from runnel.api.broker import Broker
 from runnel.broker.durable.pending_state import PendingState
 from runnel.core.errors import DiskFull
 from runnel.core.position import Position
@@ -34,7 +34,8 @@ async def broker(disk: Disk, tmp_path: Path) -> AsyncIterator[Broker]:
 
 def pending_state_of(broker: Broker) -> PendingState:
     assert broker.backend.store is not None
-    return broker.backend.store.pending_state
+    found: PendingState = broker.backend.store.pending_state
+    return found
 
 
 def said(broker: Broker, kind: PartKind) -> list[Part]:

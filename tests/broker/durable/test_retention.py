@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import runnel
-from runnel.broker.broker import Broker
+from runnel.api.broker import Broker
 from runnel.broker.durable import retention
 from runnel.broker.durable.retention import TopicRetention
 from runnel.journal.format.entry import Part, PartKind
@@ -35,7 +35,8 @@ def clock() -> JumpingClock:
 
 def retaining_of(broker: Broker) -> TopicRetention:
     assert broker.backend.store is not None
-    return broker.backend.store.retention
+    found: TopicRetention = broker.backend.store.retention
+    return found
 
 
 def trims(broker: Broker) -> list[Part]:
@@ -242,7 +243,7 @@ async def test_a_sealed_segment_has_all_that_moved_written_a_few_topics_a_turn(
             await published(broker, f"t.{number}", [b"x", b"y"])
         looked: list[int] = []
         inner = broker.backend.timeline.first
-        broker.backend.timeline.first = lambda log: looked.append(1) or inner(log)  # type: ignore[method-assign, func-returns-value]
+        broker.backend.timeline.first = lambda log: looked.append(1) or inner(log)  # type: ignore[func-returns-value]
         retaining_of(broker).sweep()
         most = 0
         while len(looked) < 20:

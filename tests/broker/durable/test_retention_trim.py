@@ -121,8 +121,8 @@ async def test_it_is_durable_when_it_returns_with_why_and_when(disk: Disk, tmp_p
         assert (gone.first, gone.end, gone.reason) == (0, 3, RemovalReason.ASKED)
         assert gone.time == int(clock.time() * 1e6)
         broker.backend.loop_owner.closed = True  # as if it was killed
-        broker.backend.store.give_up()  # type: ignore[union-attr]
-        broker.backend.store._lock.release()  # type: ignore[union-attr]
+        broker.backend.store.give_up()
+        broker.backend.store._lock.release()
     async with open_on(disk, tmp_path, clock) as broker:
         assert await offsets(broker, 2) == [3, 4]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runnel.broker.broker import Broker
+from runnel.api.broker import Broker
 from runnel.broker.durable import scrubber
 from runnel.broker.durable.scrubber import Scrubber
 from runnel.journal.check.scrub import Scrub
@@ -29,7 +29,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def scrubber_of(broker: Broker) -> Scrubber:
     assert broker.backend.store is not None
-    return broker.backend.store.scrubber
+    found: Scrubber = broker.backend.store.scrubber
+    return found
 
 
 async def life(disk: Disk, folder: Path, count: int = 30) -> None:

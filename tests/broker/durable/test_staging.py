@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from runnel.broker.broker import Broker
+from runnel.api.broker import Broker
+from runnel.api.stage import Stage
 from runnel.broker.durable import staging
 from runnel.broker.durable.commit_queue import STAGED
 from runnel.broker.durable.staging import StagingArea
-from runnel.broker.tx.stage import SMALL_STAGE_BATCH_BYTES, STAGE_BATCH_BYTES, Stage
+from runnel.broker.tx.stage import SMALL_PIECE_BYTES
 from runnel.core.errors import (
     DiskFull,
     JournalFailed,
@@ -24,7 +25,7 @@ from runnel.core.errors import (
     StagingFull,
     TooLarge,
 )
-from runnel.core.stages import StageKey, stage_name
+from runnel.core.stages import STAGE_PIECE_BYTES, StageKey, stage_name
 from runnel.journal.format.entry import Part, PartKind
 from runnel.testing.clock import JumpingClock
 from tests.broker.durable_broker import Disk, commits_of, entries, journal_of, kinds, log_of, open_on, turns, until
@@ -48,7 +49,8 @@ async def broker(disk: Disk, tmp_path: Path) -> AsyncIterator[Broker]:
 
 def staging_of(broker: Broker) -> StagingArea:
     assert broker.backend.store is not None
-    return broker.backend.store.staging
+    found: StagingArea = broker.backend.store.staging
+    return found
 
 
 def stage_of(broker: Broker, batch: int = 1, **key: int) -> Stage[bytes]:
@@ -145,7 +147,7 @@ async def test_a_long_write_goes_out_in_pieces_through_a_small_window(broker: Br
     writing = asyncio.ensure_future(stage.write([bytes(1000)] * 8000))
     await disk.reached()
     await turns()
-    assert STAGED <= window.bytes < STAGED + 2 * STAGE_BATCH_BYTES, "it waits for room"
+    assert STAGED <= window.bytes < STAGED + 2 * STAGE_PIECE_BYTES, "it waits for room"
     assert commits_of(broker).pending.bytes == 0, "and takes none from those who publish"
     beside = asyncio.ensure_future(broker.publish("u", b"beside"))
     disk.go_on()
@@ -153,8 +155,8 @@ async def test_a_long_write_goes_out_in_pieces_through_a_small_window(broker: Br
     assert not writing.done(), "nobody waits for all of it"
     assert await writing == 8000
     assert (window.bytes, stage.records) == (0, 8000)
-    assert all(len(part.body) < STAGE_BATCH_BYTES + 10_000 for part in staged_parts(broker))
-    assert len(staged_parts(broker)) >= 8_000_000 // STAGE_BATCH_BYTES
+    assert all(len(part.body) < STAGE_PIECE_BYTES + 10_000 for part in staged_parts(broker))
+    assert len(staged_parts(broker)) >= 8_000_000 // STAGE_PIECE_BYTES
 
 
 async def test_while_others_write_one_small_piece_is_on_its_way_at_a_time(broker: Broker, disk: Disk) -> None:
@@ -168,7 +170,7 @@ async def test_while_others_write_one_small_piece_is_on_its_way_at_a_time(broker
     disk.go_on()
     await writing
     assert window.limit == 1
-    assert max(len(part.body) for part in staged_parts(broker)) < SMALL_STAGE_BATCH_BYTES + 10_000
+    assert max(len(part.body) for part in staged_parts(broker)) < SMALL_PIECE_BYTES + 10_000
 
 
 async def test_who_stages_and_commits_is_no_company_for_himself(broker: Broker) -> None:

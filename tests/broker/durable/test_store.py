@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runnel.broker.broker import Broker
+from runnel.api.broker import Broker
 from runnel.broker.durable.journal_reads import READER_THREADS
 from runnel.core.errors import Forked, TopicConflict
 from runnel.journal.folder_lock import FolderLock

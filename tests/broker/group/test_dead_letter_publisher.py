@@ -6,19 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from runnel.broker.broker import Broker
+from runnel.api.broker import Broker
 from runnel.broker.durable.folder import BrokerFolder
 from runnel.broker.group import dead_letter_publisher as subject
 from runnel.core.errors import DiskFull
 from runnel.journal.options import JournalOptions
 from runnel.testing import MemoryStorage
+from tests.brokers import local_broker
 from tests.patience import PATIENCE
 
 OPTIONS = JournalOptions(segment_bytes=64 * 1024, min_free=0)
 
 
 def opened(path: Path, storage: MemoryStorage) -> Broker:
-    return Broker(folder=BrokerFolder(path, OPTIONS, storage))
+    return local_broker(folder=BrokerFolder(path, OPTIONS, storage))
 
 
 def used(storage: MemoryStorage) -> int:

@@ -37,6 +37,7 @@ def subscribe(broker: Broker, pattern: str = "t", **options: Any) -> GroupSubscr
 
 
 def reader_of(broker: Broker) -> GroupReader:
+    reader: GroupReader
     (reader,) = broker.backend.groups
     return reader
 

@@ -13,6 +13,7 @@ from runnel.broker.group.records import GroupSlice
 from runnel.core.batch import Slice, SliceRun
 from runnel.core.errors import InvalidOption, OffsetOutOfRange
 from runnel.testing.clock import JumpingClock
+from tests.brokers import local_broker
 from tests.patience import PATIENCE
 
 
@@ -35,6 +36,7 @@ async def turns(count: int = 20) -> None:
 
 
 def group_of(broker: Broker) -> GroupReader:
+    reader: GroupReader
     (reader,) = broker.backend.groups
     return reader
 
@@ -202,7 +204,7 @@ async def test_a_dead_letter_is_appended_however_full_its_topic_is(runnel_broker
 
 
 async def test_dead_letters_need_no_permission_to_make_their_topic() -> None:
-    async with Broker(auto_create=False, clock=JumpingClock()) as broker:
+    async with local_broker(auto_create=False, clock=JumpingClock()) as broker:
         await broker.topic("t").declare()
         await publish(broker, 1)
         async with subscribe(broker) as deliveries:

@@ -10,8 +10,9 @@ from runnel.broker.group import records
 from runnel.broker.group.logic.group import GroupLogic
 from runnel.broker.group.records import GroupSlice, bring_records, bring_unsettled, empty_ranges, pass_settled
 from runnel.broker.group.records import group_slice as stock_at_places
-from runnel.broker.read.cursor import RETENTION, TakenSlices
+from runnel.broker.read.cursor import RETENTION
 from runnel.broker.topic.pending_batch import DurableTopic
+from runnel.core.backend import Taken
 from runnel.core.batch import Slice, SliceRun
 from runnel.core.record import Meta, MissedRange
 from runnel.journal.format.ledger import DeliveryFailure, GroupState
@@ -133,7 +134,7 @@ def test_holes_are_what_is_neither_brought_nor_only_unreadable(
     missed: MissedRange | None, firsts: list[int], behind: int, found: list[tuple[int, int]]
 ) -> None:
     group_slices = [stock_of([None] * 2, shift=first - START) for first in firsts]
-    taken = TakenSlices([contents.slice for contents in group_slices], missed)
+    taken = Taken([contents.slice for contents in group_slices], missed)
     assert list(empty_ranges(taken, group_slices, 2, behind)) == found
 
 

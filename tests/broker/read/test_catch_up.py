@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.broker.broker import Broker
+from runnel.api.broker import Broker
 from runnel.broker.read.catch_up import END, SLICE, CatchUp, EndOfJournal, slices
 from runnel.core.batch import Slice
 from runnel.core.batch_format import pack

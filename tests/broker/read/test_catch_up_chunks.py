@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runnel.broker.broker import Broker
+from runnel.api.broker import Broker
 from runnel.broker.read.catch_up import END, ChunkReader
 from runnel.journal.read.segment_reader import LostRange
 from tests.broker.durable_broker import Disk, journal_of, log_of, open_on

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runnel.broker.broker import Broker
+from runnel.api.broker import Broker
 from runnel.broker.read.catch_up import END, StagedReader
 from runnel.core.batch import Slice
 from runnel.core.batch_format import pack

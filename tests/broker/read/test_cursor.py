@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.broker.read.cursor import DELETED, RETENTION, SLICE, Cursor, LogCursor, TakenSlices
+from runnel.broker.read.cursor import DELETED, RETENTION, Cursor, LogCursor
 from runnel.broker.topic.log import Log
 from runnel.broker.topic.timeline import Timeline
+from runnel.core.backend import SLICE, Taken
 from runnel.core.record import MissedRange, Record
 from tests.broker.broker_parts import make_log, make_timeline, on_all, on_log, put
 from tests.broker.durable_broker import Disk, log_of, open_on
@@ -36,7 +37,7 @@ def played(steps: list[Step]) -> tuple[Timeline, list[Log], list[tuple[str, int,
     return timeline, logs, everything
 
 
-def records(taken: TakenSlices | None) -> list[Record[bytes]]:
+def records(taken: Taken | None) -> list[Record[bytes]]:
     return [record for part in taken.slices for record in part.records] if taken else []
 
 
@@ -141,7 +142,7 @@ def test_a_deleted_log_is_told_without_records(pattern: bool) -> None:
     timeline.cool()
     timeline.forget(log)
     assert (cursor.pending(), cursor.pending_bytes(), cursor.next_bytes(), cursor.excess_bytes(0)) == (2, 0, 0, 0)
-    assert cursor.take(10) == TakenSlices([], MissedRange(0, 2, 2, DELETED))
+    assert cursor.take(10) == Taken([], MissedRange(0, 2, 2, DELETED))
     assert cursor.take(10) is None
 
 

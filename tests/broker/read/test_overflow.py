@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from runnel.broker.read.cursor import LogCursor, TakenSlices
+from runnel.broker.read.cursor import LogCursor
 from runnel.broker.read.overflow import OVERFLOW_POLICIES, BlockPublishers, Disconnect, DropNewest, OverflowPolicy
 from runnel.broker.topic.log import CHUNK, SMALL
+from runnel.core.backend import Taken
 from runnel.core.options import Policy, PolicyKind
 from runnel.core.record import TOO_SLOW, MissedRange
 from tests.broker.broker_parts import Notes, attached, make_flow, make_log, make_timeline, on_all, on_log, put
@@ -29,7 +30,7 @@ class Behind(LogCursor):
     def is_behind(self) -> bool:
         return not self.came
 
-    def take(self, limit: int) -> TakenSlices | None:
+    def take(self, limit: int) -> Taken | None:
         return super().take(limit) if self.came else None
 
 
@@ -42,7 +43,7 @@ def rig_behind(policy: Policy | str, **bounds: Any) -> tuple[Any, Notes, Any]:
     return overflow, owner, lambda *values: put(timeline, log, *values)
 
 
-def values(taken: TakenSlices | None) -> list[bytes]:
+def values(taken: Taken | None) -> list[bytes]:
     return [value for part in taken.slices for value in part.values] if taken else []
 
 
@@ -239,8 +240,8 @@ def test_what_must_go_and_is_on_disk_counts_once_for_disconnect() -> None:
 
 def test_what_is_lost_among_what_must_be_handed_on_is_told() -> None:
     class Damaged(LogCursor):
-        def take(self, limit: int) -> TakenSlices | None:
-            return super().take(limit) if self.position else TakenSlices([], self.skip(1, "damaged"))
+        def take(self, limit: int) -> Taken | None:
+            return super().take(limit) if self.position else Taken([], self.skip(1, "damaged"))
 
     timeline, log = make_timeline(), make_log()
     overflow, owner = make_flow(Damaged(timeline, log, 0), "drop_oldest", buffer=1, eager=True)

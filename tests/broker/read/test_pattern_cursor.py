@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runnel.broker.broker import Broker
-from runnel.broker.read.cursor import DELETED, RETENTION, TakenSlices
+from runnel.api.broker import Broker
+from runnel.broker.read.cursor import DELETED, RETENTION
 from runnel.broker.read.pattern_cursor import PatternCursor
+from runnel.core.backend import Taken
 from runnel.core.record import MissedRange, Record
 from tests.broker.durable_broker import Disk, damage, log_of, open_on, turns, until
 from tests.journal.cleaned_segments import clean, journal_with_stages
@@ -42,7 +43,7 @@ class Reading:
     def _wake(self) -> None:
         self._woken.set()
 
-    def take(self, limit: int) -> TakenSlices | None:
+    def take(self, limit: int) -> Taken | None:
         self._woken.clear()
         taken = self.cursor.take(limit)
         if taken is not None:
@@ -274,7 +275,7 @@ async def test_a_deleted_topic_in_memory_is_told(broker: Broker) -> None:
     reading = Reading(broker, "t")
     reading.cursor.collect()
     await broker.delete("t")
-    assert reading.take(1) == TakenSlices([], MissedRange(0, 1, 1, DELETED))
+    assert reading.take(1) == Taken([], MissedRange(0, 1, 1, DELETED))
 
 
 async def test_going_on_elsewhere_forgets_what_was_being_read(broker: Broker) -> None:

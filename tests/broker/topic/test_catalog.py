@@ -7,6 +7,7 @@ import pytest
 
 import runnel
 from runnel import Broker, Gap
+from runnel.broker.read.reader import LocalReader
 from runnel.broker.topic.catalog import UNDECLARED
 from runnel.core.errors import (
     InvalidName,
@@ -122,7 +123,9 @@ async def test_what_was_only_asked_for_is_forgotten_with_its_last_reader(runnel_
                 pass
             assert await runnel_broker.topics() == ["t"]
         assert catalog.logs == {}
-        assert everything._reader.attachment.logs == set()
+        reader = everything._source
+        assert isinstance(reader, LocalReader)
+        assert reader.attachment.logs == set()
         await runnel_broker.publish("t", b"a")  # it is made again, and seen by those who cover it
         assert (await anext(everything)).value == b"a"
 

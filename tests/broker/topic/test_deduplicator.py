@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from runnel.broker.broker import Broker
+from runnel.api.broker import Broker
 from runnel.broker.topic.pending_batch import PendingBatch
-from runnel.broker.topic.readers import Append
 from runnel.core.errors import (
     BrokerClosed,
     DiskFull,
@@ -24,9 +23,12 @@ from runnel.core.errors import (
     TopicDeleted,
     WouldDeadlock,
 )
+from runnel.core.options import NO_TOPIC_OPTIONS
 from runnel.core.position import Position
+from runnel.core.publishing import Append
 from runnel.journal.format.entry import PartKind, WriteFailed
 from tests.broker.durable_broker import ByHand, Disk, commits_of, entries, journal_of, log_of, open_on, turns, until
+from tests.brokers import local_broker
 
 FULL = DiskFull(0, 0)
 
@@ -53,12 +55,13 @@ def numbered(sequence: int, *values: bytes, producer: int = 7) -> Append:
 
 def sending(broker: Broker, topic: str, sequence: int, *values: bytes, producer: int = 7) -> asyncio.Task[Position]:
     """An entry with numbers, from wherever: over a network, say."""
-    publisher, log = broker.backend.publisher, broker.topic(topic)._resolve()
+    publisher, log = broker.backend.publisher, broker.backend.writer(topic, None, NO_TOPIC_OPTIONS).resolve()
     return asyncio.create_task(publisher.publish_numbered(log, numbered(sequence, *values, producer=producer)))
 
 
 def following(broker: Broker) -> int | None:
-    return broker.backend.publisher.deduplicator.next(7)
+    found: int | None = broker.backend.publisher.deduplicator.next(7)
+    return found
 
 
 def end(broker: Broker, topic: str = "t") -> int:
@@ -335,7 +338,7 @@ async def test_nobody_waits_in_line_for_a_reader_that_he_himself_is(broker: Brok
 
 
 async def test_those_in_line_are_refused_when_the_broker_closes() -> None:
-    async with Broker() as broker:
+    async with local_broker() as broker:
         async with broker.subscribe("u", policy="block", buffer=1):
             await sending(broker, "u", 0)
             tasks = [sending(broker, "u", 1), sending(broker, "t", 2)]

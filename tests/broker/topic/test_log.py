@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.broker.topic.log import CHUNK, KEEP_COUNT, Log
+from runnel.broker.topic.log import CHUNK, Log
 from runnel.broker.topic.pending_batch import DurableTopic
+from runnel.core.options import KEEP_COUNT
 from runnel.core.record import Meta
 from runnel.journal.format.removed_offsets import RemovalReason
 from runnel.testing.clock import START, JumpingClock

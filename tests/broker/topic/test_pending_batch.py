@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from runnel.broker.durable.commit import PendingCommit
 from runnel.broker.topic.log import Log
 from runnel.broker.topic.pending_batch import BATCH_BYTES, DurableTopic, PendingBatch, PendingBytes, refuse_behind
-from runnel.broker.topic.readers import Append
 from runnel.core.errors import BrokerClosed
+from runnel.core.publishing import Append
 from runnel.core.record import Meta
 from runnel.journal.format.entry import Draft
 from tests.broker.broker_parts import make_log

@@ -9,28 +9,26 @@ from typing import Any
 import pytest
 
 import runnel
-from runnel.broker.broker import Broker
+from runnel.api.broker import Broker
 from runnel.broker.topic.pending_batch import PendingBatch
-from runnel.broker.topic.readers import Append
 from runnel.core.errors import InvalidOption, TopicDeleted, ValidationFailed, WouldDeadlock
+from runnel.core.options import NO_TOPIC_OPTIONS
+from runnel.core.publishing import Append, append_of, append_of_many
 from runnel.core.schema import Codec
 from runnel.testing.clock import START, JumpingClock
-
-NOTHING: tuple[Any, ...] = (None, None, None, None, 0, None)
-
-
-def one(broker: Broker, value: object, **changed: Any) -> Append:
-    options = {"key": None, "headers": None, "delay": None, "expires": None, "priority": 0, "message_id": None}
-    return broker.backend.publisher.one("t", changed.pop("codec", None), value, *(options | changed).values())
+from tests.brokers import local_broker
 
 
-def many(broker: Broker, values: list[object], keys: list[object] | None = None, **changed: Any) -> Append:
-    options = {"headers": None, "delay": None, "expires": None, "priority": 0}
-    return broker.backend.publisher.many("t", changed.pop("codec", None), values, keys, *(options | changed).values())
+def one(broker: Broker, value: object, *, codec: Codec[Any] | None = None, **options: Any) -> Append:
+    return append_of(broker.backend.writer("t", codec, NO_TOPIC_OPTIONS), value, **options)
+
+
+def many(broker: Broker, values: list[object], *, codec: Codec[Any] | None = None, **options: Any) -> Append:
+    return append_of_many(broker.backend.writer("t", codec, NO_TOPIC_OPTIONS), values, **options)
 
 
 def test_a_plain_record_carries_nothing_besides_its_value() -> None:
-    entry = one(Broker(), "é")
+    entry = one(local_broker(), "é")
     assert (entry.values, entry.metas, entry.size, entry.message_id, entry.checked) == (
         ("é".encode(),),
         None,
@@ -41,7 +39,7 @@ def test_a_plain_record_carries_nothing_besides_its_value() -> None:
 
 
 def test_times_are_counted_from_the_brokers_clock() -> None:
-    entry = one(Broker(clock=JumpingClock()), b"", delay=5, expires=timedelta(minutes=1), priority=3, key="k")
+    entry = one(local_broker(clock=JumpingClock()), b"", delay=5, expires=timedelta(minutes=1), priority=3, key="k")
     assert entry.metas is not None
     (meta,) = entry.metas
     assert meta is not None
@@ -49,7 +47,7 @@ def test_times_are_counted_from_the_brokers_clock() -> None:
 
 
 def test_many_share_one_meta_unless_they_have_keys() -> None:
-    broker = Broker()
+    broker = local_broker()
     plain = many(broker, [b"a", "b", bytearray(b"cc")])
     assert (list(plain.values), plain.metas, plain.size) == ([b"a", b"b", b"cc"], None, 4)
     shared = many(broker, [b"a", b"b"], headers={"h": "x"})
@@ -63,7 +61,7 @@ def test_many_share_one_meta_unless_they_have_keys() -> None:
 
 
 def test_typed_entries_are_checked_already() -> None:
-    broker = Broker()
+    broker = local_broker()
     codec: Codec[int] = Codec(int)
     assert one(broker, 5, codec=codec).checked
     assert many(broker, [5, 6], codec=codec).checked
@@ -82,7 +80,7 @@ async def test_raw_entries_of_a_typed_log_are_checked_before_they_are_appended()
 
 
 async def test_the_trace_is_asked_for_unless_the_caller_has_one() -> None:
-    broker = Broker()
+    broker = local_broker()
     mine, current = f"00-{'a' * 32}-{'b' * 16}-01", f"00-{'c' * 32}-{'d' * 16}-01"
     broker.backend.publisher.tracing.current = lambda: current
     assert broker.backend.publisher.tracing.is_active

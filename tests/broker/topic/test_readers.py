@@ -3,8 +3,10 @@
 import asyncio
 from collections import deque
 
-from runnel.broker.topic.log import CHUNK, KEEP_COUNT
-from runnel.broker.topic.readers import PUBLISH_TURN, Append, BlockedPublish, ProcessedWaiter, TopicReaders
+from runnel.broker.topic.log import CHUNK
+from runnel.broker.topic.readers import PUBLISH_TURN, BlockedPublish, ProcessedWaiter, TopicReaders
+from runnel.core.options import KEEP_COUNT
+from runnel.core.publishing import Append
 from tests.broker.broker_parts import Notes, make_flow, make_log, make_timeline, on_log, put
 
 

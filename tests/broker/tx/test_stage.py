@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import runnel
-from runnel.core.errors import BrokerClosed, NotSupported
+from runnel.core.errors import BrokerClosed, NotSupported, ValidationFailed
 from tests.broker.durable_broker import Disk, journal_of, open_on
 
 
@@ -39,3 +39,13 @@ async def test_another_thread_may_write_and_drop(tmp_path: Path) -> None:
         assert stage.records == 2
         await asyncio.to_thread(lambda: asyncio.run(stage.drop()))
         assert await broker.stages() == []
+
+
+async def test_what_comes_without_a_type_is_held_against_that_of_the_topic(tmp_path: Path) -> None:
+    async with open_on(Disk(), tmp_path) as broker:
+        await broker.topic("t", int).declare()
+        stage = broker.stage("t", writer="w", batch=1)
+        assert await stage.write([b"1", b"2"]) == 2
+        with pytest.raises(ValidationFailed):
+            await stage.write([b"1", b"no number"])
+        assert stage.records == 2

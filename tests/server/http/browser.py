@@ -11,10 +11,11 @@ from typing import Any
 import httpx
 import uvicorn
 
-from runnel.broker.broker import Broker
+from runnel.api.broker import Broker
 from runnel.server import http
 from runnel.server.options import ServerOptions
 from runnel.server.server import Server
+from tests.brokers import local_broker
 from tests.patience import PATIENCE
 
 
@@ -22,7 +23,7 @@ from tests.patience import PATIENCE
 async def serving(broker: Broker | None = None, **options: Any) -> AsyncIterator[Server]:
     """A server with an HTTP listener alone, of a broker in memory if none is given."""
     given: dict[str, Any] = {"port": None, "json_port": None, "http_port": 0} | options
-    async with broker or Broker() as served, Server(served, ServerOptions(**given)) as server:
+    async with broker or local_broker() as served, Server(served, ServerOptions(**given)) as server:
         yield server
 
 

@@ -11,7 +11,6 @@ from fastapi import FastAPI
 import runnel
 from runnel.core.errors import NotSupported
 from runnel.server import http
-from runnel.server.http import application
 from tests.server.http.browser import Browser, web
 
 
@@ -65,9 +64,11 @@ async def test_a_fault_of_the_servers_own_stays_in_its_log(
     assert "division" in caplog.text
 
 
-async def test_a_broker_elsewhere_is_refused() -> None:
-    with pytest.raises(NotSupported, match="lives elsewhere"):
-        application.build(runnel.open("runnel://localhost:1"), runnel.server.ServerOptions())
+async def test_a_broker_elsewhere_that_was_not_entered_is_told_at_once() -> None:
+    app = http.app(runnel.open("runnel://localhost:1"))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://here") as client:
+        assert (await client.get("/healthz")).status_code == 200
+        assert (await client.get("/topics")).json()["code"] == "not_supported"
 
 
 def test_what_is_not_installed_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:

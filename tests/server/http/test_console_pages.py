@@ -16,7 +16,7 @@ HOSTILE = "hostile.<img/src=x/onerror=alert(1)//"
 
 
 async def shown(broker: Broker, looks: int = 1, /, **asked: str) -> dict[str, Any]:
-    survey = BrokerSampler(broker)
+    survey = BrokerSampler(broker.backend)
     for _ in range(looks):
         await survey.take()
     query = parse_console_query({name: [text] for name, text in asked.items()})
@@ -116,7 +116,7 @@ async def test_names_are_told_as_they_are(runnel_broker: Broker) -> None:
 
 
 async def test_a_page_is_made_once_for_all_who_look(runnel_broker: Broker) -> None:
-    survey = BrokerSampler(runnel_broker)
+    survey = BrokerSampler(runnel_broker.backend)
     await survey.take()
     made = ConsolePages(runnel_broker, survey)
     query = parse_console_query({})

@@ -7,7 +7,7 @@ import pytest
 
 import runnel
 from runnel import Broker
-from runnel.server.http import console as surveys
+from runnel.broker import sample
 from runnel.server.http.console import KEPT_RATES, BrokerSampler, Trend
 
 
@@ -35,7 +35,7 @@ def test_a_trend_tells_how_fast_a_counter_rises() -> None:
 
 @pytest.fixture
 async def survey(runnel_broker: Broker) -> BrokerSampler:
-    survey = BrokerSampler(runnel_broker)
+    survey = BrokerSampler(runnel_broker.backend)
     now = iter(range(1000))
 
     class Loop:
@@ -50,7 +50,7 @@ async def survey(runnel_broker: Broker) -> BrokerSampler:
 async def test_topics_have_rates_from_the_second_look_on(runnel_broker: Broker, survey: BrokerSampler) -> None:
     await runnel_broker.publish("a", b"12345")
     await survey.take()
-    assert (survey.topics["a"].published.rate, survey.topics["a"].bytes) == (None, 5)
+    assert (survey.topics["a"].published.rate, survey.topics["a"].figures.kept_bytes) == (None, 5)
     for _ in range(3):
         await runnel_broker.publish("a", b"x")
     await runnel_broker.publish("new", b"xx")
@@ -97,7 +97,7 @@ async def test_subscribers_and_groups_are_seen(runnel_broker: Broker, survey: Br
 
 async def test_syncs_are_told_by_the_interval(tmp_path: Path) -> None:
     async with runnel.open(tmp_path) as broker:
-        survey = BrokerSampler(broker)
+        survey = BrokerSampler(broker.backend)
         await survey.take()
         assert (survey.journal is not None, len(survey.syncs)) == (True, 0)
         await survey.take()
@@ -110,7 +110,7 @@ async def test_syncs_are_told_by_the_interval(tmp_path: Path) -> None:
 
 
 async def test_others_have_their_turn_during_a_look(runnel_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surveys, "SAMPLES_PER_TURN", 10)
+    monkeypatch.setattr(sample, "PER_TURN", 10)
     for number in range(100):
         await runnel_broker.publish(f"t.{number}", b"x")
     turns = 0
@@ -120,7 +120,7 @@ async def test_others_have_their_turn_during_a_look(runnel_broker: Broker, monke
         turns += 1
         asyncio.get_running_loop().call_soon(turn)
 
-    survey = BrokerSampler(runnel_broker)
+    survey = BrokerSampler(runnel_broker.backend)
     asyncio.get_running_loop().call_soon(turn)
     await survey.take()
     assert turns >= 9

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import runnel
-from runnel.broker.broker import Broker
 from runnel.server import Server
-from runnel.server.http import events
+from runnel.server.http import event_stream
+from tests.brokers import local_broker
 from tests.nightly import nightly_beyond
 from tests.server.http.browser import Browser, serving, web
 
@@ -45,7 +45,7 @@ async def test_each_record_comes_once_through_cuts_and_restarts(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Streams are cut at any byte, the server restarts, records go to topics that are read and that are not."""
-    monkeypatch.setattr(events, "TAKE_RECORDS", 7)
+    monkeypatch.setattr(event_stream, "TAKE_RECORDS", 7)
     chance = random.Random(seed)
     browsers = [Browser("", query + "&start=earliest") for query in QUERIES]
     expected: dict[int, list[str]] = {number: [] for number in range(len(QUERIES))}
@@ -215,7 +215,7 @@ async def test_more_streams_than_there_may_be_are_refused_until_one_ends() -> No
 
 
 async def test_a_stream_makes_no_topic_and_joins_when_it_is_made() -> None:
-    async with serving(Broker(auto_create=False)) as server:
+    async with serving(local_broker(auto_create=False)) as server:
         browser = Browser(server.listeners[0].url, "topic=later&topic=other")
         reading = asyncio.ensure_future(browser.read(lambda one: one.records))
         while not browser.readies:  # noqa: ASYNC110
@@ -241,7 +241,7 @@ async def test_a_topic_covered_twice_comes_once() -> None:
 
 
 async def test_a_deletion_that_was_seen_is_not_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "HEARTBEAT", 0.02)
+    monkeypatch.setattr(event_stream, "HEARTBEAT", 0.02)
     async with serving() as server:
         broker = server.broker
         await broker.publish("a", b"1")

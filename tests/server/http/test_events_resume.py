@@ -4,42 +4,47 @@ from typing import Any
 
 import pytest
 
-from runnel.broker.topic.log import Log
 from runnel.core.errors import InvalidOption
-from runnel.core.options import TopicOptions
+from runnel.core.pattern import matches
 from runnel.core.position import Position
-from runnel.server.http.events import AHEAD, OTHER_BROKER, TOPIC_DELETED, TOPIC_RECREATED, StreamStart, choose_start
+from runnel.core.topic_bounds import TopicBounds
+from runnel.server.http.events import (
+    AHEAD,
+    OTHER_BROKER,
+    TOPIC_DELETED,
+    TOPIC_RECREATED,
+    StreamStart,
+    choose_start,
+    needed_bounds,
+)
 from runnel.server.http.sse import EventId, digest_of
 
 MINE, OTHER = b"mine.", b"other"
 
 
-def log(name: str, epoch: int, count: int = 10) -> Log:
-    made = Log(name, epoch, TopicOptions())
-    made.values.extend([b"x"] * count)
-    return made
-
-
-LOGS = {"a": log("a", 5), "b.x": log("b.x", 7), "b.y": log("b.y", 8)}
+TOPICS = [TopicBounds("a", 5, 0, 10), TopicBounds("b.x", 7, 0, 10), TopicBounds("b.y", 8, 0, 10)]
 
 
 def beginning(*patterns: str, start: Any = None, place: EventId | None = None, end: int = 30) -> StreamStart:
-    return choose_start(patterns, start, place, tag=MINE, logs=LOGS, end=end)
+    needed = needed_bounds(patterns, place)
+    topics = [topic for topic in TOPICS if any(matches(one, topic.topic) for one in needed)]
+    return choose_start(patterns, start, place, tag=MINE, topics=topics, end=end)
 
 
 def test_one_topic_that_is_there_is_read_by_offset() -> None:
-    assert beginning("a") == ("a", {"start": "latest"}, None, False)
-    assert beginning("a", start="earliest").options == {"start": "earliest"}
-    assert beginning("a", start=3).options == {"start": 3}
-    assert beginning("a", start=-3).options == {"start": 7}
-    assert beginning("a", start=-99).options == {"start": 0}
-    assert beginning("a", start=99).options == {"start": 10}
+    assert beginning("a") == ("a", "latest", None, None)
+    assert beginning("a", start="earliest").start == "earliest"
+    assert beginning("a", start=3).start == 3
+    assert beginning("a", start=-3).start == 7
+    assert beginning("a", start=-99).start == 0
+    assert beginning("a", start=99).start == 10
 
 
 @pytest.mark.parametrize("patterns", [("a", "b.x"), ("b.*",), ("later",)])
 def test_all_else_is_read_by_sequence_and_makes_no_topic(patterns: tuple[str, ...]) -> None:
-    assert beginning(*patterns) == (patterns, {"start": "latest"}, None, False)
-    assert beginning(*patterns, place=EventId(MINE, 12)) == (patterns, {"resume": 12}, None, True)
+    assert beginning(*patterns) == (patterns, "latest", None, None)
+    resumed = beginning(*patterns, place=EventId(MINE, 12))
+    assert (resumed, resumed.resumed) == ((patterns, None, 12, None), True)
 
 
 def test_offsets_mean_something_in_one_topic_only() -> None:
@@ -47,21 +52,17 @@ def test_offsets_mean_something_in_one_topic_only() -> None:
         beginning("b.*", start=3)
     with pytest.raises(InvalidOption, match="offsets differ"):
         beginning("a", "b.x", start=3)
-    assert beginning("later", start=-10).options == {"start": "earliest"}
+    assert beginning("later", start=-10).start == "earliest"
 
 
 def test_an_id_of_the_topics_own_goes_on_by_offset_whatever_start_says() -> None:
-    assert beginning("a", start="latest", place=EventId(MINE, 12, 5, 4)) == (
-        "a",
-        {"resume": Position(5, 4)},
-        None,
-        True,
-    )
+    found = beginning("a", start="latest", place=EventId(MINE, 12, 5, 4))
+    assert (found, found.resumed) == (("a", None, Position(5, 4), None), True)
 
 
 def test_an_id_of_an_earlier_life_is_told_and_goes_on() -> None:
     found = beginning("a", place=EventId(MINE, 12, 4, 4))
-    assert (found.pattern, found.options) == (("a",), {"resume": 12})
+    assert (found.pattern, found.resume) == (("a",), 12)
     assert found.gap is not None
     assert (found.gap.reason, found.gap.count) == (TOPIC_RECREATED, None)
     gone = beginning("later", place=EventId(MINE, 12, 4, 4))
@@ -72,15 +73,15 @@ def test_an_id_of_an_earlier_life_is_told_and_goes_on() -> None:
 def test_an_id_of_another_broker_is_told_and_all_there_is_follows(patterns: tuple[str, ...]) -> None:
     found = beginning(*patterns, place=EventId(OTHER, 12, 5, 4))
     assert found.gap is not None
-    assert (found.gap.reason, found.options, found.resumed) == (OTHER_BROKER, {"start": "earliest"}, False)
-    assert beginning(*patterns, start="latest", place=EventId(OTHER, 12, 5, 4)).options == {"start": "latest"}
+    assert (found.gap.reason, found.start, found.resumed) == (OTHER_BROKER, "earliest", False)
+    assert beginning(*patterns, start="latest", place=EventId(OTHER, 12, 5, 4)).start == "latest"
 
 
 def test_an_id_from_the_future_is_told() -> None:
     one, many = beginning("a", place=EventId(MINE, 12, 5, 11)), beginning("b.*", place=EventId(MINE, 31))
     for found in (one, many):
         assert found.gap is not None
-        assert (found.gap.reason, found.options) == (AHEAD, {"start": "earliest"})
+        assert (found.gap.reason, found.start) == (AHEAD, "earliest")
 
 
 def test_a_topic_that_was_deleted_since_is_told() -> None:
@@ -89,4 +90,4 @@ def test_a_topic_that_was_deleted_since_is_told() -> None:
     assert beginning("a", "b.*", place=EventId(MINE, 12, 5, 3, there)).gap is None  # b.y came later
     found = beginning("a", "b.x", place=EventId(MINE, 12, 5, 3, digest_of([5, 6, 7])))
     assert found.gap is not None
-    assert (found.gap.reason, found.options) == (TOPIC_DELETED, {"resume": 12})
+    assert (found.gap.reason, found.resume) == (TOPIC_DELETED, 12)

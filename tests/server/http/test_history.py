@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 import runnel
-from runnel.broker.broker import Broker
+from runnel.api.broker import Broker
 from runnel.server.http import history
 from runnel.testing.clock import JumpingClock
+from tests.brokers import local_broker
 from tests.server.http.browser import web
 
 
@@ -59,7 +60,7 @@ async def test_one_page_leads_to_the_next() -> None:
 
 async def test_records_from_a_time_on() -> None:
     clock = JumpingClock()
-    async with web(Broker(clock=clock)) as (broker, client):
+    async with web(local_broker(clock=clock)) as (broker, client):
         await broker.publish("t", b"old")
         await clock.advance(60)
         answer = await client.get("/topics/t/records")

@@ -8,10 +8,11 @@ import httpx
 import pytest
 
 import runnel
-from runnel.broker.broker import Broker
+from runnel.api.broker import Broker
 from runnel.core.record import Record
 from runnel.server.http import publish, requests
 from runnel.server.options import ServerOptions
+from tests.brokers import local_broker
 from tests.server.http.browser import web
 
 EVENT = {"specversion": "1.0", "id": "1", "source": "/shop", "type": "paid"}
@@ -162,7 +163,7 @@ async def test_compressed_bodies_and_closed_brokers_are_told() -> None:
 
 
 async def test_topics_are_not_made_where_that_is_off() -> None:
-    async with web(Broker(auto_create=False)) as (_, client):
+    async with web(local_broker(auto_create=False)) as (_, client):
         refused(await client.post("/topics/t", content=b"x"), 404, "unknown_topic")
 
 
@@ -176,7 +177,7 @@ async def test_history_is_not_published_to() -> None:
 
 async def test_paths_that_were_looked_up_are_forgotten_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publish, "CACHED_TARGETS", 2)
-    async with Broker() as broker:
+    async with local_broker() as broker:
         route = publish.PublishRoute(broker, ServerOptions())
         for number in range(7):
             path = f"/topics/t{number % 3}"

@@ -16,7 +16,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 import runnel
-from runnel.broker.broker import Broker
+from runnel.api.broker import Broker
 from runnel.server import ServerOptions, http
 from tests.server.http.browser import serving
 from tests.server.native_client import Raw

@@ -5,17 +5,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import runnel
+from runnel.core.backend import SettleVerb
 from runnel.core.batch_format import pack, unpack
 from runnel.core.record import Meta
 from runnel.core.schema import Codec
+from runnel.core.statistics import BackendSample
 from runnel.server.native.calls import CALLS
 from runnel.server.server import Server
 from runnel.wire.binary_messages import unsubscribe_frame
 from runnel.wire.frames import FrameKind
-from runnel.wire.msgpack_messages import PublishDetails
+from runnel.wire.msgpack_messages import PublishDetails, Settlement
 from tests.server.native_client import Raw, connected, serving
 
 
@@ -40,7 +43,7 @@ def test_the_table_holds_what_the_protocol_promises() -> None:
     promised = (
         "declare describe delete topics trim mark marks stages forget forget_group group group_pause group_resume "
         "group_reset replay discard statistics request reply producer_next info connections transact stage_write "
-        "stage_drop stage_state place bounds"
+        "stage_drop stage_state place bounds history dead_letters dead_letter_list end_sequence sample flush finish"
     )
     assert set(CALLS) == set(promised.split())
 
@@ -94,6 +97,60 @@ async def test_groups_are_looked_at_paused_reset_and_forgotten(raw: Raw) -> None
     await raw.next(FrameKind.END, id=member)
     await raw.ask("forget_group", **who)
     assert (await raw.error(raw.call("group", **who))).code == "unknown_group"
+
+
+async def test_history_comes_page_by_page(raw: Raw) -> None:
+    epoch = await filled(raw, b"0", b"1", b"2")
+    first = await raw.ask("history", topic="t", limit=2)
+    assert [(one[0], one[1], one[2], one[6]) for one in first["records"]] == [
+        ("t", epoch, 0, b"0"),
+        ("t", epoch, 1, b"1"),
+    ]
+    assert (first["next"], first["first"], first["end"], first["gap"]) == (2, 0, 3, None)
+    assert [one[6] for one in (await raw.ask("history", topic="t", start=-1))["records"]] == [b"2"]
+    await raw.ask("trim", topic="t", before=2)
+    assert (await raw.ask("history", topic="t", start=0))["gap"]["end"] == 2
+    assert (await raw.error(raw.call("history", topic="none"))).code == "unknown_topic"
+    assert (await raw.error(raw.call("history", topic="t", limit=0))).code == "invalid_option"
+
+
+async def test_dead_letters_are_listed_and_all_put_back(raw: Raw) -> None:
+    await filled(raw, b"0", b"1")
+    member = raw.subscribe("t", group="g")
+    grant = await raw.grant(member)
+    raw.settle(Settlement(member, grant.lease, SettleVerb.REJECT, 0, 2, reason="bad"))
+    await raw.ask("flush")
+    ((name, groups, open_ones, first, end, _),) = await raw.ask("dead_letters")
+    assert (name, groups, open_ones, first, end) == ("dead-letters.g", ["g"], 2, 0, 2)
+    found = await raw.ask("dead_letter_list", topic=name, limit=1)
+    assert ([one[6] for one in found["letters"]], found["next"], found["open"]) == ([b"0"], 1, 2)
+    assert await raw.ask("replay", topic=name, all=True) == 2
+    assert (await raw.ask("dead_letter_list", topic=name))["open"] == 0
+
+
+async def test_a_sample_holds_what_a_console_shows(raw: Raw, server: Server) -> None:
+    await raw.ask("declare", topic="t", options={"retention_count": 10})
+    await filled(raw, b"0", b"1")
+    await raw.subscribed(raw.subscribe("t"))
+    assert await raw.ask("end_sequence") == 2
+    found = msgspec.convert(await raw.ask("sample"), BackendSample)
+    again = await server.broker.backend.sample()
+    assert (found.topics, found.subscriptions) == (again.topics, again.subscriptions)
+    assert (found.topics[0].options.retention_count, found.topics[0].durable, found.published) == (10, True, 2)
+    assert found.journal is not None
+    assert (found.journal.fsync, len(found.journal.segments)) == ("commit", 1)
+
+
+async def test_a_subscription_is_let_end_after_what_was_published(raw: Raw, server: Server) -> None:
+    await filled(raw, b"0")
+    reader = raw.subscribe("t", start="earliest")
+    member = raw.subscribe("t", group="g")
+    await raw.subscribed(reader)
+    await raw.ask("finish", subscription=reader)
+    await raw.next(FrameKind.END, id=reader)
+    await raw.grant(member)
+    await raw.ask("finish", subscription=member)
+    await raw.ask("finish", subscription=99)  # one that has ended meanwhile is left alone
 
 
 async def test_a_named_position_is_forgotten(raw: Raw) -> None:

@@ -4,16 +4,16 @@ import asyncio
 import gc
 import logging
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import runnel
-from runnel.broker.broker import Broker
-from runnel.broker.remote.member import RemoteMember
+from runnel.broker.group.member import LocalMember
 from runnel.core.batch_format import pack, unpack
 from runnel.core.errors import (
     BadBatch,
@@ -48,6 +48,7 @@ from runnel.wire.msgpack_messages import (
     settle_payload,
 )
 from tests.broker.durable_broker import Disk, open_on
+from tests.brokers import local_broker
 from tests.patience import PATIENCE
 from tests.server.native_client import Raw, connected, serving, until
 
@@ -392,7 +393,7 @@ async def test_when_a_member_vanishes_its_leases_go_to_others_at_once(server: Se
 
 async def test_a_lease_that_ran_out_is_told() -> None:
     clock = JumpingClock()
-    async with serving(Broker(clock=clock)) as server, connected(server) as raw:
+    async with serving(local_broker(clock=clock)) as server, connected(server) as raw:
         member = raw.subscribe("t", group="g", ack_wait=30.0)
         raw.publish("t", b"slow")
         grant = await raw.grant(member)
@@ -441,15 +442,16 @@ async def test_a_failure_in_a_session_ends_that_connection_alone(
     server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with connected(server) as doomed, connected(server) as other:
-        intake = server._serving.intake  # type: ignore[union-attr]
-        publish = intake.publish
+        assert server.serving is not None
+        publisher = server.serving.publisher
+        publish = publisher.publish
 
-        def failing(topic: str, *rest: object) -> object:
+        def failing(topic: str, *rest: Any) -> object:
             if topic == "bad":
                 raise ZeroDivisionError
-            return publish(topic, *rest)  # type: ignore[arg-type]
+            return publish(topic, *rest)
 
-        monkeypatch.setattr(intake, "publish", failing)
+        monkeypatch.setattr(publisher, "publish", failing)
         doomed.publish("bad", b"x")
         assert (await doomed.error()).code == "runnel_error"
         await doomed.eof()
@@ -836,14 +838,14 @@ async def test_what_nobody_reads_is_not_worked_out(monkeypatch: pytest.MonkeyPat
 async def test_an_ack_is_on_disk_when_it_is_answered_though_the_member_has_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flushed: list[RemoteMember] = []
+    flushed: list[LocalMember] = []
 
-    async def noted(feed: RemoteMember) -> None:
-        flushed.append(feed)
-        await flush(feed)
+    def noted(member: LocalMember) -> Awaitable[None]:
+        flushed.append(member)
+        return flush(member)
 
-    flush = RemoteMember.flushed
-    monkeypatch.setattr(RemoteMember, "flushed", noted)
+    flush = LocalMember.flushed
+    monkeypatch.setattr(LocalMember, "flushed", noted)
     async with serving(runnel.open(tmp_path)) as server:
         async with connected(server) as raw:
             await raw.published(raw.publish("t", b"1"))

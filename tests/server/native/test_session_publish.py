@@ -1,6 +1,9 @@
 """A publish under way: told of once, and weighed."""
 
+import pytest
+
 from runnel.core.batch_format import pack
+from runnel.core.errors import BrokerClosed, PublishCancelled
 from runnel.core.position import Position, Span
 from runnel.server.native.session import PUBLISH_OVERHEAD, PendingPublish, batch_weight
 
@@ -22,16 +25,59 @@ def test_the_end_of_a_publish_is_told_once() -> None:
     publish = PendingPublish(notes, 1, 100)
     publish(SPAN)
     publish(SPAN)
-    publish.give_up()
+    publish.withdraw()
+    publish.abandon()
     assert notes.heard == [SPAN]
 
 
-def test_what_was_given_up_is_not_told_again() -> None:
+def test_what_was_withdrawn_is_not_told_again() -> None:
     notes = Notes()
     publish = PendingPublish(notes, 1, 100)
-    publish.give_up()
+    publish.withdraw()
     publish(SPAN)
     assert notes.heard == [None]
+
+
+class Waiting:
+    """A publish that can be withdrawn at once, or only by its backend, later."""
+
+    is_waiting = True
+
+    def __init__(self, at_once: bool) -> None:
+        self.at_once, self.asked = at_once, 0
+
+    def withdraw(self) -> bool:
+        self.asked += 1
+        return self.at_once
+
+
+def test_one_that_is_taken_back_at_once_is_answered_at_once() -> None:
+    notes, gone = Notes(), BrokerClosed("publishing")
+    publish = PendingPublish(notes, 1, 100)
+    publish.waiting = Waiting(at_once=True)
+    publish.withdraw(gone)
+    publish.withdraw(gone)
+    assert (notes.heard, publish.waiting.asked) == ([gone], 1)
+
+
+@pytest.mark.parametrize("too_late", [True, False])
+def test_one_that_only_the_backend_can_take_back_is_answered_when_that_knows(too_late: bool) -> None:
+    notes, gone = Notes(), BrokerClosed("publishing")
+    publish = PendingPublish(notes, 1, 100)
+    publish.waiting = Waiting(at_once=False)
+    publish.withdraw(gone)
+    assert notes.heard == []
+    publish(SPAN if too_late else PublishCancelled())
+    assert notes.heard == [SPAN if too_late else gone]
+
+
+def test_one_that_nobody_is_left_to_hear_of_is_taken_back_and_forgotten() -> None:
+    notes = Notes()
+    publish = PendingPublish(notes, 1, 100)
+    publish.waiting = waiting = Waiting(at_once=False)
+    publish.abandon()
+    publish(SPAN)
+    assert (notes.heard, waiting.asked) == ([None], 1)
 
 
 def test_a_small_publish_weighs_more_than_its_bytes_and_a_compressed_one_what_it_will_be() -> None:

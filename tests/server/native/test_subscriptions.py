@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import runnel
-from runnel.broker.read.cursor import SLICE
+from runnel.core.backend import SLICE
 from runnel.core.batch_format import unpack
 from runnel.core.position import Position
 from runnel.server.native.connection import ROUNDS_PER_FLUSH
@@ -18,6 +18,7 @@ from runnel.testing.clock import JumpingClock
 from runnel.wire.binary_messages import ReaderCounts, credit_frame, read_deliver, unsubscribe_frame
 from runnel.wire.frames import DROPPED, FrameKind
 from runnel.wire.msgpack_messages import AtSequence, WirePolicy, wire_start
+from tests.brokers import local_broker
 from tests.server.native_client import Raw, connected, serving
 
 
@@ -160,6 +161,63 @@ async def test_a_reader_of_a_pattern_comes_back_by_its_sequence(raw: Raw) -> Non
     assert await raw.values(back, 4) == [b"a.y", b"more", b"a.x", b"more"]
 
 
+async def test_several_are_one_subscription_by_sequence_and_a_name_joins_with_its_topic(raw: Raw) -> None:
+    await raw.published(raw.publish("a", b"before"))
+    id = raw.subscribe("a b.* later", several=True)
+    told = await raw.subscribed(id)
+    assert (told.is_pattern, told.position, told.epoch) == (True, 1, None)
+    assert await raw.ask("topics") == ["a"]
+    for topic in ("a", "c", "b.x", "later", "a"):
+        await raw.published(raw.publish(topic, topic.encode()))
+    got = [await raw.deliver(id) for _ in range(4)]
+    assert [(one.topic, one.sequence) for one in got] == [("a", 1), ("b.x", 3), ("later", 4), ("a", 5)]
+    back = raw.subscribe("a b.* later", several=True, start=wire_start(AtSequence(4)), resume=True)
+    assert await raw.values(back, 2) == [b"later", b"a"]
+
+
+async def test_one_name_of_several_is_read_by_sequence_and_without_it_a_space_is_no_name(raw: Raw) -> None:
+    id = raw.subscribe("t", several=True)
+    assert (await raw.subscribed(id)).is_pattern
+    assert await raw.ask("topics") == []
+    assert (await raw.error(raw.subscribe("a b"))).code == "invalid_pattern"
+    assert (await raw.error(raw.subscribe("a  b", several=True))).code == "invalid_pattern"
+    assert (await raw.error(raw.subscribe("a b", several=True, start=3))).code == "invalid_option"
+
+
+async def test_a_subscription_ends_before_the_offset_that_was_asked_for(raw: Raw) -> None:
+    await raw.published(raw.publish("t", *(b"%d" % number for number in range(10))))
+    id = raw.subscribe("t", start=2, until=5)
+    assert await raw.values(id, 3) == [b"2", b"3", b"4"]
+    await raw.next(FrameKind.END, id=id)
+    assert (await raw.error(raw.subscribe("t", until=11))).code == "offset_out_of_range"
+
+
+async def test_one_that_is_told_to_finish_ends_after_what_was_published(raw: Raw) -> None:
+    await raw.published(raw.publish("t", b"0", b"1"))
+    id = raw.subscribe("t", start="earliest", credit=1)
+    await raw.subscribed(id)
+    await raw.published(raw.publish("t", b"2"))
+    assert await raw.ask("finish", subscription=id) is None
+    await raw.published(raw.publish("t", b"too late"))
+    raw.credit(id, given=1000)
+    assert await raw.values(id, 3) == [b"0", b"1", b"2"]
+    await raw.next(FrameKind.END, id=id)
+    assert not delivered(raw)
+    assert await raw.ask("finish", subscription=id) is None, "one that has ended is left alone"
+
+
+async def test_a_pattern_that_is_told_to_finish_ends_after_what_was_published(raw: Raw) -> None:
+    id = raw.subscribe("a b", several=True, start="earliest", credit=1)
+    await raw.subscribed(id)
+    for topic in ("a", "b", "c"):
+        await raw.published(raw.publish(topic, topic.encode()))
+    await raw.ask("finish", subscription=id)
+    await raw.published(raw.publish("a", b"too late"))
+    raw.credit(id, given=1000)
+    assert await raw.values(id, 2) == [b"a", b"b"]
+    await raw.next(FrameKind.END, id=id)
+
+
 @pytest.mark.parametrize("start", ["earliest", 1, {"time": (datetime.now(UTC) - timedelta(days=1)).isoformat()}])
 async def test_starts_are_what_they_are_in_process(raw: Raw, start: object) -> None:
     await raw.published(raw.publish("t", b"0", b"1", b"2"))
@@ -222,7 +280,7 @@ async def test_ten_readers_are_sent_the_same_bytes(server: Server, raw: Raw) -> 
 
 async def test_a_reader_that_asked_is_not_forgotten_when_all_that_was_there_had_expired() -> None:
     clock = JumpingClock()
-    async with serving(runnel.Broker(clock=clock)) as server, connected(server) as raw:
+    async with serving(local_broker(clock=clock)) as server, connected(server) as raw:
         await server.broker.topic("t").publish_many([b"old"] * 3, expires=1)
         await clock.advance(2)
         id = raw.subscribe("t", buffer=10, start="earliest")
@@ -235,7 +293,7 @@ async def test_a_reader_that_asked_is_not_forgotten_when_all_that_was_there_had_
 
 async def test_very_many_expired_records_are_passed_over_a_few_at_a_time() -> None:
     clock = JumpingClock()
-    async with serving(runnel.Broker(clock=clock)) as server, connected(server) as raw:
+    async with serving(local_broker(clock=clock)) as server, connected(server) as raw:
         topic = server.broker.topic("t", retention_count=1_000_000)
         for _ in range(12):
             await topic.publish_many([b""] * 65_536, expires=1)

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from runnel.broker.broker import Broker
 from runnel.core.batch_format import unpack
 from runnel.server.native.connection import NativeConnection
 from runnel.server.server import Server
@@ -12,6 +11,7 @@ from runnel.testing.clock import JumpingClock
 from runnel.wire.binary_messages import read_grant, unsubscribe_frame
 from runnel.wire.frames import MORE, FrameKind
 from runnel.wire.msgpack_messages import Settlement, SettleVerb, WirePolicy, read_lapsed
+from tests.brokers import local_broker
 from tests.server.native_client import Raw, connected, serving, until
 
 
@@ -103,7 +103,7 @@ async def test_a_deleted_topic_ends_its_members(raw: Raw) -> None:
 
 async def test_extending_a_lease_keeps_it() -> None:
     clock = JumpingClock()
-    async with serving(Broker(clock=clock)) as server, connected(server) as raw:
+    async with serving(local_broker(clock=clock)) as server, connected(server) as raw:
         member = raw.subscribe("t", group="g", ack_wait=30.0)
         await raw.published(raw.publish("t", b"long work"))
         grant = await raw.grant(member)
@@ -112,6 +112,56 @@ async def test_extending_a_lease_keeps_it() -> None:
         await raw.reply(raw.settle(Settlement(member, grant.lease, SettleVerb.EXTEND, *here, 3600.0)))
         await clock.advance(3000)
         await raw.reply(raw.settle(Settlement(member, grant.lease, SettleVerb.ACK, *here)))
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ((9, SettleVerb.ACK, 0, 1), "lease_ended"),
+        ((1, SettleVerb.ACK, 5, 6), "invalid_option"),
+        ((1, SettleVerb.ACK, 0, 2), "invalid_option"),
+        ((1, SettleVerb.ACK, 1, 1), "invalid_option"),
+    ],
+    ids=["no such lease", "not its place", "beyond its end", "nothing"],
+)
+async def test_what_makes_no_sense_is_refused_and_changes_nothing(
+    raw: Raw, said: tuple[int, SettleVerb, int, int], code: str
+) -> None:
+    member = raw.subscribe("t", group="g")
+    await raw.published(raw.publish("t", b"work"))
+    grant = await raw.grant(member)
+    assert (grant.lease, grant.place) == (1, 0)
+    assert (await raw.error(raw.settle(Settlement(member, *said)))).code == code
+    await raw.reply(raw.settle(Settlement(member, grant.lease, SettleVerb.ACK, 0, 1)))
+
+
+async def test_what_was_begun_counts_as_an_attempt_and_the_rest_does_not(raw: Raw) -> None:
+    await raw.published(raw.publish("t", b"a", b"b"))
+    gone = raw.subscribe("t", group="g")
+    grant = await raw.grant(gone)
+    raw.settle(Settlement(gone, grant.lease, SettleVerb.BEGIN, grant.place, grant.place + 1), answered=False)
+    raw.send(unsubscribe_frame(gone))
+    other = raw.subscribe("t", group="g")
+    found: dict[tuple[bytes, ...], int] = {}
+    while len(found) < 2:
+        again = await raw.grant(other)
+        found[unpack(again.batch).values] = again.attempt
+    assert found == {(b"a",): 2, (b"b",): 1}
+
+
+async def test_a_lease_that_runs_out_is_told_with_its_places() -> None:
+    clock = JumpingClock()
+    async with serving(local_broker(clock=clock)) as server, connected(server) as raw:
+        member = raw.subscribe("t", group="g", ack_wait=10.0)
+        await raw.published(raw.publish("t", b"work"))
+        grant = await raw.grant(member)
+        begun = Settlement(member, grant.lease, SettleVerb.BEGIN, grant.place, grant.place + 1)
+        await raw.reply(raw.settle(begun))
+        await clock.advance(11)
+        (lapse,) = read_lapsed((await raw.next(FrameKind.LAPSED, id=member))[4])
+        assert lapse == (grant.lease, grant.place, grant.place + 1)
+        late = raw.settle(Settlement(member, grant.lease, SettleVerb.ACK, grant.place, grant.place + 1))
+        assert (await raw.error(late)).code == "lease_ended"
 
 
 @pytest.mark.parametrize(

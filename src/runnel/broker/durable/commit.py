@@ -8,8 +8,8 @@ from datetime import datetime
 
 from runnel.broker.topic.log import Log
 from runnel.broker.topic.pending_batch import PendingBatch, PendingBytes
-from runnel.broker.topic.readers import Append
 from runnel.broker.topic.timeline import Timeline
+from runnel.core.publishing import Append
 from runnel.journal.format.entry import Draft, Part
 from runnel.journal.format.ledger import StageState, stage_commit_part
 

@@ -18,10 +18,10 @@ from runnel.broker.durable.commit import AtomicWrite, PendingCommit, batches_of
 from runnel.broker.durable.journal_writer import JournalWriter
 from runnel.broker.topic.log import Log
 from runnel.broker.topic.pending_batch import DurableTopic, PendingBatch, PendingBytes, refuse_behind
-from runnel.broker.topic.readers import Append
 from runnel.broker.topic.timeline import Timeline
 from runnel.core.clock import from_micros, micros
 from runnel.core.errors import BrokerClosed, DiskFull, NotWritten, OutcomeUnknown, TopicDeleted
+from runnel.core.publishing import Append
 from runnel.journal.format.entry import Draft, Part, PartKind, WriteFailed, state_part
 from runnel.journal.write.journal import Journal
 from runnel.runtime import waiting

@@ -177,6 +177,8 @@ class PendingState:
                 undo.append(found[2])
         if self._moved or self._positions:
             moved, self._moved = self._moved, {}
+            for one in moved:
+                one.is_quiet = False
             names, self._positions = self._positions, set()
             places = {name: self._names.stored[name] for name in names}
             # Those who read under a name now know better than where it was left.

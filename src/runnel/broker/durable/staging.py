@@ -18,11 +18,11 @@ from runnel.broker.durable.commit import AtomicWrite
 from runnel.broker.durable.commit_queue import CommitQueue
 from runnel.broker.durable.journal_reads import JournalReads
 from runnel.broker.topic.log import Log
-from runnel.broker.topic.readers import Append
 from runnel.broker.topic.timeline import Timeline
 from runnel.core.batch_format import read_batch_header, unpack
 from runnel.core.clock import Clock, Timer, micros
 from runnel.core.errors import BadBatch, BrokerClosed, StageEnded, StagingFull, TooLarge, UnknownStage
+from runnel.core.publishing import Append
 from runnel.core.record import Meta
 from runnel.core.stages import StageKey, stage_name
 from runnel.journal.format.entry import STAGE_TOPIC, Part

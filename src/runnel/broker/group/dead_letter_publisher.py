@@ -53,9 +53,9 @@ class DeadLetterPublisher:
         )
         publisher = self._publisher
         try:
-            entry = publisher.one(self.topic, None, record.value, record.key, headers, None, None, 0, None)
+            entry = publisher.own(self.topic, record.value, record.key, headers)
         except TooLarge:  # it was as large as may be; its story makes it too large
-            entry = publisher.one(self.topic, None, record.value, record.key, _short(headers), None, None, 0, None)
+            entry = publisher.own(self.topic, record.value, record.key, _short(headers))
         try:
             log = self._catalog.find(self.topic, UNDECLARED, declared=True)
             publisher.append(log, entry)

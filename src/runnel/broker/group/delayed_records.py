@@ -13,9 +13,9 @@ from typing import NamedTuple
 from runnel.broker.durable.journal_reads import JournalReads
 from runnel.broker.group.logic.group import GroupLogic
 from runnel.broker.group.records import GroupSlice
+from runnel.broker.read.attachment import Attachment
 from runnel.broker.read.catch_up import END, CatchUp
 from runnel.broker.read.cursor import DELETED, RETENTION
-from runnel.broker.read.subscription import Attachment
 from runnel.broker.topic.log import Log
 from runnel.core.batch import Slice
 from runnel.journal.read.segment_reader import LostRange

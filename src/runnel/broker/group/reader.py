@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from math import inf
 from random import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from runnel.broker.durable.pending_acks import PendingAcks
 from runnel.broker.durable.pending_state import PendingState
@@ -19,33 +19,32 @@ from runnel.broker.group.delayed_records import DelayedRecords
 from runnel.broker.group.logic.group import GroupLogic, GroupOptions
 from runnel.broker.group.logic.leases import Lease
 from runnel.broker.group.records import (
-    GroupSlice,
     bring_records,
     bring_unsettled,
     empty_ranges,
     group_slice,
     pass_settled,
 )
-from runnel.broker.read.cursor import Cursor, TakenSlices
+from runnel.broker.read.attachment import Attachment
+from runnel.broker.read.cursor import Cursor
 from runnel.broker.read.overflow import BlockPublishers, PolicyOwner
 from runnel.broker.read.pattern_cursor import PatternCursor
-from runnel.broker.read.subscription import Attachment
 from runnel.broker.topic.log import CHUNK
 from runnel.broker.topic.publisher import Publisher
 from runnel.broker.topic.readers import ProcessedWaiter
+from runnel.core.backend import Taken
 from runnel.core.batch import Slice
 from runnel.core.clock import Clock, Timer
 from runnel.core.errors import InvalidOption, NotSupported, RunnelError
 from runnel.core.options import Policy, positive
 from runnel.core.pattern import check_name
 from runnel.core.position import check_start
-from runnel.core.record import MissedRange, Record
+from runnel.core.record import MissedRange
 from runnel.core.statistics import GroupStatistics, MemberStatistics
 from runnel.journal.format.ledger import GroupState
 from runnel.runtime.loop_owner import LoopOwner
 
 if TYPE_CHECKING:
-    from runnel.broker.group.subscription import GroupMember
     from runnel.broker.topic.log import Log
     from runnel.core.position import Start
 
@@ -65,7 +64,7 @@ class GroupOverflowPolicy(BlockPublishers):
         self._counted: tuple[int, int] | None = None  # a place, and how many were settled from there on
         self.history = self.history_bytes = 0  # a group owes everything it has not settled, whenever it was published
 
-    def take(self, limit: int) -> TakenSlices | None:
+    def take(self, limit: int) -> Taken | None:
         """The next records; the group counts them until they are settled."""
         return self.cursor.take(limit)
 
@@ -159,6 +158,35 @@ class StallWarning:
 BUFFER = 10_000_000  # records, and bytes, that may wait in a group before publishers do
 BUFFER_BYTES = 1024 * 1024 * 1024
 LOOK = 4096  # records brought in one turn of the loop; those that wait for their time are no bound
+
+
+class GroupMember(Protocol):
+    """A member, as its group needs it."""
+
+    @property
+    def task(self) -> asyncio.Task[Any] | None:
+        """The one that reads, if it is of this process."""
+
+    @property
+    def label(self) -> str:
+        """Its name."""
+
+    @property
+    def prefetch(self) -> int:
+        """How many records it may hold."""
+
+    @property
+    def prefetch_bytes(self) -> int | None:
+        """How many bytes it may hold."""
+
+    def receive(self, lease: Lease) -> None:
+        """Records were granted to it."""
+
+    def forget(self) -> None:
+        """What was granted is void."""
+
+    def end(self, error: RunnelError | None = None) -> None:
+        """No more deliveries."""
 
 
 class GroupReader:
@@ -343,7 +371,7 @@ class GroupReader:
         if self.pending_acks is not None and self.publisher.blocked:
             self.publisher.release()  # what was let go takes no room
 
-    def _bring(self, taken: TakenSlices, now: float) -> None:
+    def _bring(self, taken: Taken, now: float) -> None:
         if taken.missed is not None:
             self._miss(taken.missed)
         logs, by_sequence = self.attachment.catalog.logs, self.attachment.is_pattern
@@ -371,14 +399,6 @@ class GroupReader:
         """Records are gone that the group had not settled."""
         self.missed += count
         log.warning("group %r missed %d records: %s", self.label, count, reason)
-
-    def records(self, lease: Lease, first: int, end: int) -> tuple[Record[bytes], ...]:
-        """The records at places [first, end) of a lease."""
-        return _slice_of(lease).records(first, end)
-
-    def values(self, lease: Lease, first: int, end: int) -> tuple[bytes, ...]:
-        """The values at places [first, end) of a lease."""
-        return _slice_of(lease).values(first, end)
 
     def take_up(self, lease: Lease) -> bool:
         """A member begins with what it was granted; False: there is nothing left to begin with."""
@@ -553,11 +573,6 @@ class GroupReader:
 
     def made_room(self) -> None:
         """Told by the flow of a plain subscription; a group tells publishers itself."""
-
-
-def _slice_of(lease: Lease) -> GroupSlice:
-    assert isinstance(lease.contents, GroupSlice)
-    return lease.contents
 
 
 def group_statistics(reader: GroupReader) -> GroupStatistics:

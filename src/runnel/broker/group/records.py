@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from runnel.broker.group.logic.group import GroupLogic
+from runnel.broker.group.logic.leases import Lease
 from runnel.broker.group.logic.ready import PLAIN, is_special
-from runnel.broker.read.cursor import Cursor, TakenSlices, is_gone
+from runnel.broker.read.cursor import Cursor, is_gone
 from runnel.broker.topic.log import Log
+from runnel.core.backend import Taken
 from runnel.core.batch import Slice
 from runnel.core.record import Record
 from runnel.journal.format.ledger import GroupState
@@ -63,6 +65,12 @@ class GroupSlice:
 _offset = attrgetter("offset")
 
 
+def slice_of(lease: Lease) -> GroupSlice:
+    """The records of a lease."""
+    assert isinstance(lease.contents, GroupSlice)
+    return lease.contents
+
+
 def group_slice(part: Slice, log: Log | None, *, by_sequence: bool) -> GroupSlice:
     """A slice of `log` at the group's places."""
     is_kept = log is not None and log.stored is not None
@@ -91,9 +99,7 @@ def bring_records(group: GroupLogic, contents: GroupSlice, now: float) -> None:
         group.bring(plain, end, contents)
 
 
-def empty_ranges(
-    taken: TakenSlices, group_slices: list[GroupSlice], before: int, behind: int
-) -> Iterator[tuple[int, int]]:
+def empty_ranges(taken: Taken, group_slices: list[GroupSlice], before: int, behind: int) -> Iterator[tuple[int, int]]:
     """The places between `before` and `behind`, where a cursor stood and stands, that hold nothing of the group's.
 
     What could not be read is not among them: it may be readable in another life.

@@ -7,12 +7,12 @@ memory are read from disk: `take` then returns None, and the cursor calls `wake`
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from runnel.broker.read.catch_up import END, CatchUp
 from runnel.broker.topic.log import Log
 from runnel.broker.topic.timeline import Timeline
-from runnel.core.batch import Slice
+from runnel.core.backend import SLICE, Taken
 from runnel.core.record import MissedRange, joined_missed
 from runnel.journal.format.ledger import TopicState
 from runnel.journal.format.removed_offsets import RemovalReason, count_skipped
@@ -21,18 +21,9 @@ from runnel.journal.read.segment_reader import LostRange
 if TYPE_CHECKING:
     from runnel.broker.durable.journal_reads import JournalReads
 
-SLICE = 4096  # records taken at a time; readers side by side meet on multiples of it
-
 RETENTION = "no longer kept (retention)"
 TRIMMED = "no longer kept (trimmed)"
 DELETED = "the topic was deleted"
-
-
-class TakenSlices(NamedTuple):
-    """What was read, and what was missed right before it."""
-
-    slices: list[Slice]
-    missed: MissedRange | None
 
 
 class Cursor(Protocol):
@@ -64,7 +55,7 @@ class Cursor(Protocol):
     def pending_bytes(self) -> int:
         """How many bytes of values lie ahead."""
 
-    def take(self, limit: int) -> TakenSlices | None:
+    def take(self, limit: int) -> Taken | None:
         """Up to `limit` records from here, and move behind them; None at the end, or if they are still to be read."""
 
     def skip(self, count: int, reason: str) -> MissedRange | None:
@@ -146,7 +137,7 @@ class LogCursor:
         """How many bytes of values lie ahead."""
         return self.log.count_bytes() - self.log.bytes_before(max(self.position, self.log.base))
 
-    def take(self, limit: int) -> TakenSlices | None:
+    def take(self, limit: int) -> Taken | None:
         """Up to `limit` records from here, and move behind them; None at the end."""
         log, start, end = self.log, self.position, self.log.end
         if start >= end:
@@ -155,7 +146,7 @@ class LogCursor:
         if missed is not None:
             start = self.position
             if start == end:
-                return TakenSlices([], missed)
+                return Taken([], missed)
         if start < log.base:
             return self._take_behind(limit, missed)
         self._behind = None
@@ -165,9 +156,9 @@ class LogCursor:
             if self.timeline.keeps_packed:
                 stop = log.whole_runs(start, stop)
         self.position = stop
-        return TakenSlices([self.timeline.slice(log, start, stop)], missed)
+        return Taken([self.timeline.slice(log, start, stop)], missed)
 
-    def _take_behind(self, limit: int, missed: MissedRange | None) -> TakenSlices | None:
+    def _take_behind(self, limit: int, missed: MissedRange | None) -> Taken | None:
         """Records that are on disk only."""
         log, reads = self.log, self._reads
         assert reads is not None, "only a durable topic has records before its base"
@@ -177,20 +168,20 @@ class LogCursor:
             self._behind = CatchUp(reads, lambda: topics, self._woken, sequence=False)
         found = self._behind.take(self.position, min(limit, log.base - self.position))
         if found is None:
-            return None if missed is None else TakenSlices([], missed)
+            return None if missed is None else Taken([], missed)
         if found is END or (isinstance(found, LostRange) and found.first >= log.base):
             if found is END and reads.journal.history.suspect:
                 told = self.skip(log.base - self.position, "perhaps damaged on disk, and so is an index")
-                return TakenSlices([], joined_missed(missed, told))
+                return Taken([], joined_missed(missed, told))
             self.position = log.base  # a hole: nothing was ever visible there
-            return self.take(limit) if missed is None else TakenSlices([], missed)
+            return self.take(limit) if missed is None else Taken([], missed)
         if isinstance(found, LostRange):
             end = min(found.end, log.base)
             lost = MissedRange(found.first, end, end - found.first, found.reason)
             self.position = end
-            return TakenSlices([], joined_missed(missed, lost))
+            return Taken([], joined_missed(missed, lost))
         self.position = found.end
-        return TakenSlices([found], missed)
+        return Taken([found], missed)
 
     def _woken(self) -> None:
         self.wake()

@@ -11,8 +11,9 @@ import asyncio
 from collections import deque
 from typing import Any, ClassVar, Protocol
 
-from runnel.broker.read.cursor import Cursor, TakenSlices
+from runnel.broker.read.cursor import Cursor
 from runnel.broker.topic.log import CHUNK, SMALL
+from runnel.core.backend import Taken
 from runnel.core.batch import Slice
 from runnel.core.options import Policy, PolicyKind
 from runnel.core.record import TOO_SLOW, MissedRange, joined_missed
@@ -85,7 +86,7 @@ class OverflowPolicy:
 
     # -- the subscriber's side ----------------------------------------------------------------------------------
 
-    def take(self, limit: int) -> TakenSlices | None:
+    def take(self, limit: int) -> Taken | None:
         """The next records, after dropping what exceeds the bounds."""
         if not self.cursor.pending():
             return None
@@ -133,25 +134,25 @@ class OverflowPolicy:
         """What lies between the subscriber and its cursor, if anything."""
         return None
 
-    def done(self, size: int) -> None:
-        """The subscriber is done with a record of `size` bytes."""
-        self.held -= 1
+    def done(self, size: int, count: int = 1) -> None:
+        """The subscriber is done with `count` records of `size` bytes together."""
+        self.held -= count
         self.held_bytes -= size
         if self.history:
-            self._read_history(1, size)
+            self._read_history(count, size)
 
     def _read_history(self, count: int, size: int) -> None:
         self.history = max(0, self.history - count)
         self.history_bytes = max(0, self.history_bytes - size) if self.history else 0
 
-    def _told(self, taken: TakenSlices | None) -> TakenSlices | None:
+    def _told(self, taken: Taken | None) -> Taken | None:
         """`taken`, with what was missed before."""
         if self.history and taken is not None and taken.missed is not None:
             self._read_history(taken.missed.count, 0)
         if taken is None or self.missed is None:
             return taken
         missed, self.missed = self.missed, None
-        return TakenSlices(taken.slices, joined_missed(missed, taken.missed))
+        return Taken(taken.slices, joined_missed(missed, taken.missed))
 
     def _hold(self, slices: list[Slice]) -> None:
         for part in slices:
@@ -251,10 +252,10 @@ class DropNewest(OverflowPolicy):
         self, cursor: Cursor, policy: Policy, buffer: int, buffer_bytes: int, owner: PolicyOwner, *, eager: bool = False
     ) -> None:
         super().__init__(cursor, policy, buffer, buffer_bytes, owner, eager=eager)
-        self._stash: deque[TakenSlices] = deque()
+        self._stash: deque[Taken] = deque()
         self._full = False
 
-    def take(self, limit: int) -> TakenSlices | None:
+    def take(self, limit: int) -> Taken | None:
         """The next records: first what was put aside."""
         if self._stash:
             taken, rest = _split(self._stash.popleft(), limit)
@@ -292,9 +293,12 @@ class DropNewest(OverflowPolicy):
     def _untold(self) -> int:
         return super()._untold() + sum(taken.missed.count for taken in self._stash if taken.missed)
 
-    def done(self, size: int) -> None:
-        """A record is done with, so there is room; what came meanwhile is gone."""
-        super().done(size)
+    def done(self, size: int, count: int = 1) -> None:
+        """Records are done with, so there is room; what came meanwhile is gone."""
+        self.held -= count
+        self.held_bytes -= size
+        if self.history:
+            self._read_history(count, size)
         if self._full:
             self.settle()
             self._full = False
@@ -349,7 +353,7 @@ class BlockPublishers(OverflowPolicy):
 
     asked = strict = True
 
-    def take(self, limit: int) -> TakenSlices | None:
+    def take(self, limit: int) -> Taken | None:
         """The next records. They count against the bounds until they are done with."""
         taken = self._told(self.cursor.take(limit))
         if taken is not None:
@@ -361,9 +365,12 @@ class BlockPublishers(OverflowPolicy):
     def _excess(self) -> int:
         return 0  # nobody could publish beyond the bounds
 
-    def done(self, size: int) -> None:
-        """A record is done with: there is room for another."""
-        super().done(size)
+    def done(self, size: int, count: int = 1) -> None:
+        """Records are done with: there is room for others."""
+        self.held -= count
+        self.held_bytes -= size
+        if self.history:
+            self._read_history(count, size)
         self.owner.made_room()
 
     def fits(self, count: int, size: int, coming: int = 0, coming_bytes: int = 0) -> bool:
@@ -391,7 +398,7 @@ class Disconnect(OverflowPolicy):
         super().__init__(cursor, policy, buffer, buffer_bytes, owner, eager=eager)
         self._row = 0  # drops since the subscriber last read that the cursor has passed
 
-    def take(self, limit: int) -> TakenSlices | None:
+    def take(self, limit: int) -> Taken | None:
         """The next records; reading ends the row of drops."""
         taken = super().take(limit)
         self._row = 0
@@ -419,7 +426,7 @@ class Disconnect(OverflowPolicy):
             self._row = drops - max(0, self._excess())  # what is not read from disk yet counts when it is
 
 
-def _split(taken: TakenSlices, limit: int) -> tuple[TakenSlices, TakenSlices]:
+def _split(taken: Taken, limit: int) -> tuple[Taken, Taken]:
     """`taken` cut after `limit` records; the gap stays with the first part."""
     head: list[Slice] = []
     tail: list[Slice] = []
@@ -431,7 +438,7 @@ def _split(taken: TakenSlices, limit: int) -> tuple[TakenSlices, TakenSlices]:
                 head.append(part.cut(part.start, part.start + limit))
             tail.append(part.cut(part.start + limit, part.end))
         limit = max(0, limit - len(part))
-    return TakenSlices(head, taken.missed), TakenSlices(tail, None)
+    return Taken(head, taken.missed), Taken(tail, None)
 
 
 OVERFLOW_POLICIES: dict[PolicyKind, type[OverflowPolicy]] = {

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from runnel.broker.read.catch_up import END, CatchUp
-from runnel.broker.read.cursor import DELETED, RETENTION, SLICE, TakenSlices, wake_nobody, why_gone
+from runnel.broker.read.cursor import DELETED, RETENTION, wake_nobody, why_gone
 from runnel.broker.topic.log import Log, LogRun
 from runnel.broker.topic.timeline import Timeline
+from runnel.core.backend import SLICE, Taken
 from runnel.core.batch import Slice
 from runnel.core.record import MissedRange, joined_missed
 from runnel.journal.read.segment_reader import LostRange
@@ -223,7 +224,7 @@ class PatternCursor:
         self.collect()
         return sum(_bytes_of(run, start) for run, start in self._ahead)
 
-    def take(self, limit: int) -> TakenSlices | None:
+    def take(self, limit: int) -> Taken | None:
         """Up to `limit` records from here, and move behind them; None at the end."""
         self.collect()
         if self.position < self._behind_until:
@@ -240,7 +241,7 @@ class PatternCursor:
             slices.append(self.timeline.slice(run.log, start, stop))
             room -= stop - start
             self._advance(stop - start, "")
-        return TakenSlices(slices, missed) if slices or missed else None
+        return Taken(slices, missed) if slices or missed else None
 
     def _fall_behind(self) -> None:
         """Forget what was noted and is not in memory any more: it is read from disk. So a slow reader holds little."""
@@ -257,7 +258,7 @@ class PatternCursor:
         self._count = sum(run.end - start for run, start in kept)
         self._bytes = sum(run.size for run, _ in kept)
 
-    def _take_behind(self, limit: int) -> TakenSlices | None:
+    def _take_behind(self, limit: int) -> Taken | None:
         """The next records, of which those of durable topics are on disk only."""
         assert self._reads is not None, "only a durable broker has records that are not in memory"
         while True:
@@ -278,7 +279,7 @@ class PatternCursor:
                 return self._caught_up(limit)
             if isinstance(found, LostRange):
                 self.position = min(found.end, self._behind_until)
-                return TakenSlices([], MissedRange(place, self.position, self.position - place, found.reason))
+                return Taken([], MissedRange(place, self.position, self.position - place, found.reason))
             if place + len(found) > self._behind_until:  # the rest is in memory, for now
                 end = found.start + self._behind_until - place
                 self._behind.put_back(found.cut(end, found.end))
@@ -291,9 +292,9 @@ class PatternCursor:
             gone = self._unread.read(log, found, told - self._skipped)
             missed = MissedRange(before, place, gone, RETENTION) if gone else None
             if kept is not None or missed is not None:
-                return TakenSlices([] if kept is None else [kept], missed)
+                return Taken([] if kept is None else [kept], missed)
 
-    def _caught_up(self, limit: int) -> TakenSlices | None:
+    def _caught_up(self, limit: int) -> Taken | None:
         """Nothing more is to be read from disk. What was due and did not come is gone."""
         before, self.position = self.position, max(self.position, self._behind_until)
         self._behind, self._skipped = None, 0
@@ -301,7 +302,7 @@ class PatternCursor:
         missed = MissedRange(before, self.position, gone, RETENTION) if gone else None
         if deleted:
             missed = joined_missed(missed, MissedRange(before, self.position, deleted, DELETED))
-        return self.take(limit) if missed is None else TakenSlices([], missed)
+        return self.take(limit) if missed is None else Taken([], missed)
 
     def _log_of(self, found: Slice) -> Log | None:
         """The log that `found` belongs to, if it is one of ours, and still lives."""
@@ -321,15 +322,15 @@ class PatternCursor:
             return None
         return found if start == found.start else found.cut(start, found.end)
 
-    def _take_one(self, limit: int) -> TakenSlices | None:
+    def _take_one(self, limit: int) -> Taken | None:
         """Records of the run at the head, which is in memory, or was. No further: the next ones may be on disk."""
         run, start = self._ahead[0]
         if (first := min(run.end, self.timeline.first(run.log))) > start:
-            return TakenSlices([], self._advance(first - start, why_gone(run.log)))
+            return Taken([], self._advance(first - start, why_gone(run.log)))
         stop = min(run.end, start + min(limit, SLICE))
         part = self.timeline.slice(run.log, start, stop)
         self._advance(stop - start, "")
-        return TakenSlices([part], None)
+        return Taken([part], None)
 
     def _stored_logs(self) -> dict[int, Log]:
         return {log.stored.id: log for log in self.logs if log.stored is not None}

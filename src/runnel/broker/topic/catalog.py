@@ -11,7 +11,7 @@ from runnel.broker.topic.timeline import Timeline
 from runnel.core.clock import Clock
 from runnel.core.compression import compress
 from runnel.core.errors import NotSupported, TopicConflict, TopicDeleted, UnknownTopic
-from runnel.core.options import TopicOptions
+from runnel.core.options import NO_TOPIC_OPTIONS, TopicOptions
 from runnel.core.pattern import PatternTable, check_name
 from runnel.core.schema import Codec, Schema, check_schema_evolution
 
@@ -74,6 +74,8 @@ class TopicCatalog:
 
     def check(self, options: TopicOptions) -> TopicOptions:
         """`options`, when a topic here can have them."""
+        if options is NO_TOPIC_OPTIONS:
+            return options
         in_memory = not self._is_durable
         for option in _DURABLE_ONLY if in_memory else ():
             if value := getattr(options, option):

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from runnel.broker.topic.log import Log
 from runnel.broker.topic.pending_batch import PendingBatch
-from runnel.broker.topic.readers import Append
 from runnel.broker.topic.timeline import Timeline
 from runnel.core.deduplication import MessageIdLimit, MessageIdWindow, ProducerTable
 from runnel.core.errors import InvalidOption
 from runnel.core.position import Position
+from runnel.core.publishing import Append
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

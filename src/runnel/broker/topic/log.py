@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from runnel.core.batch import Slice, SliceRun
-from runnel.core.options import TopicOptions
+from runnel.core.options import KEEP_BYTES, KEEP_COUNT, TopicOptions
 from runnel.core.position import Position
 from runnel.core.record import Meta
 from runnel.journal.format.removed_offsets import RemovalReason
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 CHUNK = 1024  # records between two looks at the bounds
 SMALL = 16 * 1024  # values below this may take the short way; larger ones are weighed one by one
-KEEP_COUNT = 1024  # history of a topic that says nothing about retention
-KEEP_BYTES = 64 * 1024 * 1024
 
 _NO_METAS: dict[int, Meta] = {}
 

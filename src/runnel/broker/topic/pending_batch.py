@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 
 from runnel.broker.topic.log import Log
-from runnel.broker.topic.readers import Append
 from runnel.broker.topic.timeline import Timeline
 from runnel.core.batch_format import BYTES, JSON, MSGPACK, pack
+from runnel.core.publishing import Append
 from runnel.core.record import Meta
 from runnel.journal.format.entry import Part, PartKind
 from runnel.journal.format.ledger import ids_part

@@ -1,4 +1,4 @@
-"""From the arguments of a publish to an append: check, wait for room, append.
+"""The slow path of a publish: check it against its topic, wait for room, append.
 
 Nothing is appended before everything about it was checked.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
@@ -16,9 +16,8 @@ from typing import Any, Protocol
 from runnel.broker.topic.deduplicator import Deduplicator
 from runnel.broker.topic.log import Log
 from runnel.broker.topic.pending_batch import PendingBatch, PendingBytes
-from runnel.broker.topic.readers import PUBLISH_TURN, Append, BlockedPublish, LagLimit, ProcessedWaiter
+from runnel.broker.topic.readers import PUBLISH_TURN, BlockedPublish, LagLimit, ProcessedWaiter
 from runnel.broker.topic.timeline import Timeline
-from runnel.core import publishing
 from runnel.core.clock import Clock
 from runnel.core.errors import (
     Full,
@@ -31,8 +30,7 @@ from runnel.core.errors import (
 )
 from runnel.core.options import PolicyKind
 from runnel.core.position import Position
-from runnel.core.publishing import Headers, Seconds
-from runnel.core.schema import Codec
+from runnel.core.publishing import Append, checked_record
 from runnel.runtime.tracing import Tracing
 
 logger = logging.getLogger("runnel")
@@ -76,61 +74,11 @@ class Publisher:
         self.blocked: set[Log] = set()  # logs with publishers that wait
         self.tracing = Tracing()
 
-    # -- what to append -----------------------------------------------------------------------------------------
-
-    def one(
-        self,
-        topic: str,
-        codec: Codec[Any] | None,
-        value: object,
-        key: object,
-        headers: Mapping[str, str] | None,
-        delay: Seconds | None,
-        expires: Seconds | None,
-        priority: int,
-        message_id: str | None,
-    ) -> Append:
-        """The entry of one record."""
-        if self.tracing.is_active:
-            headers = self.tracing.traced(headers)
-        values, metas, size, extra = publishing.checked_record(
-            topic,
-            codec,
-            value,
-            key,
-            headers,
-            delay,
-            expires,
-            priority,
-            message_id,
-            0.0 if delay is None and expires is None else self._clock.time(),
-            tombstones=value is None and self._is_compacted(topic),
-        )
-        return Append(values, metas, size, message_id, codec is not None, extra)
-
-    def _is_compacted(self, topic: str) -> bool:
-        log = self._logs.get(topic)
-        return log is not None and bool(log.options.compact)
-
-    def many(
-        self,
-        topic: str,
-        codec: Codec[Any] | None,
-        values: Sequence[object],
-        keys: Sequence[object] | None,
-        headers: Headers | None,
-        delay: Seconds | None,
-        expires: Seconds | None,
-        priority: int,
-    ) -> Append:
-        """The entry of many records, in order."""
-        if self.tracing.is_active:
-            headers = self.tracing.traced_all(headers)
-        now = 0.0 if delay is None and expires is None else self._clock.time()
-        data, metas, size, extra = publishing.checked_records(
-            topic, codec, values, keys, headers, delay, expires, priority, now
-        )
-        return Append(data, metas, size, None, codec is not None, extra)
+    def own(self, topic: str, value: bytes | str, key: bytes | None, headers: Mapping[str, str]) -> Append:
+        """What the publish of a record appends that the broker itself makes: a dead letter, a reply."""
+        traced = self.tracing.traced(headers) if self.tracing.is_active else headers
+        values, metas, size, extra = checked_record(topic, None, value, key, traced)
+        return Append(values, metas, size, extra=extra)
 
     # -- appending ----------------------------------------------------------------------------------------------
 
@@ -353,7 +301,8 @@ class Publisher:
     def landing(self, log: Log, entry: Append, first: int) -> asyncio.Future[None] | None:
         """Done when all of `entry`, or of what it is a duplicate of, is on disk and visible; None: it is."""
         if entry.pending_batch is not None and not entry.pending_batch.is_told:
-            return entry.pending_batch.waiter()
+            waiter: asyncio.Future[None] = entry.pending_batch.waiter()
+            return waiter
         if entry.known is not None and entry.known.epoch != log.epoch:
             epoch = entry.known.epoch  # the producer published it to another topic, the first time
             there = next((one for one in self._logs.values() if one.epoch == epoch), None)

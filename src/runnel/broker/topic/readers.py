@@ -8,48 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-import msgspec
-
-from runnel.broker.topic.log import CHUNK, KEEP_BYTES, KEEP_COUNT, Log
+from runnel.broker.topic.log import CHUNK, Log
 from runnel.core.errors import RunnelError
-from runnel.core.options import Policy
-from runnel.core.position import Position
-from runnel.core.record import Meta
+from runnel.core.options import KEEP_BYTES, KEEP_COUNT, Policy
+from runnel.core.publishing import Append
 
 PUBLISH_TURN = 4096
-
-
-class PendingAppend(Protocol):
-    """The batch that an append is written in, as the publisher needs it."""
-
-    is_told: bool  # whether it landed or failed
-    listeners: list[Callable[[Exception | None], None]]
-
-    def waiter(self) -> asyncio.Future[None]:
-        """Done when it is durable and visible."""
-
-
-class Append(msgspec.Struct, eq=False):  # with gc: a failed publish is part of a cycle, through its error
-    """What one publish appends, all or nothing."""
-
-    values: Sequence[bytes]
-    metas: Sequence[Meta | None] | None
-    size: int
-    message_id: str | None = None
-    checked: bool = False  # against the type of its topic
-    extra: int = 0  # bytes of keys and headers
-    producer: int = 0  # who numbers its records; 0: nobody
-    producer_sequence: int = 0  # the number of the first; below 0: the next one, or -1 - n where none is known
-    known: Position | None = None  # where it was stored before, says its number
-    is_awaited: bool = False  # whether the task that publishes it waits until there is room
-    landed: asyncio.Future[None] | None = None  # done when it is durable, if a task waited for room
-    expected_offset: int | None = None  # what its first record must get, or nothing is appended
-    appended: bool = False  # or handed over: it cannot be taken back any more
-    packed: bytes | None = None  # the batch that it came as, from afar: stored and sent on as it is
-    pending_batch: PendingAppend | None = None  # the batch that it is on its way to the disk in
 
 
 class BlockedPublish(NamedTuple):

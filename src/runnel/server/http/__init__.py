@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from runnel.core.errors import NotSupported
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
+    from runnel.api.broker import Broker
     from runnel.server.options import ServerOptions
 
 __all__ = ["app", "missing"]

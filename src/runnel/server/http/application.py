@@ -15,8 +15,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from runnel.broker.broker import Broker
-from runnel.core.errors import NotSupported, RunnelError
+from runnel.core.errors import RunnelError
 from runnel.server.http import console, errors
 from runnel.server.http.console import ConsoleUpdates
 from runnel.server.http.cross_origin import AllowedHosts, CrossOriginGuard
@@ -29,14 +28,17 @@ from runnel.server.http.publish import TOPICS_PATH, PublishRoute
 from runnel.server.http.websocket import WebSocketRoutes
 
 if TYPE_CHECKING:
+    from runnel.api.broker import Broker
+    from runnel.core.backend import Backend
     from runnel.server.options import ServerOptions
     from runnel.server.served_broker import ServedBroker
 
+NEED_TOPICS = ("/topics", "/events", "/dead-letters", "/metrics", "/console/updates")
 EXPOSED_HEADERS = ["Location", "Link", "Runnel-Next", "Runnel-End", "Runnel-Gap", "Retry-After"]
 
 
 def build(
-    broker: Any,
+    broker: Broker,
     options: ServerOptions,
     draining: Callable[[], bool] = lambda: False,
     *,
@@ -46,8 +48,6 @@ def build(
 
     In an application of somebody else's it is for that one to say which names it answers to, unless they are given.
     """
-    if not isinstance(broker, Broker):
-        raise NotSupported(f"the HTTP listener of {broker!r}", "its broker lives elsewhere: ask the server that has it")
     history, health, letters = HistoryRoutes(broker), HealthRoutes(broker, draining), DeadLetterRoutes(broker, options)
     sockets, publishing = WebSocketRoutes(broker, options, serving), PublishRoute(broker, options)
     routes: list[BaseRoute] = [
@@ -79,6 +79,8 @@ def build(
                 expose_headers=EXPOSED_HEADERS,
             )
         )
+    if broker.backend.is_remote:
+        middleware.append(Middleware(ReachableGuard, backend=broker.backend))
     return Application(
         publishing,
         routes=routes,
@@ -106,6 +108,23 @@ class Application(Starlette):
             await self._publishing(scope, receive, send)
         else:
             await super().__call__(scope, receive, send)
+
+
+class ReachableGuard:
+    """Refuses what needs the topics while the server that has them cannot be reached: no request waits for that."""
+
+    def __init__(self, app: ASGIApp, backend: Backend) -> None:
+        self._app, self._backend = app, backend
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "http" and get_route_path(scope).startswith(NEED_TOPICS):
+            try:
+                self._backend.check_ready("serving")
+            except RunnelError as error:
+                await errors.error_response(error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 def _hosts(options: ServerOptions, own: bool) -> AllowedHosts | None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -22,22 +21,28 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from runnel.broker.dead_letters import DeadLetterState, dead_letter_topics
-from runnel.broker.statistics import journal_statistics, open_subscriptions, subscription_statistics
-from runnel.broker.topic.log import KEEP_BYTES, KEEP_COUNT
 from runnel.console import asset
-from runnel.core.errors import BrokerClosed, InvalidOption, LimitExceeded
+from runnel.core.errors import BrokerClosed, InvalidOption, LimitExceeded, NotNow
+from runnel.core.options import KEEP_BYTES, KEEP_COUNT
 from runnel.core.pattern import check_name, matches
 from runnel.server.http import sse
-from runnel.server.http.events import CONNECTION, RETRY_MILLISECONDS, STREAM_HEADERS
+from runnel.server.http.event_stream import RETRY_MILLISECONDS, STREAM_HEADERS, connection_of
 from runnel.server.http.record_json import encode_json
 from runnel.server.http.requests import integer_parameter, parameters, single_parameter
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
-    from runnel.broker.read.subscription import Subscription
-    from runnel.broker.topic.log import Log
-    from runnel.core.statistics import GroupStatistics, HistogramSnapshot, JournalStatistics, SubscriptionStatistics
+    from runnel.api.broker import Broker
+    from runnel.core.backend import Backend, DeadLetterTopic
+    from runnel.core.statistics import (
+        BackendSample,
+        GroupStatistics,
+        HistogramSnapshot,
+        JournalSample,
+        SegmentSample,
+        SubscriptionStatistics,
+        TopicSample,
+        TopicStatistics,
+    )
     from runnel.server.options import ServerOptions
 
 
@@ -65,7 +70,7 @@ class ConsoleUpdates:
         query = parse_console_query(parameters(scope))
         if len(self._viewers) >= self._options.max_streams:
             raise LimitExceeded("max_streams", len(self._viewers) + 1, self._options.max_streams)
-        self._broker.backend.loop_owner.check_usable("looking at it")
+        self._broker.backend.check_ready("looking at it")
         viewer = ConsoleViewer(query, scope, receive, send, self._options.send_timeout)
         self._viewers.add(viewer)
         try:
@@ -77,7 +82,7 @@ class ConsoleUpdates:
     async def _sampled_pages(self) -> ConsolePages:
         """The pages, once there is a first sample."""
         if self._sampling is None or self._sampling.done():
-            sampler = BrokerSampler(self._broker)
+            sampler = BrokerSampler(self._broker.backend)
             self._figures = ConsolePages(self._broker, sampler)
             self._first = asyncio.get_running_loop().create_future()
             self._sampling = asyncio.get_running_loop().create_task(self._sample(sampler, self._figures, self._first))
@@ -93,7 +98,10 @@ class ConsoleUpdates:
         due = loop.time()
         try:
             while self._broker.backend.loop_owner.state == "open" and not self._is_over(loop.time()):
-                await sampler.take()
+                try:
+                    await sampler.take()
+                except NotNow as error:  # the server that has the topics is away: the figures stay as they were
+                    log.debug("no new figures for the console: %s", error)
                 figures.renew()
                 if not first.done():
                     first.set_result(None)
@@ -122,7 +130,7 @@ class ConsoleViewer:
 
     def __init__(self, query: ConsoleQuery, scope: Scope, receive: Receive, send: Send, patience: float) -> None:
         self._query, self._receive, self._out, self._patience = query, receive, send, patience
-        self._connection: Any = ((scope.get("extensions") or {}).get(CONNECTION) or {}).get(CONNECTION)
+        self._connection: Any = connection_of(scope)
         self._news = asyncio.Event()
         self._over = False
 
@@ -255,9 +263,10 @@ class ConsolePages:
         return {"view": query.view, "totals": self._totals()} | shown[query.view](query)
 
     def _totals(self) -> dict[str, Any]:
-        sampler, journal = self._sampler, self._sampler.journal
+        sampler = self._sampler
         trouble = None
-        if journal is not None:
+        if sampler.journal is not None:
+            journal = sampler.journal.figures
             full = "the disk is full" if journal.full else "the disk is nearly full" if journal.low else None
             trouble = journal.failed or full
         return {
@@ -285,28 +294,28 @@ class ConsolePages:
 
     def _topics(self, query: ConsoleQuery) -> dict[str, Any]:
         named = self._sampler.topics
-        samples: Iterable[TopicSample] = named.values()
+        samples: Iterable[TopicTrend] = named.values()
         if query.filter:
             samples = [sample for name, sample in named.items() if query.filter in name.lower()]
         return page_of(query, list(samples), self._topic_row)
 
-    def _topic_row(self, sample: TopicSample) -> dict[str, Any]:
-        log = sample.log
+    def _topic_row(self, topic: TopicTrend) -> dict[str, Any]:
+        figures = topic.figures
         return {
-            "name": log.name,
-            "published": log.end,
-            "rate": sample.published.rate,
-            "rates": rounded(sample.published.rates),
-            "bytes": sample.bytes,
-            "first": sample.first,
-            "end": log.end,
-            "subscribers": sample.subscribers,
-            "durable": log.stored is not None,
-            "retention": self._retention(sample),
+            "name": figures.name,
+            "published": figures.end,
+            "rate": topic.published.rate,
+            "rates": rounded(topic.published.rates),
+            "bytes": figures.kept_bytes,
+            "first": figures.first,
+            "end": figures.end,
+            "subscribers": figures.subscribers,
+            "durable": topic.sample.durable,
+            "retention": self._retention(topic.sample),
         }
 
     def _retention(self, sample: TopicSample) -> dict[str, Any]:
-        options = sample.log.options
+        options = sample.options
         said = {
             name: value
             for name in ("age", "count", "bytes")
@@ -314,29 +323,29 @@ class ConsolePages:
         }
         if options.compact:
             said["compact"] = True
-        if not said and sample.log.stored is None:  # what memory keeps, if nobody says
+        if not said and not sample.durable:  # what memory keeps, if nobody says
             return {"count": KEEP_COUNT, "bytes": KEEP_BYTES, "default": True}
         return said
 
     def _topic(self, query: ConsoleQuery) -> dict[str, Any]:
         assert query.topic is not None
-        sample = self._sampler.topics.get(query.topic)
-        if sample is None:
+        topic = self._sampler.topics.get(query.topic)
+        if topic is None:
             return {"topic": None, "name": query.topic}
-        log = sample.log
-        subscribers = [one for one in self._sampler.subscribers if _covers(one.figures.pattern, log.name)]
-        groups = [one for one in self._sampler.groups if _covers(one.pattern, log.name)]
-        options = {name: value for name, value in log.options.given().items() if not name.startswith("retention_")}
+        figures, given = topic.figures, topic.sample.options.given()
+        subscribers = [one for one in self._sampler.subscribers if _covers(one.figures.pattern, figures.name)]
+        groups = [one for one in self._sampler.groups if _covers(one.pattern, figures.name)]
+        options = {name: value for name, value in given.items() if not name.startswith("retention_")}
         return {
-            "name": log.name,
-            "topic": self._topic_row(sample)
-            | {"epoch": log.epoch, "options": options, "published_bytes": log.count_bytes()},
+            "name": figures.name,
+            "topic": self._topic_row(topic)
+            | {"epoch": figures.epoch, "options": options, "published_bytes": figures.published_bytes},
             "subscribers": [_subscriber_row(one) for one in subscribers[:RELATED_ROWS]],
             "groups": [msgspec.to_builtins(one) for one in groups[:RELATED_ROWS]],
         }
 
     def _subscribers(self, query: ConsoleQuery) -> dict[str, Any]:
-        found: Sequence[SubscriberSample] = self._sampler.subscribers
+        found: Sequence[SubscriberTrend] = self._sampler.subscribers
         if query.filter:
             found = [one for one in found if query.filter in f"{one.figures.label}\n{one.figures.pattern}".lower()]
         return page_of(query, found, _subscriber_row)
@@ -354,22 +363,21 @@ class ConsolePages:
         return page_of(query, found, row)
 
     def _dead_letters(self, query: ConsoleQuery) -> dict[str, Any]:
-        return page_of(query, self._sampler.dead, lambda one: one._asdict())
+        return page_of(query, self._sampler.dead, _dead_letter_row)
 
     def _journal(self, query: ConsoleQuery) -> dict[str, Any]:
-        journal, store = self._sampler.journal, self._broker.backend.store
-        if journal is None or store is None:
+        journal = self._sampler.journal
+        if journal is None:
             return {"journal": None, "rows": [], "total": 0}
-        known: dict[str, Any] = msgspec.to_builtins(journal)
-        durations = journal.sync_durations
+        known: dict[str, Any] = msgspec.to_builtins(journal.figures)
+        durations = journal.figures.sync_durations
         known["sync"] = {
             "p50": durations.quantile(0.5),
             "p99": durations.quantile(0.99),
             "recent": [tuple(one) for one in self._sampler.syncs],
         }
-        known["fsync"] = store.journal.options.fsync
-        sources = tuple(store.journal.history.sources)
-        return {"journal": known} | page_of(query, sources[::-1], _segment_row)
+        known["fsync"] = journal.fsync
+        return {"journal": known} | page_of(query, journal.segments[::-1], _segment_row)
 
 
 def page_of(query: ConsoleQuery, found: Sequence[T], row: Callable[[T], Any]) -> dict[str, Any]:
@@ -391,32 +399,35 @@ def _covers(patterns: str, name: str) -> bool:
     return any(one == name or matches(one, name) for one in patterns.split(" "))
 
 
-def _subscriber_row(sample: SubscriberSample) -> dict[str, Any]:
+def _subscriber_row(sample: SubscriberTrend) -> dict[str, Any]:
     known: dict[str, Any] = msgspec.to_builtins(sample.figures)
     return known | {"rate": sample.delivered.rate}
 
 
-def _segment_row(source: Any) -> dict[str, Any]:
-    info = source.info
+def _dead_letter_row(one: DeadLetterTopic) -> dict[str, Any]:
+    return {"name": one.name, "groups": one.groups, "open": one.open, "first": one.first, "end": one.end}
+
+
+def _segment_row(segment: SegmentSample) -> dict[str, Any]:
     return {
-        "number": info.number,
-        "name": info.name,
-        "bytes": source.written,
-        "sealed": info.sealed,
-        "records": info.end_sequence - info.first_sequence if info.sealed else None,
-        "from": info.first_time / 1e6,
-        "to": info.last_time / 1e6 if info.sealed else None,
-        "generation": info.generation,
+        "number": segment.number,
+        "name": segment.name,
+        "bytes": segment.bytes,
+        "sealed": segment.sealed,
+        "records": segment.records,
+        "from": segment.first_time,
+        "to": segment.last_time,
+        "generation": segment.generation,
     }
 
 
 SORTS: dict[str, dict[str, Callable[[Any], Any]]] = {
     "topics": {
-        "name": lambda one: one.log.name,
+        "name": lambda one: one.figures.name,
         "rate": lambda one: one.rate,
         "published": lambda one: one.published.count,
-        "bytes": lambda one: one.bytes,
-        "subscribers": lambda one: one.subscribers,
+        "bytes": lambda one: one.figures.kept_bytes,
+        "subscribers": lambda one: one.figures.subscribers,
     },
     "subscribers": {
         "label": lambda one: one.figures.label,
@@ -436,13 +447,11 @@ SORTS: dict[str, dict[str, Callable[[Any], Any]]] = {
 }
 
 
-# -- Sampling the broker ---------------------------------------------------------------------------------
-# `broker.statistics()` looks at everything at once: some 15 ms with 10,000 topics. A sampler runs every second and
-# must not hold up the loop for so long, so it yields after every `SAMPLES_PER_TURN`.
+# -- Rates between samples -------------------------------------------------------------------------------
 
 
 KEPT_RATES = 60  # rates that are remembered: a minute
-SAMPLES_PER_TURN = 256  # topics or subscribers after which others on the loop have their turn
+TRENDS_PER_TURN = 256  # topics or subscribers after which others on the loop have their turn
 
 
 class Trend:
@@ -482,14 +491,18 @@ class Trend:
         return self._moved[-1]
 
 
-class TopicSample:
-    """One topic in the last sample."""
+class TopicTrend:
+    """One topic: the last sample of it, and how fast it grows."""
 
-    __slots__ = ("bytes", "first", "log", "published", "subscribers")
+    __slots__ = ("published", "sample")
 
-    def __init__(self, log: Log) -> None:
-        self.log, self.published = log, Trend(log.end)
-        self.bytes = self.first = self.subscribers = 0
+    def __init__(self, sample: TopicSample) -> None:
+        self.sample, self.published = sample, Trend(sample.figures.end)
+
+    @property
+    def figures(self) -> TopicStatistics:
+        """The topic as it was then."""
+        return self.sample.figures
 
     @property
     def rate(self) -> float:
@@ -497,8 +510,8 @@ class TopicSample:
         return self.published.rate or 0.0
 
 
-class SubscriberSample:
-    """One subscription in the last sample."""
+class SubscriberTrend:
+    """One subscription: the last sample of it, and how fast it reads."""
 
     __slots__ = ("delivered", "figures")
 
@@ -514,116 +527,84 @@ class SyncRate(NamedTuple):
     p99: float
 
 
-class DeadLetterTopic(NamedTuple):
-    """A topic that dead letters go to."""
-
-    name: str
-    groups: list[str]
-    open: int
-    first: int
-    end: int
-
-
 class BrokerSampler:
-    """The last sample of a broker, and the rates of the minute before it."""
+    """The last sample of a backend, and the rates of the minute before it."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker, self._backend = broker, broker.backend
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
         self._loop = asyncio.get_running_loop()
         self._at: float | None = None
         self._synced: HistogramSnapshot | None = None
-        self._subscribers: weakref.WeakKeyDictionary[Subscription[Any], SubscriberSample] = weakref.WeakKeyDictionary()
-        self.topics: dict[str, TopicSample] = {}
-        self.subscribers: list[SubscriberSample] = []
+        self._subscribers: dict[int, SubscriberTrend] = {}
+        self.topics: dict[str, TopicTrend] = {}
+        self.subscribers: list[SubscriberTrend] = []
         self.groups: tuple[GroupStatistics, ...] = ()
-        self.dead: list[DeadLetterTopic] = []
-        self.journal: JournalStatistics | None = None
+        self.dead: tuple[DeadLetterTopic, ...] = ()
+        self.journal: JournalSample | None = None
         self.syncs: deque[SyncRate] = deque(maxlen=KEPT_RATES)
         self.dropped = self.waiting = 0
         self.published, self.published_bytes, self.delivered, self.acked = Trend(0), Trend(0), Trend(0), Trend(0)
 
     async def take(self) -> None:
         """Look again."""
+        sample = await self._backend.sample()
         now = self._loop.time()
         seconds = None if self._at is None else max(1e-3, now - self._at)
-        published, size = await self._look_at_topics(seconds)
-        delivered = await self._look_at_subscribers(seconds)
-        backend = self._backend
-        self.groups = tuple(reader.statistics() for reader in backend.groups)
-        self.waiting = sum(
-            len(log.topic_readers.blocked or ()) for log in backend.publisher.blocked if log.topic_readers
-        )
-        self.dead = list(self._dead_topics())
+        self.topics = await self._topics(sample, seconds)
+        self._subscribers = await self._subscriptions(sample, seconds)
+        self.subscribers = list(self._subscribers.values())
+        self.groups, self.dead, self.waiting = sample.groups, sample.dead_letters, sample.waiting_publishers
+        self.dropped = sample.dropped
         for trend, count in (
-            (self.published, published),
-            (self.published_bytes, size),
-            (self.delivered, delivered),
+            (self.published, sample.published),
+            (self.published_bytes, sample.published_bytes),
+            (self.delivered, sample.delivered),
             (self.acked, sum(group.acked for group in self.groups)),
         ):
             if seconds is None:
                 trend.count = count
             else:
                 trend.see(count, seconds)
-        self._look_at_journal()
+        self._look_at_journal(sample.journal)
         self._at = now
 
-    async def _look_at_topics(self, seconds: float | None) -> tuple[int, int]:
-        backend, before, samples = self._backend, self.topics, {}
-        published, size = backend.totals.published, backend.totals.published_bytes
-        for number, log in enumerate(list(backend.catalog.logs.values())):
-            if number % SAMPLES_PER_TURN == SAMPLES_PER_TURN - 1:
+    async def _topics(self, sample: BackendSample, seconds: float | None) -> dict[str, TopicTrend]:
+        before, trends = self.topics, {}
+        for number, one in enumerate(sample.topics):
+            if number % TRENDS_PER_TURN == TRENDS_PER_TURN - 1:
                 await asyncio.sleep(0)
-            name = log.name
-            if name[0] == "$" or log.deleted:
-                continue
-            sample = before.get(name)
-            if sample is None or sample.log is not log:
-                sample = TopicSample(log)
+            figures = one.figures
+            name = figures.name
+            trend = before.get(name)
+            if trend is None or trend.figures.epoch != figures.epoch:
+                trend = TopicTrend(one)
                 if seconds is not None and name not in before:
-                    sample.published.count = 0  # it was made since: all that is in it is new
+                    trend.published.count = 0  # it was made since: all that is in it is new
             if seconds is not None:
-                sample.published.see(log.end, seconds)
-            sample.bytes, sample.first = log.live_bytes, backend.timeline.first(log)
-            sample.subscribers = sum(reader.members for reader in log.topic_readers or ())
-            samples[name] = sample
-            published += log.end
-            size += log.count_bytes()
-        self.topics = samples
-        return published, size
+                trend.published.see(figures.end, seconds)
+            trend.sample = one
+            trends[name] = trend
+        return trends
 
-    async def _look_at_subscribers(self, seconds: float | None) -> int:
-        ended = self._backend.totals.sum()
-        delivered, dropped, found = ended.delivered, ended.dropped, []
-        for number, one in enumerate(open_subscriptions(self._backend)):
-            if number % SAMPLES_PER_TURN == SAMPLES_PER_TURN - 1:
+    async def _subscriptions(self, sample: BackendSample, seconds: float | None) -> dict[int, SubscriberTrend]:
+        before, trends = self._subscribers, {}
+        for number, one in enumerate(sample.subscriptions):
+            if number % TRENDS_PER_TURN == TRENDS_PER_TURN - 1:
                 await asyncio.sleep(0)
-            if one not in self._backend.readers:
-                continue  # it ended meanwhile, and counts among those
-            figures = subscription_statistics(one)
-            sample = self._subscribers.get(one)
-            if sample is None:
-                sample = self._subscribers[one] = SubscriberSample(figures)
+            trend = before.get(one.id)
+            if trend is None:
+                trend = SubscriberTrend(one.figures)
             elif seconds is not None:
-                sample.figures = figures
-                sample.delivered.see(figures.delivered, seconds)
-            delivered += figures.delivered
-            dropped += figures.dropped
-            found.append(sample)
-        self.subscribers, self.dropped = found, dropped
-        return delivered
+                trend.figures = one.figures
+                trend.delivered.see(one.figures.delivered, seconds)
+            trends[one.id] = trend
+        return trends
 
-    def _dead_topics(self) -> Iterator[DeadLetterTopic]:
-        logs = self._backend.catalog.logs
-        for name, groups in dead_letter_topics(self._backend).items():
-            box = DeadLetterState(self._backend, logs[name])
-            yield DeadLetterTopic(name, groups, box.open(), box.floor, logs[name].end)
-
-    def _look_at_journal(self) -> None:
-        store = self._backend.store
-        if store is None:
+    def _look_at_journal(self, journal: JournalSample | None) -> None:
+        self.journal = journal
+        if journal is None:
             return
-        self.journal = journal_statistics(store)
-        synced = self.journal.sync_durations
+        synced = journal.figures.sync_durations
         if self._synced is not None:
             new = synced.since(self._synced)
             self.syncs.append(SyncRate(new.count, new.quantile(0.5), new.quantile(0.99)))

@@ -12,8 +12,6 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from runnel.broker import dead_letters
-from runnel.broker.dead_letters import DeadLetterState
 from runnel.core.dead_letter import PREFIX, original_headers
 from runnel.core.errors import InvalidOption, TopicDeleted, UnknownTopic
 from runnel.core.record import Record
@@ -22,8 +20,8 @@ from runnel.server.http.record_json import encode_json, record_as_json
 from runnel.server.http.requests import integer_parameter, parameters, parse_start, single_parameter, topic_of_request
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
-    from runnel.broker.topic.log import Log
+    from runnel.api.broker import Broker
+    from runnel.core.backend import Backend
     from runnel.server.options import ServerOptions
 
 DEFAULT_LIMIT, MAX_LIMIT = 50, 1_000  # letters of a page
@@ -46,16 +44,15 @@ class DeadLetterRoutes:
     """The routes."""
 
     def __init__(self, broker: Broker, options: ServerOptions) -> None:
-        self._broker, self._options = broker, options
+        self._backend: Backend = broker.backend
+        self._options = options
 
     async def topics(self, request: Request) -> Response:
         """The topics that dead letters go to."""
-        backend = self._broker.backend
-        backend.loop_owner.check_usable("listing dead letters")
-        found = []
-        for name, groups in dead_letters.dead_letter_topics(backend).items():
-            box = DeadLetterState(backend, backend.catalog.logs[name])
-            found.append({"topic": name, "groups": groups, "open": box.open(), "first": box.floor, "end": box.log.end})
+        found = [
+            {"topic": one.name, "groups": one.groups, "open": one.open, "first": one.first, "end": one.end}
+            for one in await self._backend.dead_letter_topics()
+        ]
         return _json({"topics": found})
 
     async def letters(self, request: Request) -> Response:
@@ -65,11 +62,11 @@ class DeadLetterRoutes:
         if not isinstance(start, int) or start < 0:
             raise InvalidOption("from", single_parameter(asked, "from"), "expected an offset, 0 or more")
         limit = integer_parameter(asked, "limit", DEFAULT_LIMIT, MAX_LIMIT)
-        found = await dead_letters.list_dead_letters(self._broker.backend, topic, start, limit, MAX_RESPONSE_BYTES)
+        found = await self._backend.dead_letters(topic, start, limit, MAX_RESPONSE_BYTES)
         told = {
             "topic": topic,
             "epoch": found.epoch,
-            "open": DeadLetterState(self._broker.backend, self._log(topic)).open(),
+            "open": found.open,
             "letters": [_letter(one) for one in found.letters],
             "next": found.next if found.next < found.end else None,
         }
@@ -78,13 +75,13 @@ class DeadLetterRoutes:
     async def replay(self, request: Request) -> Response:
         """Put letters back where they came from."""
         topic, chosen = await self._chosen(request)
-        count = await dead_letters.settle_dead_letters(self._broker.backend, topic, chosen.offsets, put_back=True)
+        count = await self._backend.settle_dead_letters(topic, chosen.offsets, put_back=True)
         return _json({"topic": topic, "replayed": count})
 
     async def discard(self, request: Request) -> Response:
         """Be done with letters."""
         topic, chosen = await self._chosen(request)
-        count = await dead_letters.settle_dead_letters(self._broker.backend, topic, chosen.offsets, put_back=False)
+        count = await self._backend.settle_dead_letters(topic, chosen.offsets, put_back=False)
         return _json({"topic": topic, "discarded": count})
 
     async def _chosen(self, request: Request) -> tuple[str, ChosenLetters]:
@@ -100,16 +97,12 @@ class DeadLetterRoutes:
             raise InvalidOption("body", "…", "give offsets, or all: true")
         if chosen.offsets is not None and len(chosen.offsets) > MAX_OFFSETS:
             raise InvalidOption("offsets", f"{len(chosen.offsets):,} of them", f"at most {MAX_OFFSETS:,} at a time")
-        log = self._log(topic)
-        if chosen.epoch is not None and chosen.epoch != log.epoch:
+        bounds = await self._backend.bounds((topic,))
+        if not bounds:
+            raise UnknownTopic(topic)
+        if chosen.epoch is not None and chosen.epoch != bounds[0].epoch:
             raise TopicDeleted(topic, chosen.epoch)
         return topic, chosen
-
-    def _log(self, topic: str) -> Log:
-        log = self._broker.backend.catalog.logs.get(topic)
-        if log is None:
-            raise UnknownTopic(topic)
-        return log
 
 
 def _letter(record: Record[bytes]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,7 +15,8 @@ from runnel.server.http.errors import problem_response
 from runnel.server.http.record_json import encode_json
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
+    from runnel.api.broker import Broker
+    from runnel.core.statistics import Statistics
 
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -30,21 +32,25 @@ class HealthRoutes:
         return Response(encode_json({"status": "ok"}), media_type="application/json")
 
     async def ready(self, request: Request) -> Response:
-        """Whether it takes records: not while it stops, nor when its journal failed or its disk is full."""
-        if (why := self._trouble()) is not None:
+        """Whether it takes records: not while it stops or its backend is away, nor when its disk is full or failed."""
+        if (why := await self._trouble()) is not None:
             return problem_response(503, "not_ready", why, headers={"retry-after": "1"})
         return Response(encode_json({"status": "ready"}), media_type="application/json")
 
     async def metrics(self, request: Request) -> Response:
         """What a Prometheus server scrapes."""
-        return Response(prometheus.render(self._broker.statistics()), media_type=PROMETHEUS_TEXT)
+        return Response(prometheus.render(await self._statistics()), media_type=PROMETHEUS_TEXT)
 
-    def _trouble(self) -> str | None:
+    async def _statistics(self) -> Statistics:
+        found: Statistics = await self._broker.backend.snapshot()
+        return msgspec.structs.replace(found, handlers=self._broker.handlers())
+
+    async def _trouble(self) -> str | None:
         if self._draining():
             return "the server stops"
         try:
-            self._broker.backend.loop_owner.check_usable("publishing")
-            journal = self._broker.statistics().journal
+            self._broker.backend.check_ready("publishing")
+            journal = (await self._statistics()).journal
         except RunnelError as error:
             return str(error)
         if journal is not None and journal.failed is not None:

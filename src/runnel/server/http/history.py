@@ -10,14 +10,14 @@ from msgspec import to_builtins
 from starlette.requests import Request
 from starlette.responses import Response
 
-from runnel.broker.history import HistoryPage, read_history
+from runnel.core.backend import HistoryPage
 from runnel.core.errors import InvalidOption
 from runnel.core.pattern import check_pattern, matches
 from runnel.server.http.record_json import encode_json, gap_as_json, record_as_json
 from runnel.server.http.requests import integer_parameter, parameters, parse_start, single_parameter, topic_of_request
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
+    from runnel.api.broker import Broker
 
 DEFAULT_LIMIT = 100  # records, if nobody says
 MAX_LIMIT = 10_000
@@ -48,7 +48,7 @@ class HistoryRoutes:
         format = single_parameter(asked, "format") or ("ndjson" if request.headers.get("accept") == NDJSON else "json")
         if format not in ("json", "ndjson"):
             raise InvalidOption("format", format[:64], "expected json or ndjson")
-        found = await read_history(self._broker.backend, topic, start, limit, MAX_RESPONSE_BYTES)
+        found = await self._broker.backend.history(topic, start, limit, MAX_RESPONSE_BYTES)
         root = quote(request.scope.get("root_path", ""))
         further = f"{root}/topics/{quote(topic, safe='')}/records?from={found.next}&limit={limit}"
         if format == "ndjson":

@@ -25,7 +25,7 @@ from websockets.http11 import Request
 from runnel.core.errors import LimitExceeded
 from runnel.server.http.application import build
 from runnel.server.http.errors import PROBLEM_JSON, problem_document, status_of
-from runnel.server.http.events import CONNECTION, EventStream
+from runnel.server.http.event_stream import CONNECTION, DirectStream
 
 if TYPE_CHECKING:
     from runnel.server.served_broker import ServedBroker
@@ -110,7 +110,7 @@ class HttpConnection(HttpToolsProtocol):
         self._loop = asyncio.get_running_loop()
         super().__init__(listener.config, listener.state, {}, _loop=self._loop)
         self._listener = listener
-        self.stream: EventStream | None = None  # while it carries one
+        self.stream: DirectStream | None = None  # while it carries one
         self._head = 0  # bytes of a head that is not complete
         self._in_head = True
         self._arrived = 0  # bytes of what came last

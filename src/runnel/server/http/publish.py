@@ -25,8 +25,8 @@ from runnel.server.http.options import header_of, option_reader, publish_headers
 from runnel.server.http.requests import topic_of_scope
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
-    from runnel.broker.topic_handle import Topic
+    from runnel.api.broker import Broker
+    from runnel.api.topic import Topic
     from runnel.server.options import ServerOptions
 
 

@@ -21,7 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 from runnel.core.errors import LimitExceeded, ProtocolError, RunnelError
 from runnel.server.http.cross_origin import DENIAL_EXTENSION
 from runnel.server.http.errors import error_response, problem_response
-from runnel.server.http.events import CONNECTION
+from runnel.server.http.event_stream import connection_of
 from runnel.server.json_lines.listener import JsonLinesListener
 from runnel.server.native.session import native_listener
 from runnel.server.served_broker import ServedBroker
@@ -29,7 +29,7 @@ from runnel.wire import json_events
 from runnel.wire.errors import error_frame
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
+    from runnel.api.broker import Broker
     from runnel.server.http.listener import WebSocketConnection
     from runnel.server.options import ServerOptions
 
@@ -83,9 +83,7 @@ class WebSocketSession:
 
     def __init__(self, serving: ServedBroker, scope: Scope, receive: Receive, send: Send) -> None:
         self._serving, self._receive, self._send = serving, receive, send
-        self._connection: WebSocketConnection | None = ((scope.get("extensions") or {}).get(CONNECTION) or {}).get(
-            CONNECTION
-        )
+        self._connection: WebSocketConnection | None = connection_of(scope)
         self._loop = asyncio.get_running_loop()
         self._since = self._loop.time()
         self._peer = tuple(scope.get("client") or ()) or None
@@ -169,7 +167,9 @@ class WebSocketSession:
         self._begun()
         transport.text = text
         if text:
-            transport.protocol = JsonLinesListener(serving.broker, serving.options, serving.connections, whole=True)
+            transport.protocol = JsonLinesListener(
+                serving.broker, serving.options, serving.connections, serving.refusal(), whole=True
+            )
         else:
             transport.protocol = native_listener(serving)()
             if self._connection is not None:

@@ -21,7 +21,7 @@ from runnel.wire.json_commands import Id
 from runnel.wire.json_lines import LineDecoder, WebSocketLines
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
+    from runnel.api.broker import Broker
 
 READ_AHEAD = 64 << 10  # bytes that came in and are not handled yet, beyond which nothing more is read
 COMMANDS_PER_TURN = 64  # commands after which others on the loop have their turn

@@ -22,9 +22,9 @@ from runnel.wire import json_events as events
 from runnel.wire.json_commands import Command, Id, Refusal, parse
 
 if TYPE_CHECKING:
-    from runnel.broker.broker import Broker
-    from runnel.broker.group.subscription import Delivery
-    from runnel.broker.topic_handle import Topic
+    from runnel.api.broker import Broker
+    from runnel.api.delivery import Delivery
+    from runnel.api.topic import Topic
 
 
 MAX_UNSETTLED_BYTES = 8 << 20  # unsettled values that one member may have

@@ -17,7 +17,7 @@ from runnel.wire import json_events as events
 from runnel.wire.json_commands import Id
 
 if TYPE_CHECKING:
-    from runnel.broker.group.subscription import Delivery, DeliveryBatch
+    from runnel.api.delivery import Delivery, DeliveryBatch
 
 TAKE_RECORDS = 64  # records taken at a time: what a reader that stops keeps hold of
 WRITE_BYTES = 64 << 10  # bytes gathered before they are written

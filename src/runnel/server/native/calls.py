@@ -14,27 +14,37 @@ from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
 
-from runnel.broker.remote.cursor import wire_batch_of
-from runnel.broker.remote.publisher import RemotePublisher
-from runnel.broker.tx.transaction import Transaction
-from runnel.core.batch_format import BYTES, UnpackedBatch, unpack_untrusted
+from runnel.api.stage import StageCut
+from runnel.core.backend import AckRange, DeadLetterTopic, StageWriter, Writer
+from runnel.core.batch_format import UnpackedBatch, unpack_untrusted
 from runnel.core.clock import from_micros
-from runnel.core.errors import InvalidOption, OutcomeUnknown, ProtocolError
+from runnel.core.errors import InvalidOption, NotSupported, OutcomeUnknown, ProtocolError
+from runnel.core.markers import Marker
+from runnel.core.options import NO_TOPIC_OPTIONS, positive
 from runnel.core.pattern import check_name
 from runnel.core.position import Position
+from runnel.core.publishing import Publication, PublishDetails
 from runnel.core.record import NO_HEADERS, REPLY_TO, Meta, Record
 from runnel.core.schema import Schema
+from runnel.core.stages import checked_stage_key
+from runnel.core.statistics import BackendSample
 from runnel.core.trace_context import TRACEPARENT as TRACE
+from runnel.core.transaction import TransactionRequest
 from runnel.server.native.subscriptions import NativeMember
 from runnel.server.served_broker import ServedBroker
-from runnel.wire.msgpack_messages import AtSequence, PublishDetails, read_start
+from runnel.wire.msgpack_messages import AtSequence, read_start, wire_record
+from runnel.wire.wire_batch import wire_batch_of
+
+MAX_PAGE = 10_000  # records in the answer to one call
+MAX_PAGE_BYTES = 8 << 20  # and their bytes; but always one record
 
 
 class Caller(NamedTuple):
-    """The client that calls: the served broker, and the client's group members by id."""
+    """The client that calls: the served broker, and what the client's subscriptions can be asked for by id."""
 
     serving: ServedBroker
     member: Callable[[int], NativeMember]
+    finish: Callable[[int], None]  # let a subscription of this client end after what was published
 
 
 Call = Callable[[Caller, dict[str, Any]], Coroutine[Any, Any, Any]]
@@ -77,12 +87,8 @@ async def declare(
     caller: Caller, topic: str, options: dict[str, Any] | None = None, schema: Schema | None = None
 ) -> None:
     """Make a topic, or check that it is there with these options and this type."""
-    _declare(caller, topic, options, schema)
-    await caller.serving.broker.backend.flushed()
-
-
-def _declare(caller: Caller, topic: str, options: dict[str, Any] | None, schema: Schema | None) -> None:
-    caller.serving.intake.declare(check_name(topic), options or {}, schema)
+    await caller.serving.publisher.declare(check_name(topic), options or {}, schema)
+    await caller.serving.backend.flushed()
 
 
 @call
@@ -113,8 +119,8 @@ async def place(caller: Caller, places: list[tuple[str, str, int, int]], hold: b
 @call
 async def describe(caller: Caller, topic: str) -> dict[str, Any] | None:
     """What a topic was told about itself; None: there is none of that name."""
-    log = caller.serving.broker.backend.catalog.logs.get(topic)
-    return None if log is None else {"options": log.options.given()}
+    options = await caller.serving.backend.describe(topic)
+    return None if options is None else {"options": options}
 
 
 @call
@@ -127,8 +133,16 @@ async def trim(caller: Caller, topic: str, before: int | dict[str, Any], force: 
 
 
 @call
-async def replay(caller: Caller, topic: str, limit: int | None = None, offsets: list[int] | None = None) -> int:
-    """Publish dead letters again to where they came from; how many."""
+async def replay(
+    caller: Caller, topic: str, limit: int | None = None, offsets: list[int] | None = None, all: bool = False
+) -> int:
+    """Publish dead letters again to where they came from; how many.
+
+    They come in order, one by one, from where the last replay ended; with `offsets` those there, and with `all` all
+    that are there, many in a transaction.
+    """
+    if all:
+        return await caller.serving.backend.settle_dead_letters(topic, None, put_back=True)
     return await caller.serving.broker.replay(topic, limit=limit, offsets=offsets)
 
 
@@ -156,25 +170,25 @@ async def forget_group(caller: Caller, name: str, pattern: str) -> None:
 @call
 async def group(caller: Caller, name: str, pattern: str) -> Any:
     """A group in numbers."""
-    return caller.serving.broker.group(name, pattern).statistics()
+    return await caller.serving.backend.ask_group(name, pattern, "statistics")
 
 
 @call
 async def group_pause(caller: Caller, name: str, pattern: str) -> None:
     """Have a group grant nothing more."""
-    caller.serving.broker.group(name, pattern).pause()
+    await caller.serving.backend.ask_group(name, pattern, "pause")
 
 
 @call
 async def group_resume(caller: Caller, name: str, pattern: str) -> None:
     """Have it go on."""
-    caller.serving.broker.group(name, pattern).resume()
+    await caller.serving.backend.ask_group(name, pattern, "resume")
 
 
 @call
 async def group_reset(caller: Caller, name: str, pattern: str, start: Any) -> None:
     """Have a group go on from `start`, whatever was settled."""
-    caller.serving.broker.group(name, pattern).reset(_start(start))
+    await caller.serving.backend.ask_group(name, pattern, "reset", _start(start))
 
 
 # -- marks, producers, transactions -----------------------------------------------------------------------------
@@ -195,7 +209,7 @@ async def marks(caller: Caller, prefix: str = "") -> dict[str, Any]:
 @call
 async def producer_next(caller: Caller, producer: int) -> int | None:
     """The number that a producer has to use next; None: nothing is known of it."""
-    return caller.serving.broker.backend.publisher.deduplicator.next(producer)
+    return await caller.serving.backend.producer_next(producer)
 
 
 @call
@@ -207,38 +221,55 @@ async def transact(
     commits: list[tuple[str, int, int, int]] = [],  # noqa: B006
 ) -> dict[str, Any]:
     """Publishes, acks, marks and commits of stages: all of it, or nothing."""
-    intake, tx = caller.serving.intake, caller.serving.broker.transaction()
+    backend, request = caller.serving.broker.backend, TransactionRequest()
     try:
-        return await _transacted(caller, intake, tx, publishes, acks, marks, commits)
+        backend.loop_owner.check_usable("a transaction")
+        promised = _asked(caller, request, publishes, acks, marks, commits)
+        if request:
+            await backend.commit(request)
     except asyncio.CancelledError:
-        if tx.has_begun:
+        if request.has_begun:
             raise OutcomeUnknown("it was being written when nobody waited for it any more", committing=True) from None
         raise
+    applied = request.applied
+    spans = [(one.span.first.epoch, one.span.first.offset, one.span.last.offset) for one in promised if applied]
+    return {"applied": applied, "spans": spans if applied else [None] * len(promised)}
 
 
-async def _transacted(
+def _asked(
     caller: Caller,
-    intake: RemotePublisher,
-    tx: Transaction,
+    request: TransactionRequest,
     publishes: list[tuple[str, bytes, PublishDetails | None]],
     acks: list[tuple[int, int, int, int]],
     marks: list[list[Any]],
     commits: list[tuple[str, int, int, int]],
-) -> dict[str, Any]:
-    async with tx:
-        promised = [intake.add(tx, check_name(topic), batch, about) for topic, batch, about in publishes]
+) -> list[Publication]:
+    """Put together what a transaction is to do; its publishes and stages, in order."""
+    backend, publisher = caller.serving.broker.backend, caller.serving.publisher
+    try:
+        promised = [
+            request.publish(*publisher.plan(check_name(topic), batch, details)) for topic, batch, details in publishes
+        ]
         for subscription, lease, first, end in acks:
-            member = caller.member(subscription).member
-            for place in range(first, end):
-                tx.ack(member.delivery(lease, place))
+            request.ack(_acks(caller.member(subscription), lease, first, end))
         for one in marks:
             if not 2 <= len(one) <= 3:
                 raise InvalidOption("marks", one, "expected [name, value] or [name, value, expected]")
-            tx.mark(*one)
-        if commits:
-            promised += tx.commit(*commits)
-    spans = [(one.span.first.epoch, one.span.first.offset, one.span.last.offset) for one in promised if tx.applied]
-    return {"applied": tx.applied, "spans": spans if tx.applied else [None] * len(promised)}
+            request.mark(Marker(*one))
+        if commits and not backend.is_durable:
+            raise NotSupported("staging", "this broker lives in memory only; open it with a folder")
+        return promised + [request.commit(checked_stage_key(key)) for key in commits]
+    except BaseException:
+        request.forget()
+        raise
+
+
+def _acks(native: NativeMember, number: int, first: int, end: int) -> list[AckRange]:
+    """Places of a lease, for a transaction to ack: each of them must be open."""
+    lease = native.lease(number, first)
+    if not lease.first <= first < end <= lease.end:
+        raise InvalidOption("places", (first, end), f"lease {number} has [{lease.first}, {lease.end})")
+    return [AckRange(native.member, lease, place, place + 1, False) for place in range(first, end)]
 
 
 # -- stages -----------------------------------------------------------------------------------------------------
@@ -261,33 +292,38 @@ async def stage_write(
     schema: Schema | None = None,
 ) -> dict[str, int]:
     """Stage the records of a batch; how many records and bytes there are now. Without a batch it is only opened."""
+    publisher = caller.serving.publisher
     if options or schema:
-        _declare(caller, topic, options, schema)
-    stage = _stage(caller, topic, key)
+        await publisher.declare(check_name(topic), options or {}, schema)
+    writer, stage = _stage(caller, topic, key)
     if batch is None:
-        await stage.write([], ordinal=ordinal)
+        stage.check_usable("staging")
+        await stage.write(StageCut(writer, (), {}), ordinal)
     else:
-        await stage._take(batch, caller.serving.intake.checked(topic, batch, typed=schema is not None), ordinal)
+        await stage.write_packed(batch, publisher.checked(topic, batch, typed=schema is not None), ordinal)
         await asyncio.sleep(0)  # one that is staged already is passed over without waiting for anything
-    return {"records": stage.records, "bytes": stage.bytes}
+    return dict(zip(("records", "bytes"), await stage.read_state(), strict=True))
 
 
 @call
 async def stage_state(caller: Caller, topic: str, key: tuple[str, int, int, int]) -> dict[str, int]:
     """How many records and bytes a stage holds."""
-    stage = _stage(caller, topic, key)
-    return {"records": stage.records, "bytes": stage.bytes}
+    _, stage = _stage(caller, topic, key)
+    return dict(zip(("records", "bytes"), await stage.read_state(), strict=True))
 
 
 @call
 async def stage_drop(caller: Caller, topic: str, key: tuple[str, int, int, int]) -> None:
     """Give a stage up."""
-    await _stage(caller, topic, key).drop()
+    _, stage = _stage(caller, topic, key)
+    stage.check_usable("dropping a stage")
+    await stage.drop()
 
 
-def _stage(caller: Caller, topic: str, key: tuple[str, int, int, int]) -> Any:
-    writer, batch, part, attempt = key
-    return caller.serving.broker.stage(topic, writer=writer, batch=batch, part=part, attempt=attempt)
+def _stage(caller: Caller, topic: str, key: tuple[str, int, int, int]) -> tuple[Writer, StageWriter]:
+    backend = caller.serving.broker.backend
+    writer = backend.writer(check_name(topic), None, NO_TOPIC_OPTIONS)
+    return writer, backend.stage(writer, checked_stage_key(key))
 
 
 # -- requests ---------------------------------------------------------------------------------------------------
@@ -299,7 +335,7 @@ async def request(caller: Caller, topic: str, batch: bytes, timeout: float = 5.0
     broker = caller.serving.broker
     value, meta = _one(unpack_untrusted(batch))
     found = await broker.request(topic, value, timeout=timeout, key=meta.key, headers=meta.headers)
-    piece = wire_batch_of(found, BYTES)
+    piece = wire_batch_of(found, None)
     return {
         "topic": piece.topic,
         "offset": piece.offset,
@@ -332,10 +368,65 @@ def _one(batch: UnpackedBatch) -> tuple[bytes, Meta]:
 @call
 async def statistics(caller: Caller) -> dict[str, Any]:
     """The broker in numbers; `flowed` as a list of [pattern, subscriber, numbers]."""
-    found = caller.serving.broker.statistics()
+    found = await caller.serving.backend.snapshot()
     numbers = {name: getattr(found, name) for name in found.__struct_fields__}
     numbers["flowed"] = [[pattern, subscriber, flowed] for (pattern, subscriber), flowed in found.flowed.items()]
     return numbers
+
+
+@call
+async def sample(caller: Caller) -> BackendSample:
+    """What a console shows, of about one moment."""
+    return await caller.serving.backend.sample()
+
+
+@call
+async def end_sequence(caller: Caller) -> int:
+    """The sequence behind the last visible record."""
+    return await caller.serving.backend.end_sequence()
+
+
+@call
+async def history(
+    caller: Caller, topic: str, start: Any = None, limit: int = 100, max_bytes: int = MAX_PAGE_BYTES
+) -> dict[str, Any]:
+    """Records of a topic from `start` on, within bounds; `next` is the offset to go on from."""
+    where = _start(start)
+    limit, max_bytes = _page(limit, max_bytes)
+    found = await caller.serving.backend.history(topic, "earliest" if where is None else where, limit, max_bytes)
+    return found._asdict() | {"records": [wire_record(record) for record in found.records]}
+
+
+@call
+async def dead_letters(caller: Caller) -> list[DeadLetterTopic]:
+    """The topics that dead letters go to: [name, groups, open, first, end, epoch] each."""
+    return await caller.serving.backend.dead_letter_topics()
+
+
+@call
+async def dead_letter_list(
+    caller: Caller, topic: str, start: int = 0, limit: int = 100, max_bytes: int = MAX_PAGE_BYTES
+) -> dict[str, Any]:
+    """Dead letters that are not done with, from an offset on; `next` is where to look further."""
+    limit, max_bytes = _page(limit, max_bytes)
+    found = await caller.serving.backend.dead_letters(topic, start, limit, max_bytes)
+    return found._asdict() | {"letters": [wire_record(letter) for letter in found.letters]}
+
+
+def _page(limit: int, max_bytes: int) -> tuple[int, int]:
+    return min(positive("limit", limit), MAX_PAGE), min(positive("max_bytes", max_bytes), MAX_PAGE_BYTES)
+
+
+@call
+async def flush(caller: Caller) -> None:
+    """Return when what the client settled and confirmed before is on disk, where anything is."""
+    await caller.serving.backend.flushed()
+
+
+@call
+async def finish(caller: Caller, subscription: int) -> None:
+    """Have a subscription end after what was published up to now, as all of them do after a GOODBYE."""
+    caller.finish(subscription)
 
 
 @call

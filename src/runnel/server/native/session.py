@@ -1,21 +1,22 @@
 """The session of a native client: hello, publishes, subscriptions, calls, goodbye.
 
-A publish creates no task and no future: it goes to the broker's intake, which calls back. A client's mistake affects
-only that client: its request is refused or its connection ends, with an ERROR frame that says why.
+A publish creates no task and no future: it goes to the packed publisher of the backend, which calls back. A client's
+mistake affects only that client: its request is refused or its connection ends, with an ERROR frame that says why.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
+from types import EllipsisType
 from typing import Any, Protocol
 
 import msgspec
 
-from runnel.broker.remote.publisher import WaitingPublish
+from runnel.core.backend import WaitingPublish
 from runnel.core.errors import (
     BrokerClosed,
     LimitExceeded,
@@ -70,7 +71,7 @@ class NativeSession:
 
     def __init__(self, serving: ServedBroker, connection: NativeConnection) -> None:
         self._serving, self._connection = serving, connection
-        self._intake, self._options = serving.intake, serving.options
+        self._publisher, self._options = serving.publisher, serving.options
         self._number = 0
         self._client = ""
         self._pending: set[PendingPublish] = set()
@@ -90,13 +91,15 @@ class NativeSession:
     def opened(self) -> None:
         """The connection stands: it is counted."""
         self._number = self._serving.connections.add(self._connection)
+        if (refusal := self._serving.refusal()) is not None:
+            raise refusal
         if self._serving.connections.draining:
             self._connection.close()
 
     def lost(self) -> None:
         """It is gone: leave every subscription, give every lease back, take back what waits for room."""
         for publish in [*self._pending]:
-            publish.give_up()
+            publish.abandon()
         for call in self._calls.values():
             call.cancel()
         left: list[NativeSubscription | NativeMember] = [*self._streams.values(), *self._members.values()]
@@ -129,7 +132,7 @@ class NativeSession:
         self._connection.send(frame(FrameKind.GOODBYE, 0, encode_message(Goodbye(reason=reason, retry=retry))))
         for publish in [*self._late.values()]:
             if publish.is_waiting:
-                publish.give_up()  # not answered: the client sends it again, to the next server
+                publish.withdraw()  # not answered: the client sends it again, to the next server
         self._look_for_end()
 
     def describe(self) -> dict[str, Any]:
@@ -215,7 +218,7 @@ class NativeSession:
     async def _part_later(self) -> None:
         """What is on its way to disk is seen first, by those who part too."""
         with suppress(RunnelError):
-            await self._serving.broker.backend.flushed()
+            await self._serving.backend.flushed()
         self._connection.guard(self._part)
 
     def _part(self) -> None:
@@ -223,14 +226,13 @@ class NativeSession:
         self._parted = True
         for publish in [*self._late.values()]:
             if publish.is_waiting:
-                publish.give_up(BrokerClosed("publishing"))
+                publish.withdraw(BrokerClosed("publishing"))
         for call in [*self._calls.values()]:
             if call.get_name() in _MAY_WAIT:
                 call.cancel(BrokerClosed.code)  # it answers itself: it may be too late for that
-        for stream in [*self._streams.values()]:
-            stream.cursor.finish()
-        for member in [*self._members.values()]:
-            member.member.finish()
+        subscriptions: list[NativeSubscription | NativeMember] = [*self._streams.values(), *self._members.values()]
+        for one in subscriptions:
+            one.finish()
         self._look_for_end()
 
     # -- publishing ---------------------------------------------------------------------------------------------
@@ -242,34 +244,34 @@ class NativeSession:
         publish = PendingPublish(self, id, batch_weight(batch))
         self._pending.add(publish)
         self._pending_bytes += publish.size
-        readers: Iterable[Any] = ()
+        readers: Sequence[Any] = ()
         if about is not None and about.reads:
             readers = [reader for one in about.reads if (reader := self._reader(one)) is not None]
-        intake = self._intake
-        take_back = intake.publish(topic, batch, about, publish, readers)  # type: ignore[arg-type]
-        if take_back is not None and publish in self._pending:
-            publish.take_back = take_back
+        publisher = self._publisher
+        waiting = publisher.publish(topic, batch, about, publish, readers)
+        if waiting is not None and publish in self._pending:
+            publish.waiting = waiting
             self._late[id] = publish
             if self._parted:
-                publish.give_up(BrokerClosed("publishing"))
+                publish.withdraw(BrokerClosed("publishing"))
         if self._pending_bytes > self._options.max_pending_bytes:
             self._connection.pause(PENDING)
-        if intake.is_turn_over or publish.size > LARGE_BATCH:
-            intake.is_turn_over = False
+        if publisher.is_turn_over or publish.size > LARGE_BATCH:
+            publisher.is_turn_over = False
             self._connection.rest()
 
     def _reader(self, id: int) -> Any:
         """Whom a publish would wait for that is read by subscription `id` alone; None: others read, too."""
         if (stream := self._streams.get(id)) is not None:
-            return stream.cursor
+            return stream.reader
         member = self._members.get(id)
-        return member.member.reader if member is not None and member.member.reader.members == 1 else None
+        return None if member is None else member.member.blocks
 
     def published(self, publish: PendingPublish, result: Span | Exception | None) -> None:
         """A publish has come to its end; None: nobody wants to know."""
         self._pending.discard(publish)
         self._pending_bytes -= publish.size
-        if publish.take_back is not None:
+        if publish.waiting is not None:
             self._late.pop(publish.id, None)
         if result is not None:
             if isinstance(result, Span):
@@ -284,7 +286,7 @@ class NativeSession:
 
     def _cancel(self, flags: int, extra: int, id: int, payload: bytes) -> None:
         if (publish := self._late.get(id)) is not None:
-            publish.give_up(PublishCancelled())  # what was published behind it has to be numbered again
+            publish.withdraw(PublishCancelled())  # what was published behind it has to be numbered again
         else:
             self._stop_call(id)
 
@@ -299,19 +301,38 @@ class NativeSession:
             many, allowed = len(self._streams) + len(self._members) + 1, self._options.max_subscriptions
             if many > allowed:
                 raise LimitExceeded("max_subscriptions", many, allowed)
+            found: NativeMember | NativeSubscription
             if asked.group is not None:
-                member = self._members[id] = NativeMember(self._serving, self._connection, id, asked, self._over)
-                self._connection.send(member.enter())
+                found = self._members[id] = NativeMember(self._serving, self._connection, id, asked, self._over)
             else:
-                stream = self._streams[id] = NativeSubscription(self._serving, self._connection, id, asked, self._over)
-                self._connection.send(stream.enter())
-                if stream.cursor.is_pattern:
+                found = self._streams[id] = NativeSubscription(self._serving, self._connection, id, asked, self._over)
+            standing = found.enter()
+            if standing is None:
+                self._connection.send(found.stands())
+                if isinstance(found, NativeSubscription) and found.reader.is_pattern:
                     self._connection.rest()  # all topics were looked at: others have their turn before the next
+            else:
+                task = self._connection.loop.create_task(self._stand(id, found, standing))
+                self._stopping.add(task)
+                task.add_done_callback(self._stopping.discard)
         except ProtocolError:
             raise
         except RunnelError as error:
             self._over(id)
             self._connection.send(error_frame(id, error))
+
+    async def _stand(self, id: int, found: NativeMember | NativeSubscription, standing: Awaitable[None]) -> None:
+        """Tell the client when a subscription stands that has to be waited for."""
+        try:
+            await standing
+            answer = found.stands()
+        except Exception as error:
+            answer = _error_reply(id, error)
+        if self._streams.get(id) is not found and self._members.get(id) is not found:
+            return  # it was left meanwhile
+        if not found.is_up:
+            self._over(id)
+        self._connection.send(answer)
 
     def _check_new(self, id: int) -> None:
         if not id or id in self._streams or id in self._members or id in self._calls:
@@ -376,6 +397,12 @@ class NativeSession:
             raise SubscriptionEnded(str(subscription))
         return found
 
+    def _finish(self, subscription: int) -> None:
+        """Have a subscription end after what was published up to now. One that has ended is left alone."""
+        found = self._streams.get(subscription) or self._members.get(subscription)
+        if found is not None:
+            found.finish()
+
     # -- calls --------------------------------------------------------------------------------------------------
 
     def _call(self, flags: int, extra: int, id: int, payload: bytes) -> None:
@@ -391,7 +418,7 @@ class NativeSession:
         except RunnelError as error:
             self._connection.send(error_frame(id, error))
         else:
-            self._begin_call(id, CALLS[method](Caller(self._serving, self.member), args), method)
+            self._begin_call(id, CALLS[method](Caller(self._serving, self.member, self._finish), args), method)
 
     def _begin_call(self, id: int, work: Coroutine[Any, Any, Any], name: str = "") -> None:
         first = [*self._stopping]  # what was taken back before it
@@ -460,33 +487,43 @@ class PublishWaiter(Protocol):
 
 
 class PendingPublish:
-    """A publish in flight. The broker's intake calls it with the outcome."""
+    """A publish in flight. The packed publisher calls it with the outcome."""
 
-    __slots__ = ("_publisher", "id", "size", "take_back")
+    __slots__ = ("_answer", "_session", "id", "size", "waiting")
 
-    def __init__(self, publisher: PublishWaiter, id: int, size: int) -> None:
-        self._publisher: PublishWaiter | None = publisher
+    def __init__(self, session: PublishWaiter, id: int, size: int) -> None:
+        self._session: PublishWaiter | None = session
         self.id, self.size = id, size
-        self.take_back: WaitingPublish | None = None
+        self.waiting: WaitingPublish | None = None  # it can be withdrawn
+        self._answer: RunnelError | EllipsisType | None = ...  # to the client, if it could be withdrawn
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nothing of it is written, and nobody knows when it will be."""
-        return self.take_back is not None and self.take_back.is_waiting
+        """Whether nothing of it is written, as far as is known, and it may take any time."""
+        return self.waiting is not None and self.waiting.is_waiting
 
     def __call__(self, result: Span | Exception) -> None:
         """It has come to its end."""
-        publisher, self._publisher = self._publisher, None
-        if publisher is not None:
-            publisher.published(self, result)
+        session, self._session = self._session, None
+        if session is not None:
+            withdrawn = self._answer is not ... and isinstance(result, PublishCancelled)
+            session.published(self, self._answer if withdrawn else result)  # type: ignore[arg-type]  # not the ellipsis
 
-    def give_up(self, answer: RunnelError | None = None) -> None:
-        """Nobody waits for it any more: take it back if that can still be done."""
-        publisher, self._publisher = self._publisher, None
-        if publisher is not None:
-            publisher.published(self, answer)
-            if self.take_back is not None:
-                self.take_back()
+    def withdraw(self, answer: RunnelError | None = None) -> None:
+        """Take it back, and answer that; None: nothing. If it is too late for that, what became of it is answered."""
+        if self._session is None or self._answer is not ...:
+            return
+        self._answer = answer
+        if self.waiting is None or self.waiting.withdraw():
+            self(PublishCancelled())
+
+    def abandon(self) -> None:
+        """The client is gone: take it back if that can still be done."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.published(self, None)
+            if self.waiting is not None:
+                self.waiting.withdraw()
 
 
 def batch_weight(batch: bytes) -> int:

@@ -7,15 +7,16 @@ costs one position.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
-from runnel.broker.read.cursor import SLICE
-from runnel.broker.remote.cursor import RemoteCursor, WireBatch, open_remote_cursor
-from runnel.broker.remote.member import LeaseGrant, RemoteMember, open_remote_member
-from runnel.core.errors import BrokerClosed, InvalidOption, RunnelError
+from runnel.core.backend import SLICE, Member, Reader, SettleVerb
+from runnel.core.errors import BrokerClosed, InvalidOption, LeaseEnded
 from runnel.core.options import SubscribeOptions, shared_options
+from runnel.core.pattern import check_pattern
 from runnel.core.position import Position
+from runnel.core.record import Gap, Record
 from runnel.server.native.connection import NativeConnection
 from runnel.server.served_broker import ServedBroker
 from runnel.wire.binary_messages import ReaderCounts, deliver_head, grant_head
@@ -32,6 +33,7 @@ from runnel.wire.msgpack_messages import (
     read_start,
     wire_gap,
 )
+from runnel.wire.wire_batch import WireBatch, wire_batch_of, wire_batches
 
 QUANTUM = 256 << 10  # bytes after which another subscription of the connection has its turn
 MAX_CREDIT = 1 << 40
@@ -57,75 +59,77 @@ class NativeSubscription:
         self._asks = self._limit = 0
         self._counted = False  # whether the reader says what it took up
         self._done = False  # nobody reads any more
+        self.is_up = False  # whether the client was told that it stands
         self._left: deque[WireBatch] = deque()  # taken, and not sent yet
         self._topic, self._topic_bytes = "", b""
         self.unshown = 0  # dropped records that there was no room to show
-        self.cursor: RemoteCursor = open_remote_cursor(
-            serving.broker,
-            asked.pattern,
-            ready=self._ready,
-            drops=self._dropped if asked.drops else None,
-            **_reader_options(asked),
-        )
-        self._eager, self._until = self.cursor.eager, asked.until
+        self._until = asked.until
+        options, resume = _reader_options(asked, self._dropped if asked.drops else None)
+        pattern = asked.pattern.split(" ") if asked.several else asked.pattern
+        self.reader: Reader = serving.backend.reader(pattern, options, self._ready, resume, asked.until, far=True)
 
-    def enter(self) -> bytes:
-        """Begin; what the reader is told first."""
-        cursor = self.cursor
-        cursor.enter()
-        if self._until is not None and not cursor.is_pattern:
-            cursor.finish_at(self._until)
+    def enter(self) -> Awaitable[None] | None:
+        """Begin; what to wait for until it stands (None: it does)."""
+        return self.reader.enter()
+
+    def stands(self) -> bytes:
+        """It stands; what the client is told first."""
+        reader = self.reader
         told = SubscribeReply(
-            label=cursor.label,
-            eager=self._eager,
-            position=cursor.position,
-            epoch=cursor.epoch,
-            is_pattern=cursor.is_pattern,
+            label=reader.label,
+            eager=reader.is_eager,
+            position=reader.position,
+            epoch=reader.epoch,
+            is_pattern=reader.is_pattern,
         )
+        self.is_up = True
         self._ready()
         return frame(FrameKind.SUBSCRIBED, self.id, encode_message(told))
 
     def credit(self, given: int, place: int | None, ask: bool, counts: ReaderCounts | None = None) -> None:
         """The reader has room again, asked beyond a place, or asks for more."""
         if place is not None:
-            self.cursor.confirm(place)
+            self.reader.confirm(place)
         if counts is not None:
             self._counted, self._limit = True, counts.limit
-            self.cursor.count(counts.taken, counts.expired, counts.unreadable)
+            self.reader.count(counts.taken, counts.expired, counts.unreadable)
         elif not self._counted:
-            self.cursor.count_all()
+            self.reader.count_all()
         self._credit = min(self._credit + given, MAX_CREDIT)
         if ask:
             self._asks = 1
         self._ready()
 
+    def finish(self) -> None:
+        """No more than what was published up to now."""
+        self.reader.finish()
+
     def leave(self, place: int | None = None) -> None:
         """Nobody reads any more."""
-        if place is not None:
-            self.cursor.confirm(place)
         if not self._done:
             self._done = True
             if place is not None and not self._counted:
-                self.cursor.count_all()
+                self.reader.count_all()
             self._left.clear()
-            self.cursor.leave()
-            del self._connection, self._over  # or the feed, which calls back, would keep them until somebody sweeps
+            self.reader.leave(place)
+            del self._connection, self._over  # or the reader, which calls back, would keep them until a collection
 
     # -- sending ------------------------------------------------------------------------------------------------
 
     def pump(self, room: int) -> bool:
         """Send a little; whether there may be more now."""
-        if self._done:
+        if self._done or not self.is_up:
             return False
-        sent, takes, room, before = 0, 0, min(room, QUANTUM), self.cursor.sent
+        reader, is_eager = self.reader, self.reader.is_eager
+        sent, takes, room, before = 0, 0, min(room, QUANTUM), reader.sent
         left = self._left
         while sent < room:
-            if self._eager and self._credit <= 0:
+            if is_eager and self._credit <= 0:
                 return False
             if not left:
-                if not self._eager and not self._asks and not self.cursor.ended:
+                if not is_eager and not self._asks and not reader.ended:
                     return False
-                if takes == TAKES_PER_TURN or self.cursor.sent - before >= MAX_TAKE_RECORDS:
+                if takes == TAKES_PER_TURN or reader.sent - before >= MAX_TAKE_RECORDS:
                     return True  # many may have expired, and nothing of them is to be sent: others have their turn
                 takes += 1
                 if not self._take():
@@ -136,16 +140,22 @@ class NativeSubscription:
         return True
 
     def _take(self) -> bool:
-        taking = self.cursor.take(MAX_TAKE_RECORDS if self._eager else min(self._limit or SLICE, SLICE))
-        if taking is None:
-            if self.cursor.ended:
+        reader = self.reader
+        taken = reader.take(MAX_TAKE_RECORDS if reader.is_eager else min(self._limit or SLICE, SLICE))
+        if taken is None:
+            if reader.ended:
                 self._end()
+            else:
+                reader.park()
             return False
-        if taking.pieces or taking.gap is not None:  # else all of it had expired, and the reader still waits
+        slices, missed = taken
+        if slices or missed is not None:  # else all of it had expired, and the reader still waits
             self._asks = 0
-        if taking.gap is not None:
-            self._connection.send(frame(FrameKind.GAP, self.id, encode_message(wire_gap(taking.gap))))
-        self._left.extend(taking.pieces)
+        if missed is not None:
+            gap = Gap(reader.pattern, missed.first, missed.end, missed.count, missed.reason)
+            self._connection.send(frame(FrameKind.GAP, self.id, encode_message(wire_gap(gap))))
+        for part in slices:
+            self._left.extend(wire_batches(part, reader.encoding_of(part.topic)))
         return True
 
     def _send(self, piece: WireBatch) -> int:
@@ -164,37 +174,43 @@ class NativeSubscription:
         if not self._done:
             self._connection.wants(self)
 
-    def _dropped(self, piece: WireBatch) -> None:
+    def _dropped(self, record: Record[bytes]) -> None:
         """A policy dropped it. Shown if there is room: what a reader is too slow for is not piled up here instead."""
         if self._done or self._connection.room <= 0:
             self.unshown += 1
             return
+        piece = wire_batch_of(record, self.reader.encoding_of(record.topic))
         topic, epoch, offset, sequence, time, packed = piece
         head = deliver_head(self.id, topic.encode(), epoch, offset, sequence, time, len(packed), dropped=True)
         self._connection.send(head + packed)
 
     def _end(self) -> None:
-        error = self.cursor.error
-        if error is None and self._until is not None and self.cursor.is_cut_off:
+        error = self.reader.error
+        if error is None and self._until is not None and self.reader.is_cut_off:
             error = BrokerClosed("reading a range")  # an END would say that there is nothing more
         self._connection.send(frame(FrameKind.END, self.id) if error is None else error_frame(self.id, error))
         self._over(self.id)
 
 
-def _reader_options(asked: Subscribe) -> dict[str, Any]:
-    """What was asked for, as `open_remote_cursor` takes it."""
+def _reader_options(
+    asked: Subscribe, on_drop: Callable[[Record[bytes]], object] | None
+) -> tuple[SubscribeOptions, Position | int | None]:
+    """What was asked for, and where this very reader stood before."""
     start: Any = read_start(asked.start)
     resume: Position | int | None = None
     if isinstance(start, AtSequence):
         start, resume = None, start.sequence
     elif asked.resume and isinstance(start, Position):
         start, resume = None, start
-    options = SubscribeOptions(start=start, policy=read_policy(asked.policy), **shared_options(asked))
-    return {"resume": resume, **options.given()}
+    policy = read_policy(asked.policy)
+    return SubscribeOptions(start=start, policy=policy, on_drop=on_drop, **shared_options(asked)), resume
 
 
 # -- Members of groups -----------------------------------------------------------------------------------
 # Leases out, settlements back.
+
+
+MAX_REASON = 10_000  # characters of why a record failed
 
 
 class NativeMember:
@@ -208,66 +224,112 @@ class NativeMember:
         asked: Subscribe,
         over: Callable[[int], None],
     ) -> None:
-        assert asked.group is not None
         self.id = id
         self.queued = False
         self._connection, self._over = connection, over
-        self._waiting: dict[int, LeaseGrant] = {}  # leases that were granted and not sent yet, in order
-        self._going: LeaseGrant | None = None  # the lease of which some is sent
+        self._leases: dict[int, Any] = {}  # that were sent, by number
+        self._numbers = 0
+        self._going: tuple[int, int] | None = None  # number and attempt of the lease of which some is sent
         self._left: deque[tuple[int, WireBatch]] = deque()  # and what is not
         self._done = False  # it has left
-        self._last: bytes | None = None  # the frame that ends it
-        self.member: RemoteMember = open_remote_member(
-            serving.broker,
-            asked.pattern,
-            asked.group,
-            granted=self._granted,
-            lapsed=self._lapsed,
-            over=self._ended,
-            **_member_options(asked),
-        )
+        self.is_up = False  # whether the client was told that it stands
+        self.member: Member = serving.backend.member(check_pattern(asked.pattern), _member_options(asked), self._ready)
 
-    def enter(self) -> bytes:
-        """Join the group; what the member is told first."""
-        self.member.enter()
+    def enter(self) -> Awaitable[None] | None:
+        """Join the group; what to wait for until it has (None: it has)."""
+        return self.member.enter()
+
+    def stands(self) -> bytes:
+        """It is a member; what the client is told first."""
         reply = SubscribeReply(label=self.member.label, eager=True, position=0)
+        self.is_up = True
+        self._ready()
         return frame(FrameKind.SUBSCRIBED, self.id, encode_message(reply))
 
-    def settle(self, settlement: Settlement) -> None:
-        """Do what the member says of its lease; raises when it comes too late."""
-        _, lease, verb, first, end, number, reason = settlement
-        self.member.settle(lease, verb, first, end, number, reason)
+    def finish(self) -> None:
+        """No more leases; what is out goes back: the END that follows says so."""
+        for lease in self._leases.values():
+            lease.on_end = None
+        self.member.end()
 
-    def leave(self) -> None:
+    def leave(self, place: int | None = None) -> None:
         """Give back what was not settled, at once."""
         if not self._done:
             self._done = True
-            self._waiting.clear()
+            for lease in self._leases.values():
+                lease.on_end = None  # nobody is left to be told
+            self._leases.clear()
             self._left.clear()
             self.member.leave()
-            del self._connection, self._over  # or the feed, which calls back, would keep them until somebody sweeps
+            del self._connection, self._over  # or the member, which calls back, would keep them until a collection
+
+    # -- settling -----------------------------------------------------------------------------------------------
+
+    def settle(self, settlement: Settlement) -> None:
+        """Do what the member says of its lease; raises when it comes too late."""
+        _, number, verb, first, end, seconds, reason = settlement
+        member, lease = self.member, self.lease(number, first)
+        if not lease.first <= first < end <= lease.end:
+            raise InvalidOption("places", (first, end), f"lease {number} has [{lease.first}, {lease.end})")
+        if verb == SettleVerb.BEGIN:
+            if lease.handed > lease.first or member.take_up(lease):
+                self._hand(lease, first, end)
+        elif verb in (SettleVerb.ACK, SettleVerb.NACK, SettleVerb.REJECT, SettleVerb.EXTEND):
+            lease.handed = max(lease.handed, end)
+            member.settle(lease, verb, first, end, seconds, None if reason is None else reason[:MAX_REASON])
+        else:
+            raise InvalidOption("verb", verb, "expected 0 begin, 1 ack, 2 nack, 3 reject or 4 extend")
+        if not len(lease):
+            self._leases.pop(number, None)
+
+    def _hand(self, lease: Any, first: int, end: int) -> None:
+        lease.handed = max(lease.handed, end)
+        if self.member.hand is not None:
+            self.member.hand(lease, first, end)
+
+    def lease(self, number: int, place: int) -> Any:
+        """A lease that the client holds, or `LeaseEnded`."""
+        found = self._leases.get(number)
+        if found is None:
+            raise LeaseEnded(self.member.group, place, 0)
+        return found
 
     # -- sending ------------------------------------------------------------------------------------------------
 
     def pump(self, room: int) -> bool:
         """Send of one lease what there is room for; whether there may be more now."""
-        if self._done:
+        if self._done or not self.is_up:
             return False
-        if self._left or self._waiting:
+        member = self.member
+        if self._left or member.inbox:
             if not self._left:
-                self._going = self._waiting.pop(next(iter(self._waiting)))
-                self._left.extend(self._going.pieces)
+                self._grant(member.inbox.popleft())
             self._send(room)
-        elif self._last is not None:
-            last, self._last = self._last, None
-            self._connection.send(last)
+        elif member.ended:
+            error = member.error
+            self._connection.send(frame(FrameKind.END, self.id) if error is None else error_frame(self.id, error))
             self._over(self.id)
-        return not self._done and (bool(self._left or self._waiting) or self._last is not None)
+        return not self._done and bool(self._left or member.inbox or member.ended)
+
+    def _grant(self, lease: Any) -> None:
+        """Begin to send a lease. It is packed now: until then nothing is held twice."""
+        if lease.ended:
+            return
+        member = self.member
+        self._numbers += 1
+        number = self._numbers
+        self._leases[number] = lease
+        self._going = number, lease.attempt
+        lease.on_end = partial(self._lapsed, number)
+        for place, part in member.parts(lease):
+            for piece in wire_batches(part, member.encoding_of(lease, part.topic)):
+                self._left.append((place + piece.offset - part.start, piece))
 
     def _send(self, room: int) -> None:
-        grant, left = self._going, self._left
-        assert grant is not None
+        left = self._left
         while left and room > 0:
+            assert self._going is not None
+            number, attempt = self._going
             place, piece = left.popleft()
             topic, epoch, offset, sequence, time, packed = piece
             head = grant_head(
@@ -277,9 +339,9 @@ class NativeMember:
                 offset,
                 sequence,
                 time,
-                grant.lease,
+                number,
                 place,
-                grant.attempt,
+                attempt,
                 len(packed),
                 more=bool(left),
             )
@@ -288,34 +350,26 @@ class NativeMember:
 
     # What follows is called from wherever something was published or settled: it only takes notes.
 
-    def _granted(self, grant: LeaseGrant) -> None:
+    def _ready(self) -> None:
         if not self._done:
-            self._waiting[grant.lease] = grant
             self._connection.wants(self)
 
-    def _lapsed(self, lapses: list[tuple[int, int, int]]) -> None:
-        sent = [lapse for lapse in lapses if self._waiting.pop(lapse[0], None) is None]
-        if self._left and self._going is not None and any(lapse[0] == self._going.lease for lapse in sent):
-            self._left.clear()  # who has some of it forgets that
-        if sent and not self._done:
-            self._connection.send(frame(FrameKind.LAPSED, self.id, lapsed_payload(sent)))
-
-    def _ended(self, error: RunnelError | None) -> None:
-        if self._done:
+    def _lapsed(self, number: int) -> None:
+        """A lease that was sent went back to the group."""
+        lease = self._leases.pop(number, None)
+        if lease is None:
             return
-        self._waiting.clear()
-        self._left.clear()
-        self._last = frame(FrameKind.END, self.id) if error is None else error_frame(self.id, error)
-        self._connection.wants(self)
+        if self._left and self._going is not None and self._going[0] == number:
+            self._left.clear()  # a client that has some of it forgets that
+        if not self._done:
+            lapses = [(number, lease.first, lease.end)]
+            self._connection.send(frame(FrameKind.LAPSED, self.id, lapsed_payload(lapses)))
 
 
-def _member_options(asked: Subscribe) -> dict[str, Any]:
-    """What was asked for, as `open_remote_member` takes it."""
+def _member_options(asked: Subscribe) -> SubscribeOptions:
     start = read_start(asked.start)
     if isinstance(start, AtSequence):
         raise InvalidOption("start", asked.start, "a group starts at 'latest', 'earliest', an offset or a time")
     if asked.drops:
         raise InvalidOption("drops", True, "it means nothing with group=")
-    options = SubscribeOptions(start=start, policy=read_policy(asked.policy), **shared_options(asked)).given()
-    del options["group"]  # a parameter of its own
-    return options
+    return SubscribeOptions(start=start, policy=read_policy(asked.policy), **shared_options(asked))

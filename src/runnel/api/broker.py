@@ -1,0 +1,422 @@
+"""`Broker`: what `runnel.open` returns, over a `Backend` in this process or on a server.
+
+It checks what it is given, makes handles, and leaves the work to the backend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+
+import msgspec
+
+from runnel.api.bridge import Bridge
+from runnel.api.delivery import Delivery
+from runnel.api.group import Group
+from runnel.api.group_subscription import GroupSubscription, open_subscription
+from runnel.api.handlers import Handler, HandlerRunner, Middleware
+from runnel.api.producer import Producer
+from runnel.api.stage import Stage
+from runnel.api.subscription import Subscription
+from runnel.api.topic import Topic, TopicHandles
+from runnel.api.transaction import Transaction
+from runnel.core.backend import Backend
+from runnel.core.clock import Clock
+from runnel.core.errors import InvalidOption, NotSupported
+from runnel.core.markers import check_marker_name
+from runnel.core.options import (
+    PublishKeywords,
+    PublishOptions,
+    SubscribeKeywords,
+    SubscribeOptions,
+    TopicOptions,
+    not_negative,
+    positive,
+    spell_out,
+)
+from runnel.core.pattern import check_name, check_pattern
+from runnel.core.position import Position, check_start, checked_positions
+from runnel.core.record import Record
+from runnel.core.schema import Codec
+from runnel.core.stages import StageInfo, StageKey
+from runnel.core.statistics import HandlerStatistics, Statistics
+from runnel.core.topic_bounds import TopicBounds
+from runnel.runtime.connection_state import ConnectionState
+
+F = TypeVar("F", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultingTypeVar
+
+    from runnel.core.markers import MarkerValue
+
+    V = DefaultingTypeVar("V", default=bytes)  # without a type, values are bytes
+else:
+    V = TypeVar("V")
+
+
+class Broker:
+    """Topics and subscriptions. Get one from `runnel.open()`; close it by leaving the block.
+
+    >>> async with runnel.open() as broker:
+    ...     async with broker.subscribe("greetings") as greetings:
+    ...         await broker.publish("greetings", "hello")
+    ...         async for record in greetings:
+    ...             print(record.value)
+    ...             break
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._topics = TopicHandles(backend)
+        self._early: list[Topic[Any]] = []  # handles made before it was opened, which may decide for another backend
+        self._handlers: list[Handler] = []
+        self._middleware: list[Middleware] = []
+        self._workers: HandlerRunner | None = None
+
+    def __repr__(self) -> str:
+        return f"<Broker {self._backend.summary}>"
+
+    @property
+    def backend(self) -> Any:
+        """Where its topics live: a `Backend`, as `runnel.core.backend` describes it."""
+        return self._backend
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Broker:
+        backend = await self._backend.open()
+        early, self._early = self._early, []
+        if backend is not self._backend:
+            self._backend, self._topics = backend, TopicHandles(backend)
+            for handle in early:
+                handle._bind(backend)
+        backend.check_usable("entering it again")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._backend.aclose()
+
+    def close(self) -> None:
+        """End every subscription, after what was published; refuse everything else. Closing twice is harmless.
+
+        With a server, what was published without waiting is still sent, for `close_timeout` seconds at most; leaving
+        the block waits for that.
+        """
+        self._backend.close()
+
+    @property
+    def connection(self) -> ConnectionState:
+        """Whether it is connected to its server, to which one, and what went wrong: see `ConnectionState`.
+
+        `NotSupported` where there is no server: the broker is in this process.
+        """
+        found: ConnectionState = self._backend.connection
+        return found
+
+    async def info(self) -> dict[str, Any]:
+        """What the broker says of itself: version, journal, fsync; a server also its uptime, listeners and limits."""
+        return await self._backend.info()
+
+    @property
+    def id(self) -> str:
+        """What tells this broker from all others: of a folder, the same in every life of it; in memory, of this one."""
+        return self._backend.id
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether it keeps what is published, unless a topic is told otherwise."""
+        return self._backend.is_durable
+
+    @property
+    def clock(self) -> Clock:
+        """The clock it keeps."""
+        return self._backend.clock
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop it runs on, once it was used on one."""
+        loop: asyncio.AbstractEventLoop | None = self._backend.loop_owner.loop
+        return loop
+
+    # -- topics -------------------------------------------------------------------------------------------------
+
+    def topic(self, name: str, type: type[V] | None = None, **options: Any) -> Topic[V]:
+        """A handle on topic `name`; nothing happens before it is used.
+
+        With a `type` (anything msgspec can encode) values are validated and encoded; without one they are bytes.
+        Options: see `TopicOptions`.
+        """
+        chosen = TopicOptions.of(options)
+        codec: Codec[V] | None = None if type is None else Codec(type, chosen.encoding or "json")
+        handle = Topic(self._backend, check_name(name), codec, chosen)
+        if not self._backend.loop_owner.entered:
+            self._early.append(handle)
+        return handle
+
+    async def topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        return await self._backend.topics()
+
+    async def delete(self, name: str) -> None:
+        """Delete a topic and its records. Subscribers of it get `TopicDeleted`, those of patterns a gap."""
+        await self._backend.delete(check_name(name))
+
+    async def bounds(self, *patterns: str, time: datetime | None = None) -> list[TopicBounds]:
+        """Where the topics of these names and patterns begin and end, by name; of all topics if none is named.
+
+        With a `time`, also from which offset on they are not older. Only what is visible counts.
+        """
+        patterns = tuple(check_pattern(one) for one in patterns or (">",))
+        if time is not None:
+            check_start(time, patterns[0], is_pattern=False)
+        return await self._backend.bounds(patterns, time)
+
+    async def place(self, places: Mapping[str, tuple[str, Position]], *, hold: bool | None = None) -> None:
+        """Store where named subscriptions stand, though nobody reads under these names: name to (topic, position).
+
+        For those who read in another way, such as a query of Spark, and want to be seen: their lag is told like any
+        other's. With `hold=True` what lies behind their positions is not taken away, with False it may be; None
+        leaves it as it is. All of it is stored together, and durable when this returns; or it raises, and nothing is.
+        `NameInUse` while somebody reads under one of the names.
+        """
+        await self._backend.place(checked_positions(places, hold), hold)
+
+    # -- publishing ---------------------------------------------------------------------------------------------
+
+    @spell_out(PublishKeywords, PublishOptions)
+    async def publish(self, topic: str, value: bytes | str | None, **options: Unpack[PublishKeywords]) -> Position:
+        """Publish one record; its position. With a folder, here or behind a server, it is on disk when this returns.
+
+        `delay` (seconds) and `priority` (0-9) act in groups; an expired record is skipped by everybody;
+        a `message_id` seen in the last two minutes is not stored again: its first position comes back, after a
+        restart too. With `expected_offset`, the record gets this offset or `OffsetConflict` is raised.
+        """
+        return await self._topics[topic].publish(value, **options)
+
+    def transaction(self) -> Transaction:
+        """Publishes, acks and marks that happen together or not at all, at the end of the block. See `Transaction`.
+
+        >>> async with broker.transaction() as tx:
+        ...     tx.publish("paid", order.id)
+        ...     tx.ack(delivery)
+        """
+        return Transaction(self._backend)
+
+    async def mark(self, name: str) -> MarkerValue | None:
+        """The value of a mark that a transaction left; None: there is none of that name."""
+        return await self._backend.mark(check_marker_name(name))
+
+    async def marks(self, prefix: str = "") -> dict[str, MarkerValue]:
+        """All marks whose names begin with `prefix`, sorted by name."""
+        return await self._backend.marks(prefix)
+
+    def producer(self, name: str | None = None) -> Producer:
+        """A publisher that numbers its records, so that what it sends again is stored once. See `Producer`.
+
+        With a name it goes on, after a restart too, behind what was stored under that name; without one it is new.
+        """
+        return Producer(self._backend, name)
+
+    async def request(
+        self,
+        topic: str,
+        value: bytes | str,
+        *,
+        timeout: float = 5.0,
+        key: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Record[bytes]:
+        """Publish, and wait for a reply: a record. `NoResponders` at once when nobody is subscribed."""
+        return await self._backend.request(topic, value, timeout, key, headers)
+
+    async def reply(
+        self, record: Record[Any] | Delivery[Any], value: bytes | str, *, headers: Mapping[str, str] | None = None
+    ) -> bool:
+        """Answer a request; False when the requester no longer waits."""
+        return await self._backend.reply(record, value, headers)
+
+    def stage(self, topic: str | Topic[V], *, writer: str, batch: int, part: int = 0, attempt: int = 0) -> Stage[V]:
+        """A handle on a stage: records that are durable and invisible until `tx.commit(stage)`. No I/O yet.
+
+        The key says what is staged: a `part` of a `batch` of a `writer`, and which `attempt` at it; the first write of
+        a later attempt drops the earlier ones. Give a typed `Topic` to have values encoded and validated.
+        """
+        handle: Topic[Any] = self.topic(topic) if isinstance(topic, str) else topic
+        return Stage(self._backend, handle, StageKey(writer, batch, part, attempt))
+
+    async def stages(self) -> list[StageInfo]:
+        """The stages that are open, by their key."""
+        return await self._backend.stages()
+
+    def bridge(
+        self, pattern: str, to: Broker | str | Path, *, name: str | None = None, into: str = "{topic}", **options: Any
+    ) -> Bridge:
+        """Publish what is published here to another broker too, each record once. See `Bridge`.
+
+        `to` is an open broker, or where one is (`runnel.open` takes it). `into` names the topics there, such as
+        "eu.{topic}"; `name` tells two bridges of one pattern apart. It goes on where it was, whatever was cut off.
+        Options as in `subscribe`: a source in memory keeps 65,536 records for it unless told otherwise.
+        """
+        return Bridge(self, pattern, to, name=name, into=into, **options)
+
+    # -- subscribing --------------------------------------------------------------------------------------------
+
+    @overload
+    def subscribe(
+        self, pattern: str, *, group: str, type: type[V] | None = None, **options: Unpack[SubscribeKeywords]
+    ) -> GroupSubscription[V]: ...
+    @overload
+    def subscribe(
+        self, pattern: str, *, group: None = None, type: type[V] | None = None, **options: Unpack[SubscribeKeywords]
+    ) -> Subscription[V]: ...
+    @spell_out(SubscribeKeywords, SubscribeOptions)
+    def subscribe(
+        self,
+        pattern: str,
+        *,
+        group: str | None = None,
+        type: type[V] | None = None,
+        **options: Unpack[SubscribeKeywords],
+    ) -> Subscription[V] | GroupSubscription[V]:
+        """Read a topic, or every topic that a pattern covers, now and later. Use it with `async with`.
+
+        - `start`: "latest" (the default), "earliest", an offset, a time or a Position.
+        - `name`: keep the position under this name; a named subscription starts at "earliest" the first time.
+        - `hold`: with a name, let nobody take away what was not read under it yet: not retention, not `trim`, not
+          compaction; also while nobody reads. False lets go again, None (the default) leaves it as it was.
+        - `type`: decode values as this type.
+
+        Alone, every subscriber sees every record:
+
+        - `policy`, `buffer`, `buffer_bytes`: what happens when it lags by more than that; see `Policy`.
+        - `on_drop`, `dead_letter`: where dropped records go. `on_gap`: called for every gap; `strict`: gaps raise.
+
+        With `group`, each record goes to one member, as a delivery to be settled; a new group starts at "earliest":
+
+        - `prefetch`, `prefetch_bytes`: how much this member may hold; `name`: what it is called.
+        - `ack_wait`, `max_ack_pending`, `max_deliver`, `backoff`, `jitter`, `dead_letter`: they are the group's,
+          so its members must agree. `buffer`, `buffer_bytes`: when publishers wait for the group.
+
+        With a server, it goes on after a lost connection behind what was read, without a gap and without anything
+        twice; what a group's member held goes back to the group.
+        """
+        found: Subscription[V] | GroupSubscription[V]
+        found = open_subscription(self.backend, pattern, group=group, type=type, **options)
+        return found
+
+    async def forget(self, name: str) -> None:
+        """Forget a named subscription: where it stands, and what it holds. `NameInUse` while it is open."""
+        await self._backend.forget(name)
+
+    async def forget_group(self, name: str, pattern: str) -> None:
+        """Forget a group that has no members, and all that it settled. `GroupInUse` while it has some."""
+        await self._backend.forget_group(name, pattern)
+
+    def group(self, name: str, pattern: str) -> Group:
+        """A handle on a group that has had a member: `pause()`, `resume()`, `reset(start)`, `statistics()`."""
+        return Group(self._backend.group(name, pattern))
+
+    async def replay(
+        self,
+        topic: str,
+        *,
+        limit: int | None = None,
+        where: Callable[[Record[bytes]], bool] | None = None,
+        offsets: Sequence[int] | None = None,
+    ) -> int:
+        """Publish the dead letters of `topic` again to where they came from, each once; how many.
+
+        `where` picks them; those it refuses are passed over for good. It is for a broker in this process: a server
+        cannot run your function, and raises `NotSupported`. With `offsets`, only the letters there.
+        """
+        if offsets is not None and (limit is not None or where is not None):
+            raise InvalidOption("offsets", offsets, "they say which; leave out limit and where")
+        if offsets is not None:
+            return await self._backend.settle_dead_letters(topic, offsets, put_back=True)
+        return await self._backend.replay(topic, limit, where)
+
+    async def discard(self, topic: str, offsets: Sequence[int] | None = None) -> int:
+        """Be done with dead letters of `topic`, at `offsets` or all that are there: never put back; how many.
+
+        They stay in the topic as long as it keeps them: `trim` and retention take records away.
+        """
+        return await self._backend.settle_dead_letters(topic, offsets, put_back=False)
+
+    # -- handlers -----------------------------------------------------------------------------------------------
+
+    def on(
+        self,
+        pattern: str,
+        *,
+        group: str | None = None,
+        concurrency: int = 1,
+        retries: int | None = None,
+        **options: Any,
+    ) -> Callable[[F], F]:
+        """Have a function called with the records of a topic or pattern, while `broker.run()` runs.
+
+        What it wants is read off its parameter: a value (`Order`, `str`, `bytes`), a `Record[Order]` or a
+        `Delivery[Order]`. A function that is not async runs in a thread. With `group`, a record is acked when
+        the function returns and nacked, with the exception as reason, when it raises: `retries` times, then it
+        is a dead letter; `raise Reject(reason)` makes it one at once. Without, a failure is logged. What a
+        function returns answers the record if it is a request. Other options as in `subscribe`.
+        """
+        check_pattern(pattern)
+        positive("concurrency", concurrency)
+        if retries is not None:
+            if group is None:
+                raise InvalidOption("retries", retries, "only a group tries again; give the handler a group")
+            options["max_deliver"] = positive("retries + 1", retries + 1)
+
+        def register(function: F) -> F:
+            handler = Handler(function, pattern, group, concurrency, options)
+            open_subscription(self.backend, pattern, group=group, type=handler.type, **options)  # wrong options: here
+            self._handlers.append(handler)
+            return function
+
+        return register
+
+    def use(self, middleware: Middleware) -> Middleware:
+        """Wrap every handler in `async def layer(message, call_next): return await call_next()`.
+
+        The first one is outermost.
+        """
+        self._middleware.append(middleware)
+        return middleware
+
+    async def run(self, *, deadline: float = 30.0, signals: bool = True) -> None:
+        """Run the handlers until SIGTERM, SIGINT, `broker.stop()` or the end of the broker.
+
+        Then nothing new is taken, and what is in hand has `deadline` seconds to finish.
+        """
+        self._backend.check_usable("running handlers")
+        if self._workers is not None:
+            raise NotSupported("a second run()", "the handlers of this broker are running already")
+        self._workers = HandlerRunner(self, self._handlers, self._middleware)
+        try:
+            await self._workers.run(not_negative("deadline", deadline), signals=signals)
+        finally:
+            self._workers = None
+
+    def stop(self) -> None:
+        """Have `run()` drain and return. Harmless when nothing runs."""
+        if self._workers is not None:
+            self._workers.stop()
+
+    def handlers(self) -> tuple[HandlerStatistics, ...]:
+        """What each handler did so far."""
+        return tuple(handler.statistics() for handler in self._handlers)
+
+    def statistics(self) -> Statistics:
+        """What happened so far and what is held now, as a frozen snapshot. From any thread.
+
+        The handlers are those of this object. A server is asked, and this thread waits for its answer.
+        """
+        found = self._backend.statistics()
+        return msgspec.structs.replace(found, handlers=self.handlers()) if self._handlers else found

@@ -1,0 +1,171 @@
+"""A member of a consumer group: `broker.subscribe(pattern, group=...)`.
+
+Leaving the block returns unsettled records to the group at once; so does a lost connection to a server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Generic, TypeVar
+
+from runnel.api.delivery import Delivery, DeliveryBatch, LeasedRange
+from runnel.api.subscription import Subscription, SubscriptionBase, decoded
+from runnel.core.backend import Lease, Member, ReadableBackend, SettleVerb
+from runnel.core.errors import ValidationFailed
+from runnel.core.options import SubscribeOptions, not_negative, positive
+from runnel.core.pattern import check_pattern
+from runnel.core.record import Record
+from runnel.core.schema import Codec
+
+T = TypeVar("T")
+
+
+class GroupSubscription(SubscriptionBase, Generic[T]):
+    """One member of a group.
+
+    >>> async with broker.subscribe("orders", group="billing") as deliveries:
+    ...     async for delivery in deliveries:
+    ...         async with delivery:
+    ...             await charge(delivery.value)
+    """
+
+    def __init__(
+        self, backend: ReadableBackend, pattern: str, options: SubscribeOptions, codec: Codec[T] | None
+    ) -> None:
+        super().__init__()
+        self._source: Member = backend.member(check_pattern(pattern), options, self.wake)
+        self._codec = codec
+
+    def __repr__(self) -> str:
+        return f"<GroupSubscription {self.label!r} {self._state}>"
+
+    @property
+    def group(self) -> str:
+        """The group it is a member of."""
+        return self._source.group
+
+    @property
+    def prefetch(self) -> int:
+        """How many records it may hold."""
+        return self._source.prefetch
+
+    @property
+    def prefetch_bytes(self) -> int | None:
+        """How many bytes of values it may hold."""
+        return self._source.prefetch_bytes
+
+    def __aiter__(self) -> AsyncIterator[Delivery[T]]:
+        return self._iterate(self._deliveries, None, None)
+
+    def __anext__(self) -> Any:
+        return self.__aiter__().__anext__()
+
+    def batches(self, max_records: int | None = None, max_wait: float | None = None) -> AsyncIterator[DeliveryBatch[T]]:
+        """Read in batches, up to `max_records` (and never more than `prefetch`), to ack with one call.
+
+        With `max_wait`, a batch that is not full waits so many seconds for more.
+        """
+        limit = self.prefetch if max_records is None else positive("max_records", max_records)
+        if max_wait is not None:
+            not_negative("max_wait", max_wait)
+        return self._iterate(self._batches, min(limit, self.prefetch), max_wait)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    async def _deliveries(self, *_: None) -> AsyncIterator[Delivery[T]]:
+        member, codec, inbox, hand = self._source, self._codec, self._source.inbox, self._source.hand
+        while True:
+            if not inbox:
+                if self._is_over():
+                    return
+                await self._parked()
+                continue
+            lease = inbox.popleft()
+            if not member.take_up(lease):
+                continue
+            member.task = asyncio.current_task()
+            for place, record in enumerate(member.records(lease, lease.first, lease.end), lease.first):
+                if lease.ended:
+                    break  # it expired, or the group was reset: another member's business now
+                lease.handed = place + 1
+                if hand is not None:
+                    hand(lease, place, place + 1)
+                if codec is None:
+                    yield Delivery(member, lease, place, record)  # type: ignore[arg-type]
+                elif (typed := self._decoded(codec, lease, place, record)) is not None:
+                    yield Delivery(member, lease, place, typed)
+
+    async def _batches(self, limit: int, max_wait: float | None) -> AsyncIterator[DeliveryBatch[T]]:
+        member = self._source
+        while True:
+            if max_wait is not None:
+                await self._gather(self._granted, limit, max_wait, member.clock)
+            if parts := self._take(limit):
+                yield DeliveryBatch(member, parts)
+            elif self._is_over():
+                return
+            else:
+                await self._parked()
+
+    def _is_over(self) -> bool:
+        if self._source.error is not None:
+            raise self._source.error
+        return self._source.ended
+
+    def _take(self, limit: int) -> list[LeasedRange]:
+        parts: list[LeasedRange] = []
+        member, inbox = self._source, self._source.inbox
+        member.task = asyncio.current_task()
+        while inbox and limit > 0:
+            lease = inbox[0]
+            first, end = lease.handed, min(lease.end, lease.handed + limit)
+            goes_on = member.take_up(lease)
+            if end == lease.end or not goes_on:
+                inbox.popleft()
+            if not goes_on:
+                continue
+            lease.handed = end
+            if member.hand is not None:
+                member.hand(lease, first, end)
+            limit -= end - first
+            parts += [LeasedRange(lease, first, end)] if self._codec is None else self._decoded_parts(lease, first, end)
+        return parts
+
+    def _decoded_parts(self, lease: Lease, first: int, end: int) -> list[LeasedRange]:
+        """Parts with decoded records, around those that cannot be decoded."""
+        parts: list[LeasedRange] = []
+        assert self._codec is not None
+        for place, record in enumerate(self._source.records(lease, first, end), first):
+            typed = self._decoded(self._codec, lease, place, record)
+            if typed is not None:
+                parts.append(LeasedRange(lease, place, place + 1, (typed,)))
+        return parts
+
+    def _decoded(self, codec: Codec[T], lease: Lease, place: int, record: Record[bytes]) -> Record[T] | None:
+        """The record with its value decoded; what cannot be decoded is rejected with the reason."""
+        member = self._source
+        try:
+            return decoded(codec, member.encoding_of(lease, record.topic), record)
+        except ValidationFailed as error:
+            reason = f"not a {codec.name}: at {error.field}: {error.why}"
+            member.settle(lease, SettleVerb.REJECT, place, place + 1, None, reason)
+            return None
+
+    def _granted(self) -> int:
+        """Records granted to this member that it has not taken."""
+        return sum(lease.end - lease.handed for lease in self._source.inbox if not lease.ended)
+
+
+# -- From the options of subscribe() to a subscription ---------------------------------------------------
+
+
+def open_subscription(
+    backend: ReadableBackend, pattern: str, *, codec: Codec[Any] | None = None, **keywords: Any
+) -> Any:
+    """The subscription that `Broker.subscribe` describes; `keywords` are the fields of `SubscribeOptions`."""
+    options = SubscribeOptions.of(keywords)
+    if options.type is not None:
+        codec = Codec(options.type)
+    kind = Subscription if options.group is None else GroupSubscription
+    return kind(backend, pattern, options, codec)

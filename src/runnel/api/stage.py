@@ -1,0 +1,178 @@
+"""The `Stage` handle: write records that stay invisible until a transaction commits them.
+
+A long write is cut into pieces of bounded size, each checked and encoded when its turn comes, so that no writer has the
+event loop, or a connection, for itself for long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Generic, TypeVar, Unpack
+
+from runnel.api.topic import Topic
+from runnel.core.errors import InvalidOption, InvalidValue, TooLarge
+from runnel.core.options import PublishOptions, RecordsKeywords, spell_out
+from runnel.core.publishing import Append, append_of_many, headers_of_each
+from runnel.core.record import Meta
+from runnel.core.stages import STAGE_PIECE_BYTES, StageKey, checked_stage_key, stage_name
+
+if TYPE_CHECKING:
+    from runnel.core.backend import Backend, StageWriter
+    from runnel.core.publishing import AppendTarget
+
+T = TypeVar("T")
+Value = bytes | str  # said here: in `Stage`, `bytes` is how many there are
+
+STEP = 1024  # values looked at in one go
+MAX_PIECE_RECORDS = 65_536  # of a piece: many values may be empty
+
+
+class Stage(Generic[T]):
+    """One part of a batch that a writer stages. Made by `broker.stage(...)`; making it does nothing yet.
+
+    It is known by its key. A handle with the same key, in this life of the broker or the next, continues the same
+    stage; the first write of a later attempt supersedes it.
+    """
+
+    __slots__ = ("_backend", "_stage", "_topic", "key")
+
+    def __init__(self, backend: Backend, topic: Topic[T], key: StageKey) -> None:
+        self._backend = backend
+        self._topic, self.key = topic, checked_stage_key(key)
+        self._stage: StageWriter = backend.stage(topic._writer, self.key)
+
+    def __repr__(self) -> str:
+        return f"<Stage {stage_name(self.key)} of {self.topic!r}>"
+
+    @property
+    def topic(self) -> str:
+        """The topic that its records are for."""
+        return self._topic.name
+
+    @property
+    def records(self) -> int:
+        """How many records are in it, durable. If this handle does not know, a server is asked."""
+        return self._stage.state()[0]
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes they take on disk."""
+        return self._stage.state()[1]
+
+    @spell_out(RecordsKeywords, PublishOptions)
+    async def write(
+        self, values: Sequence[T | Value], *, ordinal: int | None = None, **options: Unpack[RecordsKeywords]
+    ) -> int:
+        """Stage more records; how many there are now. They are on disk when this returns, and no subscriber sees them.
+
+        However long `values` is, it goes out in short pieces, so that other publishers do not wait for it. If it
+        fails or is cancelled half way, the pieces before are staged: `records` says how far it came.
+
+        `ordinal` says which record of the stage the first of `values` is, counted from 0. Those that are staged
+        already are passed over, so a write whose outcome is unknown can be repeated as it was. `headers` are those of
+        every record, or a list of those of each. Other options as in `Topic.publish_many`. Writing nothing opens the
+        stage, so that it can be committed.
+        """
+        loop_owner = self._backend.loop_owner
+        if not loop_owner.is_here():
+            found: int = await loop_owner.visit(self.write(values, ordinal=ordinal, **options))
+            return found
+        self._stage.check_usable("staging")
+        return await self._stage.write(StageCut(self._topic._writer, values, options), ordinal)
+
+    async def drop(self) -> None:
+        """Give it up: its records are never seen, and their space comes back. A stage that is over is left alone."""
+        loop_owner = self._backend.loop_owner
+        if not loop_owner.is_here():
+            await loop_owner.visit(self.drop())
+            return
+        self._stage.check_usable("dropping a stage")
+        await self._stage.drop()
+
+
+class StageCut:
+    """The values of one write from number `at` on, as appends of about `size` bytes at most."""
+
+    def __init__(self, target: AppendTarget, values: Sequence[object], options: RecordsKeywords) -> None:
+        if isinstance(values, Value | bytearray | memoryview) or not isinstance(values, Sequence):
+            why = "a stage takes a sequence; put one value in a list"
+            raise InvalidValue(target.topic, "list of values", values, why)
+        keys, headers = options.get("keys"), options.get("headers")
+        if keys is not None and len(keys) != len(values):
+            raise InvalidOption("keys", len(keys), f"there are {len(values)} values; give a key or None for each")
+        if isinstance(headers, list | tuple):
+            headers_of_each(headers, len(values))
+        self.at = 0
+        self.size = STAGE_PIECE_BYTES
+        self._target, self._values = target, values
+        self._options, self._keys, self._headers = options, keys, headers
+
+    def __iter__(self) -> Iterator[Append]:
+        piece = Piece(self._target)
+        for some in self._steps():
+            if piece.values and not piece.takes(some, self.size):
+                yield piece.append()
+                piece = Piece(self._target)
+            piece.add(some)
+        if piece.values:
+            yield piece.append()
+
+    def _steps(self) -> Iterator[Append]:
+        """Some values at a time, few enough for a piece: as many as the last ones suggest."""
+        step = 1
+        while self.at < len(self._values):
+            some = self._some(step)
+            count, weight = len(some.values), some.size + some.extra
+            if weight > self.size and count > 1:
+                step = 1  # larger values than before
+                continue
+            self.at += count
+            fitting = self.size * count // (2 * max(1, weight))
+            step = max(1, min(STEP, 4 * count, fitting))
+            yield some
+
+    def _some(self, count: int) -> Append:
+        end, options = self.at + count, self._options.copy()
+        if self._keys is not None:
+            options["keys"] = self._keys[self.at : end]
+        if isinstance(self._headers, list | tuple):
+            options["headers"] = self._headers[self.at : end]
+        try:
+            return append_of_many(self._target, self._values[self.at : end], **options)
+        except TooLarge:
+            if count == 1:
+                raise
+            return self._some(1)  # together they are; perhaps none of them alone
+
+
+class Piece:
+    """Values that are staged together."""
+
+    __slots__ = ("_checked", "_extra", "_metas", "_size", "values")
+
+    def __init__(self, target: AppendTarget) -> None:
+        self.values: list[bytes] = []
+        self._metas: list[Meta | None] | None = None
+        self._size = self._extra = 0
+        self._checked = target.codec is not None
+
+    def takes(self, some: Append, size: int) -> bool:
+        """Whether it stays below `size` bytes with `some`."""
+        weight = self._size + self._extra + some.size + some.extra
+        return weight <= size and len(self.values) + len(some.values) <= MAX_PIECE_RECORDS
+
+    def add(self, some: Append) -> None:
+        """Take `some` in."""
+        if some.metas is not None:
+            if self._metas is None:
+                self._metas = [None] * len(self.values)
+            self._metas.extend(some.metas)
+        elif self._metas is not None:
+            self._metas.extend([None] * len(some.values))
+        self.values.extend(some.values)
+        self._size += some.size
+        self._extra += some.extra
+
+    def append(self) -> Append:
+        """What is staged of it."""
+        return Append(self.values, self._metas, self._size, None, self._checked, self._extra)

@@ -1,0 +1,376 @@
+"""Subscriptions: enter, iterate, leave; gaps and decoding. Group members are in `api.group_subscription`.
+
+Leaving the block, cancelling the task and closing the broker all end a subscription. `async for` ends after the records
+that were published before the end; it never hangs. A subscription is read in one way at a time. Gaps are delivered with
+the next item; values that do not decode are reported as a gap, and reading goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable
+from types import AsyncGeneratorType, TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+import msgspec
+
+from runnel.core.backend import SLICE, Member, ReadableBackend, Reader, Taken
+from runnel.core.batch import Batch
+from runnel.core.clock import Clock
+from runnel.core.errors import RecordsMissed, SubscriptionMisused, ValidationFailed
+from runnel.core.options import SubscribeOptions, not_negative, positive
+from runnel.core.record import TOO_SLOW, Gap, MissedRange, Record, joined_missed
+from runnel.core.schema import Codec
+from runnel.runtime.waiting import resolve_waiter
+
+
+class SubscriptionBase:
+    """A block that is entered, iterated over, and left. `_source` is what it reads: a reader, or a group member."""
+
+    _source: Reader | Member
+
+    def __init__(self) -> None:
+        self._entered = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._iterator: AsyncGeneratorType[Any, Any] | None = None
+
+    @property
+    def label(self) -> str:
+        """The name it was given, or a name made for it: how errors and statistics call it."""
+        return self._source.label
+
+    @property
+    def _state(self) -> str:
+        return "ended" if self._source.ended else "open" if self._entered else "not entered"
+
+    def _check_entered(self) -> None:
+        if not self._entered:
+            raise SubscriptionMisused(self.label, "enter it first: `async with broker.subscribe(...) as ...`")
+
+    async def __aenter__(self) -> Self:
+        if self._entered:
+            raise SubscriptionMisused(self.label, "it was entered before; subscribe again for another one")
+        if (standing := self._source.enter()) is not None:
+            await standing
+        self._entered = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave()
+        if self._iterator is not None and not self._iterator.ag_running:
+            await self._iterator.aclose()
+        await self._source.left()
+
+    def _leave(self) -> None:
+        self._source.leave()
+
+    def end(self) -> None:
+        """No more items than are there."""
+        self._source.end()
+
+    def _iterate(self, make: Callable[..., Any], *how: Any) -> AsyncIterator[Any]:
+        """The generator that `make` makes. There is one: what is in hand after a `break` stays where it was."""
+        self._check_entered()
+        if self._source.error is not None:
+            raise self._source.error
+        # A read that was cancelled has finished its generator, with nothing in hand: the next one makes another.
+        if self._iterator is None or self._iterator.ag_frame is None:
+            self._iterator = make(*how)
+            self._how = (make.__name__, how)
+        elif self._how != (make.__name__, how):
+            raise SubscriptionMisused(self.label, "it is being read already; read it one way, or subscribe twice")
+        return self._iterator
+
+    def _parked(self) -> asyncio.Future[None]:
+        """Done when there may be something to read, or at the end. The caller looks again."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        return self._waiter
+
+    def wake(self) -> None:
+        """Look again: there is something to read, or it is over."""
+        if self._waiter is not None:
+            resolve_waiter(self._waiter)
+
+    async def _gather(self, ahead: Callable[[], int], limit: int, max_wait: float, clock: Clock) -> None:
+        """Wait until something is `ahead`, then for `limit` of it or `max_wait` seconds."""
+        source = self._source
+        while not ahead() and not source.ended:
+            await self._parked()
+        expired = False
+
+        def expire() -> None:
+            nonlocal expired
+            expired = True
+            self.wake()
+
+        timer = clock.call_later(max_wait, expire)
+        try:
+            while ahead() < limit and not expired and not source.ended:
+                await self._parked()
+        finally:
+            timer.cancel()
+
+
+# -- Subscriptions to records ----------------------------------------------------------------------------
+
+
+T = TypeVar("T")
+
+READ_TURN = 128  # records after which a reader that never has to wait lets others on the loop run
+WARN_SHARE = 0.01  # above this share of drops a subscription is warned about, once
+
+log = logging.getLogger("runnel")
+
+
+class Subscription(SubscriptionBase, Generic[T]):
+    """Records of one topic or pattern, read one by one or in batches.
+
+    >>> async with broker.subscribe("orders") as orders:
+    ...     async for record in orders:
+    ...         print(record.offset, record.value)
+    """
+
+    def __init__(
+        self, backend: ReadableBackend, pattern: str, options: SubscribeOptions, codec: Codec[T] | None
+    ) -> None:
+        super().__init__()
+        self._source: Reader = backend.reader(pattern, options, self.wake)
+        self._source.in_hand = self._in_hand
+        self._options, self._codec = options, codec
+        self._current: Record[T] | None = None  # handed to the user, who has not asked for the next
+        self._missed: MissedRange | None = None  # counted, and to be told with the next item
+        self._warned = False
+
+    def __repr__(self) -> str:
+        counts = f"delivered {self.delivered:,}, dropped {self.dropped_count:,}"
+        return f"<Subscription {self.label!r} {self._state}, {counts}>"
+
+    @property
+    def pattern(self) -> str:
+        """The topic or pattern it reads."""
+        return self._source.pattern
+
+    @property
+    def name(self) -> str | None:
+        """The name that keeps its position, if it was given one."""
+        return self._source.name
+
+    @property
+    def delivered(self) -> int:
+        """How many records were handed out."""
+        return self._source.delivered
+
+    @property
+    def dropped_count(self) -> int:
+        """How many records it missed: dropped, removed before it read them, or not to be decoded."""
+        return self._source.dropped_count
+
+    @property
+    def expired(self) -> int:
+        """How many records expired before it read them."""
+        return self._source.expired
+
+    @property
+    def lag(self) -> int:
+        """Records published for it that it has not taken up: reading takes them up a few thousand at a time.
+
+        Where the broker is a server, it is asked, and the loop waits for its answer.
+        """
+        self._check_entered()
+        return self._source.lag
+
+    @property
+    def position(self) -> int:
+        """The offset (or sequence, of a pattern) of the first record that the user has not asked beyond."""
+        place = self._in_hand()
+        return self._source.position if place is None else place
+
+    def _in_hand(self) -> int | None:
+        """The place of the record that the user has and has not asked beyond."""
+        current = self._current
+        if current is None:
+            return None
+        return current.sequence if self._source.is_pattern else current.offset
+
+    def __aiter__(self) -> AsyncIterator[Record[T]]:
+        return self._iterate(self._records, None, None)
+
+    def __anext__(self) -> Any:
+        return self.__aiter__().__anext__()
+
+    def batches(self, max_records: int | None = None, max_wait: float | None = None) -> AsyncIterator[Batch[T]]:
+        """Read in batches: what is there, up to `max_records`.
+
+        With `max_wait`, a batch that is not full waits so many seconds for more.
+        """
+        limit = SLICE if max_records is None else positive("max_records", max_records)
+        if max_wait is not None:
+            not_negative("max_wait", max_wait)
+        return self._iterate(self._batches, limit, max_wait)
+
+    def _leave(self) -> None:
+        self._source.leave(self.position if self._entered else None)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    async def _records(self, *_: None) -> AsyncIterator[Record[T]]:
+        reader = self._source
+        is_exact, is_pattern = reader.is_exact, reader.is_pattern
+        while True:
+            taken = reader.take(SLICE)
+            if taken is None:
+                if self._is_over():
+                    return
+                await self._parked()
+                continue
+            records = self._told(self._open(taken))
+            if is_exact:
+                reader.task = asyncio.current_task()
+                for record in records:
+                    self._current = record
+                    yield record
+                    if not reader.is_quiet:
+                        reader.confirm((record.sequence if is_pattern else record.offset) + 1)
+            else:
+                for record in records:
+                    self._current = record
+                    yield record
+            self._current = None
+            reader.confirm(reader.sent)
+            if len(records) >= READ_TURN:
+                await asyncio.sleep(0)  # a long history must not keep others from the loop
+
+    async def _batches(self, limit: int, max_wait: float | None) -> AsyncIterator[Batch[T]]:
+        reader = self._source
+        is_exact = reader.is_exact
+        while True:
+            if max_wait is not None:
+                # To wait for more than the buffer holds would be to wait for drops.
+                await self._gather(reader.ahead, min(limit, reader.buffer), max_wait, reader.clock)
+            taken = reader.take(limit)
+            if taken is None:
+                if self._is_over():
+                    return
+                await self._parked()
+                continue
+            batch = self._open(taken)
+            if not len(batch):
+                batch.gap = self._gap()
+            if len(batch) or batch.gap is not None:
+                if is_exact:
+                    reader.task = asyncio.current_task()
+                yield batch
+            reader.confirm(reader.sent)
+            if len(batch) >= READ_TURN:
+                await asyncio.sleep(0)
+
+    def _is_over(self) -> bool:
+        """Whether nothing comes any more; raises why, if it did not end in peace."""
+        reader = self._source
+        if reader.error is not None:
+            if isinstance(reader.error, RecordsMissed):
+                self._say(reader.error.gap)
+            raise reader.error
+        return reader.ended
+
+    def _parked(self) -> asyncio.Future[None]:
+        self._source.park()
+        return super()._parked()
+
+    # -- what was read ------------------------------------------------------------------------------------------
+
+    def _open(self, taken: Taken) -> Batch[T]:
+        """What was taken, decoded, with the gap before it."""
+        slices, missed = taken
+        batch: Batch[Any] = Batch(slices)
+        if missed is None and self._missed is None and self._codec is None:
+            return batch
+        self._miss(missed)
+        if self._codec is not None:
+            return self._decoded(self._codec, batch.records)
+        if len(batch):
+            batch.gap = self._gap()
+        return batch
+
+    def _decoded(self, codec: Codec[T], records: Iterable[Record[bytes]]) -> Batch[T]:
+        """Records with values of their own. What cannot be decoded is told as a gap, and reading goes on."""
+        reader, encoding_of = self._source, self._source.encoding_of
+        good: list[Record[T]] = []
+        leading: Gap | None = None
+        missed: MissedRange | None = None
+        for record in records:
+            try:
+                typed = decoded(codec, encoding_of(record.topic), record)
+            except ValidationFailed as error:
+                at = record.sequence if reader.is_pattern else record.offset
+                first, count, why = (missed.first, missed.count, missed.reason) if missed else (at, 0, "")
+                missed = MissedRange(first, at + 1, count + 1, why or f"not a {codec.name}: {error.why}")
+                reader.unreadable(1)
+                continue
+            self._miss(missed)
+            missed, gap = None, self._gap()
+            if not good:
+                leading, gap = gap, None
+            good.append(typed if gap is None else msgspec.structs.replace(typed, gap=gap))
+        self._miss(missed)
+        return Batch(records=tuple(good), gap=leading)
+
+    @staticmethod
+    def _told(batch: Batch[T]) -> tuple[Record[T], ...]:
+        """The records of `batch`, the first with its gap."""
+        if batch.gap is None:
+            return batch.records
+        return (msgspec.structs.replace(batch[0], gap=batch.gap), *batch[1:])
+
+    # -- gaps ---------------------------------------------------------------------------------------------------
+
+    def _gap(self) -> Gap | None:
+        """What was missed since the last item, once."""
+        missed, self._missed = self._missed, None
+        return None if missed is None else self._as_gap(missed)
+
+    def _as_gap(self, missed: MissedRange) -> Gap:
+        return Gap(self.pattern, missed.first, missed.end, missed.count, missed.reason)
+
+    def _miss(self, missed: MissedRange | None) -> None:
+        """Note what was missed, warn once if that is much, and tell the user's `on_gap`; strict, end with it."""
+        if missed is None:
+            return
+        gap = self._as_gap(missed)
+        self._missed = joined_missed(self._missed, missed)
+        share = self.dropped_count / max(1, self.delivered + self.dropped_count)
+        if share > WARN_SHARE and not self._warned:
+            self._warned = True
+            log.warning(
+                "subscriber %r has missed %s records, %.1f %% of what was published for it: %s. %sThis is said once.",
+                self.label,
+                f"{self.dropped_count:,}",
+                100 * share,
+                gap.reason,
+                "A larger buffer, batches() or a group would help. " if TOO_SLOW in gap.reason else "",
+            )
+        self._say(gap)
+        if self._options.strict:
+            missing = RecordsMissed(self.label, gap)
+            self._source.end(missing)
+            raise missing
+
+    def _say(self, gap: Gap) -> None:
+        """Call the user's `on_gap`; what it raises is logged, and never reaches the reader."""
+        if self._options.on_gap is not None:
+            try:
+                self._options.on_gap(gap)
+            except Exception:
+                log.exception("a callback of subscriber %r failed", self.label)
+
+
+# -- Decoding one record ---------------------------------------------------------------------------------
+
+
+def decoded(codec: Codec[T], encoding: str | None, record: Record[bytes], gap: Gap | None = None) -> Record[T]:
+    """`record` with its value decoded, or ValidationFailed; `encoding` is how it is written (None: as `codec` says)."""
+    value = codec.encoded_as(encoding).value_of(record)
+    return Record(**(msgspec.structs.asdict(record) | {"value": value, "gap": gap}))

@@ -1,0 +1,238 @@
+"""The `Topic` handle: publish to, subscribe to, trim and delete one topic. Making a handle does no I/O.
+
+Everything that a publish may need is here once, over the `Writer` of a backend. Small plain records take a shorter way:
+each backend has a class with a fast path for `publish` and `publish_nowait`, and a handle is of a class derived from
+both. So a publish is one method call. A bound method kept on the handle would cost a tenth of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
+
+from runnel.api.group_subscription import GroupSubscription, open_subscription
+from runnel.api.subscription import Subscription
+from runnel.core.errors import InvalidOption
+from runnel.core.options import (
+    NO_TOPIC_OPTIONS,
+    PublishManyKeywords,
+    PublishOptions,
+    Seconds,
+    SubscribeKeywords,
+    SubscribeOptions,
+    TopicOptions,
+    spell_out,
+)
+from runnel.core.pattern import check_name
+from runnel.core.position import Position, Span
+from runnel.core.publishing import append_of, append_of_many
+from runnel.core.schema import Codec
+
+if TYPE_CHECKING:
+    from runnel.core.backend import Backend, Writer
+
+T = TypeVar("T")
+
+
+class Topic(Generic[T]):
+    """A topic of a broker. Made by `broker.topic(name, type)`; making it does nothing yet.
+
+    Options apply at `declare()` or the first publish; options that contradict those of
+    the topic raise `TopicConflict`.
+    """
+
+    __slots__ = ("_backend", "_writer", "name", "options")
+
+    def __new__(cls, backend: Backend, name: str, codec: Codec[T] | None, options: TopicOptions) -> Topic[T]:
+        """A handle with the fast path of its backend."""
+        made: type[Any] = _classes.get(backend.fast_path) or _with_fast_path(backend.fast_path)
+        return object.__new__(made)
+
+    def __init__(self, backend: Backend, name: str, codec: Codec[T] | None, options: TopicOptions) -> None:
+        self.name, self.options = name, options
+        self._backend = backend
+        self._writer: Writer = backend.writer(name, codec, options)
+
+    def _bind(self, backend: Backend) -> None:
+        """Publish to another backend: opening a folder may find that another process owns it."""
+        self.__class__ = _classes.get(backend.fast_path) or _with_fast_path(backend.fast_path)
+        self._backend = backend
+        self._writer = backend.writer(self.name, self._writer.codec, self.options)
+
+    def __repr__(self) -> str:
+        codec = self._writer.codec
+        return f"<Topic {self.name!r}{f' of {codec.name}' if codec else ''}>"
+
+    async def declare(self) -> None:
+        """Make the topic now, or check that it is there with these options and this type."""
+        await self._writer.declare()
+
+    async def delete(self) -> None:
+        """Delete the topic and its records; its subscribers are told."""
+        await self._writer.delete()
+
+    async def trim(self, before: int | datetime, *, force: bool = False) -> int:
+        """Take away the records before an offset, or older than a time, for good; the first offset that is left.
+
+        Subscribers that had not read them are told a gap. `TopicHeld` if a subscription holds some of them: with
+        `force` they are taken all the same.
+        """
+        if isinstance(before, datetime):
+            if before.tzinfo is None:
+                raise InvalidOption("before", before, "give the time a zone, such as datetime.now(UTC)")
+        elif isinstance(before, bool) or not isinstance(before, int) or before < 0:
+            raise InvalidOption("before", before, "expected an offset, 0 or more, or a datetime")
+        return await self._writer.trim(before, force=force)
+
+    # -- publishing ---------------------------------------------------------------------------------------------
+
+    def publish_nowait(
+        self,
+        value: T | bytes | str | None,
+        # Not keyword-only: Python fills in keyword-only defaults from a dict, which costs a quarter of this call.
+        key: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+        delay: Seconds | None = None,
+        expires: Seconds | None = None,
+        priority: int = 0,
+        message_id: str | None = None,
+    ) -> None:
+        """Publish without waiting; raises `Full` where `publish` would wait. From any thread.
+
+        It is handed over, and not yet on disk or at the server: `publish` waits until it is. What a server refuses is
+        logged and counted: see `broker.connection`. From a thread other than the loop's, the record is handed over and
+        appended at the loop's next turn.
+        """
+        writer = self._writer
+        append = append_of(writer, value, key, headers, delay, expires, priority, message_id)
+        if writer.loop_owner.is_here():
+            writer.append_nowait(append)
+        else:
+            writer.loop_owner.post(lambda: writer.take_over(append))
+
+    async def publish(
+        self,
+        value: T | bytes | str | None,
+        *,
+        key: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+        delay: Seconds | None = None,
+        expires: Seconds | None = None,
+        priority: int = 0,
+        message_id: str | None = None,
+        expected_offset: int | None = None,
+    ) -> Position:
+        """Publish; the record's position. Where the topic is durable, the record is on disk when this returns.
+
+        Waits for room where a subscriber's policy is `block`. Cancelled while it waits for the disk or the server, the
+        record may still be stored. With `expected_offset`, the record gets this offset or `OffsetConflict` is
+        raised: another publish came first.
+        """
+        writer = self._writer
+        if not writer.loop_owner.is_here():
+            again = self.publish(
+                value,
+                key=key,
+                headers=headers,
+                delay=delay,
+                expires=expires,
+                priority=priority,
+                message_id=message_id,
+                expected_offset=expected_offset,
+            )
+            found: Position = await writer.loop_owner.visit(again)
+            return found
+        if value is None and key is not None and not writer.has_tombstones():
+            await writer.learn_tombstones()
+        return await writer.append(
+            append_of(writer, value, key, headers, delay, expires, priority, message_id, expected_offset)
+        )
+
+    _slow_publish_nowait, _slow_publish = publish_nowait, publish  # what a fast path leaves to them
+
+    @spell_out(PublishManyKeywords, PublishOptions)
+    async def publish_many(self, values: Sequence[T | bytes | str], **options: Unpack[PublishManyKeywords]) -> Span:
+        """Publish many at once: all or nothing, side by side; the first and the last position.
+
+        `keys` gives a key (or None) for each value; the other options hold for all. With
+        `expected_offset`, the first of them gets this offset or `OffsetConflict` is raised.
+        """
+        writer = self._writer
+        if not writer.loop_owner.is_here():
+            found: Span = await writer.loop_owner.visit(self.publish_many(values, **options))
+            return found
+        append = append_of_many(writer, values, **options)
+        count = len(append.values)  # the caller may go on changing its own
+        first = await writer.append(append)
+        return Span(first, Position(first.epoch, first.offset + count - 1))
+
+    async def publish_and_wait(
+        self,
+        value: T | bytes | str,
+        *,
+        timeout: float | None = None,
+        key: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Position:
+        """Publish, and wait until every current subscriber has asked for what comes next. For tests.
+
+        After `timeout` seconds `Stalled` names the subscribers that have not.
+        """
+        writer = self._writer
+        if not writer.loop_owner.is_here():
+            again = self.publish_and_wait(value, timeout=timeout, key=key, headers=headers)
+            found: Position = await writer.loop_owner.visit(again)
+            return found
+        return await writer.append_and_wait(append_of(writer, value, key, headers), timeout)
+
+    # -- subscribing --------------------------------------------------------------------------------------------
+
+    @overload
+    def subscribe(self, *, group: str, **options: Unpack[SubscribeKeywords]) -> GroupSubscription[T]: ...
+    @overload
+    def subscribe(self, *, group: None = None, **options: Unpack[SubscribeKeywords]) -> Subscription[T]: ...
+    @spell_out(SubscribeKeywords, SubscribeOptions)
+    def subscribe(
+        self, *, group: str | None = None, **options: Unpack[SubscribeKeywords]
+    ) -> Subscription[T] | GroupSubscription[T]:
+        """Read this topic, with values of its type. Options as in `broker.subscribe`."""
+        found: Subscription[T] | GroupSubscription[T] = open_subscription(
+            self._backend, self.name, group=group, codec=self._writer.codec, **options
+        )
+        return found
+
+
+_classes: dict[type, type[Topic[Any]]] = {}
+
+
+def _with_fast_path(fast_path: type) -> type[Topic[Any]]:
+    """The class of the handles of one kind of backend."""
+    for name in ("publish", "publish_nowait"):
+        vars(fast_path)[name].__doc__ = getattr(Topic, name).__doc__
+    namespace = {"__slots__": (), "__module__": __name__, "__doc__": Topic.__doc__}
+    made = _classes[fast_path] = type("Topic", (fast_path, Topic), namespace)
+    return made
+
+
+# -- Handles by name -------------------------------------------------------------------------------------
+
+HANDLES = 1024  # topics whose handles are kept
+
+
+class TopicHandles:
+    """Plain handles on topics, by name. They are kept, so that publishes take the fast path."""
+
+    __slots__ = ("_backend", "_handles")
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._handles: dict[str, Topic[Any]] = {}
+
+    def __getitem__(self, name: str) -> Topic[Any]:
+        handle = self._handles.get(name)
+        if handle is None:
+            if len(self._handles) >= HANDLES:
+                self._handles.clear()
+            handle = self._handles[name] = Topic(self._backend, check_name(name), None, NO_TOPIC_OPTIONS)
+        return handle

@@ -1,0 +1,179 @@
+"""The `Transaction` handle: publishes, acks, markers and stages that happen together or not at all.
+
+The block only collects and checks what is wanted. At its end the backend commits all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+
+from runnel.api.delivery import Delivery, DeliveryBatch
+from runnel.api.stage import Stage
+from runnel.api.topic import Topic
+from runnel.core.backend import AckRange
+from runnel.core.errors import InvalidOption, NotSupported, TransactionEnded
+from runnel.core.markers import ANYTHING, Marker, MarkerValue, NoExpectation
+from runnel.core.options import NO_TOPIC_OPTIONS, PublishKeywords, PublishManyKeywords, PublishOptions, spell_out
+from runnel.core.pattern import check_name
+from runnel.core.publishing import Publication, append_of, append_of_many
+from runnel.core.stages import checked_stage_key
+from runnel.core.transaction import TransactionRequest
+
+if TYPE_CHECKING:
+    from runnel.core.backend import Backend, Writer
+
+T = TypeVar("T")
+
+
+class Transaction:
+    """Publishes to any topics, acks of deliveries and marks: all of it, or nothing. Made by `broker.transaction()`.
+
+    >>> async with broker.transaction() as tx:
+    ...     tx.publish("paid", order.id)
+    ...     tx.ack(delivery)
+
+    An exception in the block leaves nothing behind. When the block is left, everything is durable and is seen by
+    every subscriber at once; or it raises, and nothing happened. Cancelled while it waits for the disk, the outcome is
+    unknown: all of it may still be stored, or nothing. If the connection to a server is lost while it commits,
+    `OutcomeUnknown` is raised: do it again with the same mark, and it is done once.
+    """
+
+    __slots__ = ("_backend", "_request", "_state", "_writers")
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._state = "new"
+        self._request = TransactionRequest()
+        self._writers: dict[str, Writer] = {}  # of topics that were given by name
+
+    def __repr__(self) -> str:
+        return f"<Transaction of {self._request!r}, {'applied' if self.applied else self._state}>"
+
+    @property
+    def applied(self) -> bool:
+        """Whether it was committed. False after the block: a mark said that it had been done before."""
+        return self._request.applied
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether some of it may be written already: it cannot be taken back any more."""
+        return self._request.has_begun
+
+    # -- what is wanted -----------------------------------------------------------------------------------------
+
+    @spell_out(PublishKeywords, PublishOptions)
+    def publish(
+        self, topic: str | Topic[T], value: T | bytes | str | None, **options: Unpack[PublishKeywords]
+    ) -> Publication:
+        """Publish one record at the end of the block; its `position` is known then. Options as in `broker.publish`.
+
+        With `expected_offset`, the record must get this offset; else `OffsetConflict` is raised at the end of the
+        block, and nothing happens.
+        """
+        writer = self._writer(topic)
+        return self._request.publish(writer, append_of(writer, value, **options))
+
+    @spell_out(PublishManyKeywords, PublishOptions)
+    def publish_many(
+        self, topic: str | Topic[T], values: Sequence[T | bytes | str], **options: Unpack[PublishManyKeywords]
+    ) -> Publication:
+        """Publish many records side by side at the end of the block; their `span` is known then."""
+        writer = self._writer(topic)
+        append = append_of_many(writer, values, **options)
+        append.values = tuple(append.values)  # the caller may go on changing its own
+        return self._request.publish(writer, append)
+
+    def commit(self, *stages: Stage[Any] | tuple[str, int, int, int]) -> list[Publication]:
+        """Make what was staged visible at the end of the block; of each stage, where that is.
+
+        A stage is given as its handle or, where another process staged it, as (writer, batch, part, attempt). Its
+        records come behind those that the transaction itself publishes to the topic. `StageEnded` is raised at the
+        end of the block for one that was committed, dropped or superseded before, and nothing happens.
+        """
+        self._check_open()
+        if not self._backend.is_durable:
+            raise NotSupported("staging", "this broker lives in memory only; open it with a folder")
+        return [
+            self._request.commit(stage.key, stage.topic)
+            if isinstance(stage, Stage)
+            else self._request.commit(checked_stage_key(stage))
+            for stage in stages
+        ]
+
+    def ack(self, delivery: Delivery[Any] | DeliveryBatch[Any]) -> None:
+        """Ack a delivery, or a batch of them, at the end of the block. Until then it can still be nacked.
+
+        Raises if its lease has ended or it was settled, now or at the end of the block.
+        """
+        self._check_open()
+        self._request.ack(ack_ranges(self._backend, delivery))
+
+    def mark(
+        self, name: str, value: MarkerValue | None, expected: MarkerValue | NoExpectation | None = ANYTHING
+    ) -> None:
+        """Have the mark `name` moved forward to `value` (an int, a str or bytes), or forgotten (None).
+
+        If it is there already, or further, the transaction was done before: nothing of it happens, and `applied` is
+        False. With `expected`, the mark must be that (None: must not be there) unless it is `value` already; else
+        `MarkConflict` is raised at the end of the block, and nothing happens.
+        """
+        self._check_open()
+        self._request.mark(Marker(name, value, expected))
+
+    def _writer(self, topic: str | Topic[Any]) -> Writer:
+        self._check_open()
+        if isinstance(topic, str):
+            if (writer := self._writers.get(topic)) is None:
+                writer = self._writers[topic] = self._backend.writer(check_name(topic), None, NO_TOPIC_OPTIONS)
+            return writer
+        if not isinstance(topic, Topic) or topic._backend is not self._backend:
+            why = "it has a journal of its own, so the two cannot be written in one"
+            raise NotSupported(f"publishing to {topic.name!r} of another broker in a transaction", why)
+        return topic._writer
+
+    def _check_open(self) -> None:
+        if self._state == "new":
+            raise NotSupported("a transaction outside of its block", "use `async with broker.transaction() as tx`")
+        if self._state != "open":
+            raise TransactionEnded
+
+    # -- its life -----------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Transaction:
+        if self._state != "new":
+            raise TransactionEnded
+        if self._backend.loop_owner.is_here():
+            self._backend.loop_owner.check_usable("a transaction")
+        self._state = "open"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        end = self._backend.commit(self._request) if error is None and self._request else self._give_up()
+        self._state = "over"
+        if self._backend.loop_owner.is_here():
+            await end
+        else:
+            await self._backend.loop_owner.visit(end)
+
+    async def _give_up(self) -> None:
+        self._request.forget()
+
+
+# -- Deliveries as ranges of acks ------------------------------------------------------------------------
+
+
+def ack_ranges(backend: object, delivery: Delivery[Any] | DeliveryBatch[Any]) -> list[AckRange]:
+    """The places that acking a delivery, or a batch of them, settles; they must be of a group of `backend`."""
+    if not isinstance(delivery, Delivery | DeliveryBatch):
+        raise InvalidOption("delivery", delivery, "expected what a group delivered: a Delivery or a DeliveryBatch")
+    member = delivery._member
+    if member.backend is not backend:
+        why = "it has a journal of its own, so the two cannot be written in one; publish first, then ack there"
+        raise NotSupported("acking a delivery of another broker in a transaction", why)
+    if isinstance(delivery, Delivery):
+        return [AckRange(member, delivery._lease, delivery._place, delivery._place + 1, False)]
+    return [AckRange(member, lease, first, end, True) for lease, first, end, _ in delivery._parts]

@@ -1,0 +1,240 @@
+"""Publish packed batches that arrive from a connection, in the very bytes that they came in.
+
+Nothing that a client sends is trusted: checksum, columns, lengths and limits are checked before anything is appended.
+The usual publish takes no task and no future: `done` is called when it is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from runnel.broker.parts import BrokerParts
+from runnel.broker.topic.log import Log
+from runnel.broker.writer import LocalWriter
+from runnel.core.backend import Done
+from runnel.core.batch_format import BYTES, JSON, MSGPACK, UnpackedBatch
+from runnel.core.errors import BrokerClosed, RunnelError, Stalled, TopicDeleted, ValidationFailed, WouldDeadlock
+from runnel.core.options import NO_TOPIC_OPTIONS, TopicOptions
+from runnel.core.position import Position, Span
+from runnel.core.publishing import Append, PublishDetails, append_of_batch, checked_batch
+from runnel.core.schema import Schema, schema_mismatch, schema_title
+from runnel.runtime.waiting import wait_all
+
+MAX_KNOWN = 65_536  # topics whose logs are remembered
+
+_CONTENT = {"json": JSON, "msgpack": MSGPACK}
+_PARSE: dict[str, Callable[[bytes], Any]] = {"json": msgspec.json.decode, "msgpack": msgspec.msgpack.decode}
+
+
+class LocalPackedPublisher:
+    """The `PackedPublisher` of a broker in this process. One for all listeners of a server."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
+        self._parts.timeline.keeps_packed = True
+        self._logs: dict[str, Log] = {}
+        self._late: Counter[int] = Counter()  # producers with publishes that wait for something, and how many
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.is_turn_over = (
+            False  # whether readers should be let run before more is published; who acts on it resets it
+        )
+
+    def __repr__(self) -> str:
+        return f"<LocalPackedPublisher, {len(self._tasks)} publishes wait>"
+
+    def publish(
+        self, topic: str, data: bytes, details: PublishDetails | None, done: Done, readers: Sequence[Any] = ()
+    ) -> WaitingPublish | None:
+        """Publish a batch; `done` is called once, with where it is or what was wrong, perhaps before this returns.
+
+        The result, if there is one, takes the publish back while it waits for room. `readers` are the feeds and
+        groups whose only reader is the very one that publishes: waiting for them would be for ever.
+        """
+        parts = self._parts
+        try:
+            entry = self._append(topic, data, details)
+            log = self._log(topic, details)
+            waits = details is not None and (details.wait or details.expected_offset is not None)
+            if waits or (entry.producer and entry.producer in self._late):
+                if readers and (ahead := parts.publisher.waits_for(entry.producer)) is not None:
+                    _check_deadlock(ahead, entry, readers)
+                return self._publish_late(log, entry, details, done)
+            first = parts.publisher.append_now(log, entry)
+            if first is None:
+                _check_deadlock(log, entry, readers)
+                return self._publish_late(log, entry, details, done)
+        except RunnelError as error:
+            done(error)
+            return None
+        span = entry.span(entry.known or log.position(first))
+        if entry.pending_batch is not None:
+            entry.pending_batch.listeners.append(lambda error: done(span if error is None else error))
+        elif (landed := parts.publisher.landing(log, entry, first)) is not None:  # it is there, or on its way
+            landed.add_done_callback(lambda landed: done(_failure(landed) or span))
+        else:
+            self.is_turn_over = self.is_turn_over or (log.stored is None and parts.publisher.is_turn_over(log))
+            done(span)
+        return None
+
+    def plan(self, topic: str, data: bytes, details: PublishDetails | None) -> tuple[LocalWriter, Append]:
+        """A batch as part of a transaction: what to append, and to what."""
+        append = self._append(topic, data, details)
+        append.packed, append.producer = None, 0  # one batch a topic and transaction; its marker tells a repeated one
+        options, schema = self._said(details)  # the topic is made when all of it is known to be right
+        return LocalWriter(self._parts, topic, schema, options), append
+
+    async def declare(self, topic: str, options: Mapping[str, Any], schema: Schema | None) -> None:
+        """Make a topic, or check that it is there with these options and this type."""
+        catalog = self._parts.catalog
+        catalog.find(topic, catalog.check(TopicOptions.of(dict(options))), schema, declared=True)
+
+    # -- looking at it ------------------------------------------------------------------------------------------
+
+    def _append(self, topic: str, data: bytes, details: PublishDetails | None) -> Append:
+        """What a batch appends, checked as `publish` checks what is given to it."""
+        batch = checked_batch(topic, data)
+        if details is None or details.schema is None:
+            self._check_type(topic, batch)
+        return append_of_batch(topic, data, batch, details)
+
+    def checked(self, topic: str, data: bytes, *, typed: bool) -> UnpackedBatch:
+        """A batch for a topic, if its records may be published there. `typed`: its writer knows the type."""
+        batch = checked_batch(topic, data)
+        if not typed:
+            self._check_type(topic, batch)
+        return batch
+
+    def _check_type(self, topic: str, batch: UnpackedBatch) -> None:
+        """Validate values of untyped publishers against the topic's schema, where no codec does."""
+        log = self._parts.catalog.logs.get(topic)
+        if log is None or log.codec is not None or log.schema is None:
+            return  # a codec looks at every value, later
+        encoding, content = log.schema.encoding, batch.header.content_type
+        if content == _CONTENT[encoding]:
+            return  # its writer validated it, and its schema was agreed on
+        schema = log.schema.schema
+        if content != BYTES:
+            raise ValidationFailed(topic, schema_title(schema), "the value", f"it is not written as {encoding}")
+        for at, value in enumerate(batch.values):
+            if not value and (meta := batch.metas.get(at)) is not None and meta.key is not None:
+                continue  # a tombstone
+            try:
+                wrong = schema_mismatch(schema, _PARSE[encoding](value))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                wrong = "the value", str(error)
+            if wrong is not None:
+                raise ValidationFailed(topic, schema_title(schema), *wrong)
+
+    def _log(self, topic: str, details: PublishDetails | None) -> Log:
+        """The log of a topic; made, and agreed upon, by the first publish to it."""
+        said = details is not None and (details.options or details.schema)
+        known = self._logs.get(topic)
+        if known is not None and not known.deleted and not said and known.stored is not None:
+            if self._parts.loop_owner.closed:
+                raise BrokerClosed("publishing")
+            return known
+        if len(self._logs) >= MAX_KNOWN:
+            self._logs.clear()
+        found = self._logs[topic] = self._parts.catalog.find(topic, *self._said(details))
+        return found
+
+    def _said(self, details: PublishDetails | None) -> tuple[TopicOptions, Schema | None]:
+        """What a publish says of its topic."""
+        options, schema = NO_TOPIC_OPTIONS, None
+        if details is not None and details.options:
+            options = self._parts.catalog.check(TopicOptions.of(details.options))
+        if details is not None and details.schema:
+            schema = Schema(details.schema.encoding, details.schema.schema)
+        return options, schema
+
+    # -- the slow path ------------------------------------------------------------------------------------------
+
+    def _publish_late(self, log: Log, entry: Append, details: PublishDetails | None, done: Done) -> WaitingPublish:
+        """Publish what has to wait for something first: room, an offset, or its readers."""
+        self._late[entry.producer] += 1
+        late = WaitingPublish(entry)
+
+        async def publish() -> None:
+            try:
+                result: Span | Exception = await self._published(log, entry, details)
+            except Exception as error:  # whatever it is, the publisher is told
+                result = error
+            finally:
+                self._late[entry.producer] -= 1
+                if not self._late[entry.producer]:
+                    del self._late[entry.producer]
+            done(result)
+
+        task = late.task = asyncio.get_running_loop().create_task(publish())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return late
+
+    async def _published(self, log: Log, entry: Append, details: PublishDetails | None) -> Span:
+        parts = self._parts
+        if entry.expected_offset is not None:
+            await parts.publisher.until_known(log, entry.expected_offset)
+        if log.deleted:
+            raise TopicDeleted(log.name, log.epoch)
+        if entry.producer:
+            position = await parts.publisher.publish_numbered(log, entry)
+        else:
+            first = parts.publisher.append_now(log, entry)
+            if first is None:
+                first = await parts.publisher.append_later(log, entry)
+            if log.stored is not None:
+                await parts.publisher.until_durable(log, entry, first)
+            position = log.position(first)
+        if details is not None and details.wait:
+            await self._processed(log, position, details.timeout)
+        return entry.span(position)
+
+    async def _processed(self, log: Log, position: Position, timeout: float | None) -> None:
+        """Return when every current subscriber has asked beyond the record at `position`."""
+        parts = self._parts
+        watched = {} if parts.loop_owner.closed else parts.publisher.watch(log, position)
+        await wait_all(watched, timeout, parts.clock)
+        if stalled := [label for passed, label in watched.items() if not passed.done()]:
+            raise Stalled(log.name, position.offset, stalled, timeout or 0.0)
+
+
+class WaitingPublish:
+    """A publish that waits for something."""
+
+    __slots__ = ("_entry", "task")
+
+    def __init__(self, entry: Append) -> None:
+        self._entry = entry
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether nothing of it is written: then it is as if it had never been, once it is taken back."""
+        return not self._entry.appended
+
+    def withdraw(self) -> bool:
+        """Take it back; `done` is not called any more."""
+        if self.task is not None:
+            self.task.cancel()
+        return True
+
+
+def _failure(landed: asyncio.Future[None]) -> Exception | None:
+    error = landed.exception()
+    return error if isinstance(error, Exception) else None
+
+
+def _check_deadlock(log: Log, entry: Append, readers: Sequence[Any]) -> None:
+    """Raise if a publish would wait, or be in line behind one that waits, for a reader that waits for this publish."""
+    if readers and log.topic_readers is not None:
+        ahead = log.topic_readers.blocked or ()
+        count = len(entry.values) + sum(len(other.entry.values) for other in ahead)
+        size = entry.size + sum(other.entry.size for other in ahead)
+        for overflow in log.topic_readers.limited:
+            if overflow.owner in readers and not overflow.fits(count, size):
+                raise WouldDeadlock(log.name, overflow.owner.label)

@@ -1,0 +1,326 @@
+"""The parts of a broker in this process: topics, publishing, reading, groups and, with a folder, the store.
+
+Builds every part once and gives each the ports that it needs; no part holds this object. `LocalBackend` adds what
+handles and listeners ask for. All of it is used on one event loop, the one that `loop_owner` knows.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from weakref import WeakKeyDictionary
+
+from runnel.broker.durable.folder import BrokerFolder
+from runnel.broker.durable.retention import TopicRetention
+from runnel.broker.durable.store import Store
+from runnel.broker.group.logic.group import GroupOptions
+from runnel.broker.group.member import LocalMember
+from runnel.broker.group.reader import GroupReader
+from runnel.broker.group.registry import GroupRegistry
+from runnel.broker.markers import Markers
+from runnel.broker.read.attachment import Attachment, Cursors
+from runnel.broker.read.reader import LocalReader
+from runnel.broker.topic.catalog import TopicCatalog
+from runnel.broker.topic.log import Log
+from runnel.broker.topic.named_positions import NamedPositions
+from runnel.broker.topic.pending_batch import PendingBatch
+from runnel.broker.topic.publisher import Publisher
+from runnel.broker.topic.readers import AttachedReaders
+from runnel.broker.topic.timeline import Timeline
+from runnel.broker.totals import Totals
+from runnel.core.clock import Clock
+from runnel.core.errors import BrokerClosed, NotSupported, TopicDeleted, UnknownTopic
+from runnel.core.options import SubscribeOptions
+from runnel.core.position import Position, Start
+from runnel.journal.folder_lock import FolderLock
+from runnel.journal.write.journal import Journal
+from runnel.runtime.clock import SystemClock
+from runnel.runtime.loop_owner import LoopOwner
+
+logger = logging.getLogger("runnel")
+
+
+class Events:
+    """What happens in one part and concerns others: see `CatalogEvents`, `LandingListener`, `ReaderEvents`."""
+
+    def __init__(self, readers: AttachedReaders, totals: Totals) -> None:
+        self._readers, self._totals = readers, totals
+        self.loop_owner: LoopOwner
+        self.publisher: Publisher
+        self.groups: GroupRegistry
+        self.retention: TopicRetention
+
+    def check_usable(self, what: str) -> None:
+        """Raise unless the broker is open, on its own loop."""
+        self.loop_owner.check_usable(what)
+
+    def ended(self, reader: LocalReader) -> None:
+        """A reader ended: its counts go into the totals."""
+        self._totals.add(reader)
+
+    # -- of the catalog -----------------------------------------------------------------------------------------
+
+    def topic_removed(self, log: Log) -> None:
+        """A topic leaves the catalog: its counts go into the totals, unless it is internal."""
+        if log.name[0] != "$":
+            self._totals.published += log.end
+            self._totals.published_bytes += log.count_bytes()
+
+    def publishes_refused(self, log: Log, why: TopicDeleted) -> None:
+        """Publishers that wait for room in a deleted topic are refused."""
+        self.publisher.refuse_blocked(log, why)
+
+    def memory_only(self, topic: str) -> None:
+        """A topic that groups have joined turns out not to be durable."""
+        self.groups.unkeep(topic)
+
+    # -- of commits ---------------------------------------------------------------------------------------------
+
+    def landed(self, log: Log) -> None:
+        """Records of a topic that has retention are visible."""
+        self.retention.landed(log)
+
+    def overtaken(self) -> None:
+        """Records in memory that had to wait for a commit are visible: readers of patterns look again."""
+        self._readers.wake_patterns()
+
+    def visible(self) -> None:
+        """A commit is visible: publishers that wait for room may fit now."""
+        if self.publisher.blocked:
+            self.publisher.release()
+
+    def failed(self, pending_batch: PendingBatch) -> None:
+        """Records will not come, nor will any behind them."""
+        self.publisher.deduplicator.failed(pending_batch)
+
+    def deleted(self, pending_batch: PendingBatch) -> None:
+        """Records went with their topic before they were written."""
+        self.publisher.deduplicator.deleted(pending_batch)
+
+
+class BrokerParts:
+    """The parts of one broker, from opening to closing."""
+
+    def __init__(
+        self, *, auto_create: bool = True, clock: Clock | None = None, folder: BrokerFolder | None = None
+    ) -> None:
+        clock = clock or SystemClock()
+        self.clock, self.folder = clock, folder
+        self._id = secrets.token_hex(16)  # of a life in memory
+        self.life = secrets.token_hex(6)  # no two brokers share it, nor two lives of one folder
+        self._numbers = 0
+        self.readers, self.positions, self.totals, self.markers = (
+            AttachedReaders(),
+            NamedPositions(),
+            Totals(),
+            Markers(),
+        )
+        self.timeline = Timeline(clock, self.readers.settle)
+        self.loop_owner = LoopOwner(self.timeline.move_in, self._forked, entered=folder is None)
+        events = self._events = Events(self.readers, self.totals)
+        check = self.loop_owner.check_usable
+        self.catalog = TopicCatalog(
+            self.timeline, self.readers, clock, check, events, is_durable=self.is_durable, auto_create=auto_create
+        )
+        self.publisher = Publisher(self.timeline, clock, self.catalog.logs, check)
+        self.cursors = Cursors(self.timeline)
+        self.groups = GroupRegistry(self.catalog, self.publisher, check, self._group_reader)
+        events.loop_owner, events.publisher, events.groups = self.loop_owner, self.publisher, self.groups
+        self.store: Store | None = None
+        self.replaying: set[str] = set()  # topics whose dead letters are being put back
+        self._sampled: WeakKeyDictionary[LocalReader, int] = WeakKeyDictionary()
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether it keeps what is published, unless a topic is told otherwise."""
+        return self.folder is not None
+
+    @property
+    def id(self) -> str:
+        """What sequences and epochs of this broker are told from those of others by."""
+        return self._id if self.store is None else self.store.journal.manifest.journal
+
+    def next_number(self) -> int:
+        """A number for whatever needs one of its own."""
+        self._numbers += 1
+        return self._numbers
+
+    def sample_id(self, subscription: LocalReader) -> int:
+        """What tells an open subscription from all others, in every sample."""
+        found = self._sampled.get(subscription)
+        if found is None:
+            found = self._sampled[subscription] = self.next_number()
+        return found
+
+    async def flushed(self) -> None:
+        """Return when what was said so far is durable, where anything is."""
+        if self.store is not None:
+            await self.store.commits.flushed()
+
+    # -- readers ----------------------------------------------------------------------------------------------
+
+    def attachment(self, pattern: str | Sequence[str], start: Start) -> Attachment:
+        """The topics that a new reader covers."""
+        return Attachment(self.catalog, self.readers, self.cursors, pattern, start)
+
+    def reader(
+        self,
+        pattern: str | Sequence[str],
+        options: SubscribeOptions,
+        wake: Callable[[], None],
+        resume: Position | int | None = None,
+        until: int | None = None,
+        *,
+        far: bool = False,
+    ) -> LocalReader:
+        """A new subscription; it reads nothing before it is entered. See `Backend.reader`."""
+        attachment = self.attachment(pattern, options.start)
+        label = options.name or f"{attachment.pattern}#{self.next_number()}"
+        reader = LocalReader(
+            attachment,
+            self.positions,
+            self.publisher,
+            self._events,
+            self.clock,
+            options,
+            label,
+            wake,
+            resume,
+            until,
+            far=far,
+        )
+        if options.hold and not self.is_durable:
+            raise NotSupported("hold=True", "this broker lives in memory only")
+        return reader
+
+    def member(self, pattern: str, options: SubscribeOptions, wake: Callable[[], None]) -> LocalMember:
+        """A new member of a group; it joins when it is entered."""
+        group = options.group
+        assert group is not None, "a member is of a group"
+        label = options.name or f"{group}#{self.next_number()}"
+
+        def join() -> GroupReader:
+            return self.groups.join(group, pattern, options)
+
+        return LocalMember(join, label, group, options.prefetch, options.prefetch_bytes, self.clock, self, wake)
+
+    def _group_reader(
+        self,
+        name: str,
+        pattern: str,
+        options: GroupOptions,
+        start: Start,
+        buffer: int | None,
+        buffer_bytes: int | None,
+    ) -> GroupReader:
+        progress = None if self.store is None else self.store.pending_state
+        attachment = self.attachment(pattern, start)
+        return GroupReader(
+            attachment,
+            self.publisher,
+            progress,
+            self.loop_owner,
+            self.clock,
+            name,
+            options,
+            start,
+            buffer,
+            buffer_bytes,
+        )
+
+    # -- opening and closing ----------------------------------------------------------------------------------
+
+    async def open_folder(self) -> None:
+        """Own the folder, recover its journal, and bring what it holds to life. Nothing to do in memory."""
+        if self.folder is None or self.loop_owner.entered:
+            return
+        journal, lock = await self.folder.open(self.clock.time())
+        self.loop_owner.entered = True
+        try:
+            self.loop_owner.check_usable("opening the folder")  # it may have been closed before, or meanwhile
+            self.folder.report(journal)
+            self._attach(journal, lock)
+        except BaseException:
+            try:
+                self._give_up()
+            finally:
+                self.store, self.loop_owner.entered = None, False
+                try:
+                    journal.close()
+                finally:
+                    lock.release()
+            raise
+
+    def _attach(self, journal: Journal, lock: FolderLock) -> None:
+        """Give the parts what is durable, restore what the journal knows, and start writing."""
+        ledger = journal.ledger
+        store = self.store = Store(journal, lock, self.timeline, self.catalog, self.positions, self._events, self.clock)
+        self._events.retention = store.retention
+        self.catalog.durable, self.publisher.commits = store, store.commits
+        self.positions.store, self.cursors.reads = store.pending_state, store.reads
+        store.restore()
+        self.publisher.deduplicator.restore(ledger)
+        self.markers.values.update(ledger.marks)
+        for group in ledger.groups.values():
+            try:
+                self.groups.revive(group)
+            except UnknownTopic:  # with auto_create off; it is still there when the topic is declared and joined
+                logger.warning("group %r waits for its topic %r, which is not there", group.name, group.pattern)
+        store.begin()
+
+    def _give_up(self) -> None:
+        """A store that could not begin has left half of what it knows in the parts: they may not be used any more."""
+        if self.store is not None:
+            store, self.store = self.store, None  # closing without it writes nothing
+            store.give_up()
+            self.close()
+
+    def close(self) -> None:
+        """End every reader, after what was published; refuse everything else. Closing twice is harmless."""
+        if self.loop_owner.state == "open":
+            self.loop_owner.take_posted()
+        if not self.loop_owner.close():
+            return
+        if self.loop_owner.loop is not None and self.loop_owner.loop.is_closed():
+            self._move_out()
+        try:
+            self._end()
+        finally:
+            if self.store is not None:
+                self.store.close()  # whatever happened: or nobody could open the folder again
+
+    def _end(self) -> None:
+        self.timeline.cool()
+        for log in list(self.publisher.blocked):
+            self.publisher.refuse_blocked(log, BrokerClosed("publishing"))
+        if self.store is not None:
+            with self._heard_or_not():
+                self.store.commits.drain()  # what was handed over is published, so the readers shall see it
+        for reader in list(self.readers):
+            with self._heard_or_not():
+                reader.end()
+
+    def _move_out(self) -> None:
+        """The loop is closed: have nothing more to do with it."""
+        self.loop_owner.loop = self.timeline.call_soon = None
+        for log in self.publisher.blocked:
+            if log.topic_readers is not None:
+                log.topic_readers.blocked = None  # and nobody publishes in their name
+        self.publisher.blocked.clear()
+
+    @contextmanager
+    def _heard_or_not(self) -> Iterator[None]:
+        """A task that waits on a closed loop cannot be told, and need not be."""
+        try:
+            yield
+        except RuntimeError:
+            if self.loop_owner.loop is not None:
+                raise
+
+    def _forked(self) -> None:
+        """Be the copy in the child of a fork."""
+        self.timeline.cool()
+        if self.store is not None:
+            self.store.abandon()

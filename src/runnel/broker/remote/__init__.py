@@ -1,1 +1,0 @@
-"""The broker's side of a connection: packed batches in, packed batches out."""

@@ -1,0 +1,438 @@
+"""Commit a transaction: publishes, acks, markers and stages that happen together or not at all.
+
+Everything is checked, handed over as one atomic write, and visible when that is on disk. Whatever has to be waited for
+is waited for with nothing handed over; then all is checked again. A small stage is written again as a plain batch in
+the transaction's entry; a large one is named there, and a few bytes give its records their offsets where they lie.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Coroutine, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from runnel.broker.durable.commit import AtomicWrite
+from runnel.broker.durable.staging import INLINE_BYTES, INLINE_RAW_BYTES, OpenStage, append_of_stage
+from runnel.broker.group.logic.group import Claim
+from runnel.broker.markers import PendingMarkers
+from runnel.broker.parts import BrokerParts
+from runnel.broker.topic.log import Log
+from runnel.broker.tx.stage import staging_of
+from runnel.broker.writer import LocalWriter
+from runnel.core.errors import NotSupported, OffsetConflict
+from runnel.core.markers import Marker
+from runnel.core.position import Position
+from runnel.core.publishing import Append, Publication
+from runnel.core.stages import StageKey
+from runnel.core.transaction import TransactionRequest
+from runnel.journal.format.entry import Part
+from runnel.journal.format.ledger import StageState, progress_part, stage_dropped_part
+from runnel.runtime.waiting import resolve_waiter
+
+if TYPE_CHECKING:
+    from runnel.broker.durable.staging import StagingArea
+    from runnel.broker.group.reader import GroupReader
+
+
+INLINE_TOTAL = 4 * INLINE_BYTES  # bytes of small stages that one commit writes again
+
+
+class TransactionStages:
+    """The stages that a transaction commits, by key, and where they are once they are visible."""
+
+    __slots__ = ("_staging", "_taken", "_wanted")
+
+    def __init__(self, staging: StagingArea | None, wanted: dict[StageKey, Publication]) -> None:
+        self._staging, self._wanted = staging, wanted
+        self._taken: list[OpenStage] = []
+
+    def __len__(self) -> int:
+        return len(self._wanted)
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def in_the_way(self) -> Awaitable[object] | None:
+        """What to wait for first: writes that are on their way, small ones that are to be read again. None: nothing."""
+        for stage, inline in self._stages():
+            if stage.flights or stage.turn.locked() or (inline and stage.kept is None):
+                assert self._staging is not None
+                return self._staging.settle(stage, remembered=inline)
+        return None
+
+    def _stages(self) -> list[tuple[OpenStage, bool]]:
+        """The stages, and whether each is small enough to be written again."""
+        room = INLINE_TOTAL
+        found: list[tuple[OpenStage, bool]] = []
+        for key in self._wanted:
+            assert self._staging is not None
+            stage = self._staging.known(key)
+            inline = stage.is_small and stage.state.bytes <= room
+            room -= stage.state.bytes if inline else 0
+            found.append((stage, inline))
+        return found
+
+    # -- doing --------------------------------------------------------------------------------------------------
+
+    def take(self) -> tuple[list[tuple[Log, Append | StageState]], list[Part]]:
+        """What a unit has to hold so that they are committed with it. They take nothing more, unless it fails."""
+        entries: list[tuple[Log, Append | StageState]] = []
+        parts: list[Part] = []
+        stages, room = self._stages(), INLINE_RAW_BYTES
+        for stage, inline in stages:
+            small = append_of_stage(stage, room) if inline else None
+            if small is not None:
+                room -= small.size + small.extra
+                entries.append((stage.log, small))
+            elif stage.state.counts:
+                entries.append((stage.log, stage.state))
+            if small is not None or not stage.state.counts:
+                parts.append(stage_dropped_part(stage.state.id))
+        self._taken = [stage for stage, _ in stages]
+        for stage in self._taken:
+            stage.committing = True
+        return entries, parts
+
+    def placed(self, firsts: Sequence[int]) -> list[tuple[Publication, Position]]:
+        """Where they will be: the unit was handed over, and these are the offsets that its entries begin at."""
+        following = iter(firsts)
+        found: list[tuple[Publication, Position]] = []
+        for stage in self._taken:
+            publication, records = self._wanted[stage.key], stage.records
+            publication.holds(stage.log.name, records)
+            found.append((publication, stage.log.position(next(following) if records else stage.log.next)))
+        return found
+
+    def landed(self) -> None:
+        """They are durable and visible."""
+        for stage in self._taken:
+            assert self._staging is not None
+            self._staging.committed(stage)
+
+    def failed(self) -> None:
+        """They are not, or the outcome is unknown."""
+        taken, self._taken = self._taken, []
+        for stage in taken:
+            assert self._staging is not None
+            self._staging.not_committed(stage)
+
+
+# -- Acks in a transaction -------------------------------------------------------------------------------
+# While the commit is on its way no other task can settle these deliveries, and their leases do not end.
+
+
+class ClaimedAcks:
+    """The deliveries that one transaction acks."""
+
+    __slots__ = ("_claims", "_parts", "_request")
+
+    def __init__(self, parts: BrokerParts, request: TransactionRequest) -> None:
+        self._parts, self._request = parts, request
+        self._claims: list[tuple[GroupReader, Claim]] = []
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether any of it is to be remembered on disk."""
+        return any(ack.member.reader.pending_acks is not None for ack in self._request.acks)
+
+    # -- with a commit ------------------------------------------------------------------------------------------
+
+    def claim(self) -> None:
+        """The commit is on its way: no other task settles them, and no lease ends."""
+        now = self._parts.clock.time()
+        for member, lease, first, end, _ in self._request.acks:
+            reader: GroupReader = member.reader
+            for low, high in list(lease.open_ranges(first, end)):
+                self._claims.append((reader, Claim(reader.group, lease, low, high, now)))
+
+    def parts(self) -> list[Part]:
+        """What is written of it. A group that was reset meanwhile wants nothing of it."""
+        settled: dict[int, list[int]] = {}
+        for reader, claim in self._claims:
+            if reader.pending_acks is not None and not claim.void:
+                settled.setdefault(reader.pending_acks.id, []).extend((claim.first, claim.end))
+        return [progress_part(group, flat, []) for group, flat in settled.items()]
+
+    def settle(self) -> None:
+        """The commit landed."""
+        now = self._parts.clock.time()
+        self._request.settle()
+        for _, claim in self._claims:
+            claim.settle(now)
+        for reader in {reader for reader, _ in self._claims}:
+            reader._after_settling()
+
+    def give_back(self) -> None:
+        """The commit failed: all is as it was, and leases have their full time again."""
+        now = self._parts.clock.time()
+        for reader, claim in self._claims:
+            reader.dead_letters.publish(claim.give_back(now))
+            reader.wake()
+        self._claims.clear()
+        self._request.forget()
+
+
+# -- Committing ------------------------------------------------------------------------------------------
+# Everything that may stand in the way is checked, then everything is handed over at once.
+
+
+class PlacedPublish(NamedTuple):
+    """A publish that is appended, and to what."""
+
+    log: Log
+    entry: Append
+    publication: Publication
+
+
+class CommitAttempt:
+    """One transaction at its end. `is_over`: it was handed over (`has_begun`), or there was nothing to do."""
+
+    __slots__ = (
+        "_acks",
+        "_flight",
+        "_in_memory",
+        "_known",
+        "_marks",
+        "_outcome",
+        "_parts",
+        "_request",
+        "_roomy",
+        "_stages",
+        "_task",
+        "_then",
+        "_wanted",
+        "is_over",
+    )
+
+    def __init__(self, parts: BrokerParts, request: TransactionRequest) -> None:
+        self._parts, self._request = parts, request
+        self._wanted: list[tuple[LocalWriter, Append, Publication]] = request.publishes  # type: ignore[assignment]
+        self._marks: list[Marker] = list(request.markers.values())
+        self._acks = ClaimedAcks(parts, request)
+        self._stages = TransactionStages(staging_of(parts) if request.stages else None, request.stages)
+        self.is_over = False
+        self._outcome: asyncio.Future[None] | None = None  # of what is on its way
+        self._then: Awaitable[object] | None = None  # what to wait for next
+        self._flight: PendingMarkers | None = None
+        self._known: list[tuple[Publication, Position | Publication]] = []  # duplicates, and of what
+        self._in_memory: list[PlacedPublish] = []  # appended when the rest has landed
+        self._roomy = False  # whether it has waited for room in the journal: it does so once
+        self._task: asyncio.Task[Any] | None = None
+
+    async def commit(self) -> None:
+        """Return when all of it is durable and visible, or raise: then nothing of it is."""
+        self._task = asyncio.current_task()
+        try:
+            while not self.is_over:
+                then, self._then = self._then, None
+                if then is not None:
+                    await then  # it may have been tried again meanwhile, when room was made
+                if not self.is_over and self._then is None:
+                    self._then = self._try()
+            if self._outcome is not None:
+                await self._outcome
+        except BaseException:
+            self._stop_waiting()
+            if not self._request.has_begun:
+                self._request.forget()
+            raise
+        if not self._request.applied:
+            self._request.forget(done=True)
+        if any(self._parts.publisher.is_turn_over(placed.log) for placed in self._in_memory):
+            await asyncio.sleep(0)
+
+    def _stop_waiting(self) -> None:
+        """Forget the outcome, and leave the queue that it waits in."""
+        if self._outcome is not None:
+            self._outcome.cancel()
+        if isinstance(self._then, Coroutine):
+            self._then.close()
+        elif isinstance(self._then, asyncio.Future):
+            self._then.cancel()
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def _try(self, turn: Log | None = None) -> Awaitable[object] | None:
+        """Hand all of it over; or what to wait for before trying again. `turn`: a topic in whose queue it is first."""
+        backend = self._parts
+        backend.loop_owner.check_usable("committing a transaction")
+        if self._marks and backend.markers.are_past(self._marks):
+            self.is_over, self._outcome = True, backend.markers.joined(self._marks)
+            return None
+        self._request.check_acks()
+        _, on_its_way = self._place(self._there())
+        if on_its_way is not None:
+            return on_its_way
+        if (staged := self._stages.in_the_way()) is not None:
+            return staged
+        placed, _ = self._place([writer.resolve() for writer, _, _ in self._wanted])  # only now are topics made
+        durable = [one for one in placed if one.log.stored is not None]
+        is_kept = backend.store is not None and bool(durable or self._stages or self._marks or self._acks.is_kept)
+        if is_kept:
+            assert backend.store is not None
+            self._check_mixed(placed)
+            if not self._roomy and not backend.store.commits.pending.has_room():
+                self._roomy = True
+                return backend.store.commits.pending.room()
+        if (in_the_way := self._blocked(placed, turn)) is not None:
+            return in_the_way
+        self._in_memory = [one for one in placed if one.log.stored is None]
+        self._hand_over(durable) if is_kept else self._append()
+        self.is_over = self._request.has_begun = True
+        return None
+
+    def _place(self, logs: Sequence[Log | None]) -> tuple[list[PlacedPublish], Awaitable[object] | None]:
+        """What is to be appended to those `logs` that are there; or something on its way to be waited for first."""
+        backend, deduplicator = self._parts, self._parts.publisher.deduplicator
+        placed: list[PlacedPublish] = []
+        ends: dict[Log, int] = {}
+        ids: dict[tuple[Log, str], Publication] = {}
+        self._known = []
+        for log, (_, entry, publication) in zip(logs, self._wanted, strict=True):
+            if log is None:
+                continue
+            backend.publisher.check_type(log, entry)
+            if (name := entry.message_id) is not None:
+                if (twin := ids.setdefault((log, name), publication)) is not publication:
+                    self._known.append((publication, twin))
+                    continue
+                if (found := deduplicator.find(log, entry)) is not None:
+                    if (landing := backend.publisher.landing(log, entry, found.offset)) is not None:
+                        return [], landing
+                    self._known.append((publication, found))
+                    continue
+            first = ends.get(log)
+            if first is None:
+                first = log.next
+            if entry.expected_offset is not None and entry.expected_offset != first:
+                if backend.publisher.is_on_its_way(log, entry.expected_offset):
+                    return [], backend.publisher.until_known(log, entry.expected_offset)
+                raise OffsetConflict(log.name, entry.expected_offset, first)
+            ends[log] = first + len(entry.values)
+            placed.append(PlacedPublish(log, entry, publication))
+        return placed, None
+
+    def _there(self) -> list[Log | None]:
+        """The logs of all publishes, as far as they are there: what is wrong is said before any is made."""
+        there = self._parts.catalog.logs
+        made: dict[str, int] = {}
+        for writer, entry, _ in self._wanted:
+            if (topic := writer.topic) not in there:
+                first = made.get(topic, 0)
+                if entry.expected_offset is not None and entry.expected_offset != first:
+                    raise OffsetConflict(topic, entry.expected_offset, first)
+                made[topic] = first + len(entry.values)
+        return [writer.resolve() if writer.topic in there else None for writer, _, _ in self._wanted]
+
+    @staticmethod
+    def _check_mixed(placed: Sequence[PlacedPublish]) -> None:
+        """What is in memory only is appended when the rest has landed: its offset is not known before."""
+        for log, entry, _ in placed:
+            if log.stored is None and entry.expected_offset is not None:
+                why = "the topic is in memory and the transaction goes to disk; others may publish there first"
+                raise NotSupported(f"expected_offset for {log.name!r} in this transaction", why)
+
+    def _blocked(self, placed: Sequence[PlacedPublish], turn: Log | None) -> asyncio.Future[int] | None:
+        """A place in the queue for a topic one of whose readers has no room; None: all have."""
+        publisher = self._parts.publisher
+        for log in {one.log: None for one in placed}:
+            if log.topic_readers is None or not log.topic_readers.limited:
+                continue
+            limited = set(log.topic_readers.limited)  # a pattern among them counts what comes to its other topics too
+            entries = [
+                one.entry
+                for one in placed
+                if one.log is log
+                or (one.log.topic_readers is not None and not limited.isdisjoint(one.log.topic_readers.limited))
+            ]
+            values = [value for entry in entries for value in entry.values]
+            whole = Append(values, None, sum(entry.size for entry in entries))
+            if log.topic_readers.refusing(log, whole) if turn is log else publisher.must_wait(log, whole):
+                return publisher.queue(log, whole, self._task, partial(self._take_turn, log))
+        return None
+
+    def _take_turn(self, log: Log) -> int:
+        """There is room in `log`, and it is this transaction's: go on now, before any other publish can."""
+        self._then = self._try(log)
+        return 0
+
+    # -- doing --------------------------------------------------------------------------------------------------
+
+    def _append(self) -> None:
+        """All of it is in memory: there it is."""
+        flight = self._parts.markers.hand_over(self._marks)
+        self._acks.claim()
+        self._apply(flight)
+
+    def _hand_over(self, durable: list[PlacedPublish]) -> None:
+        backend, marks, acks = self._parts, self._parts.markers, self._acks
+        assert backend.store is not None
+        commits = backend.store.commits
+        staged, dropped = self._stages.take()
+        atomic_write = AtomicWrite(
+            [*((one.log, one.entry) for one in durable), *staged],  # stages lie behind what is published beside them
+            [*marks.parts(self._marks), *dropped],
+            self._landed,
+            self._failed,
+            acks.parts,
+        )
+        atomic_write.stages = bool(staged or dropped)
+        try:
+            firsts = commits.hand_over_atomic_write(atomic_write)
+        except BaseException:  # it has done nothing
+            self._stages.failed()
+            raise
+        self._known += self._stages.placed(firsts[len(durable) :])
+        for one, first in zip(durable, firsts[: len(durable)], strict=True):
+            if one.entry.message_id is not None:
+                backend.publisher.deduplicator.remember(one.log, one.entry, first)
+            self._known.append((one.publication, one.log.position(first)))
+        self._outcome = commits.loop.create_future()
+        self._flight = marks.hand_over(self._marks)
+        acks.claim()
+        for log, entry, _ in self._in_memory:  # room that is theirs
+            log.coming += len(entry.values)
+            log.coming_bytes += entry.size
+        if self._in_memory:
+            backend.timeline.cool()
+
+    def _landed(self) -> None:
+        """It is durable, and its records are visible: so is all the rest, at once."""
+        assert self._flight is not None
+        assert self._outcome is not None
+        self._leave()
+        self._stages.landed()
+        self._apply(self._flight)
+        resolve_waiter(self._outcome)
+
+    def _failed(self, error: Exception) -> None:
+        """Nothing of it is there."""
+        assert self._flight is not None
+        assert self._outcome is not None
+        resolve_waiter(self._outcome, error)  # first: whatever the rest comes to, the committing task is told
+        self._leave()
+        self._stages.failed()
+        self._parts.markers.fail(self._flight, error)
+        self._acks.give_back()
+
+    def _leave(self) -> None:
+        for log, entry, _ in self._in_memory:
+            log.coming -= len(entry.values)
+            log.coming_bytes -= entry.size
+
+    def _apply(self, flight: PendingMarkers) -> None:
+        # Topics of which an offset is expected come first: what is dropped in others may become a dead letter there.
+        expecting = {log for log, entry, _ in self._in_memory if entry.expected_offset is not None}
+        for log, entry, publication in sorted(self._in_memory, key=lambda placed: placed.log not in expecting):
+            entry.expected_offset = None  # that was looked at, and no publish came in between
+            # A topic that was deleted meanwhile, was so right behind it.
+            first = log.end if log.deleted else self._parts.publisher.append(log, entry)
+            publication.put(log.position(first))
+        for publication, where in self._known:
+            if isinstance(where, Position):
+                publication.put(where)
+        for publication, where in self._known:
+            if isinstance(where, Publication):
+                publication.put(where.position)
+        self._parts.markers.land(flight)
+        self._acks.settle()

@@ -1,0 +1,388 @@
+"""`RemoteBackend`: the topics of a server, over a connection that is made again when it is lost.
+
+Subscriptions go on where they were, and what was published and not answered is sent again and stored once. A call that
+may be made twice is made again after a reconnect; any other raises `ConnectionLost`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from runnel.client import request
+from runnel.client.address import parse_url
+from runnel.client.group import RemoteGroup
+from runnel.client.member import RemoteMember, forget_leases
+from runnel.client.options import ClientOptions
+from runnel.client.packed_publisher import RemotePackedPublisher
+from runnel.client.producer import RemoteProducerNumbers
+from runnel.client.reader import RemoteReader
+from runnel.client.server_link import ServerLink
+from runnel.client.stage import RemoteStageWriter
+from runnel.client.transactions import commit
+from runnel.client.writer import RemoteFastPath, RemoteWriter, checked_options
+from runnel.core.backend import (
+    DURABLE_FEATURES,
+    Backend,
+    DeadLetterPage,
+    DeadLetterTopic,
+    Feature,
+    GroupVerb,
+    HistoryPage,
+    RequestRecord,
+)
+from runnel.core.clock import Clock, micros
+from runnel.core.errors import InvalidOption, NotSupported, Unreachable
+from runnel.core.markers import MarkerValue
+from runnel.core.options import NO_TOPIC_OPTIONS, SubscribeOptions, TopicOptions, positive
+from runnel.core.pattern import check_name, check_pattern, is_pattern
+from runnel.core.position import Position, Start, check_start
+from runnel.core.publishing import append_of
+from runnel.core.record import Gap, Record
+from runnel.core.schema import Codec
+from runnel.core.stages import StageInfo, StageKey
+from runnel.core.statistics import BackendSample, GroupStatistics, Statistics
+from runnel.core.topic_bounds import TopicBounds
+from runnel.core.transaction import TransactionRequest
+from runnel.runtime.clock import SystemClock
+from runnel.runtime.connection_state import ConnectionState
+from runnel.wire.msgpack_messages import AtSequence, Subscribe, read_record, wire_policy, wire_start
+
+_numbers = count(1)
+
+
+class RemoteBackend:
+    """The topics of a server."""
+
+    fast_path = RemoteFastPath
+
+    def __init__(self, link: ServerLink) -> None:
+        self.link, self.loop_owner, self.clock = link, link.loop_owner, link.clock
+
+    @classmethod
+    def at(cls, url: str, *, auto_create: bool = True, clock: Clock | None = None, **options: Any) -> RemoteBackend:
+        """The topics of the server at `url`. Options: see `ClientOptions`."""
+        if not auto_create:
+            why = "whether topics are made on first use is the server's to say: give auto_create=False there"
+            raise NotSupported("auto_create=False", why)
+        addresses, written = parse_url(url)
+        return cls(ServerLink(addresses, ClientOptions.of(options, written), clock or SystemClock()))
+
+    def __repr__(self) -> str:
+        return f"<RemoteBackend {self.summary}>"
+
+    @property
+    def summary(self) -> str:
+        """Where it is and in which state, in a few words."""
+        return f"at {self.link.address}, {self.loop_owner.state}, {self.link.state}"
+
+    # -- its life -----------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """What tells the server's broker from all others; empty before the first connection."""
+        return self.link.welcome.journal or ""
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether the server keeps what is published, unless a topic is told otherwise."""
+        return self.link.welcome.durable
+
+    @property
+    def supports(self) -> frozenset[Feature]:
+        """What it can do of what some cannot."""
+        found = frozenset(Feature) - {Feature.REPLAY_WHERE, Feature.AUTO_CREATE}
+        return found if self.is_durable else found - DURABLE_FEATURES
+
+    @property
+    def is_remote(self) -> bool:
+        """Yes: its topics are on a server."""
+        return True
+
+    @property
+    def fsync(self) -> str | None:
+        """When what was published is on the server's disk; None: never."""
+        return self.link.welcome.fsync
+
+    @property
+    def connection(self) -> ConnectionState:
+        """The state of the connection."""
+        return self.link.connection
+
+    def check_usable(self, doing: str) -> None:
+        """Raise unless it is open, in this process and on this loop, and not given up."""
+        self.link.check_usable(doing)
+
+    def check_ready(self, doing: str) -> None:
+        """Raise unless it is usable and connected now."""
+        self.link.check_usable(doing)
+        if self.link.state != "connected":
+            error = self.link.connection.error
+            raise Unreachable(self.link.address, getattr(error, "why", None) or "it was not reached yet") from error
+
+    async def open(self) -> Backend:
+        """Connect for the first time, or raise."""
+        if not self.loop_owner.entered:
+            await self.link.open()
+        return self
+
+    def close(self) -> None:
+        """End every reader, after what was published; refuse everything else. Closing twice is harmless."""
+        self.link.close()
+
+    async def aclose(self) -> None:
+        """Close it, and return when what was published is sent, for `close_timeout` seconds at most."""
+        self.close()
+        await self.link.ended()
+
+    async def flushed(self) -> None:
+        """Return when what was said so far is durable, where anything is."""
+        self.link.flush_all()
+        with suppress(NotSupported):  # a server of an earlier version writes it within milliseconds, and does not tell
+            await self._call_newer("flush", {})
+
+    async def _call_newer(self, method: str, args: dict[str, Any]) -> Any:
+        """The result of a call that earlier servers do not have."""
+        try:
+            return await self.link.call(method, args)
+        except InvalidOption as error:
+            if error.option != "method":
+                raise
+            raise NotSupported(f"{method}()", "the server is of an earlier version and cannot do it") from None
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def writer(self, topic: str, codec: Codec[Any] | None, options: TopicOptions) -> RemoteWriter:
+        """A writer for a topic; options that a topic there cannot have raise, once the server is known."""
+        durable = self.link.welcome.durable or not self.link.connection.connections
+        return RemoteWriter(self.link, topic, codec, checked_options(options, durable=durable))
+
+    def producer(self, id: int, *, named: bool) -> RemoteProducerNumbers:
+        """The numbers of a producer."""
+        return RemoteProducerNumbers(self.link, id, named=named)
+
+    def stage(self, writer: RemoteWriter, key: StageKey) -> RemoteStageWriter:
+        """A writer for a stage of the topic of `writer`."""
+        return RemoteStageWriter(self.link, writer, key)
+
+    async def commit(self, request: TransactionRequest) -> None:
+        """Do all that a transaction asks for, durably, or nothing."""
+        await commit(self.link, request)
+
+    def packed_publisher(self) -> RemotePackedPublisher:
+        """For the listeners of a server."""
+        return RemotePackedPublisher(self.link)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def reader(
+        self,
+        pattern: str | Sequence[str],
+        options: SubscribeOptions,
+        wake: Callable[[], None],
+        resume: Position | int | None = None,
+        until: int | None = None,
+        *,
+        far: bool = False,
+    ) -> RemoteReader:
+        """A new subscription; nothing is sent before it is entered. What the server would refuse is refused here."""
+        several = isinstance(pattern, list | tuple)  # then it is read by sequence, whatever they are
+        patterns = tuple(map(check_pattern, dict.fromkeys(pattern) if several else (pattern,)))
+        options.check_for(patterns, several=several)
+        if options.hold and not self.link.welcome.durable:
+            raise NotSupported("hold=True", "this broker lives in memory only")
+        start = wire_start(options.start)
+        if resume is not None:
+            start = wire_start(resume if isinstance(resume, Position) else AtSequence(resume))
+        asked = Subscribe(
+            pattern=" ".join(patterns),
+            several=several,
+            start=start,
+            resume=resume is not None,
+            until=until,
+            policy=wire_policy(options.policy),
+            drops=options.on_drop is not None,
+            credit=self.link.options.credit,
+            **options.shared(),
+        )
+        label = options.name or f"{asked.pattern}#{next(_numbers)}"
+        return RemoteReader(self.link, asked, options, label, wake, far=far)
+
+    def member(self, pattern: str, options: SubscribeOptions, wake: Callable[[], None]) -> RemoteMember:
+        """A new member of a group; it joins when it is entered.
+
+        Whether a group can begin at `start` is checked when it is joined, as in process.
+        """
+        asked = Subscribe(
+            pattern=pattern,
+            start=wire_start(options.start),
+            policy=wire_policy(options.policy),
+            credit=self.link.options.credit,
+            **options.shared(),
+        )
+        label = options.name or f"{options.group}#{next(_numbers)}"
+        return RemoteMember(self.link, asked, label, options.prefetch, options.prefetch_bytes, self, wake)
+
+    # -- looking, and steering ----------------------------------------------------------------------------------
+
+    async def topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        names: list[str] = await self.link.call("topics", {})
+        return names
+
+    async def delete(self, topic: str) -> None:
+        """Delete a topic and its records."""
+        await self.writer(topic, None, NO_TOPIC_OPTIONS).delete()
+
+    async def describe(self, topic: str) -> dict[str, Any] | None:
+        """The options that a topic was given; None: there is none of that name."""
+        found: dict[str, Any] | None = await self.link.call("describe", {"topic": topic})
+        return None if found is None else found["options"]
+
+    async def bounds(self, patterns: Sequence[str], time: datetime | None = None) -> list[TopicBounds]:
+        """Where the topics that `patterns` cover begin and end, by name."""
+        if not patterns:
+            return []  # to the server, none means all
+        asked = {"patterns": tuple(patterns), "time": None if time is None else micros(time)}
+        return msgspec.convert(await self.link.call("bounds", asked), list[TopicBounds])
+
+    async def end_sequence(self) -> int:
+        """The sequence behind the last visible record."""
+        sequence: int = await self._call_newer("end_sequence", {})
+        return sequence
+
+    async def place(self, places: Mapping[str, tuple[str, Position]], hold: bool | None) -> None:
+        """Store where names stand under which nobody reads."""
+        said = [[name, topic, place.epoch, place.offset] for name, (topic, place) in places.items()]
+        await self.link.call("place", {"places": said, "hold": hold})
+
+    async def forget(self, name: str) -> None:
+        """Forget a named subscription: where it stands, and what it holds."""
+        await self.link.call("forget", {"name": name}, again=False)
+
+    async def mark(self, name: str) -> MarkerValue | None:
+        """The value of a mark; None: there is none of that name."""
+        value: MarkerValue | None = await self.link.call("mark", {"name": name})
+        return value
+
+    async def marks(self, prefix: str) -> dict[str, MarkerValue]:
+        """All marks whose names begin with `prefix`, sorted by name."""
+        values: dict[str, MarkerValue] = await self.link.call("marks", {"prefix": prefix})
+        return values
+
+    async def producer_next(self, producer: int) -> int | None:
+        """The number that a producer has to use next; None: nothing is known of it."""
+        found: int | None = await self.link.call("producer_next", {"producer": producer})
+        return found
+
+    async def stages(self) -> list[StageInfo]:
+        """The stages that are open, by their key."""
+        return msgspec.convert(await self.link.call("stages", {}), list[StageInfo])
+
+    # -- groups, dead letters -----------------------------------------------------------------------------------
+
+    def group(self, name: str, pattern: str) -> RemoteGroup:
+        """A group that has had a member. Its methods block this thread until the server has answered."""
+        return RemoteGroup(self.link, name, pattern)
+
+    async def ask_group(self, name: str, pattern: str, verb: GroupVerb, start: Start = None) -> GroupStatistics | None:
+        """The same as a method of `group(name, pattern)`, without blocking the loop."""
+        asked: dict[str, Any] = {"name": name, "pattern": pattern}
+        if verb == "statistics":
+            return msgspec.convert(await self.link.call("group", asked), GroupStatistics)
+        if verb == "reset":
+            check_start(start, pattern, is_pattern=is_pattern(pattern))
+            asked["start"] = wire_start(start)
+        await self.link.call(f"group_{verb}", asked)
+        if verb == "reset":
+            forget_leases(self.link, name, pattern)
+        return None
+
+    async def forget_group(self, name: str, pattern: str) -> None:
+        """Forget a group that has no members, and all that it settled."""
+        await self.link.call("forget_group", {"name": name, "pattern": pattern}, again=False)
+
+    async def replay(self, topic: str, limit: int | None, where: Callable[[Record[bytes]], bool] | None) -> int:
+        """Publish dead letters again to where they came from, in order, each once; how many."""
+        if where is not None:
+            raise NotSupported("replay(where=...)", "the server puts them back, and cannot run your function")
+        args = {"topic": check_name(topic), "limit": None if limit is None else positive("limit", limit)}
+        count: int = await self.link.call("replay", args, again=False)
+        return count
+
+    async def settle_dead_letters(self, topic: str, offsets: Sequence[int] | None, *, put_back: bool) -> int:
+        """Have dead letters put back or discarded, each once: those at `offsets`, or all that are there; how many."""
+        said = None if offsets is None else list(offsets)
+        args: dict[str, Any] = {"topic": check_name(topic), "offsets": said}
+        if put_back:
+            args = {"topic": args["topic"], "limit": None, **({"all": True} if said is None else {"offsets": said})}
+        count: int = await self.link.call("replay" if put_back else "discard", args, again=False)
+        return count
+
+    async def dead_letter_topics(self) -> list[DeadLetterTopic]:
+        """The topics that dead letters go to, by name."""
+        return msgspec.convert(await self._call_newer("dead_letters", {}), list[DeadLetterTopic])
+
+    async def dead_letters(self, topic: str, start: int, limit: int, max_bytes: int) -> DeadLetterPage:
+        """At most `limit` dead letters of `topic` that are not done with, from an offset on."""
+        asked = {"topic": topic, "start": start, "limit": limit, "max_bytes": max_bytes}
+        found = await self._call_newer("dead_letter_list", asked)
+        letters = [read_record(one) for one in found.pop("letters")]
+        return DeadLetterPage(letters, **{name: found[name] for name in DeadLetterPage._fields[1:]})
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    async def request(
+        self,
+        topic: str,
+        value: bytes | str,
+        timeout: float,
+        key: bytes | str | None,
+        headers: Mapping[str, str] | None,
+    ) -> Record[bytes]:
+        """Publish, and wait for a reply."""
+        return await request.request(self.link, topic, value, timeout, key, headers)
+
+    async def reply(self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None) -> bool:
+        """Answer a request; False when the requester no longer waits."""
+        if (elsewhere := request.topic_of_reply(record)) is not None:
+            writer = self.writer(check_name(elsewhere), None, NO_TOPIC_OPTIONS)
+            await writer.append(append_of(writer, value, headers=headers))
+            return True
+        return await request.reply(self.link, record, value, headers)
+
+    # -- figures, history ---------------------------------------------------------------------------------------
+
+    def statistics(self) -> Statistics:
+        """What happened on the server so far and what it holds now. From any thread, which waits for the answer."""
+        return _statistics(self.link.ask("statistics", {}))
+
+    async def snapshot(self) -> Statistics:
+        """The same as `statistics()`, without blocking the loop."""
+        return _statistics(await self.link.call("statistics", {}))
+
+    async def sample(self) -> BackendSample:
+        """What a console shows, of about one moment."""
+        return msgspec.convert(await self._call_newer("sample", {}), BackendSample)
+
+    async def info(self) -> dict[str, Any]:
+        """What the server says of itself: version, uptime, listeners, journal, limits, connections."""
+        return dict(await self.link.call("info", {}))
+
+    async def history(self, topic: str, start: Start, limit: int, max_bytes: int) -> HistoryPage:
+        """At most `limit` records of `topic` from `start` on; below 0 it counts from the end."""
+        asked = {"topic": topic, "start": wire_start(start), "limit": limit, "max_bytes": max_bytes}
+        found = await self._call_newer("history", asked)
+        records = [read_record(one) for one in found.pop("records")]
+        gap = None if found["gap"] is None else msgspec.convert(found["gap"], Gap)
+        return HistoryPage(records, gap, *(found[name] for name in HistoryPage._fields[2:]))
+
+
+def _statistics(found: dict[str, Any]) -> Statistics:
+    found["flowed"] = {(pattern, subscriber): flowed for pattern, subscriber, flowed in found["flowed"]}
+    return msgspec.structs.replace(msgspec.convert(found, Statistics), handlers=())

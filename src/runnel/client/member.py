@@ -1,0 +1,546 @@
+"""A member of a consumer group on a server: its leases, and how records are acked, nacked, rejected or extended.
+
+The server decides about leases. The client keeps enough state to raise `LeaseEnded` or `AlreadySettled` without a
+round trip. Settlements made in one iteration of the event loop share a frame. A lost connection ends every lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, WeakSet
+
+from runnel.client.receive_buffer import record_count, unpack_frame
+from runnel.client.subscription_session import RemoteSession
+from runnel.core.batch import Slice
+from runnel.core.clock import Clock
+from runnel.core.errors import (
+    AlreadySettled,
+    BadBatch,
+    BrokerClosed,
+    ConnectionLost,
+    InvalidOption,
+    LeaseEnded,
+    NoAnswer,
+    NotSupported,
+    RunnelError,
+)
+from runnel.core.record import Record
+from runnel.runtime.waiting import resolve_waiter
+from runnel.wire.binary_messages import GrantPayload, read_grant
+from runnel.wire.errors import read_error
+from runnel.wire.frames import MORE, FrameKind, frame
+from runnel.wire.msgpack_messages import (
+    Settlement,
+    SettleVerb,
+    Subscribe,
+    SubscribeReply,
+    read_lapsed,
+    settle_payload,
+)
+
+if TYPE_CHECKING:
+    from runnel.client.server_link import ServerLink
+
+
+PREFETCH = 64
+PORTION = 128  # settlements in a frame
+MAX_REASON = 10_000  # characters of why a record failed that are worth sending
+
+
+class RemoteLease:
+    """Places [first, end) at one member. `low` is the first that is not settled, `handed` the first not yet seen."""
+
+    __slots__ = (
+        "_grants",
+        "_parts",
+        "_settled",
+        "attempt",
+        "begun",
+        "encoding",
+        "end",
+        "ended",
+        "first",
+        "handed",
+        "low",
+        "member",
+        "number",
+        "on_end",
+        "promised",
+    )
+
+    def __init__(self, member: RemoteMember, grants: list[GrantPayload], end: int) -> None:
+        self.member, self.number, self.attempt = member, grants[0].lease, grants[0].attempt
+        self.first = self.low = self.handed = grants[0].place
+        self.end = end
+        self.ended = False  # it lapsed, or its connection was lost: what is said of it comes too late
+        self.begun = False  # whether the server was told that somebody works on it
+        self.promised: dict[int, bool] | None = None  # to be acked by a transaction; True: nobody else looks after it
+        self.on_end: Callable[[], None] | None = None  # called when it ends before all was settled
+        self.encoding: str | None = None  # how its values are written, once it was opened
+        self._grants = grants
+        self._parts: list[tuple[int, Slice]] | None = None  # the place of the first record of each slice
+        self._settled: set[int] | None = None  # above `low`, for acks out of order
+
+    def __repr__(self) -> str:
+        state = "ended" if self.ended else f"{len(self)} open"
+        return f"<RemoteLease {self.number} [{self.first}, {self.end}), attempt {self.attempt}, {state}>"
+
+    def __len__(self) -> int:
+        """How many places are not settled."""
+        return self.end - self.low - (len(self._settled) if self._settled else 0)
+
+    def lapse(self) -> None:
+        """It is over: what was not settled is no longer the member's."""
+        self.ended = True
+        if self.on_end is not None:
+            self.on_end()
+
+    # -- records ------------------------------------------------------------------------------------------------
+
+    def open(self, *, verify: bool) -> list[tuple[int, Slice]]:
+        """Its records, unpacked once, each slice with the place of its first record; or `BadBatch`."""
+        if self._parts is None:
+            parts: list[tuple[int, Slice]] = []
+            for grant in self._grants:
+                found, self.encoding = unpack_frame(grant, verify=verify)
+                parts.append((grant.place, found))
+            self._parts, self._grants = parts, []
+        return self._parts
+
+    def records(self, first: int, end: int) -> tuple[Record[bytes], ...]:
+        """The records at places [first, end)."""
+        return tuple(record for part in self._between(first, end) for record in part.records)
+
+    def values(self, first: int, end: int) -> tuple[bytes, ...]:
+        """The values at places [first, end)."""
+        parts = list(self._between(first, end))
+        return parts[0].values if len(parts) == 1 else tuple(value for part in parts for value in part.values)
+
+    def _between(self, first: int, end: int) -> Iterator[Slice]:
+        assert self._parts is not None, "it was opened when it was begun"
+        for place, part in self._parts:
+            low, high = max(first, place), min(end, place + len(part))
+            if low < high:
+                shift = part.start - place
+                yield part if high - low == len(part) else part.cut(low + shift, high + shift)
+
+    # -- settling -----------------------------------------------------------------------------------------------
+
+    def is_open(self, place: int) -> bool:
+        """Whether `place` is still to be settled."""
+        return self.low <= place < self.end and not (self._settled and place in self._settled)
+
+    def open_ranges(self, first: int, end: int) -> list[tuple[int, int]]:
+        """The places still to be settled in [first, end), as ranges."""
+        first, end = max(first, self.low), min(end, self.end)
+        if not self._settled:
+            return [(first, end)] if first < end else []
+        found: list[tuple[int, int]] = []
+        for place in range(first, end):
+            if place not in self._settled:
+                if found and found[-1][1] == place:
+                    found[-1] = (found[-1][0], place + 1)
+                else:
+                    found.append((place, place + 1))
+        return found
+
+    def settle(self, first: int, end: int) -> None:
+        """The places [first, end), all of them open, are done with."""
+        if first == self.low:
+            self.low = end
+            if self._settled:
+                while self.low in self._settled:
+                    self._settled.remove(self.low)
+                    self.low += 1
+            return
+        if self._settled is None:
+            self._settled = set()
+        self._settled.update(range(first, end))
+
+    def reopen(self, first: int, end: int) -> None:
+        """Places [first, end), which were settled, are not after all."""
+        if first < self.low:
+            done = set(range(min(end, self.low), self.low))
+            self._settled = done if self._settled is None else self._settled | done
+            self.low = first
+        if self._settled:
+            self._settled.difference_update(range(first, end))
+
+
+# -- The member ------------------------------------------------------------------------------------------
+
+
+_members: WeakKeyDictionary[ServerLink, WeakSet[RemoteMember]] = WeakKeyDictionary()
+
+
+def forget_leases(link: ServerLink, group: str, pattern: str) -> None:
+    """The group was reset: what its members here hold is void."""
+    for member in list(_members.get(link, ())):
+        if (member.group, member.pattern) == (group, pattern):
+            member.forget()
+
+
+class RemoteMember(RemoteSession):
+    """One member of a group on a server. See `core.backend.Member`."""
+
+    def __init__(
+        self,
+        link: ServerLink,
+        asked: Subscribe,
+        label: str,
+        prefetch: int | None,
+        prefetch_bytes: int | None,
+        backend: object,
+        wake: Callable[[], None],
+    ) -> None:
+        super().__init__(link)
+        self._asked, self.label, self.backend, self._wake = asked, label, backend, wake
+        self.group, self.pattern = asked.group or "", asked.pattern
+        self.prefetch = PREFETCH if prefetch is None else prefetch
+        self.prefetch_bytes = prefetch_bytes
+        self.ended = False
+        self.error: RunnelError | None = None
+        self.inbox: deque[RemoteLease] = deque()
+        self._leases: dict[int, RemoteLease] = {}  # those with something to settle, by number
+        self._coming: list[GrantPayload] = []  # of a lease that comes in several frames
+        self._settlements = PendingSettlements()
+        self._soon: asyncio.Handle | None = None
+
+    def __repr__(self) -> str:
+        return f"<RemoteMember {self.label!r} of {self.group!r}, {len(self._leases)} leases>"
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of this client."""
+        return self._link.clock
+
+    @property
+    def blocks(self) -> object | None:
+        """Itself: the server knows whether others are members, too."""
+        return self
+
+    # -- coming and going ---------------------------------------------------------------------------------------
+
+    async def enter(self) -> None:
+        """Join the group."""
+        await self.subscribe()
+        self._link.blockers.add(self)  # publishers wait for what a group has not settled
+        _members.setdefault(self._link, WeakSet()).add(self)
+
+    def leave(self) -> None:
+        """Leave it; what was not settled goes back."""
+        self.end()
+
+    def end(self) -> None:
+        """No more leases; what was not settled goes back."""
+        if not self.ended:
+            self.ended = True
+            self._link.blockers.discard(self)
+            self.flush()
+            self.unsubscribe(None)
+            self.forget()
+            self._wake()
+
+    # -- what the member does -----------------------------------------------------------------------------------
+
+    def take_up(self, lease: RemoteLease) -> bool:
+        """Begin with a lease; False: there is nothing left to begin with."""
+        if lease.ended:
+            return False
+        try:
+            parts = lease.open(verify=self._link.verify)
+        except BadBatch as error:
+            self.hand(lease, lease.first, lease.end)
+            self.settle(lease, SettleVerb.NACK, lease.first, lease.end, None, f"it could not be read: {error.why}")
+            return False
+        if lease.end - lease.first == 1 and (metas := parts[0][1].metas):  # only such a one can have an end of its time
+            now = self.clock.time() + self._link.skew()
+            if any(meta.expires is not None and meta.expires <= now for meta in metas.values()):
+                self.hand(lease, lease.first, lease.end)  # the server finds the same, and counts it
+                self._leases.pop(lease.number, None)
+                return False
+        return True
+
+    def hand(self, lease: RemoteLease, first: int, end: int) -> None:
+        """The user gets the places [first, end): the server is told, so that their time begins."""
+        lease.handed = end
+        self._settlements.begin(lease, first, end)
+        self._in_a_moment()
+
+    def records(self, lease: RemoteLease, first: int, end: int) -> tuple[Record[bytes], ...]:
+        """The records at places [first, end) of a lease that was taken up."""
+        return lease.records(first, end)
+
+    def values(self, lease: RemoteLease, first: int, end: int) -> tuple[bytes, ...]:
+        """Their values alone."""
+        return lease.values(first, end)
+
+    def parts(self, lease: RemoteLease) -> Sequence[tuple[int, Slice]]:
+        """All records of a lease as slices, each with the place of its first record."""
+        return lease.open(verify=self._link.verify)
+
+    def encoding_of(self, lease: RemoteLease, topic: str) -> str | None:
+        """How the values of a lease are written."""
+        return lease.encoding
+
+    # -- settling -----------------------------------------------------------------------------------------------
+
+    def ack(self, lease: RemoteLease, place: int) -> None:
+        """One record is done."""
+        self.settle(lease, SettleVerb.ACK, place, place + 1)
+
+    def settle(
+        self,
+        lease: RemoteLease,
+        verb: SettleVerb,
+        first: int,
+        end: int,
+        number: float | None = None,
+        reason: str | None = None,
+        *,
+        durable: bool = False,
+    ) -> Awaitable[None] | None:
+        """Have the open places [first, end) settled."""
+        _check_number(verb, number)
+        if not self._link.is_here():
+            raise NotSupported("settling from another thread", "use runnel.blocking.attach, or settle on the loop")
+        if lease.ended:
+            raise LeaseEnded(self.group, first, lease.attempt)
+        if not lease.is_open(first):
+            raise AlreadySettled(self.group, first)
+        if verb == SettleVerb.EXTEND:
+            self._settlements.say(lease, verb, first, end, number)
+            self._in_a_moment()
+            return None
+        lease.settle(first, end)
+        self.let_go(lease)
+        if durable:
+            self.flush()  # so that what is answered is this one
+        if reason is not None:
+            reason = reason[:MAX_REASON].encode(errors="backslashreplace").decode()  # whatever it is, it has to travel
+        self._settlements.say(lease, verb, first, end, number, reason)
+        if durable:
+            return self.flushed()
+        self._in_a_moment()
+        return None
+
+    def let_go(self, lease: RemoteLease) -> None:
+        """Forget a lease of which nothing is open: it cannot lapse any more."""
+        if not len(lease):
+            self._leases.pop(lease.number, None)
+
+    def flushed(self) -> Awaitable[None]:
+        """Send what was gathered; done when all of it is on disk."""
+        return DurableAck(self._link, self._gathered()).done
+
+    def check_durable(self, lease: RemoteLease, place: int) -> None:
+        """Raise where no ack can be made durable, or the server would not answer any more."""
+        if not self._link.welcome.durable:
+            raise NotSupported("a durable ack", f"group {self.group} on {self.pattern} lives in memory only")
+        try:
+            self._link.check_usable("a durable ack")
+        except BrokerClosed:
+            raise LeaseEnded(self.group, place, lease.attempt) from None  # as it is where the broker is in this process
+
+    def _in_a_moment(self) -> None:
+        if self._soon is None:
+            self._soon = asyncio.get_running_loop().call_soon(self.flush)
+
+    def _gathered(self) -> list[Settlement]:
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        return self._settlements.taken(self.id)
+
+    def flush(self) -> None:
+        """Send what was gathered: one frame for all that was said in this turn of the loop."""
+        if (settled := self._gathered()) and self.is_up:
+            for at in range(0, len(settled), PORTION):
+                self._link.send(frame(FrameKind.SETTLE, 0, settle_payload(settled[at : at + PORTION])))
+
+    # -- what the server says -----------------------------------------------------------------------------------
+
+    def asks(self) -> Subscribe:
+        """The same each time: a group knows by itself how far it is."""
+        return self._asked
+
+    def stands(self, said: SubscribeReply) -> None:
+        """It is a member, for the first time or again."""
+        self.label = said.label
+
+    def arrived(self, kind: int, flags: int, extra: int, payload: bytes) -> None:
+        """Records were granted to this member, or went back."""
+        if kind == FrameKind.GRANT:
+            grant = read_grant(extra, payload)
+            self._coming.append(grant)
+            if flags & MORE:
+                return
+            grants, self._coming = self._coming, []
+            lease = RemoteLease(self, grants, grant.place + record_count(grant.batch))
+            self._leases[lease.number] = lease
+            self.inbox.append(lease)
+            self._wake()
+        elif kind == FrameKind.LAPSED:
+            for number, *_ in read_lapsed(payload):
+                if self._coming and self._coming[0].lease == number:
+                    self._coming = []  # the rest of it does not come
+                if (lapsed := self._leases.pop(number, None)) is not None:
+                    lapsed.lapse()
+
+    def broken(self) -> None:
+        """The connection was lost: the server gave back what it had granted over it."""
+        self.forget()
+
+    def over(self, error: RunnelError | None) -> None:
+        """No more deliveries; what was not settled went back."""
+        if not self.ended:
+            self.ended, self.error = True, error
+            self._link.blockers.discard(self)
+            self.forget()
+            self._wake()
+
+    def forget(self) -> None:
+        """What was granted is void."""
+        leases, self._leases = self._leases, {}
+        for lease in leases.values():
+            lease.lapse()
+        self.inbox.clear()
+        self._coming.clear()
+        self._settlements.clear()
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+
+
+def _check_number(verb: SettleVerb, number: float | None) -> None:
+    if verb == SettleVerb.NACK and number is not None and not 0 <= number < float("inf"):
+        raise InvalidOption("delay", number, "expected seconds, 0 or more")
+    if verb == SettleVerb.EXTEND and not (number is not None and 0 < number < float("inf")):
+        raise InvalidOption("seconds", number, "expected a number above 0")
+
+
+# -- Settlements for the next frame ----------------------------------------------------------------------
+# Adjacent acks become one range. No I/O.
+
+
+_MERGED_VERBS = (SettleVerb.ACK, SettleVerb.REJECT, SettleVerb.NACK)
+
+
+class PendingSettlements:
+    """What was said and not sent yet, in order."""
+
+    __slots__ = ("_begun", "_said")
+
+    def __init__(self) -> None:
+        self._begun: dict[RemoteLease, tuple[int, int]] = {}
+        self._said: list[Settlement] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._said or self._begun)
+
+    def begin(self, lease: RemoteLease, first: int, end: int) -> None:
+        """The user has the records at [first, end). What one lease hands out is in order."""
+        known = self._begun.get(lease)
+        self._begun[lease] = (first if known is None else known[0], end)
+
+    def say(
+        self,
+        lease: RemoteLease,
+        verb: SettleVerb,
+        first: int,
+        end: int,
+        number: float | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Something about the places [first, end) of a lease."""
+        said = self._said
+        if said and verb in _MERGED_VERBS:
+            _, other, before, start, last, *rest = said[-1]
+            if other == lease.number and before == verb and last == first and rest == [number, reason]:
+                said[-1] = Settlement(0, lease.number, verb, start, end, number, reason)
+                return
+        said.append(Settlement(0, lease.number, verb, first, end, number, reason))
+
+    def taken(self, subscription: int) -> list[Settlement]:
+        """All of it, to be sent for the subscription of that id. What is begun comes first.
+
+        Where all that was begun is settled by now there is no need to say so, except for the first of a lease.
+        """
+        found: list[Settlement] = []
+        for lease, (first, end) in self._begun.items():
+            if not lease.ended and (not lease.begun or lease.open_ranges(first, end)):
+                lease.begun = True
+                found.append(Settlement(subscription, lease.number, SettleVerb.BEGIN, first, end))
+        found += [one._replace(subscription=subscription) for one in self._said]
+        self.clear()
+        return found
+
+    def clear(self) -> None:
+        """None of it counts any more."""
+        self._begun.clear()
+        self._said.clear()
+
+
+# -- Durable acks ----------------------------------------------------------------------------------------
+# The settlement is sent at once; its future is done when the server has it on disk.
+
+
+class DurableAck:
+    """One SETTLE that is answered, on the connection that it was sent on or never, and in time.
+
+    Whoever makes one has looked whether the link is usable: what is settled here is sent here, or nowhere.
+    """
+
+    task: asyncio.Task[Any] | None = None
+
+    def __init__(self, link: ServerLink, settled: Sequence[Settlement]) -> None:
+        self.id = 0
+        self._link, self._settled, self._is_sent = link, settled, False
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.done.add_done_callback(_retrieve_error)
+        timeout = link.options.timeout
+        self._timer = None if timeout is None else asyncio.get_running_loop().call_later(timeout, self._late, timeout)
+        link.attach(self)
+        if not self._is_sent:
+            self.lost()
+
+    def __repr__(self) -> str:
+        return f"<DurableAck {self.id} for {len(self._settled)}>"
+
+    def connected(self) -> None:
+        """Send it."""
+        self._link.send(frame(FrameKind.SETTLE, self.id, settle_payload(self._settled)))
+        self._is_sent = True
+
+    def frame(self, kind: int, flags: int, extra: int, payload: bytes) -> None:
+        """The answer."""
+        self._answered(read_error(payload) if kind == FrameKind.ERROR else None)
+
+    def flush(self) -> None:
+        """It was sent at once."""
+
+    def lost(self) -> None:
+        """Nobody knows whether it was done. The leases are void either way."""
+        self._answered(ConnectionLost(self._link.address, "an ack was not answered, and its record may come again"))
+
+    def closed(self, error: RunnelError | None) -> None:
+        """Nobody will know."""
+        self._answered(error or BrokerClosed("acking"))
+
+    def _late(self, timeout: float) -> None:
+        self._answered(NoAnswer("a durable ack", timeout, self._link.state))
+
+    def _answered(self, error: RunnelError | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._link.detach(self)
+        resolve_waiter(self.done, error)
+
+
+def _retrieve_error(done: asyncio.Future[None]) -> None:
+    """Whoever does not await it does not want to hear what became of it."""
+    if not done.cancelled():
+        done.exception()

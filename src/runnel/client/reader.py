@@ -1,0 +1,397 @@
+"""A subscription to a topic or pattern of a server: records received ahead of the user, and what the server is told.
+
+Records that were received survive a lost connection, and the next connection continues after them: each record is
+delivered once. See `core.backend.Reader`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from runnel.client.receive_buffer import ReceiveBuffer, unpack_frame
+from runnel.client.subscription_session import RemoteSession
+from runnel.core.backend import SLICE, SharedStep, SharedSteps, Taken
+from runnel.core.batch import without_expired
+from runnel.core.clock import Clock
+from runnel.core.errors import BadBatch, RunnelError, TopicDeleted
+from runnel.core.options import Policy, PolicyKind, SubscribeOptions
+from runnel.core.position import Position
+from runnel.core.record import Gap
+from runnel.wire.binary_messages import ReaderCounts, credit_frame, read_deliver
+from runnel.wire.frames import DROPPED, FrameKind
+from runnel.wire.msgpack_messages import AtSequence, Subscribe, SubscribeReply, read_gap, wire_start
+
+if TYPE_CHECKING:
+    from runnel.client.server_link import ServerLink
+
+log = logging.getLogger("runnel")
+
+BUFFER = 1024  # records that a subscriber may lag by where nothing was said, as the server has it
+CHUNK = 4  # a fourth of the credit is given back at a time, if there is nothing else to say
+MOST = 2**32 - 1  # bytes of credit that one frame can give back
+
+_EXACT = (PolicyKind.BLOCK, PolicyKind.DROP_NEWEST)  # what is in hand counts against their bounds
+
+
+class RemoteReader(RemoteSession):
+    """One subscription of a server. `far`: it is read for a client of a server in front of that one."""
+
+    def __init__(
+        self,
+        link: ServerLink,
+        asked: Subscribe,
+        options: SubscribeOptions,
+        label: str,
+        wake: Callable[[], None],
+        *,
+        far: bool = False,
+    ) -> None:
+        super().__init__(link)
+        policy = options.policy or Policy()
+        self.label, self.wake = label, wake
+        self.buffer = options.buffer or BUFFER
+        self.is_exact = asked.name is not None or policy.kind in _EXACT
+        self.is_eager = True  # until the server says otherwise
+        self.ended = False
+        self.error: RunnelError | None = None
+        self.is_quiet = False  # each place is told
+        self.in_hand: Callable[[], int | None]
+        self.delivered = self.dropped_count = self.expired = 0
+        self._asked, self._on_drop = asked, options.on_drop
+        self._blocks, self._is_far = policy.kind is PolicyKind.BLOCK, far
+        self._received = ReceiveBuffer(asked.credit, verify=link.verify)
+        self._encoding: str | None = None  # of what was taken last
+        self._epoch: int | None = None
+        self._epochs: dict[int, None] = {}  # of the topics that are known to be covered
+        self._journal: str | None = None  # of the server, which may come back with another one
+        self._place = self._sent = 0  # what was confirmed, and what was taken
+        self._begun = self._left = False
+        self._moved = self._asking = self._asks_now = False  # to be told: its place; that it waits
+        self._limit = SLICE  # records that are wanted at once
+        self._unreadable = 0
+        self._taken: int | None = None  # far: what the reader there took up in all, if it says so
+        self._expired_there = 0  # far: what of that had expired there
+        self._finishing: asyncio.Task[None] | None = None  # asks the server for the end
+        self._is_complete = False  # the server has sent all there was
+        self._before = (0, 0)  # expired and unreadable over earlier connections
+        self._counted = (0, 0, 0)  # what was told last: see `ReaderCounts`
+        self._soon: asyncio.Handle | None = None
+
+    def __repr__(self) -> str:
+        return f"<RemoteReader {self.label!r}, {self._received!r}, confirmed up to {self._place}>"
+
+    @property
+    def pattern(self) -> str:
+        """The topic or pattern it reads."""
+        return self._asked.pattern
+
+    @property
+    def name(self) -> str | None:
+        """The name that keeps its position."""
+        return self._asked.name
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether it reads by sequence."""
+        return self._received.is_pattern
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of this client."""
+        return self._link.clock
+
+    # -- coming and going ---------------------------------------------------------------------------------------
+
+    async def enter(self) -> None:
+        """Subscribe; return when the subscription stands."""
+        if self._is_far and (" " in self.pattern or self._asked.several or "*" in self.pattern or ">" in self.pattern):
+            for found in await self._link.call("bounds", {"patterns": self.pattern.split(" "), "time": None}):
+                self._epochs[found["epoch"]] = None
+        await self.subscribe()
+        if self._blocks:
+            self._link.blockers.add(self)
+
+    def end(self, error: RunnelError | None = None) -> None:
+        """No more records than are here. The server is told what was confirmed."""
+        if not self.ended:
+            self._asks_now = False
+            self.flush()
+            self.ended, self.error = True, error
+            self.unsubscribe(self.position)
+            self._release()
+
+    def leave(self, place: int | None = None) -> None:
+        """Nobody reads any more; everything before `place` was processed."""
+        if place is not None:
+            self.confirm(place)
+        self._left = True
+        self.end()
+
+    def finish(self) -> None:
+        """No more than what was published up to now, though others may publish on: the server knows what that is."""
+        if not self.ended and self._finishing is None:
+            self._finishing = self._link.loop.create_task(self._finish())
+
+    async def _finish(self) -> None:
+        try:
+            await self._link.call("finish", {"subscription": self.id}, again=False)
+        except RunnelError:
+            self.end()  # nobody can say what was published: what is here is all that there is
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether it ended before the place where it was to finish."""
+        return self.ended and self._asked.until is not None and not self.is_pattern and not self._is_complete
+
+    # -- taking -------------------------------------------------------------------------------------------------
+
+    def take(self, limit: int) -> Taken | None:
+        """Up to `limit` records, and what was missed before them. None: nothing now, or it is over."""
+        if self.error is not None or self._left:
+            return None
+        self._limit = limit
+        received = self._received
+        taken = received.take(limit, as_it_came=limit == SLICE)
+        if taken is None:
+            return None
+        if received.returned * CHUNK >= received.credit:
+            self._in_a_moment()
+        slices, missed, self._encoding, end = taken
+        if slices:
+            if self._place >= self._sent:  # nothing is out: what lies before the first of these is passed
+                self._place = slices[0].sequence if received.is_pattern else slices[0].start
+            if any(part.metas for part in slices):
+                slices, expired = without_expired(slices, self.clock.time() + self._link.skew())
+                self.expired += expired
+            if self._is_far and received.is_pattern:
+                self._epochs.update((part.epoch, None) for part in slices)
+        self._sent = max(self._sent, end)
+        self.delivered += sum(map(len, slices))
+        if missed is not None:
+            self.dropped_count += missed.count
+        return Taken(slices, missed)
+
+    def take_step(self, steps: SharedSteps, limit: int) -> SharedStep | None:
+        """The same; nothing is shared, since each reader has its own records."""
+        taken = self.take(limit)
+        if taken is None:
+            if not self.ended:
+                self.park()
+            return None
+        slices, missed = taken
+        gap = None
+        if missed is not None:
+            gap = Gap(self.pattern, missed.first, missed.end, missed.count, missed.reason)
+        return SharedStep(gap, slices, self._sent, self._sent, is_last=not self._received.records)
+
+    def park(self) -> None:
+        """There was nothing to take: ask for more, where the server waits to be asked."""
+        if not self.is_eager and not self._asking:
+            self._asking = self._asks_now = True
+            self._in_a_moment()
+
+    def ahead(self) -> int:
+        """How many records are here; as many as anybody can want when no more would come."""
+        received = self._received
+        return MOST if received.is_full else received.records or len(received)
+
+    @property
+    def lag(self) -> int:
+        """Records published for it that were not taken up. The server is asked, and the loop waits for its answer."""
+        if self.is_up:
+            self.flush()
+            for one in self._link.ask("statistics", {})["subscriptions"]:
+                if one["label"] == self.label:
+                    return int(one["lag"]) + self._received.kept
+        return self._received.records
+
+    def encoding_of(self, topic: str) -> str | None:
+        """How the values of the last take are written."""
+        return self._encoding
+
+    # -- where it is --------------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """The offset (or sequence, of a pattern) of the first record that was not confirmed."""
+        return self._place
+
+    @property
+    def sent(self) -> int:
+        """Behind the last record that was taken."""
+        return self._sent
+
+    def confirm(self, place: int) -> None:
+        """The user asked beyond everything before `place`."""
+        if place >= self._place:
+            self._place = place
+            self._moved = True
+            if self._soon is None:
+                self._in_a_moment()
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of its topic, unless it reads a pattern."""
+        return self._epoch
+
+    @property
+    def epochs(self) -> list[int]:
+        """The epochs of the topics that it is known to cover."""
+        return list(self._epochs)
+
+    @property
+    def changes(self) -> int:
+        """How many topics it is known to cover."""
+        return len(self._epochs)
+
+    def end_sequence(self) -> int | None:
+        """Nobody knows that here."""
+        return None
+
+    # -- what is counted ----------------------------------------------------------------------------------------
+
+    def unreadable(self, count: int) -> None:
+        """So many of the records taken could not be decoded: they count as dropped."""
+        self._unreadable += count
+        self.delivered -= count
+        self.dropped_count += count
+
+    def count(self, taken: int, expired: int, unreadable: int) -> None:
+        """What the far reader took up in all, and what of it was of no use to it."""
+        self._taken, self._unreadable = taken, unreadable
+        self.expired += expired - self._expired_there  # besides those that expired here
+        self._expired_there = expired
+        self._in_a_moment()
+
+    def count_all(self) -> None:
+        """The far reader says nothing of that: what was taken for it, it has taken up."""
+
+    def pass_all(self) -> None:
+        """The far reader says nothing at all: what was taken for it, it has taken up and asked beyond."""
+        self.confirm(self._sent)
+
+    # -- what the server is told --------------------------------------------------------------------------------
+
+    def _in_a_moment(self) -> None:
+        if self._soon is None:
+            self._soon = asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Give credit back, and say where the user is and whether it waits: at most once in a turn of the loop."""
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        if not self.is_up or self.ended:
+            return
+        received = self._received
+        given = min(received.returned, MOST)
+        counted = self._counts()
+        if self._moved or self._asks_now or given or counted != self._counted:
+            place = self._place if self._moved else None
+            counts = ReaderCounts(max(1, self._limit - received.records), *counted)
+            frame = credit_frame(self.id, given, place, ask=self._asks_now, counts=counts)
+            self._link.send(frame, ahead=True)
+            self._moved = self._asks_now = False
+            self._counted = counted
+            received.returned -= given
+
+    def _counts(self) -> tuple[int, int, int]:
+        """Records taken up, expired and unreadable, of those that came over the present connection."""
+        taken, (expired, unreadable) = self._received.taken, self._before
+        if self._taken is not None:  # the last of what was given to the far reader is still to be taken up there
+            taken = max(0, taken - max(0, self.delivered - self._taken))
+        return taken, self.expired - expired, self._unreadable - unreadable
+
+    # -- what the server says -----------------------------------------------------------------------------------
+
+    def asks(self) -> Subscribe:
+        """What to ask for: after a connection was lost, to go on.
+
+        A name must not get ahead of its user, so it is read again from there: what is here already is left out.
+        Raises where there is nothing to go on with: of another journal, sequences are those of other records.
+        """
+        if not self._begun:
+            return self._asked
+        if self.is_pattern and self._link.welcome.journal != self._journal:
+            raise TopicDeleted(self.pattern, 0)
+        place = self._received.next if self.name is None else self._place
+        start = AtSequence(place) if self.is_pattern else Position(self._epoch or 0, place)
+        return msgspec.structs.replace(self._asked, start=wire_start(start), resume=True)
+
+    def stands(self, said: SubscribeReply) -> None:
+        """It stands, for the first time or again."""
+        self.label, self.is_eager = said.label, said.eager
+        if not self._begun:
+            self._begun, self._epoch = True, said.epoch
+            self._place = self._sent = said.position
+            self._journal = self._link.welcome.journal
+            self._received.begin(said.position, is_pattern=said.is_pattern)
+        elif said.epoch != self._epoch and (self._received.next or self._link.welcome.journal != self._journal):
+            self.unsubscribe(None)
+            self.over(TopicDeleted(self.pattern, self._epoch or 0))
+        else:
+            self._epoch = said.epoch  # a topic without records goes with its readers, and is made again for them
+            self._in_a_moment()  # what could not be said meanwhile
+            self.wake()  # and whoever waits asks again
+
+    def frame(self, kind: int, flags: int, extra: int, payload: bytes) -> None:
+        """A frame of this subscription: records, most of the time."""
+        if kind == FrameKind.DELIVER and not flags & DROPPED and self._gone is None and not self._is_over:
+            self._received.deliver(extra, payload)
+            self._asking = False
+            self.wake()
+        else:
+            self._is_complete |= kind == FrameKind.END and self._gone is None
+            super().frame(kind, flags, extra, payload)
+
+    def arrived(self, kind: int, flags: int, extra: int, payload: bytes) -> None:
+        """Records were missed, or dropped by a policy."""
+        if kind == FrameKind.DELIVER:
+            self._dropped(extra, payload)
+        elif kind == FrameKind.GAP:
+            self._received.miss(read_gap(payload))
+            self._asking = False
+            self.wake()
+
+    def _dropped(self, extra: int, payload: bytes) -> None:
+        """Show the records that a policy dropped to the user's `on_drop`."""
+        if self._on_drop is None:
+            return
+        try:
+            part, _ = unpack_frame(read_deliver(extra, payload), verify=self._link.verify)
+        except BadBatch as error:
+            log.warning("dropped records of subscriber %r could not be read: %s", self.label, error)
+            return
+        for record in part.records:
+            try:
+                self._on_drop(record)
+            except Exception:
+                log.exception("a callback of subscriber %r failed", self.label)
+
+    def broken(self) -> None:
+        """The connection was lost. What is here stays; what was asked for is asked for again."""
+        self._asking = False
+        self._received.resume()
+        self._before, self._counted = (self.expired, self._unreadable), (0, 0, 0)
+        if self._finishing is not None and self._asked.until is None:
+            self.end()  # the next connection cannot say what was published until then
+
+    def over(self, error: RunnelError | None) -> None:
+        """Nothing comes any more. What is here is still read, unless it ends with an error."""
+        if not self.ended:
+            self.ended, self.error = True, error
+            if error is not None:
+                self._received.clear()
+            self._release()
+
+    def _release(self) -> None:
+        self._link.blockers.discard(self)
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        self.wake()

@@ -1,0 +1,302 @@
+"""Publish to one topic of a server: the fast path of a handle, and the writer behind it.
+
+Records published in one iteration of the event loop share a batch. The fast path puts a plain record into the batch
+that is being filled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from datetime import datetime
+from secrets import token_hex
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from runnel.client.outbox import OVERHEAD, OutgoingBatch, Route, batch_cost
+from runnel.core.batch_format import BYTES, JSON, MSGPACK, pack
+from runnel.core.compression import compress
+from runnel.core.errors import NotSupported
+from runnel.core.options import NO_TOPIC_OPTIONS, Seconds, TopicOptions
+from runnel.core.position import Position
+from runnel.core.publishing import Append, PublishDetails, append_of
+from runnel.core.schema import Codec, Schema
+from runnel.wire.msgpack_messages import encode_message
+
+if TYPE_CHECKING:
+    from runnel.client.server_link import ServerLink
+
+SMALL = 64 * 1024  # values below are gathered without a closer look
+
+_CONTENT = {"json": JSON, "msgpack": MSGPACK}
+_NOWHERE = OutgoingBatch(Route("", b"", 0), [])  # takes nothing: so the slow path is taken
+_DURABLE_ONLY = ("durable", "compact", "compression")
+
+
+class RemoteWriter:
+    """The `Writer` of one topic. It keeps the batch that is being filled at hand for the fast path."""
+
+    __slots__ = (
+        "_described",
+        "_has_tombstones",
+        "_publishing",
+        "_route",
+        "codec",
+        "link",
+        "loop_owner",
+        "options",
+        "outbox",
+        "outgoing",
+        "thread",
+        "topic",
+        "tracing",
+    )
+
+    def __init__(self, link: ServerLink, topic: str, codec: Any, options: TopicOptions) -> None:
+        self.topic, self.options = topic, options
+        self.codec: Codec[Any] | None = codec  # or, where values were encoded elsewhere, only their `Schema`
+        self.link, self.loop_owner = link, link.loop_owner
+        self._publishing, self.outbox = link.publishing, link.publishing.outbox
+        self.tracing = link.publishing.tracing
+        self._described: dict[str, Any] = {}  # what every publish says of the topic
+        if options is not NO_TOPIC_OPTIONS and (given := options.given()):
+            self._described["options"] = given
+        if codec is not None:
+            self._described["schema"] = Schema(codec.encoding, codec.schema)
+        said = encode_message(PublishDetails(**self._described)) if self._described else None
+        content_type = BYTES if codec is None else _CONTENT[codec.encoding]
+        self._route = Route.to(topic, said, content_type, options.compression)
+        self.outgoing = _NOWHERE  # the batch that is being filled
+        self.thread = 0
+        self._has_tombstones = bool(options.compact)
+
+    def __repr__(self) -> str:
+        return f"<RemoteWriter of {self.topic!r}>"
+
+    def now(self) -> float:
+        """The server's time."""
+        return self.link.clock.time() + self.link.skew()
+
+    def has_tombstones(self) -> bool:
+        """Whether the topic is compacted, as far as is known here."""
+        return self._has_tombstones
+
+    async def learn_tombstones(self) -> None:
+        """Ask the server: that is the topic's, whatever this handle was told."""
+        self.link.check_usable("publishing")
+        found = await self.link.call("describe", {"topic": self.topic})
+        self._has_tombstones = bool(found and found["options"].get("compact"))
+
+    # -- appending ----------------------------------------------------------------------------------------------
+
+    def append_nowait(self, append: Append) -> None:
+        """Have it sent, if there is room for it here, or raise `Full`."""
+        self.link.check_usable("publishing")
+        self._publishing.check_room(self.topic, batch_cost(append.values, append.metas))
+        if append.message_id is None:
+            self._gather(append)
+        else:
+            self._publishing.add(self._route, append.values, append.metas, self.details(append))
+
+    take_over = append_nowait  # a server has room, sooner or later: only the outbox may be full
+
+    def append(self, append: Append) -> Coroutine[Any, Any, Position]:
+        """Have it sent, and wait for the answer: it is stored then."""
+        # Not a coroutine itself: thousands may wait for an answer, and the collector looks at every frame.
+        self.link.check_usable("publishing")
+        if len(append.values) > 1:
+            append.values = list(append.values)  # the caller may go on changing its own
+        size = batch_cost(append.values, append.metas)
+        return self._send(append) if self._publishing.has_room(size) else self._send_later(append, size)
+
+    async def _send_later(self, append: Append, size: int) -> Position:
+        await self._publishing.room(self.topic, size)
+        return await self._send(append)
+
+    def _send(self, append: Append) -> Coroutine[Any, Any, Position]:
+        """Have sent what there is room for; the answer to it."""
+        publishing, reads = self._publishing, self.reads() if self.link.blockers else []
+        if append.message_id is not None or append.expected_offset is not None or reads:
+            details: PublishDetails | None = self.details(append, reads=reads)
+        elif len(append.values) == 1:
+            return publishing.answer(*self._gather(append))
+        else:
+            details = None
+        return publishing.answer(publishing.add(self._route, append.values, append.metas, details))
+
+    async def append_and_wait(self, append: Append, timeout: float | None) -> Position:
+        """Have it sent; the server answers when every current subscriber asked beyond it."""
+        self.link.check_usable("publishing")
+        await self._publishing.room(self.topic, batch_cost(append.values, append.metas))
+        # Told apart by an id of its own and not by a number: its answer may take long, and others wait for none.
+        append.message_id = token_hex(16)
+        details = self.details(append, wait=True, timeout=timeout, reads=self.reads())
+        usual = self.link.options.timeout
+        patience = None if timeout is None or usual is None else timeout + usual
+        outgoing = self._publishing.add(self._route, append.values, append.metas, details, patience)
+        return await self._publishing.answer(outgoing)
+
+    def _gather(self, append: Append) -> tuple[OutgoingBatch, int]:
+        """Put one record, for which there is room, into the batch that is being filled.
+
+        Remembers that batch for the fast path, if that may be taken.
+        """
+        metas = append.metas
+        outgoing, index = self._publishing.gather(self._route, append.values[0], None if metas is None else metas[0])
+        if self.codec is None and not self.tracing.is_active:
+            self.outgoing, self.thread = outgoing, get_ident()
+        else:
+            self.outgoing = _NOWHERE  # every record may be part of another span, or has to be looked at
+        return outgoing, index
+
+    def reads(self) -> list[int]:
+        """The subscriptions that this very task reads and a publish may wait for: that would be for ever."""
+        task = asyncio.current_task()
+        return [handler.id for handler in self.link.blockers if handler.task is task and handler.id]
+
+    # -- what is sent -------------------------------------------------------------------------------------------
+
+    def details(self, append: Append, **more: Any) -> PublishDetails:
+        """What is said beside the records of an append."""
+        return PublishDetails(
+            **self._described, message_id=append.message_id, expected_offset=append.expected_offset, **more
+        )
+
+    def pack(self, append: Append, producer: int = 0, sequence: int = 0) -> bytes:
+        """The records of an append as a batch."""
+        if append.packed is not None:
+            return append.packed
+        return pack(
+            append.values,
+            append.metas,
+            compression=self.options.compression,
+            content_type=self._route.content_type,
+            producer=producer,
+            producer_sequence=sequence,
+        )
+
+    # -- the topic itself ---------------------------------------------------------------------------------------
+
+    async def declare(self) -> None:
+        """Make the topic now, or check that it is there with these options and this type."""
+        args = {"topic": self.topic, "options": self.options.given(), "schema": self._described.get("schema")}
+        await self.link.call("declare", args)
+
+    async def delete(self) -> None:
+        """Delete the topic and its records; its subscribers are told."""
+        await self.link.call("delete", {"topic": self.topic}, again=False)
+
+    async def trim(self, before: int | datetime, *, force: bool) -> int:
+        """Take away the records before an offset, or older than a time; the first offset that is left."""
+        note = {"time": before.isoformat()} if isinstance(before, datetime) else before
+        first: int = await self.link.call("trim", {"topic": self.topic, "before": note, "force": force})
+        return first
+
+
+class RemoteFastPath:
+    """`publish` and `publish_nowait` of a handle on a topic of a server. See `api.topic`."""
+
+    __slots__ = ()
+
+    _writer: RemoteWriter
+    _slow_publish: Callable[..., Awaitable[Position]]
+    _slow_publish_nowait: Callable[..., None]
+
+    def publish_nowait(
+        self,
+        value: Any,
+        key: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+        delay: Seconds | None = None,
+        expires: Seconds | None = None,
+        priority: int = 0,
+        message_id: str | None = None,
+    ) -> None:
+        """Put it into the batch that is being filled; all else takes the slow path."""
+        writer = self._writer
+        outgoing, outbox = writer.outgoing, writer.outbox
+        if (
+            value.__class__ is bytes
+            and outgoing.size < outgoing.cap
+            and outbox.bytes < outbox.limit
+            and key is None
+            and headers is None
+            and delay is None
+            and expires is None
+            and message_id is None
+            and not priority
+            and (size := len(value)) < SMALL
+            and get_ident() == writer.thread
+        ):
+            outgoing.values.append(value)
+            size += OVERHEAD
+            outgoing.size += size
+            outbox.bytes += size
+            return
+        self._slow_publish_nowait(value, key, headers, delay, expires, priority, message_id)
+
+    async def publish(
+        self,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+        delay: Seconds | None = None,
+        expires: Seconds | None = None,
+        priority: int = 0,
+        message_id: str | None = None,
+        expected_offset: int | None = None,
+    ) -> Position:
+        """The same, and wait until the server answered."""
+        writer = self._writer
+        outgoing, outbox, link = writer.outgoing, writer.outbox, writer.link
+        if (
+            value.__class__ is bytes
+            and outgoing.size < outgoing.cap
+            and outbox.bytes < outbox.limit
+            and key is None
+            and headers is None
+            and delay is None
+            and expires is None
+            and message_id is None
+            and not priority
+            and expected_offset is None
+            and (size := len(value)) < SMALL
+            and get_ident() == writer.thread
+            and not (link.blockers and writer.reads())  # many have members of groups; few publish where they read
+        ):
+            index = len(outgoing.values)
+            outgoing.values.append(value)
+            size += OVERHEAD
+            outgoing.size += size
+            outbox.bytes += size
+            return await link.publishing.answer(outgoing, index)
+        if value is not None and writer.loop_owner.is_here():  # one coroutine less for what only carries more
+            return await writer.append(
+                append_of(writer, value, key, headers, delay, expires, priority, message_id, expected_offset)
+            )
+        return await self._slow_publish(
+            value,
+            key=key,
+            headers=headers,
+            delay=delay,
+            expires=expires,
+            priority=priority,
+            message_id=message_id,
+            expected_offset=expected_offset,
+        )
+
+
+def checked_options(options: TopicOptions, *, durable: bool) -> TopicOptions:
+    """`options`, when a topic of the server can have them."""
+    if options is NO_TOPIC_OPTIONS:
+        return options
+    for option in () if durable else _DURABLE_ONLY:
+        if value := getattr(options, option):
+            raise NotSupported(f"{option}={value!r}", "the server keeps its topics in memory only")
+    if options.compression:
+        compress(options.compression, b"")  # raises now, and not when the first record is sent
+    for option in ("compression", "compact") if options.durable is False else ():
+        if getattr(options, option):
+            raise NotSupported(option, "a topic with durable=False is kept in memory, as it is")
+    return options

@@ -1,0 +1,482 @@
+"""One event stream: what is sent to a browser and when, over one of two transports.
+
+A reader is read, encoded and sent as fast as the browser reads; one wake-up sends all that has arrived. Something is
+sent every `HEARTBEAT` seconds, so that proxies keep the connection and a frozen browser is noticed. On a listener of
+ours bytes go straight to the connection, without a task per stream (`DirectStream`); in a mounted application they go
+out as ASGI messages (`AsgiStream`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import chain
+from typing import Any, Protocol
+
+from starlette.types import Receive, Scope, Send
+
+from runnel.core.backend import Reader, SharedStep, SharedSteps
+from runnel.core.record import Gap
+from runnel.server.http import sse
+from runnel.server.http.record_json import gap_as_json
+
+HEARTBEAT = 15.0  # seconds
+TAKE_RECORDS = 512  # records at a time
+RETRY_MILLISECONDS = (1_000, 3_000)  # milliseconds: of a thousand browsers that come back not all come at once
+BYTES_PER_TURN = 32 << 10  # bytes after which others on the loop have their turn
+CONNECTION = "runnel.connection"  # in the extensions of a scope: the connection, at a listener of ours
+
+STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),  # nginx would hold events back to fill a buffer
+]
+
+log = logging.getLogger("runnel")
+
+
+def connection_of(scope: Scope) -> Any:
+    """The connection of a request, at a listener of ours; None in an application of somebody else's."""
+    return ((scope.get("extensions") or {}).get(CONNECTION) or {}).get(CONNECTION)
+
+
+class SendTimeout(Exception):
+    """The browser has read nothing for `send_timeout` seconds."""
+
+
+class EventStream(ABC):
+    """One event stream to one browser: what is sent. A subclass is the transport."""
+
+    __slots__ = (  # there are many, and all are looked at for every event: what lies close together is looked at faster
+        "__weakref__",
+        "_beat",
+        "_coverage",
+        "_covered",
+        "_form",
+        "_gap",
+        "_gone",
+        "_loop",
+        "_out",
+        "_over",
+        "_patience",
+        "_peer",
+        "_pieces",
+        "_reader",
+        "_receive",
+        "_resumed",
+        "_sequence",
+        "_several",
+        "_steps",
+        "_ticking",
+        "_told",
+        "_took",
+        "_waiting",
+    )
+
+    is_framed = False  # whether each piece is a chunk of HTTP already
+
+    def __init__(
+        self, tag: bytes, keys: frozenset[bytes], scope: Scope, receive: Receive, send: Send, patience: float
+    ) -> None:
+        self._receive, self._out, self._patience = receive, send, patience
+        self._form = sse.EventFormat(tag, b"", keys, self.is_framed)
+        self._peer = scope.get("client")
+        self._loop = asyncio.get_running_loop()
+        self._waiting: asyncio.Future[None] | None = None  # what its task waits for
+        self._beat = self._gone = self._over = False
+        self._took: SharedStep | None = None  # what the next pieces are made of, if that was taken already
+        self._steps: SharedSteps = {}
+        self._reader: Reader | None = None
+        self._gap: Gap | None = None
+        self._sequence = 0  # behind what was taken
+        self._told = 0  # the sequence in the last id that the browser has
+        self._covered: sse.CoveredTopics | None = None
+        self._coverage = -1  # as of when
+        self._resumed = False
+
+    def attach_reader(self, reader: Reader, gap: Gap | None, sequence: int, *, resumed: bool) -> None:
+        """Read this one, after telling the gap. `sequence` is behind all that is visible now."""
+        self._reader, self._gap, self._resumed = reader, gap, resumed
+        at_end = not reader.is_pattern and reader.end_sequence() is not None
+        self._sequence = reader.position if reader.is_pattern else sequence if at_end else 0
+        self._several = reader.is_pattern
+        self._pieces = self._told_pieces()
+
+    @property
+    def reader(self) -> Reader:
+        """What it reads."""
+        assert self._reader is not None, "attached before it runs"
+        return self._reader
+
+    # -- the transport ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def wake(self) -> None:
+        """There may be something to do."""
+
+    @abstractmethod
+    async def _stream(self) -> None:
+        """Send the pieces as they come, until either side has enough."""
+
+    @abstractmethod
+    async def _send(self, body: bytes, *, more: bool = True) -> None:
+        """Send a piece by itself, or `SendTimeout`."""
+
+    @abstractmethod
+    async def _dropped(self) -> None:
+        """The browser read nothing for too long: let nothing wait for it."""
+
+    # -- its life -----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Stream until either side has enough."""
+        self._ticking = self._loop.call_later(HEARTBEAT, self._tick)
+        try:
+            await self._out({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+            await self._stream()
+            await self._send(self._closing(), more=False)
+        except SendTimeout:
+            log.info("an event stream of %s is dropped: it has read nothing for %g s", self._peer, self._patience)
+            await self._dropped()
+        finally:
+            self._ticking.cancel()
+            self.reader.leave()
+
+    def end(self) -> None:
+        """Send no more: the server stops. The browser comes back, and goes on from its last id."""
+        self._over = True
+        self._go_on()
+
+    def gone(self) -> None:
+        """The browser is."""
+        self._gone = True
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    def _tick(self) -> None:
+        self._beat = True
+        self._ticking = self._loop.call_later(HEARTBEAT, self._tick)
+        self.wake()
+
+    async def _watch(self) -> None:
+        """Notice that the browser is gone: what is sent to it then nobody hears of."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.gone()
+
+    async def _send_in_time(self, body: bytes, *, more: bool) -> None:
+        try:
+            async with asyncio.timeout(self._patience):
+                await self._out({"type": "http.response.body", "body": body, "more_body": more})
+        except TimeoutError:
+            raise SendTimeout from None
+
+    # -- what is sent -------------------------------------------------------------------------------------------
+
+    def _told_pieces(self) -> Iterator[bytes | None]:
+        """All that is sent, piece by piece; None: nothing now, until it is woken."""
+        reader, form = self.reader, self._form
+        yield sse.framed(self._opening(), form)
+        while not self._over:
+            if self._beat:
+                self._beat = False
+                yield sse.framed(self._heartbeat(), form)
+            elif (step := self._took or reader.take_step(self._steps, TAKE_RECORDS)) is not None:
+                self._took = None
+                yield from self._tell(step)
+                reader.pass_all()
+            elif reader.ended:
+                return
+            else:
+                yield None
+
+    def _opening(self) -> bytes:
+        """How to come back, where this begins, and what was missed before it."""
+        id = self._here()
+        told = sse.retry(random.randint(*RETRY_MILLISECONDS))
+        if self._gap is not None:
+            told += sse.event("gap", gap_as_json(self._gap))
+        self._told = self._sequence
+        return told + sse.event("ready", {"resumed": self._resumed, "topics": self.reader.pattern.split(" ")}, id)
+
+    def _heartbeat(self) -> bytes:
+        """A sign of life. It says where it is: what was passed over, being of no interest, is not to be read again."""
+        reader = self.reader
+        if (end := reader.end_sequence()) is not None:
+            self._sequence = end
+            if self._several:
+                self._cover().leave(reader.epochs)
+        id = self._here()
+        moved, self._told = self._sequence != self._told, self._sequence
+        return sse.id_only(id) if moved else sse.HEARTBEAT
+
+    def _tell(self, step: SharedStep) -> Iterable[bytes]:
+        """The events of what was taken, for whoever takes it in the same moment too."""
+        form = self._form
+        if self._several and (tail := self._tail()) != form.tail:
+            self._form = form = form._replace(tail=tail)
+        if step.sequence is not None:
+            self._sequence = step.sequence
+            if not form.keys:
+                self._told = step.sequence
+        found: tuple[bytes, ...] | None = step.shared.get(form)
+        if found is not None:
+            return found
+        made = sse.chunks(step.slices, form)
+        if step.gap is not None:
+            return chain((sse.framed(sse.event("gap", gap_as_json(step.gap)), form),), made)
+        if isinstance(made, tuple):
+            step.shared[form] = made
+        return made
+
+    def _closing(self) -> bytes:
+        error = self.reader.error
+        if error is None:
+            return b""
+        return sse.event("end", {"code": error.code, "detail": str(error)})
+
+    # -- places -------------------------------------------------------------------------------------------------
+
+    def _here(self) -> bytes:
+        """The id to go on from, between records."""
+        reader, tag = self.reader, self._form.tag
+        if self._several:
+            return sse.format_id(tag, max(self._sequence, reader.position)) + self._tail()
+        return sse.format_id(tag, self._sequence, reader.epoch or 0, reader.position)
+
+    def _tail(self) -> bytes:
+        """What goes behind the ids of several topics."""
+        return self._cover().tail
+
+    def _cover(self) -> sse.CoveredTopics:
+        """The topics that it has, as of now."""
+        covered = self._covered = self._covered or sse.CoveredTopics()
+        if (coverage := self.reader.changes) != self._coverage:
+            self._coverage = coverage
+            covered.join(self.reader.epochs)
+        return covered
+
+
+# -- The two transports ----------------------------------------------------------------------------------
+
+
+class AsgiStream(EventStream):
+    """A stream in a mounted application: a task sends piece by piece, as any ASGI application does."""
+
+    __slots__ = ()
+
+    def wake(self) -> None:
+        """There may be something to do."""
+        self._go_on()
+
+    async def _stream(self) -> None:
+        watch = self._loop.create_task(self._watch())
+        try:
+            for piece in self._pieces:
+                if piece is not None:
+                    await self._send(piece)
+                    if len(piece) >= BYTES_PER_TURN:
+                        await asyncio.sleep(0)
+                elif not (self._beat or self._gone or self._over):
+                    self._waiting = self._loop.create_future()
+                    await self._waiting
+                if self._gone or self._over:
+                    return
+                self._steps = {}  # what was found is of another moment
+        finally:
+            watch.cancel()
+
+    async def _send(self, body: bytes, *, more: bool = True) -> None:
+        await self._send_in_time(body, more=more)
+
+    async def _dropped(self) -> None:
+        """The server of the application sees to that."""
+
+
+class DirectStream(EventStream):
+    """A stream on a connection of ours: bytes are written to it in rounds, side by side with other streams."""
+
+    __slots__ = ("_connection", "_frozen", "_in_round", "_parked", "_scheduler", "_write")
+
+    is_framed = True
+
+    def __init__(
+        self,
+        tag: bytes,
+        keys: frozenset[bytes],
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        patience: float,
+        connection: Any,
+        scheduler: StreamScheduler,
+    ) -> None:
+        super().__init__(tag, keys, scope, receive, send, patience)
+        self._connection, self._scheduler = connection, scheduler
+        self._in_round = False
+        self._parked: bool | None = False  # whether all pieces there were are sent
+        self._write: Callable[[bytes], None] | None = None  # to the connection
+        self._frozen: asyncio.TimerHandle | None = None  # while the connection takes nothing
+
+    def wake(self) -> None:
+        """There may be something to do: be served in the next round."""
+        if not self._in_round and self._frozen is None:
+            self._in_round = True
+            self._scheduler.add(self)
+
+    def gone(self) -> None:
+        """The browser is."""
+        self._write = None
+        super().gone()
+
+    async def _stream(self) -> None:
+        connection = self._connection
+        self._waiting, self._write = self._loop.create_future(), connection.transport.write
+        connection.stream = self
+        self._gone = self._gone or connection.transport.is_closing()
+        self.wake()
+        try:
+            if not (self._gone or self._over):
+                await self._waiting
+        finally:
+            connection.stream = self._write = None
+            if self._frozen is not None:
+                self._frozen.cancel()
+
+    async def _send(self, body: bytes, *, more: bool = True) -> None:
+        if self._connection.flow.write_paused:
+            await self._send_in_time(body, more=more)
+        else:
+            await self._out({"type": "http.response.body", "body": body, "more_body": more})  # nobody has to wait
+
+    async def _dropped(self) -> None:
+        self._connection.abort()  # or what it has not read would wait here for as long as the system likes
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._watch(), 1.0)  # until uvicorn knows, too
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def serve(self, steps: SharedSteps) -> None:
+        """Write what there is to the connection, as far as that takes it."""
+        self._in_round, self._steps = False, steps
+        waiting, write = self._waiting, self._write
+        if write is None or waiting is None or waiting.done():
+            return
+        try:
+            if self._parked and self._serve_last(write):
+                return
+            self._parked = self._serve_pieces(write)
+            if self._parked is None:
+                waiting.set_result(None)
+        except Exception as error:
+            waiting.set_exception(error)
+
+    def _serve_pieces(self, write: Callable[[bytes], None]) -> bool | None:
+        """Piece by piece; whether all there were are sent, or None: there will be no more."""
+        size = 0
+        for piece in self._pieces:
+            if piece is None:
+                return True
+            write(piece)
+            size += len(piece)
+            if self._frozen is not None:
+                return False
+            if size >= sse.CHUNK:
+                self.wake()  # others first
+                return False
+        return None
+
+    def _serve_last(self, write: Callable[[bytes], None]) -> bool:
+        """The short way, for the common case that what has come is one piece and was all; whether it was."""
+        reader = self._reader
+        assert reader is not None
+        if self._beat or self._over:
+            return False
+        step = self._took = reader.take_step(self._steps, TAKE_RECORDS)
+        if step is None:
+            return not reader.ended
+        told = self._tell(step)
+        if not step.is_last or not isinstance(told, tuple) or len(told) > 1:
+            return False
+        self._took = None
+        for piece in told:
+            write(piece)
+        reader.pass_all()
+        reader.park()
+        return True
+
+    # -- a connection that takes nothing ------------------------------------------------------------------------
+
+    def paused(self) -> None:
+        """The connection has as much as it takes. It must take more some time."""
+        self._look(self._connection.transport.get_write_buffer_size(), 0)
+
+    def resumed(self) -> None:
+        """The connection takes more again."""
+        if self._frozen is not None:
+            self._frozen.cancel()
+            self._frozen = None
+            self.wake()
+
+    def _look(self, unsent: int, times: int) -> None:
+        """Look twice within `send_timeout`: the first look may be late, and the browser's bytes be there already."""
+        self._frozen = self._loop.call_later(self._patience / 2, self._freeze, unsent, times)
+
+    def _freeze(self, before: int, times: int) -> None:
+        unsent = self._connection.transport.get_write_buffer_size()
+        if unsent < before:
+            self._look(unsent, 0)  # it reads, if slowly
+        elif not times:
+            self._look(unsent, 1)
+        elif self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(SendTimeout())
+
+
+# -- Scheduling of streams -------------------------------------------------------------------------------
+# One callback serves all streams that were woken, some at a time. Streams at the same position are served side by
+# side, and share what the first of them read (`Steps`).
+
+
+STREAMS_PER_TURN = 64  # streams that are served before others on the loop have their turn
+
+
+class ScheduledStream(Protocol):
+    """A stream that can be served."""
+
+    def serve(self, steps: SharedSteps) -> None:
+        """Do what there is to do, up to a bound. It raises nothing."""
+
+
+class StreamScheduler:
+    """The streams to serve, in the order in which they were woken."""
+
+    def __init__(self) -> None:
+        self._woken: deque[ScheduledStream] = deque()
+        self._under_way = False
+
+    def add(self, one: ScheduledStream) -> None:
+        """Serve this one soon. Whoever waits already must not be added again."""
+        self._woken.append(one)
+        if not self._under_way:
+            self._under_way = True
+            asyncio.get_running_loop().call_soon(self._serve)
+
+    def _serve(self) -> None:
+        """A handful. What one of them found the others take over: nothing can happen in between."""
+        steps: SharedSteps = {}
+        woken = self._woken
+        try:
+            for _ in range(min(STREAMS_PER_TURN, len(woken))):
+                woken.popleft().serve(steps)
+        finally:  # whatever one of them does, the others are served
+            self._under_way = bool(woken)
+            if woken:
+                asyncio.get_running_loop().call_soon(self._serve)
