@@ -247,11 +247,10 @@ class LocalReader:
         flow = self._flow
         if flow is None or self.error is not None or self._left:
             return None
-        if self._last is not None and self._is_done():  # also where nothing was left but a hole
-            self.end()
-            return None
-        taken = flow.take(limit)
+        taken = None if self._is_done() else flow.take(limit)
         if taken is None:
+            if self._last is not None and self._is_done():  # also where nothing was left but a hole
+                self.end()
             return None
         slices, missed = taken
         if self._last is not None:
