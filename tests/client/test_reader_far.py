@@ -182,15 +182,11 @@ async def test_several_names_and_patterns_are_one_reader_by_sequence_and_a_name_
         reader = await opened(link, ("a", "b.*", "later"))
         assert (reader.pattern, reader.is_pattern, reader.epoch) == ("a b.* later", True, None)
         assert await broker.topics() == ["a", "b.x"], "no topic is made for it"
-        before, epochs = reader.changes, reader.epochs
-        assert sorted(epochs) == sorted([(await broker.bounds(topic))[0].epoch for topic in ("a", "b.x")])
+        assert reader.epochs is None, "the server alone knows what it covers"
         for topic in ("a", "c", "b.x", "later", "b.y", "a"):
             await broker.publish(topic, topic)
         assert await values(reader, 5) == [b"a", b"b.x", b"later", b"b.y", b"a"]
         assert reader.sent == 6
-        assert reader.changes > before
-        assert set(epochs) < set(reader.epochs)
-        assert len(reader.epochs) == 4
         assert reader.end_sequence() is None, "nobody knows here"
 
 

@@ -19,8 +19,9 @@ from websockets.asyncio.client import connect
 import runnel
 from runnel.core.errors import LimitExceeded, NoResponders, Unreachable
 from runnel.server import Server, ServerOptions, TlsOptions
+from runnel.wire.binary_messages import unsubscribe_frame
 from runnel.wire.frames import FrameKind, frame
-from runnel.wire.msgpack_messages import WirePolicy
+from runnel.wire.msgpack_messages import Subscribe, WirePolicy, encode_message
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.server.certificates import Authority
@@ -371,6 +372,40 @@ async def test_publishes_that_wait_behind_do_not_keep_others_from_being_heard() 
             for one in sent[2:]:
                 raw.send(frame(FrameKind.CANCEL, one))
             assert (await publishing).offset == 0
+
+
+@pytest.mark.parametrize("asked", [{}, {"name": "n"}, {"pattern": "t.*"}, {"group": "g"}])
+async def test_a_subscription_that_is_left_before_it_stands_leaves_nothing_behind(asked: dict[str, Any]) -> None:
+    async with serving() as behind, front_of(behind) as front:
+        wanted: dict[str, Any] = {"pattern": "t", "credit": 1000} | asked
+        subscribe = Subscribe(**wanted)
+        async with connected(front.listeners[0]) as raw:
+            raw.send(frame(FrameKind.SUBSCRIBE, 7, encode_message(subscribe)) + unsubscribe_frame(7, None))
+            await raw.next(FrameKind.END, id=7)
+            assert await raw.ask("topics") == []
+            assert behind.connections == 1
+            await until(lambda: not behind.serving.connections.describe()[0]["subscriptions"])  # type: ignore[union-attr]
+        async with connected(front.listeners[0]) as raw:
+            raw.send(frame(FrameKind.SUBSCRIBE, 7, encode_message(subscribe)))
+            raw.cut()
+        await until(lambda: not front.connections)
+        async with runnel.open(front.listeners[0].url) as broker:
+            await broker.topics()
+            await until(lambda: not behind.serving.connections.describe()[0]["subscriptions"])  # type: ignore[union-attr]
+
+
+async def test_what_one_client_publishes_keeps_its_order_whatever_it_is_told_apart_by() -> None:
+    async with serving() as behind, front_of(behind) as front:
+        async with runnel.open(front.listeners[0].url) as one, runnel.open(front.listeners[0].url) as other:
+            for number in range(300):
+                message_id = f"m{number}" if number % 2 else None
+                one.topic("t").publish_nowait(b"%d" % number, message_id=message_id)
+                other.topic("t").publish_nowait(b"other")
+                if not number % 7:
+                    await asyncio.sleep(0)
+            await one.publish("t", b"last")
+        page = await behind.broker.backend.history("t", "earliest", 1000, 1 << 20)
+        assert [one.value for one in page.records if one.value.isdigit()] == [b"%d" % number for number in range(300)]
 
 
 async def test_those_who_are_too_many_are_told_the_limit() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from runnel.api.group_subscription import GroupSubscription, open_subscription
 from runnel.api.subscription import Subscription
-from runnel.core.errors import InvalidOption
+from runnel.core.errors import InvalidOption, NotSupported
 from runnel.core.options import (
     NO_TOPIC_OPTIONS,
     PublishManyKeywords,
@@ -56,9 +56,15 @@ class Topic(Generic[T]):
 
     def _bind(self, backend: Backend) -> None:
         """Publish to another backend: opening a folder may find that another process owns it."""
+        writer = backend.writer(self.name, self._writer.codec, self.options)
         self.__class__ = _classes.get(backend.fast_path) or _with_fast_path(backend.fast_path)
-        self._backend = backend
-        self._writer = backend.writer(self.name, self._writer.codec, self.options)
+        self._backend, self._writer = backend, writer
+
+    def __copy__(self) -> Topic[T]:
+        return Topic(self._backend, self.name, self._writer.codec, self.options)
+
+    def __reduce__(self) -> Any:
+        raise NotSupported("pickling a topic", "it belongs to a broker of this process; send its name instead")
 
     def __repr__(self) -> str:
         codec = self._writer.codec

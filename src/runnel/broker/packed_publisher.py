@@ -47,6 +47,13 @@ class LocalPackedPublisher:
     def __repr__(self) -> str:
         return f"<LocalPackedPublisher, {len(self._tasks)} publishes wait>"
 
+    def for_client(self) -> LocalPackedPublisher:
+        """The same for every client: nothing is on its way anywhere."""
+        return self
+
+    def release(self) -> None:
+        """A client is gone."""
+
     def publish(
         self, topic: str, data: bytes, details: PublishDetails | None, done: Done, readers: Sequence[Any] = ()
     ) -> WaitingPublish | None:

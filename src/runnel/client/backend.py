@@ -175,7 +175,8 @@ class RemoteBackend:
         await commit(self.link, request)
 
     def packed_publisher(self) -> RemotePackedPublisher:
-        """For the listeners of a server."""
+        """For the listeners of a server: from now on its clients share this connection."""
+        self.link.carry_clients()
         return RemotePackedPublisher(self.link)
 
     # -- reading ------------------------------------------------------------------------------------------------

@@ -226,6 +226,8 @@ class RemoteMember(RemoteSession):
 
     async def enter(self) -> None:
         """Join the group."""
+        if self.ended:
+            raise BrokerClosed("subscribing")  # it was left before this began
         await self.subscribe()
         self._link.blockers.add(self)  # publishers wait for what a group has not settled
         _members.setdefault(self._link, WeakSet()).add(self)

@@ -73,6 +73,7 @@ class OutgoingBatch:
         "metas",
         "number",
         "numbered",
+        "once",
         "order",
         "patience",
         "producer",
@@ -112,6 +113,7 @@ class OutgoingBatch:
         self.lane: Any = None  # that it waits in, or is under way in; None: it is answered
         self.order = 0  # among all that was ever published by this client
         self.epoch = self.first = 0  # where it is, once that is known
+        self.once = False  # whether it may not be sent twice
         self.tries = 0  # how often its numbers did not fit
         self.abandoned = False  # nobody waits for it any more, and nobody is to have it
         self.born = 0.0
@@ -272,7 +274,7 @@ class Outbox:
         self.is_full = False  # whether the last batch was begun because the one before it took no more
         self._count = 0  # of batches, ever
         self._new_producer = new_producer
-        self._lanes: list[Lane | None] = [None] * LANES
+        self._lanes: dict[int, Lane] = {}  # those of topics have the numbers below LANES
         self._ready: dict[Lane, None] = {}  # lanes that may have something to send, in order
         self._sent: dict[int, OutgoingBatch] = {}
 
@@ -287,7 +289,7 @@ class Outbox:
     @property
     def is_sent(self) -> bool:
         """Whether all that was published is under way at least."""
-        return not any(lane is not None and (lane.queue or lane.again) for lane in self._lanes)
+        return not any(lane.queue or lane.again for lane in self._lanes.values())
 
     @property
     def has_ready(self) -> bool:
@@ -296,7 +298,7 @@ class Outbox:
 
     def unanswered(self) -> list[OutgoingBatch]:
         """All that is not answered."""
-        waiting = [outgoing for lane in self._lanes if lane is not None for outgoing in (*lane.again, *lane.queue)]
+        waiting = [outgoing for lane in self._lanes.values() for outgoing in (*lane.again, *lane.queue)]
         return [*self._sent.values(), *waiting]
 
     # -- in -----------------------------------------------------------------------------------------------------
@@ -325,11 +327,10 @@ class Outbox:
 
     def seal(self) -> None:
         """Let nothing more be put into what is gathered."""
-        for lane in self._lanes:
-            if lane is not None:
-                for outgoing in lane.open.values():
-                    outgoing.cap = 0
-                lane.open.clear()
+        for lane in self._lanes.values():
+            for outgoing in lane.open.values():
+                outgoing.cap = 0
+            lane.open.clear()
 
     def _append(self, lane: Lane, outgoing: OutgoingBatch) -> None:
         if (before := lane.open.pop(outgoing.route.topic, None)) is not None:
@@ -340,7 +341,7 @@ class Outbox:
         self._ready[lane] = None
 
     def _lane(self, number: int) -> Lane:
-        lane = self._lanes[number]
+        lane = self._lanes.get(number)
         if lane is None:
             lane = self._lanes[number] = Lane(self._new_producer())
         return lane
@@ -507,16 +508,23 @@ class Outbox:
 
     # -- the connection -----------------------------------------------------------------------------------------
 
-    def lost(self) -> None:
-        """The connection is gone: all that is unanswered is sent again, as it was, before anything else."""
+    def lost(self) -> list[OutgoingBatch]:
+        """The connection is gone: all that is unanswered is sent again, as it was, before anything else.
+
+        The result is what may not be sent twice, since nothing tells the server that it has it already.
+        """
         back: dict[Lane, list[OutgoingBatch]] = {}
+        given_up: list[OutgoingBatch] = []
         for outgoing in self._sent.values():
             outgoing.id = 0
-            back.setdefault(outgoing.lane, []).append(outgoing)
+            if outgoing.once:
+                given_up.append(outgoing)
+            else:
+                back.setdefault(outgoing.lane, []).append(outgoing)
         self._sent.clear()
-        for lane in self._lanes:
-            if lane is None:
-                continue
+        for outgoing in given_up:
+            self._let_go(outgoing)
+        for lane in self._lanes.values():
             unanswered = back.get(lane, [])
             if unanswered or lane.again:
                 lane.tainted = True
@@ -527,6 +535,7 @@ class Outbox:
             lane.fresh = True  # it may be another server, or one that was started again and knows nobody
             if lane.queue:
                 self._ready[lane] = None
+        return given_up
 
     def abandon(self) -> list[OutgoingBatch]:
         """Nothing will be sent any more: all that is left, let go."""
@@ -535,10 +544,9 @@ class Outbox:
             outgoing.cap = outgoing.id = 0
             self._let_go(outgoing)
         self.seal()
-        for lane in self._lanes:
-            if lane is not None:
-                lane.queue.clear()
-                lane.again, lane.under_way, lane.stopped = [], 0, False
+        for lane in self._lanes.values():
+            lane.queue.clear()
+            lane.again, lane.under_way, lane.stopped = [], 0, False
         self._sent.clear()
         self._ready.clear()
         return left

@@ -7,13 +7,13 @@ or it would stop reading, and would not hear of what makes room.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from runnel.client.outbox import LANES, OVERHEAD, OutgoingBatch, Route
+from runnel.client.outbox import LANES, OutgoingBatch, Route
 from runnel.client.writer import RemoteWriter, checked_options
 from runnel.core.backend import Done
 from runnel.core.batch_format import UnpackedBatch
@@ -22,21 +22,36 @@ from runnel.core.options import NO_TOPIC_OPTIONS, TopicOptions
 from runnel.core.position import Position
 from runnel.core.publishing import Append, PublishDetails, append_of_batch, checked_batch
 from runnel.core.schema import Schema
+from runnel.wire.binary_messages import batch_weight
 
 if TYPE_CHECKING:
-    from runnel.client.publishing import ClientPublisher
+    from runnel.client.publishing import RoomWaiter
     from runnel.client.server_link import ServerLink
+
+
+SHARE = 8  # one client may have this part of what the connection takes on its way: others have room while it waits
 
 
 class RemotePackedPublisher:
     """The `PackedPublisher` over a connection to a server."""
 
-    def __init__(self, link: ServerLink) -> None:
-        self._link = link
+    def __init__(self, link: ServerLink, lanes: ClientLanes | None = None) -> None:
+        self._link, self._lanes = link, lanes or ClientLanes()
+        self._lane = self._lanes.take()
+        self._bytes = 0  # of this client that are not answered
+        self._line: deque[ForwardedPublish] = deque()  # what it published beyond its share
         self.is_turn_over = False
 
     def __repr__(self) -> str:
         return f"<RemotePackedPublisher to {self._link.address}>"
+
+    def for_client(self) -> RemotePackedPublisher:
+        """A publisher for one client: what it publishes keeps its order, and waits for no other client's."""
+        return RemotePackedPublisher(self._link, self._lanes)
+
+    def release(self) -> None:
+        """The client is gone."""
+        self._lanes.release(self._lane)
 
     def publish(
         self, topic: str, data: bytes, details: PublishDetails | None, done: Done, readers: Sequence[Any] = ()
@@ -50,21 +65,53 @@ class RemotePackedPublisher:
             return None
         if details is not None and details.reads:
             details = replace(details, reads=[reader.id for reader in readers if reader.id])
-        route = Route.to(topic)
-        if append.producer:
-            route = route._replace(lane=append.producer % LANES)  # what a producer numbers stays in order
+        route = Route(topic, topic.encode(), self._lane)
+        once = not append.producer and append.message_id is None
+
+        weight, publishing = batch_weight(data), self._link.publishing
+        forwarded = ForwardedPublish(self, weight)
 
         def answered(outcome: Position | RunnelError) -> None:
+            self.over(weight)
             done(append.span(outcome) if isinstance(outcome, Position) else outcome)
 
-        publishing = self._link.publishing
-        forwarded = ForwardedPublish(publishing)
-
         def forward() -> None:
-            forwarded.outgoing = publishing.add_packed(route, data, len(append.values), details, answered)
+            count = len(append.values)
+            forwarded.outgoing = publishing.add_packed(route, data, count, details, answered, once=once)
 
-        forwarded.turn = publishing.when_room(len(data) + OVERHEAD, forward, done)
+        def begin() -> None:
+            self._bytes += weight
+            forwarded.turn = publishing.when_room(weight, forward, answered)
+
+        if self._line or (self._bytes and self._bytes + weight > publishing.outbox.limit // SHARE):
+            forwarded.begin = begin
+            self._line.append(forwarded)
+        else:
+            begin()
         return forwarded
+
+    def over(self, weight: int) -> None:
+        """A publish was answered or taken back: the next of this client may go."""
+        self._bytes -= weight
+        limit = self._link.publishing.outbox.limit // SHARE
+        while self._line and (not self._bytes or self._bytes + self._line[0].weight <= limit):
+            begin = self._line.popleft().begin
+            assert begin is not None, "what is in line has not begun"
+            begin()
+
+    def withdraw(self, forwarded: ForwardedPublish) -> bool:
+        """Take a publish back. True: it was not sent. False: the server was asked to, and answers what became of it."""
+        publishing = self._link.publishing
+        if forwarded in self._line:
+            self._line.remove(forwarded)
+            return True
+        if forwarded.outgoing is not None:
+            is_back = publishing.withdraw(forwarded.outgoing)
+        else:
+            is_back = forwarded.turn is None or publishing.no_room_wanted(forwarded.turn)
+        if is_back:
+            self.over(forwarded.weight)
+        return is_back
 
     def plan(self, topic: str, data: bytes, details: PublishDetails | None) -> tuple[RemoteWriter, Append]:
         """A batch as part of a transaction: what to append, and to what."""
@@ -85,14 +132,34 @@ class RemotePackedPublisher:
         await self._link.call("declare", {"topic": topic, "options": dict(options), "schema": schema})
 
 
+class ClientLanes:
+    """Numbers of lanes in the outbox for the clients of a server, above those of topics."""
+
+    def __init__(self) -> None:
+        self._free: list[int] = []
+        self._next = LANES
+
+    def take(self) -> int:
+        """One that no client has."""
+        if self._free:
+            return self._free.pop()
+        self._next += 1
+        return self._next
+
+    def release(self, lane: int) -> None:
+        """Its client is gone."""
+        self._free.append(lane)
+
+
 class ForwardedPublish:
-    """A publish that waits for room on the connection, or that the server has not answered."""
+    """A publish that waits for its turn or for room on the connection, or that the server has not answered."""
 
-    __slots__ = ("_publishing", "outgoing", "turn")
+    __slots__ = ("_publisher", "begin", "outgoing", "turn", "weight")
 
-    def __init__(self, publishing: ClientPublisher) -> None:
-        self._publishing = publishing
-        self.turn: asyncio.Future[None] | None = None  # done when there is room for it
+    def __init__(self, publisher: RemotePackedPublisher, weight: int) -> None:
+        self._publisher, self.weight = publisher, weight
+        self.begin: Callable[[], None] | None = None  # while its client has enough on its way
+        self.turn: RoomWaiter | None = None  # until there is room for it
         self.outgoing: OutgoingBatch | None = None  # since then
 
     @property
@@ -102,8 +169,4 @@ class ForwardedPublish:
 
     def withdraw(self) -> bool:
         """Take it back if it was not sent; else ask the server to, which answers what became of it."""
-        if self.outgoing is not None:
-            return self._publishing.withdraw(self.outgoing)
-        if self.turn is not None:
-            self.turn.cancel()
-        return True
+        return self._publisher.withdraw(self)

@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from secrets import randbits
 from typing import TYPE_CHECKING
 
-from runnel.client.outbox import OVERHEAD, UNSAID, Outbox, OutgoingBatch, Route, batch_cost, record_cost
+from runnel.client.outbox import UNSAID, Outbox, OutgoingBatch, Route, batch_cost, record_cost
 from runnel.core.errors import BrokerClosed, Full, NoAnswer, RunnelError
 from runnel.core.position import Position
 from runnel.core.publishing import PublishDetails
 from runnel.core.record import Meta
 from runnel.runtime.tracing import Tracing
-from runnel.wire.binary_messages import read_published
+from runnel.wire.binary_messages import batch_weight, read_published
 from runnel.wire.errors import read_error
 from runnel.wire.msgpack_messages import encode_message
 
@@ -32,6 +32,15 @@ OUTBOX = "the outbox"
 logger = logging.getLogger("runnel")
 
 
+class RoomWaiter:
+    """A publish that waits for room."""
+
+    __slots__ = ("fail", "go", "size")
+
+    def __init__(self, size: int, go: Callable[[], None], fail: Callable[[RunnelError], None]) -> None:
+        self.size, self.go, self.fail = size, go, fail
+
+
 class ClientPublisher:
     """What a client publishes, on its way."""
 
@@ -39,9 +48,7 @@ class ClientPublisher:
         self.outbox = Outbox(link.options.max_pending_bytes, lambda: randbits(64) or 1)
         self.tracing = Tracing()
         self._link = link
-        self._room: deque[tuple[asyncio.Future[None], int]] = (
-            deque()
-        )  # publishes that wait for room, and what they need
+        self._room: deque[RoomWaiter] = deque()  # publishes that wait for room
         self._timer: asyncio.TimerHandle | None = None  # looks for publishes that waited long enough
 
     def __repr__(self) -> str:
@@ -61,11 +68,15 @@ class ClientPublisher:
 
     async def room(self, topic: str, size: int) -> None:
         """Return when `size` more bytes may be on their way; those who came first go first."""
-        outbox = self.outbox
         if self.has_room(size):
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._room.append((waiter, size))
+
+        def keep() -> None:
+            self.outbox.bytes += size  # until the publish runs, and takes them
+            waiter.set_result(None)
+
+        entry = self.when_room(size, keep, waiter.set_exception)
         timeout = self._link.options.timeout
         try:
             async with asyncio.timeout(timeout):
@@ -73,49 +84,37 @@ class ClientPublisher:
         except TimeoutError:
             raise NoAnswer(f"a publish to {topic!r} that waited for room", timeout or 0.0, self._link.state) from None
         finally:
-            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                outbox.bytes -= size  # kept for it; now it takes them, or has given up
-            else:
-                self._room = deque(pair for pair in self._room if pair[0] is not waiter)
+            if entry is not None and entry in self._room:
+                self._room.remove(entry)
+            elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self.outbox.bytes -= size  # now it takes them, or has given up
             self._link.later(self.make_room)
 
-    def when_room(
-        self, size: int, go: Callable[[], None], fail: Callable[[RunnelError], None]
-    ) -> asyncio.Future[None] | None:
-        """Call `go` now if `size` more bytes may be on their way, else when they may; `fail` if they never will.
+    def when_room(self, size: int, go: Callable[[], None], fail: Callable[[RunnelError], None]) -> RoomWaiter | None:
+        """Call `go` now if `size` more bytes may be on their way, else as soon as they may; `fail` if they never will.
 
-        The result, if there is one, is cancelled to give it up.
+        The result, if there is one, waits in line: see `no_room_wanted`.
         """
         if self.has_room(size):
             go()
             return None
-        waiter: asyncio.Future[None] = self._link.loop.create_future()
-        self._room.append((waiter, size))
-
-        def turn(waiter: asyncio.Future[None]) -> None:
-            if waiter.cancelled():
-                return
-            if isinstance(error := waiter.exception(), RunnelError):
-                fail(error)
-                return
-            self.outbox.bytes -= size  # kept for it; now it takes them
-            go()
-            self.make_room()
-
-        waiter.add_done_callback(turn)
+        waiter = RoomWaiter(size, go, fail)
+        self._room.append(waiter)
         return waiter
 
+    def no_room_wanted(self, waiter: RoomWaiter) -> bool:
+        """Leave the line; False: it had its turn."""
+        if waiter not in self._room:
+            return False
+        self._room.remove(waiter)
+        self.make_room()
+        return True
+
     def make_room(self) -> None:
-        """Let those go on who waited for room, as far as there is."""
+        """Let those go on who waited for room, as far as there is: at once, so that nothing overtakes them."""
         outbox = self.outbox
-        while self._room:
-            waiter, size = self._room[0]
-            if outbox.bytes + size > outbox.limit and outbox.bytes:
-                return
-            self._room.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                outbox.bytes += size  # kept for it until it runs
+        while self._room and (outbox.bytes + self._room[0].size <= outbox.limit or not outbox.bytes):
+            self._room.popleft().go()
 
     def gather(self, route: Route, value: bytes, meta: Meta | None) -> tuple[OutgoingBatch, int]:
         """Put one record, for which there is room, into the batch that gathers; that, and the record's index in it."""
@@ -158,15 +157,17 @@ class ClientPublisher:
         count: int,
         about: PublishDetails | None,
         answered: Callable[[Position | RunnelError], None] | None = None,
+        *,
+        once: bool = False,
     ) -> OutgoingBatch:
         """Have a batch sent that somebody else packed and numbered. `answered` is called with where it is, or why not.
 
         Whoever gives it waits as long as it takes.
         """
         said = None if about is None else encode_message(about)
-        size = len(batch) + OVERHEAD
+        size = batch_weight(batch)  # as the server counts it
         outgoing = OutgoingBatch(route, [], size=size, whole=True, numbered=False, said=said, batch=batch)
-        outgoing.count, outgoing.answered = count, answered
+        outgoing.count, outgoing.answered, outgoing.once = count, answered, once
         return self._added(outgoing, UNSAID)
 
     def withdraw(self, outgoing: OutgoingBatch) -> bool:
@@ -235,6 +236,12 @@ class ClientPublisher:
 
     # -- out and back -------------------------------------------------------------------------------------------
 
+    def lost(self, error: Callable[[], RunnelError]) -> None:
+        """The connection is gone: what may be sent twice waits for another, the rest has an unknown outcome."""
+        for outgoing in self.outbox.lost():
+            self._fail(outgoing, error())
+        self.make_room()
+
     def take(self) -> list[bytes]:
         """What may be sent now."""
         pieces = self.outbox.take(self._link.new_id)
@@ -296,9 +303,8 @@ class ClientPublisher:
     def close(self) -> None:
         """Nothing more is taken in: those who wait for room need not."""
         waiting, self._room = self._room, deque()
-        for waiter, _ in waiting:
-            if not waiter.done():
-                waiter.set_exception(BrokerClosed("publishing"))
+        for waiter in waiting:
+            waiter.fail(BrokerClosed("publishing"))
 
 
 def _copy_error(error: RunnelError) -> RunnelError:

@@ -18,7 +18,7 @@ from runnel.client.subscription_session import RemoteSession
 from runnel.core.backend import SLICE, SharedStep, SharedSteps, Taken
 from runnel.core.batch import without_expired
 from runnel.core.clock import Clock
-from runnel.core.errors import BadBatch, RunnelError, TopicDeleted
+from runnel.core.errors import BadBatch, BrokerClosed, RunnelError, TopicDeleted
 from runnel.core.options import Policy, PolicyKind, SubscribeOptions
 from runnel.core.position import Position
 from runnel.core.record import Gap
@@ -67,7 +67,6 @@ class RemoteReader(RemoteSession):
         self._received = ReceiveBuffer(asked.credit, verify=link.verify)
         self._encoding: str | None = None  # of what was taken last
         self._epoch: int | None = None
-        self._epochs: dict[int, None] = {}  # of the topics that are known to be covered
         self._journal: str | None = None  # of the server, which may come back with another one
         self._place = self._sent = 0  # what was confirmed, and what was taken
         self._begun = self._left = False
@@ -76,6 +75,7 @@ class RemoteReader(RemoteSession):
         self._unreadable = 0
         self._taken: int | None = None  # far: what the reader there took up in all, if it says so
         self._expired_there = 0  # far: what of that had expired there
+        self._is_to_finish = False
         self._finishing: asyncio.Task[None] | None = None  # asks the server for the end
         self._is_complete = False  # the server has sent all there was
         self._before = (0, 0)  # expired and unreadable over earlier connections
@@ -109,9 +109,8 @@ class RemoteReader(RemoteSession):
 
     async def enter(self) -> None:
         """Subscribe; return when the subscription stands."""
-        if self._is_far and (" " in self.pattern or self._asked.several or "*" in self.pattern or ">" in self.pattern):
-            for found in await self._link.call("bounds", {"patterns": self.pattern.split(" "), "time": None}):
-                self._epochs[found["epoch"]] = None
+        if self.ended:
+            raise BrokerClosed("subscribing")  # it was left before this began
         await self.subscribe()
         if self._blocks:
             self._link.blockers.add(self)
@@ -134,7 +133,8 @@ class RemoteReader(RemoteSession):
 
     def finish(self) -> None:
         """No more than what was published up to now, though others may publish on: the server knows what that is."""
-        if not self.ended and self._finishing is None:
+        self._is_to_finish = True  # also where it does not stand yet
+        if self.is_up and not self.ended and self._finishing is None:
             self._finishing = self._link.loop.create_task(self._finish())
 
     async def _finish(self) -> None:
@@ -168,8 +168,6 @@ class RemoteReader(RemoteSession):
             if any(part.metas for part in slices):
                 slices, expired = without_expired(slices, self.clock.time() + self._link.skew())
                 self.expired += expired
-            if self._is_far and received.is_pattern:
-                self._epochs.update((part.epoch, None) for part in slices)
         self._sent = max(self._sent, end)
         self.delivered += sum(map(len, slices))
         if missed is not None:
@@ -240,14 +238,13 @@ class RemoteReader(RemoteSession):
         return self._epoch
 
     @property
-    def epochs(self) -> list[int]:
-        """The epochs of the topics that it is known to cover."""
-        return list(self._epochs)
+    def epochs(self) -> None:
+        """The server alone knows which topics it covers."""
 
     @property
     def changes(self) -> int:
-        """How many topics it is known to cover."""
-        return len(self._epochs)
+        """Nobody knows that here."""
+        return 0
 
     def end_sequence(self) -> int | None:
         """Nobody knows that here."""
@@ -331,6 +328,8 @@ class RemoteReader(RemoteSession):
             self._place = self._sent = said.position
             self._journal = self._link.welcome.journal
             self._received.begin(said.position, is_pattern=said.is_pattern)
+            if self._is_to_finish:
+                self.finish()
         elif said.epoch != self._epoch and (self._received.next or self._link.welcome.journal != self._journal):
             self.unsubscribe(None)
             self.over(TopicDeleted(self.pattern, self._epoch or 0))

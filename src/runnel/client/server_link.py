@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from runnel.client.address import ServerAddress
@@ -84,6 +85,8 @@ class ServerLink:
         self.prepare: Callable[[ServerAddress], Awaitable[ServerAddress]] | None = (
             None  # asked before every attempt where to go
         )
+        self._carries_clients = False  # whether a server publishes for its clients over it
+        self._learning: asyncio.Task[None] | None = None
         self._calls = ClientCalls(self)
         self._handlers: dict[int, FrameHandler] = {}
         self._attached: dict[FrameHandler, None] = {}
@@ -342,6 +345,8 @@ class ServerLink:
             self._introduce(handler)
         self._calls.connected()
         self._write_soon()
+        if self._carries_clients:
+            self.carry_clients()
         try:
             error = await connection.over
         finally:
@@ -349,13 +354,27 @@ class ServerLink:
         state.error = error
         return error
 
+    def carry_clients(self) -> None:
+        """A server publishes over this link for its clients: send no more than the other server goes on reading."""
+        self._carries_clients = True
+        if self._current is not None:
+            self._learning = self.loop.create_task(self._learn_limit())
+
+    async def _learn_limit(self) -> None:
+        """Bound what is published by what the server takes of one connection: half, since it counts more for each."""
+        own = self.options.max_pending_bytes
+        self.publishing.outbox.limit = own // 2
+        with suppress(RunnelError):
+            limits = (await self.call("info", {}))["limits"]
+            self.publishing.outbox.limit = min(own, limits["max_pending_bytes"] // 2)
+
     def _lost(self, connection: ClientConnection) -> None:
         if self.connection.state == "closed":
             return
         address, why = str(connection.address), connection.why
         self._current, self._pieces, self._ahead = None, [], []
         self.connection.become("reconnecting")
-        self.publishing.outbox.lost()
+        self.publishing.lost(lambda: ConnectionLost(address, why))
         self._calls.lost(lambda: ConnectionLost(address, why))
         self._handlers.clear()
         for handler in [] if self.is_over else list(self._attached):

@@ -25,13 +25,11 @@ from runnel.core.schema import Codec, Schema
 from runnel.core.stages import StageKey
 
 if TYPE_CHECKING:
-    from runnel.core.transaction import TransactionRequest
-
-if TYPE_CHECKING:
     from runnel.core.markers import MarkerValue
     from runnel.core.stages import StageInfo
     from runnel.core.statistics import BackendSample, GroupStatistics, Statistics
     from runnel.core.topic_bounds import TopicBounds
+    from runnel.core.transaction import TransactionRequest
 
 
 class Feature(StrEnum):
@@ -180,8 +178,8 @@ class Reader(Protocol):
         """The epoch of its topic, unless it reads a pattern."""
 
     @property
-    def epochs(self) -> Sequence[int]:
-        """The epochs of the topics that it covers now."""
+    def epochs(self) -> Sequence[int] | None:
+        """The epochs of the topics that it covers now; None: only a server behind it knows."""
 
     @property
     def changes(self) -> int:
@@ -484,6 +482,12 @@ class PackedPublisher(Protocol):
     """Publishes packed batches that arrive over connections, in the bytes that they came in. Trusts nothing in them."""
 
     is_turn_over: bool  # whether readers should be let run before more is published; the caller resets it
+
+    def for_client(self) -> PackedPublisher:
+        """A publisher for one client of a listener: what it publishes keeps its order."""
+
+    def release(self) -> None:
+        """The client is gone."""
 
     def publish(
         self, topic: str, data: bytes, details: PublishDetails | None, done: Done, readers: Sequence[Any] = ()

@@ -70,7 +70,9 @@ class TransactionRequest:
             _check_open(ack)
         for ack in acks:
             if not ack.batch:
-                ack.lease.promised = {**(ack.lease.promised or {}), ack.first: False}
+                if ack.lease.promised is None:
+                    ack.lease.promised = {}
+                ack.lease.promised[ack.first] = False
         self.acks += acks
 
     def mark(self, marker: Marker) -> None:

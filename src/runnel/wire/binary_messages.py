@@ -230,3 +230,15 @@ def _exactly(kind: str, layout: Struct, payload: bytes) -> tuple[int, ...]:
 
 def _short(kind: str, payload: bytes | memoryview) -> ProtocolError:
     return ProtocolError(f"the payload of a {kind} frame ends after {len(payload)} bytes, before its batch begins")
+
+
+# -- What a publish weighs -------------------------------------------------------------------------------
+
+
+PUBLISH_OVERHEAD = 1 << 10  # about what a publish under way takes besides its bytes
+_RAW_LENGTH = slice(16, 20)  # in the header of a batch: see core.batch_format
+
+
+def batch_weight(batch: bytes) -> int:
+    """Bytes that a batch counts while it is not answered: its uncompressed size, if that is more, and some overhead."""
+    return PUBLISH_OVERHEAD + max(len(batch), int.from_bytes(batch[_RAW_LENGTH], "little"))

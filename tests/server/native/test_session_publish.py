@@ -5,7 +5,8 @@ import pytest
 from runnel.core.batch_format import pack
 from runnel.core.errors import BrokerClosed, PublishCancelled
 from runnel.core.position import Position, Span
-from runnel.server.native.session import PUBLISH_OVERHEAD, PendingPublish, batch_weight
+from runnel.server.native.session import PendingPublish
+from runnel.wire.binary_messages import PUBLISH_OVERHEAD, batch_weight
 
 SPAN = Span(Position(1, 0), Position(1, 0))
 

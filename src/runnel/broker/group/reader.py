@@ -405,7 +405,7 @@ class GroupReader:
         if lease.ended:
             return False
         if not self.group.take_up(lease, self.clock.time()):
-            self._after_settling()  # it has expired: the next of its key may go
+            self.after_settling()  # it has expired: the next of its key may go
             return False
         return True
 
@@ -418,25 +418,25 @@ class GroupReader:
         member = lease.member
         # A member is refilled when it is half empty. Nobody may have to wait for that who has room now.
         if not self._pumping and (member.held * 2 <= member.prefetch or self._unfed or self._watches):
-            self._after_settling()
+            self.after_settling()
 
     def ack_range(self, lease: Lease, first: int, end: int) -> None:
         """What is open in [first, end) is done."""
         self._check_here()
         self.group.ack_range(lease, first, end, self.clock.time())
-        self._after_settling()
+        self.after_settling()
 
     def nack(self, lease: Lease, place: int, delay: float | None, reason: str) -> None:
         """One attempt failed."""
         self._check_here()
         self.dead_letters.publish(self.group.nack(lease, place, delay, reason, self.clock.time()))
-        self._after_settling()
+        self.after_settling()
 
     def reject(self, lease: Lease, place: int, reason: str) -> None:
         """One record can never succeed."""
         self._check_here()
         self.dead_letters.publish(self.group.reject(lease, place, reason, self.clock.time()))
-        self._after_settling()
+        self.after_settling()
 
     def extend(self, lease: Lease, place: int, seconds: float) -> None:
         """One record takes longer."""
@@ -448,7 +448,8 @@ class GroupReader:
         if not self._loop_owner.is_here():
             raise NotSupported("settling from another thread", "use runnel.blocking.attach, or settle on the loop")
 
-    def _after_settling(self) -> None:
+    def after_settling(self) -> None:
+        """Something was settled: there may be more to grant, and room for publishers."""
         self.wake()
         if self.publisher.blocked:
             self.publisher.release()
@@ -519,7 +520,7 @@ class GroupReader:
         for subscription in self.subscriptions.values():
             subscription.forget()
         self._stall_warning.reset(self.clock.time())
-        self._after_settling()
+        self.after_settling()
 
     # -- as a reader of logs ------------------------------------------------------------------------------------
 

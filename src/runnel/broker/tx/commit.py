@@ -160,7 +160,7 @@ class ClaimedAcks:
         for _, claim in self._claims:
             claim.settle(now)
         for reader in {reader for reader, _ in self._claims}:
-            reader._after_settling()
+            reader.after_settling()
 
     def give_back(self) -> None:
         """The commit failed: all is as it was, and leases have their full time again."""

@@ -212,8 +212,8 @@ class EventStream(ABC):
         reader = self.reader
         if (end := reader.end_sequence()) is not None:
             self._sequence = end
-            if self._several:
-                self._cover().leave(reader.epochs)
+            if self._several and (epochs := reader.epochs) is not None:
+                self._cover().leave(epochs)
         id = self._here()
         moved, self._told = self._sequence != self._told, self._sequence
         return sse.id_only(id) if moved else sse.HEARTBEAT
@@ -253,15 +253,15 @@ class EventStream(ABC):
         return sse.format_id(tag, self._sequence, reader.epoch or 0, reader.position)
 
     def _tail(self) -> bytes:
-        """What goes behind the ids of several topics."""
-        return self._cover().tail
+        """What goes behind the ids of several topics: which ones they were, where that is known."""
+        return b"" if self.reader.epochs is None else self._cover().tail
 
     def _cover(self) -> sse.CoveredTopics:
         """The topics that it has, as of now."""
         covered = self._covered = self._covered or sse.CoveredTopics()
         if (coverage := self.reader.changes) != self._coverage:
             self._coverage = coverage
-            covered.join(self.reader.epochs)
+            covered.join(self.reader.epochs or ())
         return covered
 
 

@@ -49,6 +49,7 @@ class EventsRoute:
     def __init__(self, broker: Broker, options: ServerOptions) -> None:
         self._broker, self._options = broker, options
         self.streams: set[EventStream] = set()
+        self._open_streams = 0  # and those that are being opened
         self._scheduler = StreamScheduler()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,14 +57,18 @@ class EventsRoute:
         if scope["method"] != "GET":
             raise HTTPException(405, "events are read with GET", {"allow": "GET"})
         asked = parse_events_request(scope, self._options.max_subscriptions)
-        if len(self.streams) >= self._options.max_streams:
-            raise LimitExceeded("max_streams", len(self.streams) + 1, self._options.max_streams)
-        stream = await self._open(asked, scope, receive, send)
-        self.streams.add(stream)
+        if self._open_streams >= self._options.max_streams:
+            raise LimitExceeded("max_streams", self._open_streams + 1, self._options.max_streams)
+        self._open_streams += 1  # before anything is waited for
         try:
-            await stream.run()
+            stream = await self._open(asked, scope, receive, send)
+            self.streams.add(stream)
+            try:
+                await stream.run()
+            finally:
+                self.streams.discard(stream)
         finally:
-            self.streams.discard(stream)
+            self._open_streams -= 1
 
     async def _open(self, asked: EventsRequest, scope: Scope, receive: Receive, send: Send) -> EventStream:
         backend = self._broker.backend

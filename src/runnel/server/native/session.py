@@ -30,7 +30,14 @@ from runnel.server.native.calls import CALLS, Caller, check_method
 from runnel.server.native.connection import NativeConnection
 from runnel.server.native.subscriptions import NativeMember, NativeSubscription
 from runnel.server.served_broker import ServedBroker
-from runnel.wire.binary_messages import published_frame, read_counts, read_credit, read_publish, read_unsubscribe
+from runnel.wire.binary_messages import (
+    batch_weight,
+    published_frame,
+    read_counts,
+    read_credit,
+    read_publish,
+    read_unsubscribe,
+)
 from runnel.wire.errors import error_frame
 from runnel.wire.frames import FrameKind, frame
 from runnel.wire.msgpack_messages import (
@@ -71,7 +78,7 @@ class NativeSession:
 
     def __init__(self, serving: ServedBroker, connection: NativeConnection) -> None:
         self._serving, self._connection = serving, connection
-        self._publisher, self._options = serving.publisher, serving.options
+        self._publisher, self._options = serving.publisher.for_client(), serving.options
         self._number = 0
         self._client = ""
         self._pending: set[PendingPublish] = set()
@@ -81,6 +88,7 @@ class NativeSession:
         self._members: dict[int, NativeMember] = {}
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._stopping: set[asyncio.Task[None]] = set()  # calls that nobody waits for any more
+        self._entering: set[asyncio.Task[None]] = set()  # subscriptions that do not stand yet
         self._settling = 0
         self._finishing = self._draining = self._parted = False
         self.handlers: list[Callable[[int, int, int, bytes], None]] = [self._too_early] * (max(FrameKind) + 1)
@@ -100,6 +108,7 @@ class NativeSession:
         """It is gone: leave every subscription, give every lease back, take back what waits for room."""
         for publish in [*self._pending]:
             publish.abandon()
+        self._publisher.release()
         for call in self._calls.values():
             call.cancel()
         left: list[NativeSubscription | NativeMember] = [*self._streams.values(), *self._members.values()]
@@ -254,8 +263,8 @@ class NativeSession:
             self._late[id] = publish
             if self._parted:
                 publish.withdraw(BrokerClosed("publishing"))
-        if self._pending_bytes > self._options.max_pending_bytes:
-            self._connection.pause(PENDING)
+        if self._pending_bytes > self._options.max_pending_bytes and len(self._pending) > 1:
+            self._connection.pause(PENDING)  # one alone must not keep us from hearing of what makes room for it
         if publisher.is_turn_over or publish.size > LARGE_BATCH:
             publisher.is_turn_over = False
             self._connection.rest()
@@ -313,8 +322,8 @@ class NativeSession:
                     self._connection.rest()  # all topics were looked at: others have their turn before the next
             else:
                 task = self._connection.loop.create_task(self._stand(id, found, standing))
-                self._stopping.add(task)
-                task.add_done_callback(self._stopping.discard)
+                self._entering.add(task)
+                task.add_done_callback(self._entering.discard)
         except ProtocolError:
             raise
         except RunnelError as error:
@@ -475,10 +484,6 @@ def _error_reply(id: int, error: Exception) -> bytes:
 # Who waits for one, what it weighs meanwhile, and how it is withdrawn.
 
 
-PUBLISH_OVERHEAD = 1 << 10  # about what a publish under way takes besides its bytes
-_RAW_LENGTH = slice(16, 20)  # in the header of a batch: see core.packing
-
-
 class PublishWaiter(Protocol):
     """Waits for the outcome of publishes: the session."""
 
@@ -524,8 +529,3 @@ class PendingPublish:
             session.published(self, None)
             if self.waiting is not None:
                 self.waiting.withdraw()
-
-
-def batch_weight(batch: bytes) -> int:
-    """Bytes that a batch counts while it waits: its uncompressed size, if that is more."""
-    return PUBLISH_OVERHEAD + max(len(batch), int.from_bytes(batch[_RAW_LENGTH], "little"))

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from runnel.core.backend import SLICE, Member, Reader, SettleVerb
-from runnel.core.errors import BrokerClosed, InvalidOption, LeaseEnded
+from runnel.core.errors import BadBatch, BrokerClosed, InvalidOption, LeaseEnded
 from runnel.core.options import SubscribeOptions, shared_options
 from runnel.core.pattern import check_pattern
 from runnel.core.position import Position
@@ -274,11 +274,9 @@ class NativeMember:
         if verb == SettleVerb.BEGIN:
             if lease.handed > lease.first or member.take_up(lease):
                 self._hand(lease, first, end)
-        elif verb in (SettleVerb.ACK, SettleVerb.NACK, SettleVerb.REJECT, SettleVerb.EXTEND):
+        else:
             lease.handed = max(lease.handed, end)
             member.settle(lease, verb, first, end, seconds, None if reason is None else reason[:MAX_REASON])
-        else:
-            raise InvalidOption("verb", verb, "expected 0 begin, 1 ack, 2 nack, 3 reject or 4 extend")
         if not len(lease):
             self._leases.pop(number, None)
 
@@ -316,12 +314,17 @@ class NativeMember:
         if lease.ended:
             return
         member = self.member
+        try:
+            parts = member.parts(lease)
+        except BadBatch as error:
+            member.settle(lease, SettleVerb.NACK, lease.first, lease.end, None, f"it could not be read: {error.why}")
+            return
         self._numbers += 1
         number = self._numbers
         self._leases[number] = lease
         self._going = number, lease.attempt
         lease.on_end = partial(self._lapsed, number)
-        for place, part in member.parts(lease):
+        for place, part in parts:
             for piece in wire_batches(part, member.encoding_of(lease, part.topic)):
                 self._left.append((place + piece.offset - part.start, piece))
 
