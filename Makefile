@@ -116,7 +116,7 @@ fuzz: $(READY) ## Every decoder under fire, FUZZ_SECONDS=60 each
 	@echo
 	@echo "Next: make test"
 
-check: $(READY) $(SPARK) ## Format, lint, types, layers, house rules
+check: $(READY) $(SPARK) ## Format, lint, types, layers, project checks
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
