@@ -1,8 +1,9 @@
 """The `Backend` port: where topics live, as the handles of `api` and the listeners of `server` see it.
 
-`broker` implements it in this process, `client` over a connection to a server. Batches go in, batches come out. Nothing
-here waits unless it returns an awaitable: a reader or member that has nothing calls `wake`, and is then asked again.
-A `Topic` binds one writer and a subscription one reader, so that no call is dispatched twice.
+`broker` implements it in this process, `client` over a connection to a server. Batches go in, batches come out. Only
+methods that return an awaitable wait. A reader or member that has nothing to give calls `wake` when there may be
+something, and is then asked again. A `Topic` binds one writer and a subscription one reader, so that no call is
+dispatched twice.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Feature(StrEnum):
-    """What some backends cannot do: asked for all the same, it raises `NotSupported` with the reason."""
+    """What some backends cannot do. Using it where it is missing raises `NotSupported` with the reason."""
 
     DURABLE = "durable topics"
     HOLD = "subscriptions that hold records back from retention"
@@ -44,7 +45,7 @@ class Feature(StrEnum):
 
 
 DURABLE_FEATURES = frozenset({Feature.DURABLE, Feature.HOLD, Feature.STAGES, Feature.DURABLE_ACK})
-"""What only a backend with a disk can do."""
+"""What only a backend with a disk supports."""
 
 
 # -- Reading ---------------------------------------------------------------------------------------------
@@ -54,56 +55,56 @@ SLICE = 4096  # records taken at a time; readers side by side meet on multiples 
 
 
 class Taken(NamedTuple):
-    """What a reader gives next: what was missed, then records. Expired records are left out, and counted."""
+    """The result of `Reader.take`: the range missed before the records, and the records. Expired ones are left out."""
 
     slices: list[Slice]
     missed: MissedRange | None
 
 
 class SharedStep:
-    """What one reader took, for others at the same position in the same moment."""
+    """What one reader took, shared with readers at the same position in the same event loop iteration."""
 
     __slots__ = ("count", "gap", "is_last", "position", "sent", "sequence", "shared", "slices")
 
     def __init__(self, gap: Gap | None, slices: list[Slice], position: int, sent: int, *, is_last: bool) -> None:
         self.gap, self.slices = gap, slices
-        self.position, self.sent = position, sent  # of the cursor; behind the last record
-        self.is_last = is_last  # whether there is nothing more, at this moment
+        self.position, self.sent = position, sent  # of the cursor; after the last record
+        self.is_last = is_last  # whether nothing more was available
         self.count = sum(map(len, slices))
-        self.sequence: int | None = None  # behind the last record that it shows
+        self.sequence: int | None = None  # after the last record in `slices`
         if slices:
             last = slices[-1]
             stretch = last.stretches[-1]
             self.sequence = stretch.sequence + last.end - stretch.offset
-        self.shared: dict[Hashable, Any] = {}  # what a listener made of it, for the other readers of the same step
+        self.shared: dict[Hashable, Any] = {}  # what a listener encoded, for the other readers of the step
 
     def __repr__(self) -> str:
         return f"<SharedStep of {self.count} records up to {self.sent}>"
 
 
 SharedSteps: TypeAlias = dict[Hashable, SharedStep]
-"""The steps of one moment, by where they begin."""
+"""The steps of one event loop iteration, by the position where they begin."""
 
 
 class Reader(Protocol):
-    """One subscription to records. A place is an offset or, of a pattern, a sequence.
+    """Reads the records of one subscription. A place is an offset or, of a pattern, a sequence.
 
-    A record counts as processed when the place behind it is confirmed, not when it was taken: so named positions,
-    `block` and `publish_and_wait` mean the same in process and over a network.
+    A record counts as processed when the place after it is confirmed, not when it is taken. So named positions,
+    `block` and `publish_and_wait` mean the same in this process and over a network.
     """
 
-    task: Any  # the asyncio task that reads, once it is known: publishing from it must not wait for this reader
-    ended: bool  # no more than what was there before
-    error: RunnelError | None  # why it ended, if not in peace: nothing more is taken then
-    is_quiet: bool  # whether the user need not confirm record by record now, because `in_hand` says where it is
-    in_hand: Callable[[], int | None]  # the place of the record that the user has and has not asked beyond
-    delivered: int  # records taken, less those that could not be decoded
+    task: Any  # the asyncio task that reads, if known: a publish from it must not wait for this reader
+    ended: bool  # no new records are added; those already there can be taken
+    error: RunnelError | None  # why it failed: then `take` gives nothing more
+    is_quiet: bool  # whether single records need no `confirm` now: the backend asks `in_hand`
+    in_hand: Callable[[], int | None]  # the place of the record that the user is processing
+    delivered: int  # records taken, without those that could not be decoded
     dropped_count: int
     expired: int
 
     @property
     def label(self) -> str:
-        """How errors and statistics call it: its name, or its pattern and a number."""
+        """Its name in errors and statistics: the given name, or the pattern and a number."""
 
     @property
     def pattern(self) -> str:
@@ -111,7 +112,7 @@ class Reader(Protocol):
 
     @property
     def name(self) -> str | None:
-        """The name that keeps its position."""
+        """The name under which its position is stored."""
 
     @property
     def is_pattern(self) -> bool:
@@ -119,59 +120,59 @@ class Reader(Protocol):
 
     @property
     def is_exact(self) -> bool:
-        """Whether each record must be confirmed by itself: its name keeps the place, or its policy counts it."""
+        """Whether every record must be confirmed separately: its position is stored, or its policy counts records."""
 
     @property
     def is_eager(self) -> bool:
-        """Whether it may be read ahead of its user: nothing was said about bounds, so nothing has to be exact."""
+        """Whether records may be sent ahead of the user. Not with a policy or bounds, which have to act exactly."""
 
     @property
     def buffer(self) -> int:
-        """Records that it may lag by."""
+        """How many records it may lag by."""
 
     @property
     def clock(self) -> Clock:
         """The clock of the backend."""
 
     def enter(self) -> Awaitable[None] | None:
-        """Take up the start position; what to wait for until it stands (None: it does)."""
+        """Start reading. Returns an awaitable that is done when the start position is set; None: it is set."""
 
     def take(self, limit: int) -> Taken | None:
-        """Up to `limit` records. None: nothing now; park, unless it has `ended`."""
+        """Take up to `limit` records. None: nothing now; call `park`, unless it has `ended`."""
 
     def park(self) -> None:
-        """There was nothing to take: `wake` is called when there may be."""
+        """Wait for records: `wake` is called when there may be some. Called after `take` returned None."""
 
     def ahead(self) -> int:
-        """Records that can be taken, as far as is known here."""
+        """How many records can be taken, as far as this process knows."""
 
     @property
     def lag(self) -> int:
-        """Records published for it that were not taken up."""
+        """Records published and not yet taken."""
 
     @property
     def position(self) -> int:
-        """The place of the first record that was not confirmed."""
+        """The place of the first unconfirmed record."""
 
     def confirm(self, place: int) -> None:
-        """The user asked beyond everything before `place`."""
+        """The user has processed every record before `place`."""
 
     def unreadable(self, count: int) -> None:
-        """So many of the records taken could not be decoded: they count as dropped."""
+        """Count `count` of the records taken as dropped: they could not be decoded."""
 
     def encoding_of(self, topic: str) -> str | None:
-        """How the values of `topic` in the last take are written; None where nobody has said."""
+        """The encoding of the values of `topic` in the last take; None if the topic has no type."""
 
     def end(self, error: RunnelError | None = None) -> None:
-        """No more records than are there; with an error, none."""
+        """End it after the records that are there; with an error, at once."""
 
     def leave(self, place: int | None = None) -> None:
-        """Nobody reads any more; everything before `place` was processed."""
+        """Stop reading; every record before `place` was processed."""
 
     async def left(self) -> None:
-        """Return when the backend knows that nobody reads any more."""
+        """Return when the backend has processed `leave`."""
 
-    # -- for listeners, which read on behalf of somebody far away -----------------------------------------------
+    # -- for listeners, which read on behalf of a client --------------------------------------------------------
 
     @property
     def epoch(self) -> int | None:
@@ -183,79 +184,79 @@ class Reader(Protocol):
 
     @property
     def changes(self) -> int:
-        """How often topics that it covers came or went."""
+        """Counts how often a topic that it reads was created or deleted."""
 
     @property
     def sent(self) -> int:
-        """Behind the last record that was taken."""
+        """The place after the last record that was taken."""
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether it ended before the place where it was to finish."""
+        """Whether it ended before it reached `until`, or the end that `finish` set."""
 
     def end_sequence(self) -> int | None:
-        """Behind all that is visible now, if everything up to there was taken; None: it was not, or nobody knows."""
+        """The sequence after the last visible record, if all were taken up to it; None: not all, or not known."""
 
     def finish(self) -> None:
-        """No more than what was published up to now, though others may publish on."""
+        """End it after the records published before this call; records published later are not read."""
 
     def take_step(self, steps: SharedSteps, limit: int) -> SharedStep | None:
-        """The same as `take`, shared with other readers that stand at the same place in this very moment.
+        """Do the same as `take`, and share the result with other readers at the same place in this loop iteration.
 
-        It parks where there is nothing.
+        Parks if there is nothing to take.
         """
 
     def count(self, taken: int, expired: int, unreadable: int) -> None:
-        """What the far reader took up in all, and what of it was of no use to it."""
+        """Set the totals that the client reports: records taken, and of these the expired and the unreadable ones."""
 
     def count_all(self) -> None:
-        """The far reader says nothing of that: what was taken for it, it has taken up."""
+        """Count all records sent as taken, for a client that reports no totals."""
 
     def pass_all(self) -> None:
-        """The far reader says nothing at all: what was taken for it, it has taken up and asked beyond."""
+        """Count all records sent as taken and processed, for a client that reports nothing."""
 
 
 # -- Groups ----------------------------------------------------------------------------------------------
 
 
 class SettleVerb(IntEnum):
-    """What a member says of places of a lease."""
+    """What a member does with places of a lease."""
 
-    BEGIN = 0  # the user took them up: the lease's time starts
+    BEGIN = 0  # the user received them: the time of the lease starts
     ACK = 1
-    NACK = 2  # `number`: seconds until they come back
+    NACK = 2  # `number`: seconds until redelivery
     REJECT = 3  # `reason`
     EXTEND = 4  # `number`: seconds
 
 
 class Lease(Protocol):
-    """Places [first, end) at one member, until it settles them or the lease ends."""
+    """Places [first, end), granted to one member until it settles them or the lease ends."""
 
     first: int
     end: int
     attempt: int
-    handed: int  # the first place that the user has not seen
-    ended: bool  # what is said of it comes too late
-    promised: dict[int, bool] | None  # places that a transaction acks; True: nobody else looks after them
-    on_end: Callable[[], None] | None  # called when it ends before all was settled
+    handed: int  # the first place that the user has not received
+    ended: bool  # it cannot be settled any more
+    promised: dict[int, bool] | None  # places that a transaction acks; True: only the transaction settles them
+    on_end: Callable[[], None] | None  # called when it ends with unsettled places
 
     def __len__(self) -> int:
-        """How many places are not settled."""
+        """The number of unsettled places."""
 
     def is_open(self, place: int) -> bool:
-        """Whether `place` is still to be settled."""
+        """Whether `place` is unsettled."""
 
     def open_ranges(self, first: int, end: int) -> Iterable[tuple[int, int]]:
-        """The places still to be settled in [first, end), as ranges."""
+        """The unsettled places in [first, end), as ranges."""
 
 
 class Member(Protocol):
-    """One member of a group: takes leases, and settles them. What it has not settled goes back when it leaves."""
+    """One member of a group: takes leases and settles them. Unsettled records return to the group when it leaves."""
 
-    task: Any  # the asyncio task that reads, once it is known
+    task: Any  # the asyncio task that reads, if known
     ended: bool
     error: RunnelError | None
-    inbox: deque[Any]  # leases that were granted and not taken up; `wake` is called when one comes
+    inbox: deque[Any]  # granted leases that the user has not started; `wake` is called when one is added
 
     @property
     def label(self) -> str:
@@ -279,36 +280,36 @@ class Member(Protocol):
 
     @property
     def backend(self) -> object:
-        """What tells brokers apart: one transaction acks deliveries of one broker."""
+        """Identifies the broker: one transaction acks deliveries of one broker only."""
 
     @property
     def ack(self) -> Callable[[Any, int], None]:
-        """`settle` of one place with ACK, without a detour."""
+        """The shortest way to ack one place of a lease."""
 
     @property
     def hand(self) -> Callable[[Any, int, int], None] | None:
-        """To be called when the user gets places [first, end) of a lease: their time begins. None: no need to."""
+        """Called when the user receives places [first, end) of a lease: their time starts. None: not needed."""
 
     def enter(self) -> Awaitable[None] | None:
-        """Join the group; what to wait for until it has (None: it has)."""
+        """Join the group. Returns an awaitable that is done when it has joined; None: it has."""
 
     def take_up(self, lease: Any) -> bool:
-        """Begin with a lease; False: there is nothing left to begin with."""
+        """Start a lease; False: it has no unsettled places left."""
 
     def records(self, lease: Any, first: int, end: int) -> tuple[Record[bytes], ...]:
-        """The records at places [first, end) of a lease that was taken up."""
+        """The records at places [first, end) of a started lease."""
 
     def values(self, lease: Any, first: int, end: int) -> tuple[bytes, ...]:
-        """Their values alone."""
+        """Only the values of these records."""
 
     def parts(self, lease: Any) -> Sequence[tuple[int, Slice]]:
         """All records of a lease as slices, each with the place of its first record."""
 
     def encoding_of(self, lease: Any, topic: str) -> str | None:
-        """How the values of a lease are written; None where nobody has said."""
+        """The encoding of the values of `topic` in a lease; None if the topic has no type."""
 
     def check_durable(self, lease: Any, place: int) -> None:
-        """Raise unless an ack can be made durable, now and here."""
+        """Raise unless an ack of this place can be made durable."""
 
     def settle(
         self,
@@ -321,30 +322,30 @@ class Member(Protocol):
         *,
         durable: bool = False,
     ) -> Awaitable[None] | None:
-        """Settle the places [first, end). With `durable`, what to wait for until that is on disk.
+        """Settle the places [first, end). With `durable`, returns an awaitable that is done when that is on disk.
 
-        `LeaseEnded` or `AlreadySettled` where it comes too late; `number` is a delay, or the seconds of an extension.
+        Raises `LeaseEnded` or `AlreadySettled` if it is too late. `number` is a delay, or the seconds of an extension.
         """
 
     def flushed(self) -> Awaitable[None]:
-        """Done when what was settled so far is on disk."""
+        """Done when everything settled so far is on disk."""
 
     def end(self) -> None:
-        """No more leases; what was not settled goes back."""
+        """Accept no more leases; unsettled records return to the group."""
 
     def leave(self) -> None:
-        """The user left: no more leases, and what was not settled goes back at once."""
+        """The user left: accept no more leases; unsettled records return to the group at once."""
 
     async def left(self) -> None:
-        """Return when the backend knows that it left."""
+        """Return when the backend has processed `leave`."""
 
     @property
     def blocks(self) -> object | None:
-        """Whom a publish would wait for that nobody but this member reads; None: others do, too."""
+        """The group, if this is its only member, so that a publish of its task would wait for itself; else None."""
 
 
 class AckRange(NamedTuple):
-    """Places [first, end) of a lease that a transaction acks; of a batch, what is open of them."""
+    """Places [first, end) of a lease that a transaction acks; of a batch, the unsettled ones of them."""
 
     member: Any
     lease: Any
@@ -354,7 +355,7 @@ class AckRange(NamedTuple):
 
 
 class GroupAdmin(Protocol):
-    """One group, to be steered."""
+    """Administration of one group."""
 
     @property
     def name(self) -> str:
@@ -365,123 +366,123 @@ class GroupAdmin(Protocol):
         """The topic or pattern it reads."""
 
     def statistics(self) -> GroupStatistics:
-        """How far it is, and what each member holds."""
+        """The progress of the group, and what each member holds."""
 
     def pause(self) -> None:
-        """Grant nothing more; what is out may still be settled."""
+        """Grant no more leases; granted ones can still be settled."""
 
     def resume(self) -> None:
-        """Go on after a pause."""
+        """Continue after a pause."""
 
     def reset(self, start: Start) -> None:
-        """Go on from `start`, whatever was settled."""
+        """Continue from `start`, regardless of what was settled."""
 
 
 GroupVerb: TypeAlias = Literal["statistics", "pause", "resume", "reset"]
-"""What can be asked of a group."""
+"""The operations of `ask_group`."""
 
 
 # -- Writing ---------------------------------------------------------------------------------------------
 
 
 class Writer(AppendTarget, Protocol):
-    """Publishes to one topic. Making it does no I/O; the topic is made, or agreed upon, by the first append.
+    """Publishes to one topic. Creating it does no I/O; the first append creates the topic or checks its options.
 
-    What it is given was checked (`core.publishing.append_of`). On the loop of the backend, but where it says otherwise.
+    Its arguments were checked by `core.publishing.append_of`. Called on the event loop of the backend.
     """
 
-    loop_owner: Any  # `runtime.loop_owner.LoopOwner`: whose event loop it is used on
+    loop_owner: Any  # `runtime.loop_owner.LoopOwner`: the event loop that it belongs to
     options: TopicOptions
 
     async def learn_tombstones(self) -> None:
-        """Find out whether the topic has tombstones, where only the backend knows."""
+        """Ask the backend whether the topic has tombstones, if that is not known here."""
 
     def append_nowait(self, append: Append) -> None:
-        """Append without waiting; `Full` where `append` would wait."""
+        """Append without waiting; raise `Full` where `append` would wait."""
 
     def take_over(self, append: Append) -> None:
-        """Append what another thread published, as soon as there is room; a failure is logged."""
+        """Append a publish of another thread as soon as there is room; a failure is logged."""
 
     async def append(self, append: Append) -> Position:
-        """Append; where the first record is. On disk where the topic is durable."""
+        """Append, and return the position of the first record. If the topic is durable, it is on disk."""
 
     async def append_and_wait(self, append: Append, timeout: float | None) -> Position:
-        """The same, and wait until every current subscriber asked beyond it; `Stalled` after `timeout` seconds."""
+        """Append, and wait until every current subscriber has processed it; `Stalled` after `timeout` seconds."""
 
     async def declare(self) -> None:
-        """Make the topic now, or check that it is there with these options and this type."""
+        """Create the topic, or check that it exists with these options and this type."""
 
     async def delete(self) -> None:
         """Delete the topic and its records."""
 
     async def trim(self, before: int | datetime, *, force: bool) -> int:
-        """Take away the records before an offset or a time; the first offset that is left."""
+        """Remove the records before an offset or a time; return the first offset that is left."""
 
 
 class ProducerNumbers(Protocol):
-    """The numbers of one producer: a record that is sent again with its number is stored once."""
+    """The sequence numbers of one producer: a record that is sent again with its number is stored once."""
 
     def next(self) -> int:
-        """The number of its next record; all below are stored, or on their way. From any thread."""
+        """The number of its next record; lower numbers are stored or being stored. From any thread."""
 
     async def append(self, writer: Any, append: Append, sequence: int | None) -> Position:
-        """Append with the number `sequence`, or the next; where it is, or where it was the first time."""
+        """Append with the number `sequence`, or the next one; return the position, of a duplicate the first one."""
 
 
 class StagePieces(Protocol):
-    """What is written to a stage in one call, cut into appends of about `size` bytes at most."""
+    """The records of one write to a stage, cut into appends of about `size` bytes at most."""
 
-    at: int  # values before it are passed over: they are staged already
-    size: int  # of the appends to come; may change on the way
+    at: int  # index of the first value to stage: those before it are staged already
+    size: int  # of the next appends; may change between two of them
 
     def __iter__(self) -> Iterator[Append]:
         """The values from `at` on."""
 
 
 class StageWriter(Protocol):
-    """Writes to one stage. Making it does no I/O."""
+    """Writes to one stage. Creating it does no I/O."""
 
     def state(self) -> tuple[int, int]:
-        """How many records and bytes are in it, durable. From any thread; may wait for an answer."""
+        """The number of durable records and bytes in it. From any thread, which may block."""
 
     async def read_state(self) -> tuple[int, int]:
-        """The same, without holding up the event loop."""
+        """The same as `state`, without blocking the event loop."""
 
     def check_usable(self, doing: str) -> None:
-        """Raise unless there can be stages."""
+        """Raise unless the backend supports stages and is open."""
 
     async def write(self, pieces: StagePieces, ordinal: int | None) -> int:
-        """Stage records of which the first is number `ordinal`, or the next; how many there are now, durable."""
+        """Stage records; the first has the number `ordinal`, or the next. Return the number of durable records."""
 
     async def write_packed(self, data: bytes, batch: UnpackedBatch, ordinal: int | None) -> int:
-        """Stage a checked batch in the bytes that it came in."""
+        """Stage a checked batch, in the bytes in which it arrived."""
 
     async def drop(self) -> None:
-        """Give it up."""
+        """Discard the stage."""
 
 
 class WaitingPublish(Protocol):
-    """A packed publish that is not done when `publish` returns, and may be withdrawn."""
+    """A packed publish that is not finished when `publish` returns. It can be withdrawn."""
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nothing of it is written, as far as is known here."""
+        """Whether nothing of it is written yet, as far as this process knows."""
 
     def withdraw(self) -> bool:
-        """Take it back. True: `done` is not called any more. False: `done` is told what became of it.
+        """Cancel it. True: `done` will not be called. False: `done` is called with the outcome.
 
-        That is `PublishCancelled`, or where it is: it was too late.
+        The outcome is then `PublishCancelled` or, if it was too late, the positions of the records.
         """
 
 
 Done: TypeAlias = Callable[[Span | Exception], None]
-"""Called once with the outcome of a packed publish."""
+"""A callback for the outcome of a packed publish, called once."""
 
 
 class PackedPublisher(Protocol):
-    """Publishes packed batches that arrive over connections, in the bytes that they came in. Trusts nothing in them."""
+    """Publishes packed batches of clients, in the bytes in which they arrived, after checking all of them."""
 
-    is_turn_over: bool  # whether readers should be let run before more is published; the caller resets it
+    is_turn_over: bool  # whether readers should run before more is published; the caller resets it
 
     def for_client(self) -> PackedPublisher:
         """A publisher for one client of a listener: what it publishes keeps its order."""
@@ -492,24 +493,24 @@ class PackedPublisher(Protocol):
     def publish(
         self, topic: str, data: bytes, details: PublishDetails | None, done: Done, readers: Sequence[Any] = ()
     ) -> WaitingPublish | None:
-        """Publish a batch; `done` is called once, with where it is or what was wrong, perhaps before this returns.
+        """Publish a batch; `done` is called once, with its positions or the error, perhaps before this returns.
 
-        The result, if there is one, withdraws it. `readers` are those of which the publisher itself is the only one
-        that reads: waiting for them would be for ever.
+        The result, if any, can withdraw it. `readers` are the readers of the publishing task itself: a publish that
+        waited for one of them would never end.
         """
 
     def plan(self, topic: str, data: bytes, details: PublishDetails | None) -> tuple[Writer, Append]:
-        """A batch as part of a transaction: what to append, and to what."""
+        """A batch as part of a transaction: the writer, and what it appends."""
 
     def checked(self, topic: str, data: bytes, *, typed: bool) -> UnpackedBatch:
-        """A batch, if its records may be published to the topic. `typed`: its writer knows the topic's type."""
+        """Check a batch for the topic and return it unpacked. `typed`: its writer knows the topic's type."""
 
     async def declare(self, topic: str, options: Mapping[str, Any], schema: Schema | None) -> None:
-        """Make a topic, or check that it is there with these options and this type."""
+        """Create a topic, or check that it exists with these options and this type."""
 
 
 class RequestRecord(Protocol):
-    """What a reply answers: a record, or a delivery of one."""
+    """The request that a reply answers: a record, or a delivery."""
 
     @property
     def topic(self) -> str:
@@ -517,7 +518,7 @@ class RequestRecord(Protocol):
 
     @property
     def reply_to(self) -> str | None:
-        """The topic that waits for a reply."""
+        """The topic to which the reply is published."""
 
     @property
     def traceparent(self) -> str:
@@ -528,7 +529,7 @@ class RequestRecord(Protocol):
 
 
 class HistoryPage(NamedTuple):
-    """Records of one topic; `next` is the offset to go on from, `first` and `end` what the topic holds."""
+    """Records of one topic. `next` is where the next page starts; the topic holds offsets [first, end)."""
 
     records: list[Record[bytes]]
     gap: Gap | None
@@ -539,18 +540,18 @@ class HistoryPage(NamedTuple):
 
 
 class DeadLetterPage(NamedTuple):
-    """Some dead letters that are not done with; `next` is where to look further, below `end` if there may be more."""
+    """Open dead letters of one topic. `next` is where the next page starts; below `end` there may be more."""
 
     letters: list[Record[bytes]]
     epoch: int
     first: int
     end: int
     next: int
-    open: int  # how many there are in all, about
+    open: int  # about how many open letters the topic has
 
 
 class DeadLetterTopic(NamedTuple):
-    """A topic that dead letters go to, with the groups that send theirs there."""
+    """A dead-letter topic, and the groups that use it."""
 
     name: str
     groups: list[str]
@@ -564,7 +565,7 @@ class DeadLetterTopic(NamedTuple):
 
 
 class ReadableBackend(Protocol):
-    """A backend, as subscriptions need it."""
+    """The part of a backend that subscriptions use."""
 
     def reader(
         self,
@@ -576,96 +577,96 @@ class ReadableBackend(Protocol):
         *,
         far: bool = False,
     ) -> Reader:
-        """A reader that does nothing before it is entered; wrong options raise here.
+        """Create a reader. It does nothing before `enter`; invalid options raise here.
 
-        Of several names and patterns it is one reader, in the order of sequences; a name without a topic joins when
-        its topic is made. `resume` is where this very reader stood before: a position, or a sequence of a pattern;
-        `until` an offset of its one topic that it ends before.
-        `far`: it reads for a client of a listener, which says by `count` what it took up.
+        With several names and patterns it is one reader, in sequence order; a name without a topic joins when the
+        topic is created. `resume` is the place of the same reader on an earlier connection: a position or, of a
+        pattern, a sequence. The reader of one topic ends before the offset `until`.
+        `far`: it reads for a client of a listener, which reports by `count` what it took.
         """
 
     def member(self, pattern: str, options: SubscribeOptions, wake: Callable[[], None]) -> Member:
-        """A member of the group that `options` names; it does nothing before it is entered."""
+        """Create a member of the group `options.group`. It does nothing before `enter`."""
 
 
 class Backend(ReadableBackend, Protocol):
-    """Where topics live. Handles and listeners know nothing else of it."""
+    """Where topics live: memory, a folder or a server. Handles and listeners use nothing else of it."""
 
     clock: Clock
-    loop_owner: Any  # `runtime.loop_owner.LoopOwner`: whose event loop it is used on
+    loop_owner: Any  # `runtime.loop_owner.LoopOwner`: the event loop that it belongs to
 
     @property
     def supports(self) -> frozenset[Feature]:
-        """What it can do of what some cannot."""
+        """The optional features that it has."""
 
     @property
     def id(self) -> str:
-        """What tells its sequences and epochs from those of others."""
+        """Identifies the broker to which its sequences and epochs belong."""
 
     @property
     def is_durable(self) -> bool:
-        """Whether it keeps what is published, unless a topic is told otherwise."""
+        """Whether its topics are durable unless they are declared otherwise."""
 
     @property
     def is_remote(self) -> bool:
-        """Whether its topics are elsewhere, behind a connection that may be lost."""
+        """Whether its topics are on a server, behind a connection that can be lost."""
 
     def check_usable(self, doing: str) -> None:
-        """Raise unless it is open, in this process and on this loop."""
+        """Raise unless it is open, in this process and on this event loop."""
 
     @property
     def summary(self) -> str:
-        """Where it is and in which state, in a few words: what a broker's repr says."""
+        """Location and state in a few words, for the repr of a broker."""
 
     @property
     def fsync(self) -> str | None:
-        """When what was published is on disk, as `JournalOptions` has it; None: never."""
+        """The `fsync` option of the journal; None: there is no journal."""
 
     @property
     def connection(self) -> Any:
-        """The `runtime.connection_state.ConnectionState` of a backend elsewhere; `NotSupported` in this process."""
+        """The `runtime.connection_state.ConnectionState` of a remote backend; `NotSupported` of a local one."""
 
     def check_ready(self, doing: str) -> None:
-        """Raise unless it is usable and can be reached now: `Unreachable` while a backend elsewhere cannot."""
+        """Raise unless it is usable and connected: `Unreachable` while a server cannot be reached."""
 
     async def open(self) -> Backend:
-        """Be usable; the backend to use from now on, which is another one where opening decides who does the work."""
+        """Open it; return the backend to use, which may be another one: a client of the owner of a shared folder."""
 
     def close(self) -> None:
-        """End every reader, after what was published; refuse everything else. Closing twice is harmless."""
+        """End every reader after the published records, and refuse all other calls. Closing twice is harmless."""
 
     async def aclose(self) -> None:
-        """Close it, and return when everything that closing began is done."""
+        """Close it, and return when closing is complete."""
 
     async def flushed(self) -> None:
-        """Return when what was said so far is durable, where anything is."""
+        """Return when all earlier changes are durable, if the backend has a disk."""
 
     # -- writing ------------------------------------------------------------------------------------------------
 
     @property
     def fast_path(self) -> type:
-        """A class with `publish` and `publish_nowait`: see `api.topic`."""
+        """A class with `publish` and `publish_nowait`, from which handles on topics are derived: see `api.topic`."""
 
     def writer(self, topic: str, codec: Codec[Any] | None, options: TopicOptions) -> Writer:
-        """A writer for a topic; options that a topic here cannot have raise."""
+        """Create the writer of a topic; options that this backend does not support raise."""
 
     def producer(self, id: int, *, named: bool) -> ProducerNumbers:
-        """The numbers of a producer. `named`: others may publish under the same id."""
+        """The numbers of a producer. `named`: other processes may use the same id."""
 
     def stage(self, writer: Any, key: StageKey) -> StageWriter:
-        """A writer for a stage of the topic of `writer`."""
+        """Create the writer of a stage of the topic of `writer`."""
 
     async def commit(self, request: TransactionRequest) -> None:
-        """Do all of it, durably, or raise: then nothing is done, or `OutcomeUnknown`.
+        """Commit all of it durably, or raise: then nothing was committed, unless the error is `OutcomeUnknown`.
 
-        Sets `applied` and `has_begun`, and fills in the publications. Not applied, without an error: a marker says that
-        it was done before.
+        Sets `applied` and `has_begun`, and the positions of the publications. Not applied without an error means that,
+        according to a marker, it was committed before.
         """
 
     def packed_publisher(self) -> PackedPublisher:
-        """For the listeners of a server."""
+        """Create the publisher for the listeners of a server."""
 
-    # -- looking, and steering ----------------------------------------------------------------------------------
+    # -- catalog and positions ----------------------------------------------------------------------------------
 
     async def topics(self) -> list[str]:
         """The names of all topics, sorted."""
@@ -674,54 +675,54 @@ class Backend(ReadableBackend, Protocol):
         """Delete a topic and its records."""
 
     async def describe(self, topic: str) -> dict[str, Any] | None:
-        """The options that a topic was given; None: there is none of that name."""
+        """The options with which a topic was declared; None: there is no such topic."""
 
     async def bounds(self, patterns: Sequence[str], time: datetime | None = None) -> list[TopicBounds]:
-        """Where the topics that `patterns` cover begin and end, by name."""
+        """The first and end offsets of the topics that match `patterns`, sorted by name."""
 
     async def end_sequence(self) -> int:
-        """The sequence behind the last visible record."""
+        """The sequence after the last visible record."""
 
     async def place(self, places: Mapping[str, tuple[str, Position]], hold: bool | None) -> None:
-        """Store where names stand under which nobody reads."""
+        """Store the positions of named subscriptions that are not open."""
 
     async def forget(self, name: str) -> None:
-        """Forget a named subscription: where it stands, and what it holds."""
+        """Forget a named subscription: its position, and what it holds back from retention."""
 
     async def mark(self, name: str) -> MarkerValue | None:
-        """The value of a mark; None: there is none of that name."""
+        """The value of a mark; None: there is no such mark."""
 
     async def marks(self, prefix: str) -> dict[str, MarkerValue]:
         """All marks whose names begin with `prefix`, sorted by name."""
 
     async def producer_next(self, producer: int) -> int | None:
-        """The number that a producer has to use next; None: nothing is known of it."""
+        """The next number of a producer; None: the producer is unknown."""
 
     async def stages(self) -> list[StageInfo]:
-        """The stages that are open, by their key."""
+        """The open stages, sorted by key."""
 
     # -- groups, dead letters -----------------------------------------------------------------------------------
 
     def group(self, name: str, pattern: str) -> GroupAdmin:
-        """A group that has had a member: `UnknownGroup` otherwise. Its methods may block this thread."""
+        """A group that was joined at least once, else `UnknownGroup`. Its methods may block this thread."""
 
     async def ask_group(self, name: str, pattern: str, verb: GroupVerb, start: Start = None) -> GroupStatistics | None:
-        """The same as a method of `group(name, pattern)`, without blocking the loop; `start` is for "reset"."""
+        """Call a method of `group(name, pattern)` without blocking the loop; `start` is for "reset"."""
 
     async def forget_group(self, name: str, pattern: str) -> None:
-        """Forget a group that has no members, and all that it settled."""
+        """Forget a group that has no members, and its progress."""
 
     async def replay(self, topic: str, limit: int | None, where: Callable[[Record[bytes]], bool] | None) -> int:
-        """Publish dead letters again to where they came from, in order, each once; how many."""
+        """Publish dead letters to their original topics again, in order, each once; return how many."""
 
     async def settle_dead_letters(self, topic: str, offsets: Sequence[int] | None, *, put_back: bool) -> int:
-        """Have dead letters put back or discarded, each once: those at `offsets`, or all that are there; how many."""
+        """Replay or discard dead letters, each once: those at `offsets`, or all; return how many."""
 
     async def dead_letter_topics(self) -> list[DeadLetterTopic]:
-        """The topics that dead letters go to, by name."""
+        """The dead-letter topics, sorted by name."""
 
     async def dead_letters(self, topic: str, start: int, limit: int, max_bytes: int) -> DeadLetterPage:
-        """At most `limit` dead letters of `topic` that are not done with, from an offset on."""
+        """At most `limit` open dead letters of `topic`, from the offset `start`."""
 
     # -- requests -----------------------------------------------------------------------------------------------
 
@@ -733,24 +734,24 @@ class Backend(ReadableBackend, Protocol):
         key: bytes | str | None,
         headers: Mapping[str, str] | None,
     ) -> Record[bytes]:
-        """Publish, and wait for a reply."""
+        """Publish a request, and wait for the reply."""
 
     async def reply(self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None) -> bool:
-        """Answer a request, a record or a delivery; False when the requester no longer waits."""
+        """Reply to a request, which is a record or a delivery; False if the requester no longer waits."""
 
     # -- figures, history ---------------------------------------------------------------------------------------
 
     def statistics(self) -> Statistics:
-        """What happened so far and what is held now, without handlers. From any thread, which may be blocked."""
+        """Counters and current state, without handlers. From any thread, which may block."""
 
     async def snapshot(self) -> Statistics:
         """The same as `statistics()`, without blocking the loop."""
 
     async def sample(self) -> BackendSample:
-        """What a console shows, of one moment. With many topics others on the loop have their turn in between."""
+        """The figures of the console. With many topics it yields to the event loop in between."""
 
     async def info(self) -> dict[str, Any]:
-        """What it says of itself: version, journal, fsync; of a server also uptime, listeners, limits, connections."""
+        """Version, journal and fsync; of a server also uptime, listeners, limits and connections."""
 
     async def history(self, topic: str, start: Start, limit: int, max_bytes: int) -> HistoryPage:
-        """At most `limit` records of `topic` from `start` on; below 0 it counts from the end."""
+        """At most `limit` records of `topic` from `start`; a negative `start` counts from the end."""
