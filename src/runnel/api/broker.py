@@ -178,12 +178,12 @@ class Broker:
         return await self._backend.bounds(patterns, time)
 
     async def place(self, places: Mapping[str, tuple[str, Position]], *, hold: bool | None = None) -> None:
-        """Store where named subscriptions stand, though nobody reads under these names: name to (topic, position).
+        """Store the positions of named subscriptions that are not open: name to (topic, position).
 
-        For those who read in another way, such as a query of Spark, and want to be seen: their lag is told like any
-        other's. With `hold=True` what lies behind their positions is not taken away, with False it may be; None
-        leaves it as it is. All of it is stored together, and durable when this returns; or it raises, and nothing is.
-        `NameInUse` while somebody reads under one of the names.
+        For programs that read in another way, such as a query of Spark: statistics show their lag like any other.
+        With `hold=True` retention and `trim` keep the records from these positions on, with False they may go; None
+        changes nothing. All positions are stored together, and durable when this returns; if it raises, none is.
+        `NameInUse` while a subscription with one of the names is open.
         """
         await self._backend.place(checked_positions(places, hold), hold)
 
@@ -193,7 +193,7 @@ class Broker:
     async def publish(self, topic: str, value: bytes | str | None, **options: Unpack[PublishKeywords]) -> Position:
         """Publish one record; its position. With a folder, here or behind a server, it is on disk when this returns.
 
-        `delay` (seconds) and `priority` (0-9) act in groups; an expired record is skipped by everybody;
+        `delay` (seconds) and `priority` (0-9) act in groups; an expired record is skipped by every reader;
         a `message_id` seen in the last two minutes is not stored again: its first position comes back, after a
         restart too. With `expected_offset`, the record gets this offset or `OffsetConflict` is raised.
         """

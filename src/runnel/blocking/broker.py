@@ -170,7 +170,7 @@ class Broker:
         return self._portal.run(self._broker.request(topic, value, **options))
 
     def reply(self, record: Record[Any], value: bytes | str, **options: Any) -> bool:
-        """Answer a request; False when whoever asked has stopped waiting."""
+        """Answer a request; False if the requester no longer waits."""
         return self._portal.run(self._broker.reply(record, value, **options))
 
     def topics(self) -> list[str]:

@@ -59,8 +59,8 @@ class LocalPackedPublisher:
     ) -> WaitingPublish | None:
         """Publish a batch; `done` is called once, with where it is or what was wrong, perhaps before this returns.
 
-        The result, if there is one, takes the publish back while it waits for room. `readers` are the feeds and
-        groups whose only reader is the very one that publishes: waiting for them would be for ever.
+        The result, if there is one, takes the publish back while it waits for room. `readers` are the
+        readers and groups that only the publishing task reads: a publish that waited for them would never end.
         """
         parts = self._parts
         try:

@@ -65,7 +65,7 @@ def _at(backend: BrokerParts, log: Log, time: datetime) -> int:
 
 
 def _check_position(backend: BrokerParts, name: str, topic: str, position: Position, hold: bool | None) -> None:
-    """Raise unless `name` can stand there, as somebody who reads would."""
+    """Raise unless `name` can have this position, by the checks of an open subscription."""
     if name in backend.positions.open:
         raise NameInUse(name)
     stored = backend.positions.stored.get(name)

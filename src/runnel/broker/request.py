@@ -73,7 +73,7 @@ async def _first_record(reader: LocalReader, came: asyncio.Event) -> Record[byte
 async def reply(
     backend: BrokerParts, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None
 ) -> bool:
-    """Answer `record`; False when whoever asked is no longer waiting."""
+    """Reply to `record`; False if the requester no longer waits."""
     inbox = record.reply_to
     if inbox is None:
         raise InvalidOption("record", record.topic, "it is not a request: nobody waits for a reply")

@@ -142,7 +142,7 @@ class ServerProcess:
             else:
                 print(announcement(server.listeners, self.settings, runnel.__version__, self._note))
             sys.stdout.flush()
-        except BrokenPipeError:  # whoever started it need not read what it says
+        except BrokenPipeError:  # the parent process need not read the output
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     # -- the end ------------------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def open_to_change(chosen: argparse.Namespace, *, create: bool = False) -> Itera
 
 
 def _shared_by_owner(folder: Path) -> str | None:
-    """The folder, as a place to open, if somebody has it who lets others in."""
+    """The folder, as a location to open, if its owner shares it."""
     owner = owner_of(folder)
     return str(folder) if owner is not None and owner.shares else None
 
@@ -226,7 +226,7 @@ class OwnedFolder:
         return facts | {"freed_bytes": freed, "left_bytes": left}
 
     def trim_place(self, name: str, start: Start, *, force: bool) -> Facts:
-        """Where a topic would begin; `TopicHeld` where somebody holds what would go."""
+        """Where a topic would begin; `TopicHeld` if a subscription holds records that would be removed."""
         topic = self._topic(name)
         before = max(topic.first, self._offset(start, topic))
         held = retention.held_offsets(self._journal.ledger, self._journal.history).get(topic.id, before)
@@ -403,7 +403,7 @@ async def _leave(broker: Broker) -> None:
 
 
 class ServerTarget:
-    """A server, to look at and to change; whoever else uses it sees the change at once."""
+    """A server, to look at and to change; its other clients see a change at once."""
 
     def __init__(self, url: str, broker: Broker, runner: asyncio.Runner) -> None:
         self.name = url

@@ -97,7 +97,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         error = self._error or ConnectionLost(str(self.address), failure_reason(exc) if exc else "the server closed it")
         if not self.greeted.done():
             self.greeted.set_exception(error)
-            self.greeted.exception()  # whoever dials looks at it, or has given up
+            self.greeted.exception()  # retrieved: the connecting task gets it, or was cancelled
         if not self.over.done():
             self.over.set_result(error)
 

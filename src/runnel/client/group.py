@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RemoteGroup:
-    """One group on one topic or pattern that somebody has joined: else `UnknownGroup`."""
+    """One group on one topic or pattern; `UnknownGroup` if it was never joined."""
 
     def __init__(self, link: ServerLink, name: str, pattern: str) -> None:
         self._link, self.name, self.pattern = link, name, pattern

@@ -76,7 +76,7 @@ class RemoteLease:
         self.first = self.low = self.handed = grants[0].place
         self.end = end
         self.ended = False  # it lapsed, or its connection was lost: what is said of it comes too late
-        self.begun = False  # whether the server was told that somebody works on it
+        self.begun = False  # whether the server knows that the user has started it
         self.promised: dict[int, bool] | None = None  # to be acked by a transaction; True: nobody else looks after it
         self.on_end: Callable[[], None] | None = None  # called when it ends before all was settled
         self.encoding: str | None = None  # how its values are written, once it was opened
@@ -493,7 +493,7 @@ class PendingSettlements:
 class DurableAck:
     """One SETTLE that is answered, on the connection that it was sent on or never, and in time.
 
-    Whoever makes one has looked whether the link is usable: what is settled here is sent here, or nowhere.
+    The caller has checked that the link is usable: a settlement is sent on this connection, or not at all.
     """
 
     task: asyncio.Task[Any] | None = None
@@ -543,6 +543,6 @@ class DurableAck:
 
 
 def _retrieve_error(done: asyncio.Future[None]) -> None:
-    """Whoever does not await it does not want to hear what became of it."""
+    """Mark the exception as retrieved, for a caller that does not await the result."""
     if not done.cancelled():
         done.exception()

@@ -56,7 +56,7 @@ class OutgoingBatch:
     """Records that are sent together. It takes more while its `size` is below its `cap`; sealed, that is 0.
 
     A `whole` one was published by one call and is answered as one; others gather what many calls published.
-    `waiters` are pairs of an index and whoever waits for the record there.
+    `waiters` are pairs of an index and the future of the publish of that record.
     """
 
     __slots__ = (
@@ -104,7 +104,7 @@ class OutgoingBatch:
         self.size, self.cap, self.whole, self.numbered = size, cap, whole, numbered
         self.said = said or route.said
         self.waiters: list[list[Any]] = []
-        self.answered: Any = None  # called with the outcome, if there is somebody instead of waiters
+        self.answered: Any = None  # called with the outcome, instead of waiters
         self.count = len(values)
         self.batch = batch  # once it was sent; the values are let go then
         self.producer = self.number = 0
@@ -393,8 +393,8 @@ class Outbox:
     def _must_wait(self, lane: Lane) -> bool:
         """Whether the next of a lane has to wait for the answer to its first number.
 
-        Whoever is not known yet could leave numbers out unnoticed. What has no number of the lane waits for nobody,
-        and nobody for it.
+        A producer that the server does not know yet could skip numbers unnoticed. A batch without a number of the lane
+        neither waits nor is waited for.
         """
         if not (lane.fresh and lane.under_way and lane.queue[0].numbered):
             return False

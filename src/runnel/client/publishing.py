@@ -160,9 +160,9 @@ class ClientPublisher:
         *,
         once: bool = False,
     ) -> OutgoingBatch:
-        """Have a batch sent that somebody else packed and numbered. `answered` is called with where it is, or why not.
+        """Send a batch that a client packed and numbered. `answered` is called with its position or an error.
 
-        Whoever gives it waits as long as it takes.
+        It has no timeout.
         """
         said = None if about is None else encode_message(about)
         size = batch_weight(batch)  # as the server counts it
@@ -215,9 +215,9 @@ class ClientPublisher:
             self._timer = self._link.loop.call_later(max(timeout / 16, 0.005), self._look)
 
     def _look(self) -> None:
-        """Tell those who waited long enough. One timer for all: one for each would cost more than the publish."""
+        """Fail the publishes that have timed out. One timer for all: one for each would cost more than the publish."""
         self._timer = None
-        self.outbox.seal()  # whoever publishes now waits as long as the others, and not for what is left of their time
+        self.outbox.seal()  # later publishes get a batch, and so a timeout, of their own
         now, default, is_awaited = self._link.now(), self._link.options.timeout, False
         for outgoing in self.outbox.unanswered():
             patience = default if outgoing.patience == UNSAID else outgoing.patience
@@ -273,7 +273,7 @@ class ClientPublisher:
         self.make_room()
 
     def _fail(self, outgoing: OutgoingBatch, error: RunnelError) -> None:
-        """Tell those who wait; log what nobody waits for."""
+        """Fail the waiting publishes; log records that no publish waits for."""
         if outgoing.answered is not None:
             outgoing.answered(error)
             return
@@ -301,7 +301,7 @@ class ClientPublisher:
         self.close()
 
     def close(self) -> None:
-        """Nothing more is taken in: those who wait for room need not."""
+        """Accept no more publishes, and fail those that wait for room."""
         waiting, self._room = self._room, deque()
         for waiter in waiting:
             waiter.fail(BrokerClosed("publishing"))

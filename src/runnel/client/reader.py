@@ -336,7 +336,7 @@ class RemoteReader(RemoteSession):
         else:
             self._epoch = said.epoch  # a topic without records goes with its readers, and is made again for them
             self._in_a_moment()  # what could not be said meanwhile
-            self.wake()  # and whoever waits asks again
+            self.wake()  # a waiting user asks again
 
     def frame(self, kind: int, flags: int, extra: int, payload: bytes) -> None:
         """A frame of this subscription: records, most of the time."""

@@ -33,7 +33,7 @@ async def request(
     key: bytes | str | None,
     headers: Mapping[str, str] | None,
 ) -> Record[bytes]:
-    """Publish `value` and wait for the first reply. Not sent twice: whoever answers might act twice."""
+    """Publish `value` and wait for the first reply. Not sent twice: the responder might act twice."""
     args = {"topic": check_name(topic), "batch": _packed(link, topic, value, key, headers), "timeout": timeout}
     usual = link.options.timeout
     patience = None if usual is None or timeout is None else timeout + usual
@@ -49,7 +49,7 @@ def topic_of_reply(record: RequestRecord) -> str | None:
 
 
 async def reply(link: ServerLink, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None) -> bool:
-    """Answer `record`; False when whoever asked is no longer waiting."""
+    """Reply to `record`; False if the requester no longer waits."""
     inbox = record.reply_to or ""
     batch = _packed(link, inbox, value, None, {TRACEPARENT: record.traceparent, **(headers or {})})
     answered: bool = await link.call("reply", {"reply_to": inbox, "batch": batch})

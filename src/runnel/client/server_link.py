@@ -43,7 +43,7 @@ logger = logging.getLogger("runnel")
 
 
 class FrameHandler(Protocol):
-    """Whoever has an id of its own on the connection for longer than one answer: a subscription."""
+    """An object with an id of its own on the connection, for more than one answer: a subscription."""
 
     id: int  # set by the link: before every connected(), a new one for every connection
 
@@ -244,7 +244,7 @@ class ServerLink:
             self._try_to_end()
 
     def flush_all(self) -> None:
-        """Write all that was gathered, now: whoever asks the server on another connection is to see it."""
+        """Write everything gathered now, so that a call on another connection sees its effects."""
         for handler in list(self._attached):
             handler.flush()
         self.at_once()
@@ -276,7 +276,7 @@ class ServerLink:
         handler.connected()
 
     def receive(self, kind: int, flags: int, extra: int, id: int, payload: bytes) -> None:
-        """A frame came: hand it to whoever it is for. One for nobody is late, and dropped."""
+        """Route a received frame to its handler. A frame without a handler is late, and dropped."""
         handler = self._handlers.get(id)
         if handler is not None:
             handler.frame(kind, flags, extra, payload)
@@ -324,7 +324,7 @@ class ServerLink:
             raise
 
     def _kept(self, keeping: asyncio.Task[None]) -> None:
-        """Nobody awaits the reconnector: if it failed, that is a fault of ours, and everybody is told."""
+        """The reconnector ended. If it failed, that is a bug: all handlers get the error."""
         if not keeping.cancelled() and (error := keeping.exception()) is not None:
             logger.error("the connection to %s cannot be kept", self.address, exc_info=error)
             self.end(ConnectionLost(self.address, f"{type(error).__name__}: {error}"))
@@ -428,7 +428,7 @@ class ServerLink:
         return self.said_goodbye and self.publishing.outbox.is_empty
 
     def end(self, error: RunnelError | None, is_late: bool = False) -> None:
-        """It is over: tell everybody. `is_late`: those who still read have not got all that was published."""
+        """Close for good, and notify all handlers. `is_late`: open subscriptions have not received all records."""
         if self.connection.state == "closed":
             return
         if self._deadline is not None:
@@ -463,7 +463,7 @@ class ServerLink:
             self._drained.set_result(None)
 
     async def ended(self) -> None:
-        """Closed: return when it is over, or when only subscriptions that somebody still reads keep it open."""
+        """After close: return when it is over, or when only subscriptions that are still read keep it open."""
         if self._drained is None or self._reconnect_task is None or self.loop_owner.forked:
             return
         await asyncio.wait([self._drained])

@@ -128,7 +128,7 @@ class RemoteSession(ABC):
             self.arrived(kind, flags, extra, payload)
 
     def lost(self) -> None:
-        """The connection is gone. Whoever was leaving has left."""
+        """The connection is lost. A session that was leaving has left."""
         self.is_up = self._is_asked = False
         if self._gone is not None:
             self._end(None)
@@ -186,5 +186,5 @@ class RemoteSession(ABC):
 
 
 def _is_taken(error: RunnelError) -> bool:
-    """Whether somebody else has the name that was asked for."""
+    """Whether another subscription has the name."""
     return isinstance(error, NameInUse) or (isinstance(error, InvalidOption) and error.option == "member")

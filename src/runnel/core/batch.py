@@ -30,7 +30,7 @@ class SliceRun(NamedTuple):
 class Slice:
     """The immutable records [start, end) of one topic.
 
-    `packs` holds, for each stretch, its records here as a packed batch, where somebody has that; None elsewhere.
+    `packs` holds, for each stretch, its records here as a packed batch, if there is one; None elsewhere.
     `written` is what a listener made of it for its readers, kept for the next of them.
     """
 
@@ -116,9 +116,9 @@ class Slice:
 
 
 class PackedSlice(Slice):
-    """A slice of whole batches that hold values alone. They are unpacked when somebody asks for the values.
+    """A slice of whole batches that hold values alone. They are unpacked when their values are used.
 
-    Whoever sends them on as they are does not: a far reader behind the records in memory costs its server no decoding.
+    A listener sends them unchanged: a client that reads from disk costs its server no decoding.
     """
 
     __slots__ = ("_count", "_unpacked")

@@ -509,7 +509,7 @@ class DiskFull(NotNow):
 
 
 class TopicHeld(NotNow):
-    """Records that somebody asked to be taken away, and that a subscription holds."""
+    """A trim of records that a subscription holds."""
 
     code = "topic_held"
 
@@ -668,7 +668,7 @@ class NoAnswer(NotNow, TimeoutError):
 
 
 class PublishCancelled(NotNow):
-    """Whoever published gave up before the server had stored it."""
+    """The publisher gave up before the server had stored the record."""
 
     code = "publish_cancelled"
     _says = (
@@ -787,7 +787,7 @@ class SequenceForgotten(UsageError):
 
 
 class OffsetConflict(NotNow):
-    """Somebody else published first: the topic does not stand where the publisher expected."""
+    """Another publish came first: the topic does not end where the publisher expected."""
 
     code = "offset_conflict"
     topic: str
@@ -800,7 +800,7 @@ class OffsetConflict(NotNow):
 
 
 class MarkConflict(NotNow):
-    """A mark has another value than the transaction expected: somebody else took over."""
+    """A mark has another value than the transaction expected: another writer took over."""
 
     code = "mark_conflict"
     mark: str

@@ -49,7 +49,7 @@ class FolderListener:
 
     def __init__(self, backend: Backend, folder: Path) -> None:
         self._backend, self._folder = backend, folder
-        self._file: UnixSocket | None = None  # while nobody serves at it
+        self._file: UnixSocket | None = None  # until the server adopts it
         self._server: Server | None = None
         self._serving: asyncio.Task[None] | None = None
         self._thread = 0
@@ -60,7 +60,7 @@ class FolderListener:
         return f"<FolderListener {str(self.path)!r}, {state}>"
 
     def open(self) -> None:
-        """Listen. Whatever socket is there is a dead owner's: who has the lock may take it away."""
+        """Listen. An existing socket file is that of a dead owner: the holder of the lock may replace it."""
         self._loop, self._thread = asyncio.get_running_loop(), get_ident()
         try:
             self.path = _choose_path(self._folder)
@@ -77,7 +77,7 @@ class FolderListener:
         self._serving = self._loop.create_task(self._serve())
 
     async def _serve(self) -> None:
-        """Somebody is there: from now on there is a server."""
+        """The first process connects: start the server."""
         await asyncio.to_thread(import_module, "runnel.server.server")
         from runnel.api.broker import Broker
         from runnel.server import Server, ServerOptions
@@ -93,14 +93,14 @@ class FolderListener:
             file, self._file, self._server = self._file, None, server
             server.adopt(file)
 
-    # -- those who are near -------------------------------------------------------------------------------------
+    # -- calls in the owner's process ---------------------------------------------------------------------------
 
     def is_here(self) -> bool:
         """Whether this is the thread that the owner lives on."""
         return get_ident() == self._thread
 
     def answer(self, method: str, args: dict[str, Any]) -> Any:
-        """The result of a call that takes no waiting, for somebody on the owner's own thread."""
+        """The result of a call that does not wait, for a caller on the owner's own thread."""
         from runnel.server.native.calls import CALLS, Caller, check_method
         from runnel.wire.msgpack_messages import encode_message, read_reply
 
@@ -118,13 +118,13 @@ class FolderListener:
     # -- the end ------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Say goodbye to the others, answer what is under way, and let nobody in any more."""
+        """Say goodbye to the other processes, answer what is under way, and accept no more connections."""
         if self._server is not None:
             await self._server.close(DEADLINE, RETRY)
         self.shut()
 
     def shut(self) -> None:
-        """Close it now, without a word. Those who are connected look for the next owner. Harmless twice."""
+        """Close it now, without a goodbye. Connected processes look for the next owner. Harmless twice."""
         _listeners.discard(self)
         file, self._file = self._file, None
         server, self._server = self._server, None

@@ -27,7 +27,7 @@ def open(
     - None: in memory, in this process.
     - A folder, such as "data/": durable, in this process; it is made if need be. Others may open it at the same time:
       the first owns it, the others go through a socket in it, and when the owner is gone one of them takes over. With
-      `share=False` it is this broker's alone: `FolderInUse` if somebody has it. Other options: see `JournalOptions`,
+      `share=False` it is this broker's alone: `FolderInUse` if another one has it. Other options: see `JournalOptions`,
       above all `fsync="commit"`, the default: what was acknowledged is on disk.
     - "runnel://host:port", or "runnels://" with TLS, or "runnel+unix:///path/to/socket": a server, which `runnel
       serve` starts. Options: see `ClientOptions`.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from runnel.server.server import Server
 
 PAUSE = (0.01, 0.05)  # seconds before the next look, about
-ALONE = 0.5  # seconds of an owner who lets nobody in, until that is an error: commands own a folder for a moment
+ALONE = 0.5  # seconds to wait for an owner that does not share: commands own a folder for a moment
 PATIENCE = 30.0  # seconds for an owner who shares to be reached: it may be recovering a large folder
 
 
@@ -58,7 +58,7 @@ class SharedBackend(LocalBackend):
             return await super().open()
         loop = asyncio.get_running_loop()
         began = loop.time()
-        shut = began  # when somebody who owns it and lets nobody in was not there, the last time
+        shut = began  # when the folder last had no owner that refuses to share
         while True:
             try:
                 await super().open()

@@ -29,7 +29,7 @@ log = logging.getLogger("runnel")
 
 
 class StandbyOwner:
-    """One of those who share a folder, as its next owner perhaps."""
+    """A process that shares a folder, and may be its next owner."""
 
     def __init__(self, folder: Path, options: JournalOptions, clock: Clock, *, auto_create: bool) -> None:
         self.folder = folder
@@ -46,7 +46,7 @@ class StandbyOwner:
         return self._backend is not None
 
     async def look(self, address: ServerAddress) -> ServerAddress:
-        """Take the folder over if nobody has it; where its owner listens."""
+        """Take the folder over if it has no owner; return the address where its owner listens."""
         if self._backend is None:
             lock = FolderLock(self.folder, shares=True, tries=0)
             try:
@@ -72,7 +72,7 @@ class StandbyOwner:
         log.info("took %s over, in %.0f ms", self.folder, 1000 * (time.perf_counter() - began))
 
     async def leave(self) -> None:
-        """Give the folder to whoever wants it next, if it is owned here."""
+        """Release the folder for the next owner, if it is owned here."""
         if self._listener is not None:
             try:
                 await self._listener.close()
@@ -92,7 +92,7 @@ class StandbyOwner:
 # -- The backend of a process that joined ----------------------------------------------------------------
 
 
-SOONEST, LATEST = 0.01, 0.05  # seconds between two looks whether somebody owns the folder; they are made random
+SOONEST, LATEST = 0.01, 0.05  # seconds between two checks whether the folder has an owner; random in between
 
 
 class JoinedBackend(RemoteBackend):
@@ -125,13 +125,13 @@ class JoinedBackend(RemoteBackend):
             self._standby.drop()
 
     async def aclose(self) -> None:
-        """Close it, and return when the folder is given to somebody else, if it is owned here."""
+        """Close it; if the folder is owned here, return when it is released."""
         await super().aclose()
         if self._leaving is not None:
             await asyncio.wait([self._leaving])
 
     async def _leave(self) -> None:
-        """Say the last things over the own connection, then give the folder to somebody else."""
+        """Finish what is under way on the connection to itself, then release the folder."""
         await self.link.ended()
         await self._standby.leave()
 

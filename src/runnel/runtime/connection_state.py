@@ -35,11 +35,11 @@ class ConnectionState:
         return f"<Connection{where}, {self.state}{f', {self.error.code}' if self.error else ''}>"
 
     def count_failed(self) -> None:
-        """A record that somebody published without waiting was refused, and nobody but the log was told."""
+        """Count a record of `publish_nowait` that was refused; the refusal is only logged."""
         self.failed += 1
 
     def become(self, state: str) -> None:
-        """Be in another state, and tell whoever waits for that."""
+        """Change the state, and wake the tasks that wait for it."""
         if state == self.state:
             return
         self.state = state

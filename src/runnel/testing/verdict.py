@@ -101,7 +101,7 @@ class WrittenOutOfOrder(Violation, frozen=True, kw_only=True):
 
 
 class InventedRecord(Violation, frozen=True, kw_only=True):
-    """Somebody got what nobody published, or what surely failed to be published."""
+    """A reader got a record that was never published, or whose publish surely failed."""
 
     kind = "invented"
     reader: str

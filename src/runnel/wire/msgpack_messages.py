@@ -119,7 +119,7 @@ class Goodbye(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class WireError(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """An error. `branch` is the code of the branch it hangs on, for those who do not know its own."""
+    """An error. `branch` is the code of the branch it hangs on, for peers that do not know the code itself."""
 
     code: str
     message: str

@@ -114,7 +114,7 @@ class StageCommitBatch(PendingBatch):
         yield stage_commit_part(self._state, self.first, self.sequence, at)
 
     def land(self, timeline: Timeline, when: datetime) -> None:
-        """It is visible: its log goes on behind it, and whoever wants it reads from disk."""
+        """Make it visible: the log continues after it, and readers read it from disk."""
         timeline.land_elsewhere(self.log, self.sequence, when, self._count, self.size)
 
 

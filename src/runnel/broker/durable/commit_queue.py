@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from runnel.broker.durable.pending_state import PendingState
 
 UNDER_WAY = 2
-STAGED = 4 * 1024 * 1024  # bytes of stages on their way, while nobody else writes
-COMPANY = 5.0  # seconds after somebody else did, in which stages put up with one batch on its way
+STAGED = 4 * 1024 * 1024  # bytes of stages being written, while there are no other writers
+COMPANY = 5.0  # seconds after another write, during which stages write one batch at a time
 RETRY = 0.2  # seconds until state that found no room on the disk is tried again
 
 _FREEING = (PartKind.TOPIC_DELETED, PartKind.TRIM, PartKind.STAGE_DROPPED)
@@ -341,7 +341,7 @@ class CommitQueue:
         self._said = said + self._said
 
     def _tell_flushed(self) -> None:
-        """Nothing is new: those who wait for that, wait for what is under way."""
+        """There is nothing new to write: flushes wait for the commits under way."""
         if self._flushes:
             flushes, self._flushes = self._flushes, []
             if self._under_way:
@@ -370,7 +370,7 @@ class CommitQueue:
                 self.loop.call_later(RETRY, self.flush_soon)
 
     def _land(self, commit: PendingCommit) -> None:
-        """Make a commit visible, and tell those who wait for it."""
+        """Make a commit visible, and complete the publishes that wait for it."""
         timeline = self._timeline
         if commit.pending_batches:
             when = from_micros(commit.draft.time)

@@ -181,7 +181,7 @@ class PendingState:
                 one.is_quiet = False
             names, self._positions = self._positions, set()
             places = {name: self._names.stored[name] for name in names}
-            # Those who read under a name now know better than where it was left.
+            # An open subscription knows its position better than what was stored under its name.
             places |= {one.name: place for one in moved if one.name and (place := one.place()) is not None}
             written = {name: (*place, name in self.holding.holds) for name, place in places.items()}
             news = {name: place for name, place in written.items() if self._written.get(name) != place}

@@ -60,7 +60,7 @@ class OpenStage:
         self.announced = announced  # whether the journal knows of it, or is about to
         self.flights: deque[PendingStageBatch] = deque()
         self.kept: list[bytes] | None = None if state.counts else []  # its batches, while they are few and small
-        self.turn = asyncio.Lock()  # one write at a time: whoever comes second writes behind
+        self.turn = asyncio.Lock()  # one write at a time: a second one waits, and continues after it
         self.committing = False
         self.ended: str | None = None  # why
 
@@ -343,13 +343,13 @@ class StagingArea:
                 raise StageEnded(stage_name(key), why)
             raise UnknownStage(stage_name(key))
         stage.check()
-        if not (stage.announced or stage.flights):  # whoever wrote to it was told that it failed
+        if not (stage.announced or stage.flights):  # its first write failed, and raised
             raise UnknownStage(stage_name(key))
         return stage
 
     async def settle(self, stage: OpenStage, *, remembered: bool) -> None:
         """Return when all that was written to a stage is durable, and (`remembered`) in memory."""
-        async with stage.turn:  # whoever writes finishes first, and nobody writes while it is read
+        async with stage.turn:  # a write under way finishes first, and none starts while it is read
             await stage.settled()
             if remembered and stage.kept is None and stage.ended is None:
                 await self._read_back(stage)

@@ -41,7 +41,7 @@ class DeadLetterPublisher:
         self._retrying = False
 
     def publish(self, letters: list[DeadLetter]) -> None:
-        """Publish letters to the dead-letter topic, whoever is slow there."""
+        """Publish letters to the dead-letter topic, without waiting for its slow readers."""
         for letter in letters:
             self._publish(letter)
 

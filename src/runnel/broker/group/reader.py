@@ -416,7 +416,7 @@ class GroupReader:
         self._check_here()
         self.group.ack(lease, place, self.clock.time())
         member = lease.member
-        # A member is refilled when it is half empty. Nobody may have to wait for that who has room now.
+        # A member is refilled when it is half empty, unless another member with room waits for records.
         if not self._pumping and (member.held * 2 <= member.prefetch or self._unfed or self._watches):
             self.after_settling()
 
@@ -457,7 +457,7 @@ class GroupReader:
     # -- time ---------------------------------------------------------------------------------------------------
 
     def _look_after(self, now: float) -> None:
-        """Tell those who wait, warn if nothing moves, and be back when there is something to do."""
+        """Complete waiters, warn if the group stalls, and set a timer for the next thing to do."""
         if self._watches:
             floor = self.floor()
             for watch in [watch for watch in self._watches if watch.place < floor]:

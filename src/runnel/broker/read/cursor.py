@@ -50,7 +50,7 @@ class Cursor(Protocol):
         """How many records lie ahead."""
 
     def known(self) -> int:
-        """How many records lie ahead, less the holes, as far as indexes tell. For those who look, not for hot paths."""
+        """How many records lie ahead, without holes, as far as indexes know. For statistics, not for hot paths."""
 
     def pending_bytes(self) -> int:
         """How many bytes of values lie ahead."""
@@ -218,7 +218,7 @@ def wake_nobody() -> None:
 
 
 def why_gone(log: Log) -> str:
-    """Why a log begins where it does, for those who have not read what lay before."""
+    """Why the records before the first offset of a log are gone, for the gap of a reader that missed them."""
     if log.deleted:
         return DELETED
     return TRIMMED if log.reason is RemovalReason.ASKED else RETENTION

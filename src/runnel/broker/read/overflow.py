@@ -224,7 +224,7 @@ class OverflowPolicy:
 
 
 class KeepOnDisk(OverflowPolicy):
-    """Lose nothing and hold nobody up: what a durable topic has, it has on disk for whoever is behind."""
+    """Drop nothing and block no publisher: a reader that is behind reads from disk."""
 
     __slots__ = ()
 

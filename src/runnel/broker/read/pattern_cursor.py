@@ -51,7 +51,7 @@ class UnreadOnDisk:
             try:
                 found = reads.journal.history.offsets_at(sequence, stored)
                 due = {stored[topic]: max(offset, stored[topic].first) for topic, offset in found.items()}
-            except OSError as error:  # of one old segment: no reason not to open. Whoever reads there is told
+            except OSError as error:  # of one old segment: no reason not to open. Reading it reports a gap
                 logger.warning("how much lies ahead of sequence %d is not known exactly: %s", sequence, error)
                 is_bound = True
         for log, offset in due.items():

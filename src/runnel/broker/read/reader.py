@@ -374,7 +374,7 @@ class LocalReader:
             if self._moved is None and not self._watches and not self._is_far:
                 return
         if self._is_far and self.task is None:
-            self.task = FAR_TASK  # somebody reads it
+            self.task = FAR_TASK  # the client has begun to read
         if self._moved is not None and not self.ended:
             self._moved(self)
         if self._watches:

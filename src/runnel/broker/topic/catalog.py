@@ -15,7 +15,7 @@ from runnel.core.options import NO_TOPIC_OPTIONS, TopicOptions
 from runnel.core.pattern import PatternTable, check_name
 from runnel.core.schema import Codec, Schema, check_schema_evolution
 
-UNDECLARED = TopicOptions()  # of a topic that has only been subscribed to: whoever publishes first says what it is
+UNDECLARED = TopicOptions()  # of a topic that was only subscribed to: the first publish decides its options
 
 _DURABLE_ONLY = ("durable", "compact", "compression")
 
@@ -116,7 +116,7 @@ class TopicCatalog:
         return log
 
     def _type(self, log: Log, codec: Codec[Any] | Schema) -> None:
-        """`log` has this type from now on, if that may follow the one it has. From afar only the schema comes."""
+        """Set the type of `log`, if it is compatible with the type it has. A remote publisher sends only the schema."""
         if (earlier := log.codec or log.schema) is not None:
             check_schema_evolution(log.name, codec, earlier)
         if isinstance(codec, Schema):
@@ -129,7 +129,7 @@ class TopicCatalog:
             self.durable.describe(log)
 
     def _is_to_be_stored(self, log: Log) -> bool:
-        """Whether a topic that somebody publishes to, or declares, belongs on disk."""
+        """Whether a topic that is published to or declared belongs on disk."""
         return self.durable is not None and log.options.durable is not False and log.name[0] != "$" and not log.end
 
     def _store(self, log: Log) -> None:
@@ -177,10 +177,9 @@ class TopicCatalog:
             reader.part(log)
 
     def forget_unused(self, log: Log) -> None:
-        """Forget a log that somebody only asked to read, once nobody does: names cost nothing when they are left.
+        """Remove a log that was only subscribed to, once its last reader has left, so that names cost nothing.
 
-        Whoever declared it or published to it has said what it is, and it stays. Patterns cover it, but nobody asked
-        for it by them.
+        A topic that was declared or published to stays. A pattern that matches the topic does not keep it.
         """
         is_said = (
             log.options is not UNDECLARED or log.stored is not None or log.codec is not None or log.schema is not None

@@ -41,7 +41,7 @@ class LogRun:
         self.log, self.offset, self.sequence, self.time, self.bytes_before = log, offset, sequence, time, bytes_before
         self.end = -1  # until the run closes
         self.size = 0  # bytes, once it is closed
-        self.packed: bytes | None = None  # all of it as a batch, where it came as one and somebody may send it on
+        self.packed: bytes | None = None  # all of it as a batch, if it arrived as one, to be sent unchanged
 
     def close(self) -> None:
         """Nothing more is appended to this run."""
@@ -98,13 +98,13 @@ class Log:
         self._counted = 0
         self._floor = 0  # the oldest offset that may be read; values below it go a little later
         self.why = RemovalReason.UNKNOWN  # it moved there
-        self.held: int | None = None  # of a durable topic: retention takes nothing from here on, somebody holds it
+        self.held: int | None = None  # of a durable topic: a subscription holds records from here on
         self._bytes_below = 0  # the bytes ever appended below it
         self._look_at = KEEP_COUNT + CHUNK  # records, or bytes, at which to ask the readers what they want kept
         self._look_at_bytes = KEEP_BYTES + KEEP_BYTES // 2
         self.codec: Codec[Any] | None = None
         self.ids: MessageIdWindow | None = None
-        self.topic_readers: TopicReaders | None = None  # made when somebody subscribes
+        self.topic_readers: TopicReaders | None = None  # created by the first subscription
         self.deleted = False
         self.forgotten = 0  # the sequence behind the last run that the timeline let go of, in memory
         self.stored: DurableTopic | None = None  # of a durable topic: what is here is only the tail of what is on disk
@@ -205,7 +205,7 @@ class Log:
         return Slice(self.name, self.epoch, start, values, stretches, metas, packs)
 
     def whole_runs(self, start: int, stop: int) -> int:
-        """Where to stop before `stop` so that no run is cut that somebody could send on whole; or `stop`."""
+        """Where to stop before `stop` so that no run is cut that could be sent as a whole; or `stop`."""
         run = self.runs[self._run_at(stop - 1)]
         return run.offset if run.end > stop and run.offset > start else stop
 

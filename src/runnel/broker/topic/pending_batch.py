@@ -50,7 +50,7 @@ class PendingBytes:
         finally:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
-            # Whoever was woken hands over before the next one looks, so that the bound holds.
+            # A woken publisher hands over its records before the next one checks, so that the bound holds.
             self._loop.call_soon(self.make_room)
 
     def make_room(self) -> None:
@@ -102,7 +102,7 @@ class PendingBatch:
         self.in_atomic_write = False  # whether a transaction is told how it ended
 
     def hold(self, entry: Append) -> None:
-        """Be what one publish from afar appends, in the bytes that it came in."""
+        """Hold the batch of one remote publish, in the bytes in which it arrived."""
         self.values, self.metas = entry.values, entry.metas  # type: ignore[assignment]  # nothing joins it
         self.packed = entry.packed
         self.producer, self.producer_sequence = entry.producer, entry.producer_sequence

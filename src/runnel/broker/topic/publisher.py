@@ -100,9 +100,9 @@ class Publisher:
         return first
 
     async def until_known(self, log: Log, offset: int) -> None:
-        """Return when nothing is on its way to `offset`: whoever expects to be there knows then whether it is.
+        """Return when no commit under way includes `offset`: then `expected_offset` can be checked.
 
-        Without this, one who reads what is visible and tries again would do so until the other's record is on disk.
+        Without this, a publisher that reads the visible end and retries would retry until the other record is on disk.
         """
         while self.is_on_its_way(log, offset):
             assert self.commits is not None
@@ -215,7 +215,7 @@ class Publisher:
             self.release()
 
     def release(self) -> None:
-        """Somebody made room: go on with those who waited."""
+        """There is room again: continue with the publishers that wait."""
         self._timeline.cool()
         for log in list(self.blocked):
             if log.topic_readers is not None:
@@ -349,7 +349,7 @@ def _with_all_before(entry: Append, blocked: Iterable[BlockedPublish]) -> tuple[
 
 
 def _heard(landed: asyncio.Future[None]) -> None:
-    """Whoever waits for it was told, or has given up: asyncio need not complain."""
+    """Mark the exception as retrieved: the waiter got it, or was cancelled."""
     if not landed.cancelled():
         landed.exception()
 

@@ -1,7 +1,7 @@
 """The readers of a topic, and how their bounds hold back publishers.
 
 Asked only when a publish leaves the fast path. A publisher that waits for a `block` subscriber queues its append here,
-and whoever makes room appends it: so order holds, and a cancelled publisher has written nothing.
+and the reader that makes room appends it. So order holds, and a cancelled publisher has written nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class BlockedPublish(NamedTuple):
 
 
 class ProcessedWaiter(NamedTuple):
-    """Somebody who waits until a place was processed."""
+    """A `publish_and_wait` that waits until a place was processed."""
 
     place: int
     passed: asyncio.Future[None]
@@ -105,7 +105,7 @@ class LagLimit(Protocol):
 
 
 class TopicReader(Protocol):
-    """Whoever reads logs: a subscription, or a group."""
+    """A reader of logs: a subscription, or a group."""
 
     @property
     def overflow(self) -> LagLimit:
@@ -188,7 +188,7 @@ class TopicReaders:
         yield from self.patterns
 
     def wake(self) -> None:
-        """Something is about to be appended: everybody who sleeps shall look."""
+        """Wake all parked readers: records are about to be appended."""
         if self.parked:
             parked, self.parked = self.parked, {}
             for reader in parked:
@@ -234,10 +234,10 @@ class TopicReaders:
                 continue
             try:
                 offset, wrong = append(entry) if go is None else go(), None
-            except Exception as error:  # the publisher's affair, and never that of whoever made room
+            except Exception as error:  # goes to the publisher, not to the reader that made room
                 offset, wrong = 0, error
             if first.done():
-                continue  # cancelled by somebody whom the append told
+                continue  # cancelled by a callback of the append
             if wrong is None:
                 first.set_result(offset)
             else:

@@ -46,7 +46,7 @@ def build(
 ) -> Application:
     """The application. `draining` says whether the server that serves it is about to stop; `serving`: that it is ours.
 
-    In an application of somebody else's it is for that one to say which names it answers to, unless they are given.
+    Mounted in another application, that application decides which host names it answers to, unless names are given.
     """
     history, health, letters = HistoryRoutes(broker), HealthRoutes(broker, draining), DeadLetterRoutes(broker, options)
     sockets, publishing = WebSocketRoutes(broker, options, serving), PublishRoute(broker, options)

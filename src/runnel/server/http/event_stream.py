@@ -1,9 +1,9 @@
 """One event stream: what is sent to a browser and when, over one of two transports.
 
 A reader is read, encoded and sent as fast as the browser reads; one wake-up sends all that has arrived. Something is
-sent every `HEARTBEAT` seconds, so that proxies keep the connection and a frozen browser is noticed. On a listener of
-ours bytes go straight to the connection, without a task per stream (`DirectStream`); in a mounted application they go
-out as ASGI messages (`AsgiStream`).
+sent every `HEARTBEAT` seconds, so that proxies keep the connection and a frozen browser is noticed. On a runnel
+listener bytes go straight to the connection, without a task per stream (`DirectStream`); in a mounted application they
+go out as ASGI messages (`AsgiStream`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HEARTBEAT = 15.0  # seconds
 TAKE_RECORDS = 512  # records at a time
 RETRY_MILLISECONDS = (1_000, 3_000)  # milliseconds: of a thousand browsers that come back not all come at once
 BYTES_PER_TURN = 32 << 10  # bytes after which others on the loop have their turn
-CONNECTION = "runnel.connection"  # in the extensions of a scope: the connection, at a listener of ours
+CONNECTION = "runnel.connection"  # in the extensions of a scope: the connection, on a runnel listener
 
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -41,7 +41,7 @@ log = logging.getLogger("runnel")
 
 
 def connection_of(scope: Scope) -> Any:
-    """The connection of a request, at a listener of ours; None in an application of somebody else's."""
+    """The connection of a request on a runnel listener; None in a mounted application."""
     return ((scope.get("extensions") or {}).get(CONNECTION) or {}).get(CONNECTION)
 
 
@@ -167,7 +167,7 @@ class EventStream(ABC):
         self.wake()
 
     async def _watch(self) -> None:
-        """Notice that the browser is gone: what is sent to it then nobody hears of."""
+        """Notice that the browser is gone: sending to it does not report that."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self.gone()
@@ -219,7 +219,7 @@ class EventStream(ABC):
         return sse.id_only(id) if moved else sse.HEARTBEAT
 
     def _tell(self, step: SharedStep) -> Iterable[bytes]:
-        """The events of what was taken, for whoever takes it in the same moment too."""
+        """The encoded events of a step, shared with the streams that take the same step."""
         form = self._form
         if self._several and (tail := self._tail()) != form.tail:
             self._form = form = form._replace(tail=tail)
@@ -302,7 +302,7 @@ class AsgiStream(EventStream):
 
 
 class DirectStream(EventStream):
-    """A stream on a connection of ours: bytes are written to it in rounds, side by side with other streams."""
+    """A stream on a connection of a runnel listener, written to in rounds together with other streams."""
 
     __slots__ = ("_connection", "_frozen", "_in_round", "_parked", "_scheduler", "_write")
 
@@ -463,7 +463,7 @@ class StreamScheduler:
         self._under_way = False
 
     def add(self, one: ScheduledStream) -> None:
-        """Serve this one soon. Whoever waits already must not be added again."""
+        """Serve this stream soon. A stream that waits already must not be added again."""
         self._woken.append(one)
         if not self._under_way:
             self._under_way = True

@@ -73,7 +73,7 @@ class HttpListener:
                 raise  # else it is as it should be, and uvicorn need not log it
 
     async def ended(self) -> None:
-        """Return when no request is worked on any more. Everybody is gone by now: nobody waits for an answer."""
+        """Return when no request is being processed. All clients have gone by now."""
         tasks = [task for task in self.state.tasks if task is not asyncio.current_task()]
         self._given_up = True
         for task in tasks:
@@ -124,7 +124,7 @@ class HttpConnection(HttpToolsProtocol):
     # -- its life -----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
-        """Somebody is there."""
+        """A client has connected."""
         super().connection_made(transport)
         try:
             self._listener.connections.add(self)
@@ -241,7 +241,7 @@ class HttpConnection(HttpToolsProtocol):
             self._timer = None
 
     def _late(self) -> None:
-        """No whole head came in time: somebody who wants to keep us busy, or no HTTP at all."""
+        """No complete request head arrived in time: a slow attack, or not HTTP."""
         self._timer = None
         if not self.transport.is_closing():
             limit = self._listener.options.hello_timeout
@@ -337,7 +337,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self.gone.set()
 
     def handle_connect(self, event: Request) -> None:
-        """Somebody wants a websocket."""
+        """The client asks for a websocket."""
         super().handle_connect(event)
         if self.response.status_code == 101:
             extensions: dict[str, Any] = self.scope["extensions"]

@@ -59,7 +59,7 @@ class WebSocketRoutes:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one websocket, until either side has enough."""
-        await receive()  # that somebody wants to connect
+        await receive()  # the connect message
         serving = self.serving
         session = WebSocketSession(serving, scope, receive, send)
         if serving.connections.draining:
@@ -74,7 +74,7 @@ class WebSocketRoutes:
         await session.run()
 
     async def plain(self, request: Request) -> Response:
-        """Somebody asked for the route as for a page."""
+        """The route was requested without an upgrade to a websocket."""
         raise HTTPException(426, "this is a websocket: new WebSocket(url)", {"upgrade": "websocket"})
 
 
@@ -155,7 +155,7 @@ class WebSocketSession:
             await self._transport.feed(data)
 
     def _begin(self, text: bool, data: bytes) -> bool:
-        """Somebody has spoken: have the session that understands it."""
+        """The first message: start the session of its protocol."""
         if not (data.strip() if text else data):
             return False  # nothing was said
         transport, serving = self._transport, self._serving
@@ -184,7 +184,7 @@ class WebSocketSession:
             self._timer.cancel()
 
     def _refuse(self, text: bool) -> None:
-        """Somebody speaks now so and now so."""
+        """The client mixes text and binary messages."""
         now, first = ("text", "binary") if text else ("binary", "text")
         why = f"a {now} message came on a websocket that began with {first} ones: it speaks what its first message did"
         self._say(ProtocolError(why), UNSUPPORTED_DATA)
@@ -242,7 +242,7 @@ async def _deny(response: Response, scope: Scope, receive: Receive, send: Send) 
 MAX_BINARY_MESSAGE = 256 << 10  # bytes of a binary message: clients have their bounds, and where one ends means nothing
 BURST_BYTES = 64 << 10  # bytes that are handed on at once
 MESSAGES_PER_TURN = 64  # messages after which others on the loop have their turn
-DEFAULT_HIGH_WATER = 64 << 10  # bytes that may wait, unless somebody says otherwise
+DEFAULT_HIGH_WATER = 64 << 10  # bytes that may wait, by default
 CHECKS_PER_TIMEOUT = 4  # times within its patience that a browser is looked at
 
 

@@ -55,7 +55,7 @@ class JsonLinesListener(asyncio.Protocol):
         self._session = JsonLinesSession(broker, options, self)
         self._worker: asyncio.Task[None] | None = None
         self._wanted: asyncio.Future[None] | None = None  # the worker waits for something to happen
-        self._room: asyncio.Future[None] | None = None  # those who write wait for the client to read
+        self._room: asyncio.Future[None] | None = None  # writers wait for the client to read
         self._ended = self._lost = self._closing = False
         self.failed = False  # it ends because of an error
         self._goodbye: str | None = None
@@ -68,7 +68,7 @@ class JsonLinesListener(asyncio.Protocol):
     # -- its life -----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody is there."""
+        """A client has connected."""
         transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass of it
         self._transport = transport
         transport.set_write_buffer_limits(high=self._options.high_water)

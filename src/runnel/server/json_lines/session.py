@@ -77,7 +77,7 @@ class JsonLinesSession:
         return None
 
     async def end_of_input(self) -> None:
-        """No more commands come: what needs them ends. Other subscriptions go on, for somebody may still read.
+        """No more commands come: what needs them ends. Other subscriptions go on: the client may still read.
 
         Nobody can settle a delivery now; and a name is free at once, for its owner may be on the way back.
         """

@@ -348,7 +348,7 @@ async def request(caller: Caller, topic: str, batch: bytes, timeout: float = 5.0
 
 @call
 async def reply(caller: Caller, reply_to: str, batch: bytes) -> bool:
-    """Answer a request; False when whoever asked has stopped waiting."""
+    """Reply to a request; False if the requester no longer waits."""
     value, meta = _one(unpack_untrusted(batch))
     headers = dict(meta.headers)
     asked = {REPLY_TO: reply_to, **({TRACE: headers[TRACE]} if TRACE in headers else {})}

@@ -122,7 +122,7 @@ class NativeSession:
                 log.exception("subscription %d of connection %d could not be left", one.id, self._number)
 
     def stranger(self, first: bytes) -> bytes | None:
-        """What to answer to somebody who speaks something else."""
+        """The answer to a client that speaks another protocol."""
         json_listener = next((listener.url for listener in self._serving.listeners if listener.name == "json"), None)
         elsewhere = f" JSON lines are spoken at {json_listener}." if json_listener else ""
         version = self._serving.version
@@ -155,7 +155,7 @@ class NativeSession:
         }
 
     def _look_for_end(self) -> None:
-        """Close, if somebody has said goodbye and nothing is under way."""
+        """Close, if a goodbye was sent or received and nothing is under way."""
         if self._pending or self._calls or (self._finishing and not self._parted):
             return
         if self._draining:
@@ -210,7 +210,7 @@ class NativeSession:
         self._connection.send(frame(FrameKind.PONG, id, payload))
 
     def _pong(self, flags: int, extra: int, id: int, payload: bytes) -> None:
-        """Somebody is there; that it was heard is noted already."""
+        """A PONG: that the client is alive is noted already."""
 
     def _goodbye(self, flags: int, extra: int, id: int, payload: bytes) -> None:
         decode_message(Goodbye, payload)
@@ -225,7 +225,7 @@ class NativeSession:
             self._part()
 
     async def _part_later(self) -> None:
-        """What is on its way to disk is seen first, by those who part too."""
+        """Records being committed become visible first, for leaving subscribers, too."""
         with suppress(RunnelError):
             await self._serving.backend.flushed()
         self._connection.guard(self._part)
@@ -383,7 +383,7 @@ class NativeSession:
             except RunnelError as error:
                 refused = refused or error
         if not id:
-            if refused is not None:  # nobody waits to hear it; the record goes to somebody else
+            if refused is not None:  # the client does not wait for it; the group redelivers the record
                 log.debug("connection %d settled too late: %s", self._number, refused)
         else:
             self._check_new(id)
