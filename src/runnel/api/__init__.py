@@ -1,1 +1,1 @@
-"""What users hold of a broker, whatever its backend: subscriptions, deliveries, handlers, bridges."""
+"""The handles that users hold: broker, topics, subscriptions, deliveries, transactions. One class for every backend."""

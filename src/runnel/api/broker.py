@@ -72,7 +72,7 @@ class Broker:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._topics = TopicHandles(backend)
-        self._early: list[Topic[Any]] = []  # handles made before it was opened, which may decide for another backend
+        self._early: list[Topic[Any]] = []  # handles created before opening, which may choose another backend
         self._handlers: list[Handler] = []
         self._middleware: list[Middleware] = []
         self._workers: HandlerRunner | None = None
@@ -82,10 +82,10 @@ class Broker:
 
     @property
     def backend(self) -> Any:
-        """Where its topics live: a `Backend`, as `runnel.core.backend` describes it."""
+        """The `Backend` where its topics live: see `runnel.core.backend`."""
         return self._backend
 
-    # -- life ---------------------------------------------------------------------------------------------------
+    # -- opening and closing ------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Broker:
         backend = await self._backend.open()
@@ -103,44 +103,44 @@ class Broker:
         await self._backend.aclose()
 
     def close(self) -> None:
-        """End every subscription, after what was published; refuse everything else. Closing twice is harmless.
+        """End every subscription after the published records, and refuse all other calls. Closing twice is harmless.
 
-        With a server, what was published without waiting is still sent, for `close_timeout` seconds at most; leaving
-        the block waits for that.
+        With a server, records of `publish_nowait` are still sent, for `close_timeout` seconds at most; leaving the
+        block waits for that.
         """
         self._backend.close()
 
     @property
     def connection(self) -> ConnectionState:
-        """Whether it is connected to its server, to which one, and what went wrong: see `ConnectionState`.
+        """The state of the connection to its server, with the address and the last error: see `ConnectionState`.
 
-        `NotSupported` where there is no server: the broker is in this process.
+        Raises `NotSupported` if the broker is in this process.
         """
         found: ConnectionState = self._backend.connection
         return found
 
     async def info(self) -> dict[str, Any]:
-        """What the broker says of itself: version, journal, fsync; a server also its uptime, listeners and limits."""
+        """Version, journal and fsync of the broker; of a server also its uptime, listeners and limits."""
         return await self._backend.info()
 
     @property
     def id(self) -> str:
-        """What tells this broker from all others: of a folder, the same in every life of it; in memory, of this one."""
+        """Identifies the broker. Of a folder it stays the same; in memory it is new for every broker."""
         return self._backend.id
 
     @property
     def is_durable(self) -> bool:
-        """Whether it keeps what is published, unless a topic is told otherwise."""
+        """Whether its topics are durable unless they are declared otherwise."""
         return self._backend.is_durable
 
     @property
     def clock(self) -> Clock:
-        """The clock it keeps."""
+        """The clock that it uses."""
         return self._backend.clock
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop it runs on, once it was used on one."""
+        """The event loop that it belongs to, once it was used on one."""
         loop: asyncio.AbstractEventLoop | None = self._backend.loop_owner.loop
         return loop
 
@@ -168,9 +168,9 @@ class Broker:
         await self._backend.delete(check_name(name))
 
     async def bounds(self, *patterns: str, time: datetime | None = None) -> list[TopicBounds]:
-        """Where the topics of these names and patterns begin and end, by name; of all topics if none is named.
+        """The first and end offsets of the topics that match, sorted by name; without patterns, of all topics.
 
-        With a `time`, also from which offset on they are not older. Only what is visible counts.
+        With a `time`, also the first offset that is not older. Only visible records count.
         """
         patterns = tuple(check_pattern(one) for one in patterns or (">",))
         if time is not None:
@@ -191,7 +191,7 @@ class Broker:
 
     @spell_out(PublishKeywords, PublishOptions)
     async def publish(self, topic: str, value: bytes | str | None, **options: Unpack[PublishKeywords]) -> Position:
-        """Publish one record; its position. With a folder, here or behind a server, it is on disk when this returns.
+        """Publish one record, and return its position. With a folder, also of a server, it is then on disk.
 
         `delay` (seconds) and `priority` (0-9) act in groups; an expired record is skipped by every reader;
         a `message_id` seen in the last two minutes is not stored again: its first position comes back, after a
@@ -200,7 +200,7 @@ class Broker:
         return await self._topics[topic].publish(value, **options)
 
     def transaction(self) -> Transaction:
-        """Publishes, acks and marks that happen together or not at all, at the end of the block. See `Transaction`.
+        """Publishes, acks and marks that are committed together or not at all. See `Transaction`.
 
         >>> async with broker.transaction() as tx:
         ...     tx.publish("paid", order.id)
@@ -209,7 +209,7 @@ class Broker:
         return Transaction(self._backend)
 
     async def mark(self, name: str) -> MarkerValue | None:
-        """The value of a mark that a transaction left; None: there is none of that name."""
+        """The value of a mark that a transaction set; None: there is no such mark."""
         return await self._backend.mark(check_marker_name(name))
 
     async def marks(self, prefix: str = "") -> dict[str, MarkerValue]:
@@ -217,9 +217,9 @@ class Broker:
         return await self._backend.marks(prefix)
 
     def producer(self, name: str | None = None) -> Producer:
-        """A publisher that numbers its records, so that what it sends again is stored once. See `Producer`.
+        """A publisher that numbers its records, so that a record that is sent again is stored once. See `Producer`.
 
-        With a name it goes on, after a restart too, behind what was stored under that name; without one it is new.
+        With a name it continues the numbers stored under that name, also after a restart; without one it is new.
         """
         return Producer(self._backend, name)
 
@@ -232,36 +232,36 @@ class Broker:
         key: bytes | str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Record[bytes]:
-        """Publish, and wait for a reply: a record. `NoResponders` at once when nobody is subscribed."""
+        """Publish a request, and return the reply. `NoResponders` at once if the topic has no subscriber."""
         return await self._backend.request(topic, value, timeout, key, headers)
 
     async def reply(
         self, record: Record[Any] | Delivery[Any], value: bytes | str, *, headers: Mapping[str, str] | None = None
     ) -> bool:
-        """Answer a request; False when the requester no longer waits."""
+        """Reply to a request; False if the requester no longer waits."""
         return await self._backend.reply(record, value, headers)
 
     def stage(self, topic: str | Topic[V], *, writer: str, batch: int, part: int = 0, attempt: int = 0) -> Stage[V]:
         """A handle on a stage: records that are durable and invisible until `tx.commit(stage)`. No I/O yet.
 
-        The key says what is staged: a `part` of a `batch` of a `writer`, and which `attempt` at it; the first write of
-        a later attempt drops the earlier ones. Give a typed `Topic` to have values encoded and validated.
+        The key is a `part` of a `batch` of a `writer`, and the `attempt`; the first write of a later attempt drops the
+        earlier ones. With a typed `Topic`, values are encoded and validated.
         """
         handle: Topic[Any] = self.topic(topic) if isinstance(topic, str) else topic
         return Stage(self._backend, handle, StageKey(writer, batch, part, attempt))
 
     async def stages(self) -> list[StageInfo]:
-        """The stages that are open, by their key."""
+        """The open stages, sorted by key."""
         return await self._backend.stages()
 
     def bridge(
         self, pattern: str, to: Broker | str | Path, *, name: str | None = None, into: str = "{topic}", **options: Any
     ) -> Bridge:
-        """Publish what is published here to another broker too, each record once. See `Bridge`.
+        """Copy records to another broker, each record once. See `Bridge`.
 
-        `to` is an open broker, or where one is (`runnel.open` takes it). `into` names the topics there, such as
-        "eu.{topic}"; `name` tells two bridges of one pattern apart. It goes on where it was, whatever was cut off.
-        Options as in `subscribe`: a source in memory keeps 65,536 records for it unless told otherwise.
+        `to` is an open broker, or a location for `runnel.open`. `into` names the topics there, such as "eu.{topic}";
+        `name` distinguishes two bridges of one pattern. After an interruption it continues where it was. Options as
+        in `subscribe`: a source in memory buffers 65,536 records for it by default.
         """
         return Bridge(self, pattern, to, name=name, into=into, **options)
 
@@ -284,42 +284,42 @@ class Broker:
         type: type[V] | None = None,
         **options: Unpack[SubscribeKeywords],
     ) -> Subscription[V] | GroupSubscription[V]:
-        """Read a topic, or every topic that a pattern covers, now and later. Use it with `async with`.
+        """Read a topic, or every topic that matches a pattern, now and later. Use it with `async with`.
 
         - `start`: "latest" (the default), "earliest", an offset, a time or a Position.
-        - `name`: keep the position under this name; a named subscription starts at "earliest" the first time.
-        - `hold`: with a name, let nobody take away what was not read under it yet: not retention, not `trim`, not
-          compaction; also while nobody reads. False lets go again, None (the default) leaves it as it was.
+        - `name`: store the position under this name; a named subscription starts at "earliest" the first time.
+        - `hold`: with a name, keep unread records from retention, `trim` and compaction, also while the subscription
+          is not open. False ends that, None (the default) changes nothing.
         - `type`: decode values as this type.
 
-        Alone, every subscriber sees every record:
+        Without `group`, every subscriber gets every record:
 
-        - `policy`, `buffer`, `buffer_bytes`: what happens when it lags by more than that; see `Policy`.
-        - `on_drop`, `dead_letter`: where dropped records go. `on_gap`: called for every gap; `strict`: gaps raise.
+        - `policy`, `buffer`, `buffer_bytes`: what happens when it lags too far, and how far that is; see `Policy`.
+        - `on_drop`, `dead_letter`: where dropped records go. `on_gap`: called for every gap; `strict`: a gap raises.
 
         With `group`, each record goes to one member, as a delivery to be settled; a new group starts at "earliest":
 
-        - `prefetch`, `prefetch_bytes`: how much this member may hold; `name`: what it is called.
-        - `ack_wait`, `max_ack_pending`, `max_deliver`, `backoff`, `jitter`, `dead_letter`: they are the group's,
-          so its members must agree. `buffer`, `buffer_bytes`: when publishers wait for the group.
+        - `prefetch`, `prefetch_bytes`: how much this member may hold; `name`: the name of the member.
+        - `ack_wait`, `max_ack_pending`, `max_deliver`, `backoff`, `jitter`, `dead_letter`: options of the group, equal
+          for all members. `buffer`, `buffer_bytes`: when publishers wait for the group.
 
-        With a server, it goes on after a lost connection behind what was read, without a gap and without anything
-        twice; what a group's member held goes back to the group.
+        With a server, it continues after a lost connection where it was, without a gap or a duplicate; records that a
+        group member held return to the group.
         """
         found: Subscription[V] | GroupSubscription[V]
         found = open_subscription(self.backend, pattern, group=group, type=type, **options)
         return found
 
     async def forget(self, name: str) -> None:
-        """Forget a named subscription: where it stands, and what it holds. `NameInUse` while it is open."""
+        """Forget a named subscription: its position, and what it holds. `NameInUse` while it is open."""
         await self._backend.forget(name)
 
     async def forget_group(self, name: str, pattern: str) -> None:
-        """Forget a group that has no members, and all that it settled. `GroupInUse` while it has some."""
+        """Forget a group that has no members, and its progress. `GroupInUse` while it has members."""
         await self._backend.forget_group(name, pattern)
 
     def group(self, name: str, pattern: str) -> Group:
-        """A handle on a group that has had a member: `pause()`, `resume()`, `reset(start)`, `statistics()`."""
+        """A handle on a group that was joined at least once: `pause()`, `resume()`, `reset(start)`, `statistics()`."""
         return Group(self._backend.group(name, pattern))
 
     async def replay(
@@ -330,10 +330,10 @@ class Broker:
         where: Callable[[Record[bytes]], bool] | None = None,
         offsets: Sequence[int] | None = None,
     ) -> int:
-        """Publish the dead letters of `topic` again to where they came from, each once; how many.
+        """Publish the dead letters of `topic` to their original topics again, each once; return how many.
 
-        `where` picks them; those it refuses are passed over for good. It is for a broker in this process: a server
-        cannot run your function, and raises `NotSupported`. With `offsets`, only the letters there.
+        `where` selects letters; those it refuses are skipped for good. It works in this process only: a server cannot
+        run the function, and raises `NotSupported`. With `offsets`, only the letters at these offsets.
         """
         if offsets is not None and (limit is not None or where is not None):
             raise InvalidOption("offsets", offsets, "they say which; leave out limit and where")
@@ -342,9 +342,9 @@ class Broker:
         return await self._backend.replay(topic, limit, where)
 
     async def discard(self, topic: str, offsets: Sequence[int] | None = None) -> int:
-        """Be done with dead letters of `topic`, at `offsets` or all that are there: never put back; how many.
+        """Mark dead letters of `topic` as done, at `offsets` or all: they are not replayed; return how many.
 
-        They stay in the topic as long as it keeps them: `trim` and retention take records away.
+        The records stay in the topic until `trim` or retention removes them.
         """
         return await self._backend.settle_dead_letters(topic, offsets, put_back=False)
 
@@ -359,13 +359,13 @@ class Broker:
         retries: int | None = None,
         **options: Any,
     ) -> Callable[[F], F]:
-        """Have a function called with the records of a topic or pattern, while `broker.run()` runs.
+        """Call a function with the records of a topic or pattern while `broker.run()` runs.
 
-        What it wants is read off its parameter: a value (`Order`, `str`, `bytes`), a `Record[Order]` or a
+        The annotation of its parameter says what it gets: a value (`Order`, `str`, `bytes`), a `Record[Order]` or a
         `Delivery[Order]`. A function that is not async runs in a thread. With `group`, a record is acked when
         the function returns and nacked, with the exception as reason, when it raises: `retries` times, then it
-        is a dead letter; `raise Reject(reason)` makes it one at once. Without, a failure is logged. What a
-        function returns answers the record if it is a request. Other options as in `subscribe`.
+        is a dead letter; `raise Reject(reason)` makes it one at once. Without a group, a failure is logged. If the
+        record is a request, the return value is the reply. Other options as in `subscribe`.
         """
         check_pattern(pattern)
         positive("concurrency", concurrency)
@@ -393,7 +393,7 @@ class Broker:
     async def run(self, *, deadline: float = 30.0, signals: bool = True) -> None:
         """Run the handlers until SIGTERM, SIGINT, `broker.stop()` or the end of the broker.
 
-        Then nothing new is taken, and what is in hand has `deadline` seconds to finish.
+        Then no new records are taken, and running handlers have `deadline` seconds to finish.
         """
         self._backend.check_usable("running handlers")
         if self._workers is not None:
@@ -405,18 +405,18 @@ class Broker:
             self._workers = None
 
     def stop(self) -> None:
-        """Have `run()` drain and return. Harmless when nothing runs."""
+        """Make `run()` drain and return. Harmless if it does not run."""
         if self._workers is not None:
             self._workers.stop()
 
     def handlers(self) -> tuple[HandlerStatistics, ...]:
-        """What each handler did so far."""
+        """The statistics of each handler."""
         return tuple(handler.statistics() for handler in self._handlers)
 
     def statistics(self) -> Statistics:
-        """What happened so far and what is held now, as a frozen snapshot. From any thread.
+        """Counters and current state, as a frozen snapshot. From any thread.
 
-        The handlers are those of this object. A server is asked, and this thread waits for its answer.
+        The handlers are those of this object. With a server, this is a round trip that blocks the thread.
         """
         found = self._backend.statistics()
         return msgspec.structs.replace(found, handlers=self.handlers()) if self._handlers else found

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class _Accepted:
-    """An await that is over at once: what it stands for has happened when it is made."""
+    """An awaitable that is done: what it stands for has happened already."""
 
     __slots__ = ()
 
@@ -49,9 +49,9 @@ class Delivery(Generic[T]):
     # -- settling -----------------------------------------------------------------------------------------------
 
     def ack(self, *, durable: bool = False) -> Awaitable[None]:
-        """The work is done. Accepted when it returns, and on disk a few milliseconds later.
+        """Ack: the record was processed. Accepted when this returns, and on disk a few milliseconds later.
 
-        With `durable`, awaiting it takes until it is on disk.
+        With `durable`, awaiting the result waits until the ack is on disk.
         """
         if not durable:
             self._member.ack(self._lease, self._place)
@@ -60,15 +60,15 @@ class Delivery(Generic[T]):
         return self._settle(SettleVerb.ACK, durable=True)
 
     def nack(self, delay: float | None = None, reason: str = "nacked") -> Awaitable[None]:
-        """The work failed: try again after `delay` seconds, or after the group's backoff."""
+        """Processing failed: redeliver after `delay` seconds, or after the group's backoff."""
         return self._settle(SettleVerb.NACK, delay, reason)
 
     def reject(self, reason: str) -> Awaitable[None]:
-        """The work can never succeed: to the dead-letter topic, with the reason."""
+        """Processing can never succeed: move the record to the dead-letter topic, with the reason."""
         return self._settle(SettleVerb.REJECT, None, reason)
 
     def extend(self, seconds: float) -> Awaitable[None]:
-        """The work takes longer: keep the lease for so many seconds from now."""
+        """Processing takes longer: keep the lease for `seconds` from now."""
         return self._settle(SettleVerb.EXTEND, seconds)
 
     def _settle(
@@ -94,32 +94,32 @@ class Delivery(Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
-            # Where the lease has ended this raises: the work may be done twice.
+            # If the lease has ended this raises: the record may be processed twice.
             if not self._is_promised() and self._lease.is_open(self._place):
                 self.ack()
         elif not self.settled:
-            # Cancelled: not the record's fault, so it goes back at once.
+            # Cancelled: not an error of the record, so it is redelivered at once.
             delay = None if isinstance(error, Exception) else 0.0
             self.nack(delay, f"{type(error).__name__}: {error}")
 
     def _is_promised(self) -> bool:
-        """The block is left without an error: whether a transaction takes it from here, to ack it or give it back."""
+        """Whether a transaction acks or returns it, now that its block was left without an error."""
         promised = self._lease.promised
         if not promised or self._place not in promised:
             return False
-        promised[self._place] = True  # that its block was left
+        promised[self._place] = True  # its block was left
         return True
 
     # -- the record ---------------------------------------------------------------------------------------------
 
     @property
     def attempt(self) -> int:
-        """1 the first time, and one more each time it is handed out again."""
+        """1 for the first delivery, and one more for each redelivery."""
         return self._lease.attempt
 
     @property
     def group(self) -> str:
-        """The group that it was delivered in."""
+        """The name of the group."""
         return self._member.group
 
     @property
@@ -144,7 +144,7 @@ class Delivery(Generic[T]):
 
     @property
     def position(self) -> Position:
-        """The record's place in its topic."""
+        """The epoch and offset of the record."""
         return self.record.position
 
     @property
@@ -174,7 +174,7 @@ class Delivery(Generic[T]):
 
     @property
     def reply_to(self) -> str | None:
-        """The topic that waits for a reply, when the record is a request."""
+        """The topic for the reply, if the record is a request."""
         return self.record.reply_to
 
 
@@ -188,7 +188,7 @@ class LeasedRange(NamedTuple):
 
 
 class DeliveryBatch(Generic[T]):
-    """Deliveries taken together: `batch.values`, iteration over deliveries, and one `ack()` for all."""
+    """Several deliveries: `batch.values`, iteration over deliveries, and one `ack()` for all."""
 
     __slots__ = ("_member", "_parts")
 
@@ -208,7 +208,7 @@ class DeliveryBatch(Generic[T]):
 
     @property
     def values(self) -> tuple[T, ...]:
-        """The values alone."""
+        """The values of all records."""
         found: list[Any] = []
         for lease, first, end, records in self._parts:
             if records is not None:
@@ -218,9 +218,9 @@ class DeliveryBatch(Generic[T]):
         return tuple(found)
 
     def ack(self, *, durable: bool = False) -> Awaitable[None]:
-        """All of them are done, except those already settled. `LeaseEnded`, after the rest, if some came too late.
+        """Ack all that are not settled. Raises `LeaseEnded`, after acking the others, if a lease has ended.
 
-        With `durable`, awaiting it takes until that is on disk.
+        With `durable`, awaiting the result waits until the acks are on disk.
         """
         member = self._member
         if durable:
@@ -238,14 +238,14 @@ class DeliveryBatch(Generic[T]):
         return member.flushed() if durable else ACCEPTED
 
     def nack(self, delay: float | None = None, reason: str = "nacked") -> Awaitable[None]:
-        """Try again what is not settled."""
+        """Nack all that are not settled."""
         for delivery in self:
             if not delivery.settled:
                 delivery.nack(delay, reason)
         return ACCEPTED
 
     def reject(self, reason: str) -> Awaitable[None]:
-        """What is not settled can never succeed."""
+        """Reject all that are not settled."""
         for delivery in self:
             if not delivery.settled:
                 delivery.reject(reason)

@@ -23,7 +23,7 @@ class GroupControl(Protocol):
         """The topic or pattern it reads."""
 
     def statistics(self) -> GroupStatistics:
-        """How far the group is, and what each member holds."""
+        """The progress of the group, and what each member holds."""
 
     def pause(self) -> None:
         """Grant nothing more."""
@@ -62,11 +62,11 @@ class Group:
 
     @property
     def label(self) -> str:
-        """How errors and statistics call it."""
+        """Its name in errors and statistics."""
         return f"{self.name} on {self.pattern}"
 
     def statistics(self) -> GroupStatistics:
-        """How far the group is, and what each member holds."""
+        """The progress of the group, and what each member holds."""
         return self._control.statistics()
 
     def pause(self) -> None:
@@ -78,5 +78,5 @@ class Group:
         self._control.resume()
 
     def reset(self, start: Start) -> None:
-        """Go on from `start`, whatever was settled. Settling a delivery from before the reset raises `LeaseEnded`."""
+        """Continue from `start`, regardless of what was settled. Settling an earlier delivery raises `LeaseEnded`."""
         self._control.reset(start)

@@ -87,7 +87,7 @@ class GroupSubscription(SubscriptionBase, Generic[T]):
             member.task = asyncio.current_task()
             for place, record in enumerate(member.records(lease, lease.first, lease.end), lease.first):
                 if lease.ended:
-                    break  # it expired, or the group was reset: another member's business now
+                    break  # the lease expired, or the group was reset: another member gets the rest
                 lease.handed = place + 1
                 if hand is not None:
                     hand(lease, place, place + 1)
@@ -153,7 +153,7 @@ class GroupSubscription(SubscriptionBase, Generic[T]):
             return None
 
     def _granted(self) -> int:
-        """Records granted to this member that it has not taken."""
+        """The number of records granted to this member and not yet taken."""
         return sum(lease.end - lease.handed for lease in self._source.inbox if not lease.ended)
 
 

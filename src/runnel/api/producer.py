@@ -21,18 +21,18 @@ T = TypeVar("T")
 
 
 class Producer:
-    """A publisher whose records have numbers: 0, 1, 2 and so on, over all topics. Made by `broker.producer(name)`.
+    """A publisher that numbers its records 0, 1, 2 and so on, over all topics. From `broker.producer(name)`.
 
-    Sending a number again stores nothing: the first position comes back, also after a crash. So whatever became
-    of a publish (an error, a cancelled task, a power cut), it may be sent again with its number:
+    Publishing a number again stores nothing and returns the first position, also after a crash. So a publish whose
+    outcome is unknown (an error, a cancelled task, a power cut) can be repeated with its number:
 
     >>> importer = broker.producer("import")
     >>> for number, line in enumerate(lines):
     ...     if number >= importer.next:
     ...         await importer.publish("lines", line, sequence=number)
 
-    A number that leaves others out is a `SequenceGap`. What is remembered is bounded: see the guarantees.
-    Publishes to a server that are given no number go one after the other: give numbers to have many on their way.
+    A number that skips others raises `SequenceGap`. The memory of numbers is bounded: see the guarantees.
+    Publishes to a server without explicit numbers wait for each other; give numbers to have several in flight.
     """
 
     __slots__ = ("_backend", "_numbers", "_writers", "id", "name")
@@ -44,16 +44,16 @@ class Producer:
         self.id = secrets.randbits(64) or 1 if name is None else producer_id(name)
         self._backend = backend
         self._numbers: ProducerNumbers = backend.producer(self.id, named=name is not None)
-        self._writers: dict[str, Writer] = {}  # of topics that were given by name
+        self._writers: dict[str, Writer] = {}  # by topic name
 
     def __repr__(self) -> str:
         return f"<Producer {f'{self.id:#x}' if self.name is None else repr(self.name)}>"
 
     @property
     def next(self) -> int:
-        """The number of its next record; all below are stored, or on their way. From any thread.
+        """The number of its next record; lower numbers are stored or being stored. From any thread.
 
-        A server is asked, and the caller waits for its answer.
+        If the broker is a server, this is a round trip that blocks the caller.
         """
         return self._numbers.next()
 
@@ -99,7 +99,7 @@ class Producer:
             return found
         writer = self._writer(topic)
         append = append_of_many(writer, values, **options)
-        count = len(append.values)  # the caller may go on changing its own
+        count = len(append.values)  # the caller may change its list later
         first = await self._numbers.append(writer, append, _checked(sequence))
         return Span(first, Position(first.epoch, first.offset + count - 1))
 

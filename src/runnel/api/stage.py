@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from runnel.core.publishing import AppendTarget
 
 T = TypeVar("T")
-Value = bytes | str  # said here: in `Stage`, `bytes` is how many there are
+Value = bytes | str  # an alias: inside `Stage`, `bytes` is a property
 
 STEP = 1024  # values looked at in one go
 MAX_PIECE_RECORDS = 65_536  # of a piece: many values may be empty
@@ -51,27 +51,27 @@ class Stage(Generic[T]):
 
     @property
     def records(self) -> int:
-        """How many records are in it, durable. If this handle does not know, a server is asked."""
+        """The number of durable records in it. May be a round trip to the server."""
         return self._stage.state()[0]
 
     @property
     def bytes(self) -> int:
-        """How many bytes they take on disk."""
+        """The number of bytes that they take on disk."""
         return self._stage.state()[1]
 
     @spell_out(RecordsKeywords, PublishOptions)
     async def write(
         self, values: Sequence[T | Value], *, ordinal: int | None = None, **options: Unpack[RecordsKeywords]
     ) -> int:
-        """Stage more records; how many there are now. They are on disk when this returns, and no subscriber sees them.
+        """Stage more records, and return their total. They are on disk when this returns, and not visible.
 
-        However long `values` is, it goes out in short pieces, so that other publishers do not wait for it. If it
-        fails or is cancelled half way, the pieces before are staged: `records` says how far it came.
+        A long list is written in short pieces, so that other publishers do not wait for it. If it fails or is
+        cancelled in between, the pieces before are staged: `records` says how many.
 
-        `ordinal` says which record of the stage the first of `values` is, counted from 0. Those that are staged
-        already are passed over, so a write whose outcome is unknown can be repeated as it was. `headers` are those of
-        every record, or a list of those of each. Other options as in `Topic.publish_many`. Writing nothing opens the
-        stage, so that it can be committed.
+        `ordinal` says which record of the stage the first of `values` is, counted from 0. Records that are
+        staged already are skipped, so a write with an unknown outcome can be repeated unchanged. `headers` are those
+        of all records, or a list with those of each. Other options as in `Topic.publish_many`. Writing nothing
+        opens the stage, so that it can be committed.
         """
         loop_owner = self._backend.loop_owner
         if not loop_owner.is_here():
@@ -81,7 +81,7 @@ class Stage(Generic[T]):
         return await self._stage.write(StageCut(self._topic._writer, values, options), ordinal)
 
     async def drop(self) -> None:
-        """Give it up: its records are never seen, and their space comes back. A stage that is over is left alone."""
+        """Discard the stage: its records never become visible, and their space is freed. Harmless if it has ended."""
         loop_owner = self._backend.loop_owner
         if not loop_owner.is_here():
             await loop_owner.visit(self.drop())

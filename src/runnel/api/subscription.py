@@ -26,7 +26,7 @@ from runnel.runtime.waiting import resolve_waiter
 
 
 class SubscriptionBase:
-    """A block that is entered, iterated over, and left. `_source` is what it reads: a reader, or a group member."""
+    """The common part of subscriptions: enter, iterate, leave. `_source` is a reader or a group member."""
 
     _source: Reader | Member
 
@@ -37,7 +37,7 @@ class SubscriptionBase:
 
     @property
     def label(self) -> str:
-        """The name it was given, or a name made for it: how errors and statistics call it."""
+        """Its name in errors and statistics: the given name, or a generated one."""
         return self._source.label
 
     @property
@@ -68,11 +68,11 @@ class SubscriptionBase:
         self._source.leave()
 
     def end(self) -> None:
-        """No more items than are there."""
+        """End the subscription after the items that are there."""
         self._source.end()
 
     def _iterate(self, make: Callable[..., Any], *how: Any) -> AsyncIterator[Any]:
-        """The generator that `make` makes. There is one: what is in hand after a `break` stays where it was."""
+        """The generator from `make`. There is one per subscription: after a `break` reading continues where it was."""
         self._check_entered()
         if self._source.error is not None:
             raise self._source.error
@@ -85,12 +85,12 @@ class SubscriptionBase:
         return self._iterator
 
     def _parked(self) -> asyncio.Future[None]:
-        """Done when there may be something to read, or at the end. The caller looks again."""
+        """A future that is done when there may be something to read, or at the end. Then the caller checks again."""
         self._waiter = asyncio.get_running_loop().create_future()
         return self._waiter
 
     def wake(self) -> None:
-        """Look again: there is something to read, or it is over."""
+        """Called by the backend: there may be something to read, or it has ended."""
         if self._waiter is not None:
             resolve_waiter(self._waiter)
 
@@ -119,7 +119,7 @@ class SubscriptionBase:
 
 T = TypeVar("T")
 
-READ_TURN = 128  # records after which a reader that never has to wait lets others on the loop run
+READ_TURN = 128  # records after which a reader that never waits yields to the event loop
 WARN_SHARE = 0.01  # above this share of drops a subscription is warned about, once
 
 log = logging.getLogger("runnel")
@@ -140,8 +140,8 @@ class Subscription(SubscriptionBase, Generic[T]):
         self._source: Reader = backend.reader(pattern, options, self.wake)
         self._source.in_hand = self._in_hand
         self._options, self._codec = options, codec
-        self._current: Record[T] | None = None  # handed to the user, who has not asked for the next
-        self._missed: MissedRange | None = None  # counted, and to be told with the next item
+        self._current: Record[T] | None = None  # the record that the user is processing
+        self._missed: MissedRange | None = None  # counted, and to be reported with the next item
         self._warned = False
 
     def __repr__(self) -> str:
@@ -155,7 +155,7 @@ class Subscription(SubscriptionBase, Generic[T]):
 
     @property
     def name(self) -> str | None:
-        """The name that keeps its position, if it was given one."""
+        """The name under which its position is stored, if any."""
         return self._source.name
 
     @property
@@ -165,7 +165,7 @@ class Subscription(SubscriptionBase, Generic[T]):
 
     @property
     def dropped_count(self) -> int:
-        """How many records it missed: dropped, removed before it read them, or not to be decoded."""
+        """How many records it missed: dropped, removed before it read them, or impossible to decode."""
         return self._source.dropped_count
 
     @property
@@ -175,21 +175,21 @@ class Subscription(SubscriptionBase, Generic[T]):
 
     @property
     def lag(self) -> int:
-        """Records published for it that it has not taken up: reading takes them up a few thousand at a time.
+        """Records published and not yet taken by this subscription, which takes a few thousand at a time.
 
-        Where the broker is a server, it is asked, and the loop waits for its answer.
+        If the broker is a server, this is a round trip that blocks the event loop.
         """
         self._check_entered()
         return self._source.lag
 
     @property
     def position(self) -> int:
-        """The offset (or sequence, of a pattern) of the first record that the user has not asked beyond."""
+        """The offset (of a pattern, the sequence) of the first record that the user has not finished processing."""
         place = self._in_hand()
         return self._source.position if place is None else place
 
     def _in_hand(self) -> int | None:
-        """The place of the record that the user has and has not asked beyond."""
+        """The place of the record that the user is processing."""
         current = self._current
         if current is None:
             return None
@@ -202,7 +202,7 @@ class Subscription(SubscriptionBase, Generic[T]):
         return self.__aiter__().__anext__()
 
     def batches(self, max_records: int | None = None, max_wait: float | None = None) -> AsyncIterator[Batch[T]]:
-        """Read in batches: what is there, up to `max_records`.
+        """Read in batches of the records that are there, up to `max_records`.
 
         With `max_wait`, a batch that is not full waits so many seconds for more.
         """
@@ -241,14 +241,14 @@ class Subscription(SubscriptionBase, Generic[T]):
             self._current = None
             reader.confirm(reader.sent)
             if len(records) >= READ_TURN:
-                await asyncio.sleep(0)  # a long history must not keep others from the loop
+                await asyncio.sleep(0)  # a long history must not block the event loop
 
     async def _batches(self, limit: int, max_wait: float | None) -> AsyncIterator[Batch[T]]:
         reader = self._source
         is_exact = reader.is_exact
         while True:
             if max_wait is not None:
-                # To wait for more than the buffer holds would be to wait for drops.
+                # Waiting for more than the buffer holds would mean waiting for drops.
                 await self._gather(reader.ahead, min(limit, reader.buffer), max_wait, reader.clock)
             taken = reader.take(limit)
             if taken is None:
@@ -268,7 +268,7 @@ class Subscription(SubscriptionBase, Generic[T]):
                 await asyncio.sleep(0)
 
     def _is_over(self) -> bool:
-        """Whether nothing comes any more; raises why, if it did not end in peace."""
+        """Whether it has ended; raises the error, if it ended with one."""
         reader = self._source
         if reader.error is not None:
             if isinstance(reader.error, RecordsMissed):
@@ -283,7 +283,7 @@ class Subscription(SubscriptionBase, Generic[T]):
     # -- what was read ------------------------------------------------------------------------------------------
 
     def _open(self, taken: Taken) -> Batch[T]:
-        """What was taken, decoded, with the gap before it."""
+        """The records taken, decoded, with the gap before them."""
         slices, missed = taken
         batch: Batch[Any] = Batch(slices)
         if missed is None and self._missed is None and self._codec is None:
@@ -296,7 +296,7 @@ class Subscription(SubscriptionBase, Generic[T]):
         return batch
 
     def _decoded(self, codec: Codec[T], records: Iterable[Record[bytes]]) -> Batch[T]:
-        """Records with values of their own. What cannot be decoded is told as a gap, and reading goes on."""
+        """Records with decoded values. Records that cannot be decoded are reported as a gap."""
         reader, encoding_of = self._source, self._source.encoding_of
         good: list[Record[T]] = []
         leading: Gap | None = None
@@ -328,7 +328,7 @@ class Subscription(SubscriptionBase, Generic[T]):
     # -- gaps ---------------------------------------------------------------------------------------------------
 
     def _gap(self) -> Gap | None:
-        """What was missed since the last item, once."""
+        """The gap since the last item, reported once."""
         missed, self._missed = self._missed, None
         return None if missed is None else self._as_gap(missed)
 
@@ -336,7 +336,7 @@ class Subscription(SubscriptionBase, Generic[T]):
         return Gap(self.pattern, missed.first, missed.end, missed.count, missed.reason)
 
     def _miss(self, missed: MissedRange | None) -> None:
-        """Note what was missed, warn once if that is much, and tell the user's `on_gap`; strict, end with it."""
+        """Note a gap, warn once if much was missed, and call `on_gap`; with `strict`, end with an error."""
         if missed is None:
             return
         gap = self._as_gap(missed)
@@ -359,7 +359,7 @@ class Subscription(SubscriptionBase, Generic[T]):
             raise missing
 
     def _say(self, gap: Gap) -> None:
-        """Call the user's `on_gap`; what it raises is logged, and never reaches the reader."""
+        """Call the user's `on_gap`. Its exceptions are logged, and do not reach the reader."""
         if self._options.on_gap is not None:
             try:
                 self._options.on_gap(gap)

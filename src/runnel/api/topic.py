@@ -1,8 +1,8 @@
 """The `Topic` handle: publish to, subscribe to, trim and delete one topic. Making a handle does no I/O.
 
-Everything that a publish may need is here once, over the `Writer` of a backend. Small plain records take a shorter way:
-each backend has a class with a fast path for `publish` and `publish_nowait`, and a handle is of a class derived from
-both. So a publish is one method call. A bound method kept on the handle would cost a tenth of it.
+The general path of a publish is here, over the `Writer` of a backend. Small plain records take a shorter one: each
+backend has a class with a fast path for `publish` and `publish_nowait`, and a handle is an instance of a class derived
+from that and `Topic`. So a publish is one method call. A bound method stored on the handle would cost a tenth more.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Topic(Generic[T]):
-    """A topic of a broker. Made by `broker.topic(name, type)`; making it does nothing yet.
+    """A topic of a broker, from `broker.topic(name, type)`. Creating the handle does no I/O.
 
     Options apply at `declare()` or the first publish; options that contradict those of
     the topic raise `TopicConflict`.
@@ -71,18 +71,18 @@ class Topic(Generic[T]):
         return f"<Topic {self.name!r}{f' of {codec.name}' if codec else ''}>"
 
     async def declare(self) -> None:
-        """Make the topic now, or check that it is there with these options and this type."""
+        """Create the topic now, or check that it exists with these options and this type."""
         await self._writer.declare()
 
     async def delete(self) -> None:
-        """Delete the topic and its records; its subscribers are told."""
+        """Delete the topic and its records; its subscribers get `TopicDeleted`."""
         await self._writer.delete()
 
     async def trim(self, before: int | datetime, *, force: bool = False) -> int:
-        """Take away the records before an offset, or older than a time, for good; the first offset that is left.
+        """Remove the records before an offset, or older than a time; return the first offset that is left.
 
-        Subscribers that had not read them are told a gap. `TopicHeld` if a subscription holds some of them: with
-        `force` they are taken all the same.
+        Subscribers that had not read them get a gap. `TopicHeld` if a subscription holds some of them; with `force`
+        they are removed all the same.
         """
         if isinstance(before, datetime):
             if before.tzinfo is None:
@@ -106,9 +106,9 @@ class Topic(Generic[T]):
     ) -> None:
         """Publish without waiting; raises `Full` where `publish` would wait. From any thread.
 
-        It is handed over, and not yet on disk or at the server: `publish` waits until it is. What a server refuses is
-        logged and counted: see `broker.connection`. From a thread other than the loop's, the record is handed over and
-        appended at the loop's next turn.
+        When it returns, the record is not yet on disk or on the server: `publish` waits for that. If a server refuses
+        the record, that is logged and counted in `broker.connection.failed`. A record from another thread is appended
+        in the next iteration of the event loop.
         """
         writer = self._writer
         append = append_of(writer, value, key, headers, delay, expires, priority, message_id)
@@ -129,10 +129,10 @@ class Topic(Generic[T]):
         message_id: str | None = None,
         expected_offset: int | None = None,
     ) -> Position:
-        """Publish; the record's position. Where the topic is durable, the record is on disk when this returns.
+        """Publish a record, and return its position. If the topic is durable, the record is on disk when this returns.
 
-        Waits for room where a subscriber's policy is `block`. Cancelled while it waits for the disk or the server, the
-        record may still be stored. With `expected_offset`, the record gets this offset or `OffsetConflict` is
+        Waits for room if a subscriber's policy is `block`. If it is cancelled while waiting for the disk or the server,
+        the record may still be stored. With `expected_offset`, the record gets this offset or `OffsetConflict` is
         raised: another publish came first.
         """
         writer = self._writer
@@ -155,13 +155,14 @@ class Topic(Generic[T]):
             append_of(writer, value, key, headers, delay, expires, priority, message_id, expected_offset)
         )
 
-    _slow_publish_nowait, _slow_publish = publish_nowait, publish  # what a fast path leaves to them
+    _slow_publish_nowait, _slow_publish = publish_nowait, publish  # for the fast paths, which override both
 
     @spell_out(PublishManyKeywords, PublishOptions)
     async def publish_many(self, values: Sequence[T | bytes | str], **options: Unpack[PublishManyKeywords]) -> Span:
-        """Publish many at once: all or nothing, side by side; the first and the last position.
+        """Publish many records, all or none, with consecutive offsets; return the first and the last position.
 
-        `keys` gives a key (or None) for each value; the other options hold for all. With
+        `keys` gives a key (or None) for each value; `headers` are those of all records, or a list; other options hold
+        for all. With
         `expected_offset`, the first of them gets this offset or `OffsetConflict` is raised.
         """
         writer = self._writer
@@ -169,7 +170,7 @@ class Topic(Generic[T]):
             found: Span = await writer.loop_owner.visit(self.publish_many(values, **options))
             return found
         append = append_of_many(writer, values, **options)
-        count = len(append.values)  # the caller may go on changing its own
+        count = len(append.values)  # the caller may change its list later
         first = await writer.append(append)
         return Span(first, Position(first.epoch, first.offset + count - 1))
 
@@ -181,7 +182,7 @@ class Topic(Generic[T]):
         key: bytes | str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Position:
-        """Publish, and wait until every current subscriber has asked for what comes next. For tests.
+        """Publish, and wait until every current subscriber has processed the record. For tests.
 
         After `timeout` seconds `Stalled` names the subscribers that have not.
         """
@@ -213,7 +214,7 @@ _classes: dict[type, type[Topic[Any]]] = {}
 
 
 def _with_fast_path(fast_path: type) -> type[Topic[Any]]:
-    """The class of the handles of one kind of backend."""
+    """The class of the handles on topics of one kind of backend."""
     for name in ("publish", "publish_nowait"):
         vars(fast_path)[name].__doc__ = getattr(Topic, name).__doc__
     namespace = {"__slots__": (), "__module__": __name__, "__doc__": Topic.__doc__}

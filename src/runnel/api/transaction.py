@@ -1,6 +1,6 @@
 """The `Transaction` handle: publishes, acks, markers and stages that happen together or not at all.
 
-The block only collects and checks what is wanted. At its end the backend commits all of it.
+The block only collects and checks requests. At its end the backend commits all of them.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ T = TypeVar("T")
 
 
 class Transaction:
-    """Publishes to any topics, acks of deliveries and marks: all of it, or nothing. Made by `broker.transaction()`.
+    """Publishes, acks and marks that are committed together or not at all. From `broker.transaction()`.
 
     >>> async with broker.transaction() as tx:
     ...     tx.publish("paid", order.id)
     ...     tx.ack(delivery)
 
-    An exception in the block leaves nothing behind. When the block is left, everything is durable and is seen by
-    every subscriber at once; or it raises, and nothing happened. Cancelled while it waits for the disk, the outcome is
-    unknown: all of it may still be stored, or nothing. If the connection to a server is lost while it commits,
-    `OutcomeUnknown` is raised: do it again with the same mark, and it is done once.
+    After an exception in the block nothing is committed. When the block ends, everything is durable and becomes
+    visible to every subscriber at once; or it raises, and nothing was committed. If it is cancelled while it waits for
+    the disk, all of it or nothing is stored. If the connection to a server is lost during the commit, `OutcomeUnknown`
+    is raised: repeat the transaction with the same mark, and it is committed once.
     """
 
     __slots__ = ("_backend", "_request", "_state", "_writers")
@@ -46,22 +46,22 @@ class Transaction:
         self._backend = backend
         self._state = "new"
         self._request = TransactionRequest()
-        self._writers: dict[str, Writer] = {}  # of topics that were given by name
+        self._writers: dict[str, Writer] = {}  # by topic name
 
     def __repr__(self) -> str:
         return f"<Transaction of {self._request!r}, {'applied' if self.applied else self._state}>"
 
     @property
     def applied(self) -> bool:
-        """Whether it was committed. False after the block: a mark said that it had been done before."""
+        """Whether it was committed. False after the block: according to a mark, it was committed before."""
         return self._request.applied
 
     @property
     def has_begun(self) -> bool:
-        """Whether some of it may be written already: it cannot be taken back any more."""
+        """Whether the commit has begun: it cannot be cancelled any more."""
         return self._request.has_begun
 
-    # -- what is wanted -----------------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------------------
 
     @spell_out(PublishKeywords, PublishOptions)
     def publish(
@@ -82,15 +82,15 @@ class Transaction:
         """Publish many records side by side at the end of the block; their `span` is known then."""
         writer = self._writer(topic)
         append = append_of_many(writer, values, **options)
-        append.values = tuple(append.values)  # the caller may go on changing its own
+        append.values = tuple(append.values)  # the caller may change its list later
         return self._request.publish(writer, append)
 
     def commit(self, *stages: Stage[Any] | tuple[str, int, int, int]) -> list[Publication]:
-        """Make what was staged visible at the end of the block; of each stage, where that is.
+        """Make stages visible at the end of the block; return a publication for each, with its positions.
 
         A stage is given as its handle or, where another process staged it, as (writer, batch, part, attempt). Its
-        records come behind those that the transaction itself publishes to the topic. `StageEnded` is raised at the
-        end of the block for one that was committed, dropped or superseded before, and nothing happens.
+        records come after those that the transaction itself publishes to the topic. If a stage was committed, dropped
+        or superseded before, the end of the block raises `StageEnded`, and nothing is committed.
         """
         self._check_open()
         if not self._backend.is_durable:
@@ -113,11 +113,11 @@ class Transaction:
     def mark(
         self, name: str, value: MarkerValue | None, expected: MarkerValue | NoExpectation | None = ANYTHING
     ) -> None:
-        """Have the mark `name` moved forward to `value` (an int, a str or bytes), or forgotten (None).
+        """Move the mark `name` forward to `value` (an int, a str or bytes), or delete it (None).
 
-        If it is there already, or further, the transaction was done before: nothing of it happens, and `applied` is
-        False. With `expected`, the mark must be that (None: must not be there) unless it is `value` already; else
-        `MarkConflict` is raised at the end of the block, and nothing happens.
+        If the mark is at `value` already, or further, the transaction was committed before: nothing is committed, and
+        `applied` is False. With `expected`, the mark must have that value (None: must not exist) unless it is `value`
+        already; else the end of the block raises `MarkConflict`, and nothing is committed.
         """
         self._check_open()
         self._request.mark(Marker(name, value, expected))

@@ -2,9 +2,9 @@
 
 topic/    topics in memory: log, order between topics, readers, publishing
 durable/  topics on disk: commit queue, journal writer, retention, background threads
-read/     cursors, overflow policies, subscriptions
+read/     cursors, overflow policies, readers
 group/    consumer groups: leases, acks, redelivery, dead letters
-tx/       transactions, markers, stages
-remote/   what a server uses: packed batches in, packed batches out
-A sub-package imports only those above it in this list. The modules beside them put the parts together.
+tx/       commits of transactions, stages
+A sub-package imports only those above it in this list. Beside them, `parts` builds the parts of a broker and `backend`
+implements the `Backend` port (`core.backend`) over them.
 """
