@@ -50,14 +50,14 @@ class LocalBackend(BrokerParts):
 
     @property
     def summary(self) -> str:
-        """Where it is and in which state, in a few words."""
+        """Location and state in a few words."""
         where = "in memory" if self.folder is None else f"in {str(self.folder.path)!r}"
         topics, readers = len(self.catalog.logs), len(self.readers)
         return f"{where}, {self.loop_owner.state}, {topics} topics, {readers} readers"
 
     @property
     def supports(self) -> frozenset[Feature]:
-        """What it can do of what some cannot."""
+        """The optional features that it has."""
         return frozenset(Feature) if self.is_durable else frozenset(Feature) - DURABLE_FEATURES
 
     @property
@@ -67,16 +67,16 @@ class LocalBackend(BrokerParts):
 
     @property
     def fsync(self) -> str | None:
-        """When what was published is on disk; None: never."""
+        """The `fsync` option of the journal; None: there is no journal."""
         return None if self.folder is None else self.folder.options.fsync
 
     @property
     def connection(self) -> Any:
-        """`NotSupported`: it is in this process."""
+        """Raises `NotSupported`: there is no connection."""
         raise NotSupported("connection", "the broker is in this process, and connected to nothing")
 
     def check_usable(self, doing: str) -> None:
-        """Raise unless it is open, in this process and on this loop."""
+        """Raise unless it is open, in this process and on this event loop."""
         self.loop_owner.check_usable(doing)
 
     def check_ready(self, doing: str) -> None:
@@ -86,7 +86,7 @@ class LocalBackend(BrokerParts):
     # -- writing ------------------------------------------------------------------------------------------------
 
     def writer(self, topic: str, codec: Codec[Any] | None, options: TopicOptions) -> LocalWriter:
-        """A writer for a topic; options that a topic here cannot have raise."""
+        """Create the writer of a topic; options that this backend does not support raise."""
         return LocalWriter(self, topic, codec, self.catalog.check(options))
 
     def producer(self, id: int, *, named: bool) -> LocalProducerNumbers:
@@ -94,11 +94,11 @@ class LocalBackend(BrokerParts):
         return LocalProducerNumbers(self.loop_owner, self.publisher, id)
 
     def stage(self, writer: LocalWriter, key: StageKey) -> LocalStageWriter:
-        """A writer for a stage of the topic of `writer`."""
+        """Create the writer of a stage of the topic of `writer`."""
         return LocalStageWriter(self, writer, key)
 
     def commit(self, request: TransactionRequest) -> Coroutine[Any, Any, None]:
-        """Do all that a transaction asks for, durably, or nothing."""
+        """Commit a transaction durably, all of it or nothing."""
         return CommitAttempt(self, request).commit()
 
     def packed_publisher(self) -> LocalPackedPublisher:
@@ -108,12 +108,12 @@ class LocalBackend(BrokerParts):
     # -- opening and closing ------------------------------------------------------------------------------------
 
     async def open(self) -> Backend:
-        """Own the folder and recover its journal. Nothing to do in memory."""
+        """Lock the folder and recover its journal. Does nothing in memory."""
         await self.open_folder()
         return self
 
     async def aclose(self) -> None:
-        """Close it; nothing is left to wait for."""
+        """Close it; there is nothing to wait for."""
         self.close()
 
     # -- looking, and steering ----------------------------------------------------------------------------------
@@ -130,21 +130,21 @@ class LocalBackend(BrokerParts):
         await self.flushed()
 
     async def describe(self, topic: str) -> dict[str, Any] | None:
-        """The options that a topic was given; None: there is none of that name."""
+        """The options with which a topic was declared; None: there is no such topic."""
         log = self.catalog.logs.get(topic)
         return None if log is None else log.options.given()
 
     async def bounds(self, patterns: Sequence[str], time: datetime | None = None) -> list[TopicBounds]:
-        """Where the topics that `patterns` cover begin and end, by name."""
+        """The first and end offsets of the topics that match `patterns`, sorted by name."""
         self.loop_owner.check_usable("asking for bounds")
         return list(positions.bounds_of(self, patterns, time))
 
     async def end_sequence(self) -> int:
-        """The sequence behind the last visible record."""
+        """The sequence after the last visible record."""
         return self.timeline.sequence
 
     async def place(self, places: Mapping[str, tuple[str, Position]], hold: bool | None) -> None:
-        """Store where names stand under which nobody reads."""
+        """Store the positions of named subscriptions that are not open."""
         if not self.loop_owner.is_here():
             await self.loop_owner.visit(self.place(places, hold))
             return
@@ -153,13 +153,13 @@ class LocalBackend(BrokerParts):
         await self.flushed()
 
     async def forget(self, name: str) -> None:
-        """Forget a named subscription: where it stands, and what it holds."""
+        """Forget a named subscription: its position, and what it holds back from retention."""
         self.loop_owner.check_usable("forgetting a subscription")
         self.positions.forget(name)
         await self.flushed()
 
     async def mark(self, name: str) -> MarkerValue | None:
-        """The value of a mark; None: there is none of that name."""
+        """The value of a mark; None: there is no such mark."""
         self.loop_owner.check_usable("reading a mark")
         return self.markers.values.get(name)
 
@@ -170,22 +170,22 @@ class LocalBackend(BrokerParts):
         return {name: value for name, value in known if name.startswith(prefix) and not name.startswith(hidden)}
 
     async def producer_next(self, producer: int) -> int | None:
-        """The number that a producer has to use next; None: nothing is known of it."""
+        """The next number of a producer; None: the producer is unknown."""
         return self.publisher.deduplicator.next(producer)
 
     async def stages(self) -> list[StageInfo]:
-        """The stages that are open, by their key."""
+        """The open stages, sorted by key."""
         self.loop_owner.check_usable("listing stages")
         return stage_infos(self)
 
     # -- groups, dead letters -----------------------------------------------------------------------------------
 
     def group(self, name: str, pattern: str) -> GroupReader:
-        """A group that has had a member."""
+        """A group that was joined at least once."""
         return self.groups.find(name, pattern)
 
     async def ask_group(self, name: str, pattern: str, verb: GroupVerb, start: Start = None) -> GroupStatistics | None:
-        """The same as a method of `group(name, pattern)`."""
+        """Call a method of `group(name, pattern)`."""
         group = self.groups.find(name, pattern)
         if verb == "statistics":
             return group.statistics()
@@ -198,26 +198,26 @@ class LocalBackend(BrokerParts):
         return None
 
     async def forget_group(self, name: str, pattern: str) -> None:
-        """Forget a group that has no members, and all that it settled."""
+        """Forget a group that has no members, and its progress."""
         self.loop_owner.check_usable("forgetting a group")
         self.groups.remove(name, pattern)
         await self.flushed()
 
     async def replay(self, topic: str, limit: int | None, where: Callable[[Record[bytes]], bool] | None) -> int:
-        """Publish dead letters again to where they came from, in order, each once; how many."""
+        """Publish dead letters to their original topics again, in order, each once; return how many."""
         return await dead_letters.replay(self, topic, limit, where)
 
     async def settle_dead_letters(self, topic: str, offsets: Sequence[int] | None, *, put_back: bool) -> int:
-        """Have dead letters put back or discarded, each once: those at `offsets`, or all that are there; how many."""
+        """Replay or discard dead letters, each once: those at `offsets`, or all; return how many."""
         return await dead_letters.settle_dead_letters(self, topic, offsets, put_back=put_back)
 
     async def dead_letter_topics(self) -> list[DeadLetterTopic]:
-        """The topics that dead letters go to, by name."""
+        """The dead-letter topics, sorted by name."""
         self.loop_owner.check_usable("listing dead letters")
         return dead_letters.dead_letter_topics(self)
 
     async def dead_letters(self, topic: str, start: int, limit: int, max_bytes: int) -> DeadLetterPage:
-        """At most `limit` dead letters of `topic` that are not done with, from an offset on."""
+        """At most `limit` open dead letters of `topic`, from the offset `start`."""
         return await dead_letters.list_dead_letters(self, topic, start, limit, max_bytes)
 
     # -- requests -----------------------------------------------------------------------------------------------
@@ -230,17 +230,17 @@ class LocalBackend(BrokerParts):
         key: bytes | str | None,
         headers: Mapping[str, str] | None,
     ) -> Record[bytes]:
-        """Publish, and wait for a reply."""
+        """Publish a request, and wait for the reply."""
         return await request.request(self, topic, value, timeout, key, headers)
 
     async def reply(self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None) -> bool:
-        """Answer a request; False when the requester no longer waits."""
+        """Reply to a request; False if the requester no longer waits."""
         return await request.reply(self, record, value, headers)
 
     # -- figures, history ---------------------------------------------------------------------------------------
 
     def statistics(self) -> Statistics:
-        """What happened so far and what is held now, without handlers. From any thread."""
+        """Counters and current state, without handlers. From any thread."""
         return self.loop_owner.ask(lambda: snapshot(self))
 
     async def snapshot(self) -> Statistics:
@@ -248,14 +248,14 @@ class LocalBackend(BrokerParts):
         return snapshot(self)
 
     async def sample(self) -> BackendSample:
-        """What a console shows, of about one moment."""
+        """The figures of the console."""
         self.loop_owner.check_usable("looking at it")
         return await take_sample(self)
 
     async def info(self) -> dict[str, Any]:
-        """What it says of itself."""
+        """Version, journal and fsync."""
         return {"version": version("runnel-mq"), "journal": self.id, "fsync": self.fsync}
 
     async def history(self, topic: str, start: Start, limit: int, max_bytes: int) -> HistoryPage:
-        """At most `limit` records of `topic` from `start` on; below 0 it counts from the end."""
+        """At most `limit` records of `topic` from `start`; a negative `start` counts from the end."""
         return await read_history(self, topic, start, limit, max_bytes)

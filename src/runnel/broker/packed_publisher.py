@@ -89,14 +89,14 @@ class LocalPackedPublisher:
         return None
 
     def plan(self, topic: str, data: bytes, details: PublishDetails | None) -> tuple[LocalWriter, Append]:
-        """A batch as part of a transaction: what to append, and to what."""
+        """A batch as part of a transaction: the writer, and what it appends."""
         append = self._append(topic, data, details)
         append.packed, append.producer = None, 0  # one batch a topic and transaction; its marker tells a repeated one
         options, schema = self._said(details)  # the topic is made when all of it is known to be right
         return LocalWriter(self._parts, topic, schema, options), append
 
     async def declare(self, topic: str, options: Mapping[str, Any], schema: Schema | None) -> None:
-        """Make a topic, or check that it is there with these options and this type."""
+        """Create a topic, or check that it exists with these options and this type."""
         catalog = self._parts.catalog
         catalog.find(topic, catalog.check(TopicOptions.of(dict(options))), schema, declared=True)
 

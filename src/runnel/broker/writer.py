@@ -34,7 +34,7 @@ class LocalWriter:
 
     def __init__(self, parts: BrokerParts, topic: str, codec: Any, options: TopicOptions) -> None:
         self.topic, self.options = topic, options
-        self.codec: Codec[Any] | None = codec  # or, where values were encoded elsewhere, only their `Schema`
+        self.codec: Codec[Any] | None = codec  # or, if values were encoded by a client, only their `Schema`
         self.log = _NOWHERE
         self.thread = 0
         self._parts, self._publisher, self.loop_owner = parts, parts.publisher, parts.loop_owner
@@ -48,12 +48,12 @@ class LocalWriter:
         return self._parts.clock.time()
 
     def has_tombstones(self) -> bool:
-        """Whether the topic is compacted, or will be once it is made."""
+        """Whether the topic is compacted, or will be once it is created."""
         log = self._parts.catalog.logs.get(self.topic)
         return bool(self.options.compact) or (log is not None and bool(log.options.compact))
 
     async def learn_tombstones(self) -> None:
-        """That is known."""
+        """Nothing to ask: it is known in this process."""
 
     # -- appending ----------------------------------------------------------------------------------------------
 
@@ -68,7 +68,7 @@ class LocalWriter:
         self._publisher.take_over(self.resolve(), append)
 
     async def append(self, append: Append) -> Position:
-        """Append; where the first record is. It is visible, and on disk where the topic is durable."""
+        """Append, and return the position of the first record. It is visible and, if the topic is durable, on disk."""
         publisher, log = self._publisher, self.resolve()
         if append.expected_offset is not None:
             await publisher.until_known(log, append.expected_offset)
@@ -82,7 +82,7 @@ class LocalWriter:
         return log.position(first)
 
     async def append_and_wait(self, append: Append, timeout: float | None) -> Position:
-        """Append, and wait until every current reader asked beyond it."""
+        """Append, and wait until every current reader has processed it."""
         position = await self.append(append)
         watched = {} if self.loop_owner.closed else self._publisher.watch(self.resolve(), position)
         await wait_all(watched, timeout, self._parts.clock)
@@ -121,7 +121,7 @@ class LocalWriter:
         return pending_batch
 
     def resolve(self, *, declared: bool = False) -> Log:
-        """The topic's log, made if need be. Remembers it for the fast path, if that may be taken at all."""
+        """The topic's log, created if needed. Stores it for the fast path, unless the fast path is not allowed."""
         log = self._parts.catalog.find(self.topic, self.options, self.codec, declared=declared)
         if self.tracing.is_active:
             self.log = _NOWHERE  # every record may be part of another span
@@ -132,18 +132,18 @@ class LocalWriter:
     # -- the topic itself ---------------------------------------------------------------------------------------
 
     async def declare(self) -> None:
-        """Make the topic now, or check that it is there with these options and this type."""
+        """Create the topic, or check that it exists with these options and this type."""
         self.resolve(declared=True)
         await self._parts.flushed()
 
     async def delete(self) -> None:
-        """Delete the topic and its records; its subscribers are told."""
+        """Delete the topic and its records; its subscribers get `TopicDeleted`."""
         self.loop_owner.check_usable("deleting a topic")
         self._parts.catalog.delete(self.topic)
         await self._parts.flushed()
 
     async def trim(self, before: int | datetime, *, force: bool) -> int:
-        """Take away the records before an offset, or older than a time; the first offset that is left."""
+        """Remove the records before an offset, or older than a time; return the first offset that is left."""
         self.loop_owner.check_usable("trimming a topic")
         parts = self._parts
         log, store = parts.catalog.logs.get(self.topic), parts.store
@@ -188,7 +188,7 @@ class LocalFastPath:
         priority: int = 0,
         message_id: str | None = None,
     ) -> None:
-        """Append to the list of the log or to the pending batch; all else takes the slow path."""
+        """Append to the list of the log or to the pending batch; everything else takes the slow path."""
         writer = self._writer
         log = writer.log
         values = log.values
@@ -231,7 +231,7 @@ class LocalFastPath:
         message_id: str | None = None,
         expected_offset: int | None = None,
     ) -> Position:
-        """The same, and wait until the record is on disk, where it is to be."""
+        """The same, and wait until the record is on disk if the topic is durable."""
         writer = self._writer
         log = writer.log
         values = log.values
@@ -266,7 +266,7 @@ class LocalFastPath:
             pending_batch.waiters.append(landed)
             await landed
             return position
-        if value is not None and writer.loop_owner.is_here():  # one coroutine less for what only carries more
+        if value is not None and writer.loop_owner.is_here():  # a key or option: saves a coroutine over the slow path
             return await writer.append(
                 append_of(writer, value, key, headers, delay, expires, priority, message_id, expected_offset)
             )

@@ -1,7 +1,7 @@
-"""`RemoteBackend`: the topics of a server, over a connection that is made again when it is lost.
+"""`RemoteBackend`: the topics of a server, over a connection that is replaced when it drops.
 
-Subscriptions go on where they were, and what was published and not answered is sent again and stored once. A call that
-may be made twice is made again after a reconnect; any other raises `ConnectionLost`.
+Subscriptions continue where they were. Unanswered publishes are sent again and stored once. Repeatable calls are sent
+again after a reconnect; other calls raise `ConnectionLost`.
 """
 
 from __future__ import annotations
@@ -78,24 +78,24 @@ class RemoteBackend:
 
     @property
     def summary(self) -> str:
-        """Where it is and in which state, in a few words."""
+        """Location and state in a few words."""
         return f"at {self.link.address}, {self.loop_owner.state}, {self.link.state}"
 
     # -- its life -----------------------------------------------------------------------------------------------
 
     @property
     def id(self) -> str:
-        """What tells the server's broker from all others; empty before the first connection."""
+        """Identifies the broker of the server; empty before the first connection."""
         return self.link.welcome.journal or ""
 
     @property
     def is_durable(self) -> bool:
-        """Whether the server keeps what is published, unless a topic is told otherwise."""
+        """Whether topics of the server are durable unless they are declared otherwise."""
         return self.link.welcome.durable
 
     @property
     def supports(self) -> frozenset[Feature]:
-        """What it can do of what some cannot."""
+        """The optional features that it has."""
         found = frozenset(Feature) - {Feature.REPLAY_WHERE, Feature.AUTO_CREATE}
         return found if self.is_durable else found - DURABLE_FEATURES
 
@@ -106,7 +106,7 @@ class RemoteBackend:
 
     @property
     def fsync(self) -> str | None:
-        """When what was published is on the server's disk; None: never."""
+        """The `fsync` option of the server's journal; None: it has no journal."""
         return self.link.welcome.fsync
 
     @property
@@ -132,7 +132,7 @@ class RemoteBackend:
         return self
 
     def close(self) -> None:
-        """End every reader, after what was published; refuse everything else. Closing twice is harmless."""
+        """End every reader after the published records, and refuse all other calls. Closing twice is harmless."""
         self.link.close()
 
     async def aclose(self) -> None:
@@ -141,9 +141,9 @@ class RemoteBackend:
         await self.link.ended()
 
     async def flushed(self) -> None:
-        """Return when what was said so far is durable, where anything is."""
+        """Return when all earlier changes are durable, if the backend has a disk."""
         self.link.flush_all()
-        with suppress(NotSupported):  # a server of an earlier version writes it within milliseconds, and does not tell
+        with suppress(NotSupported):  # an earlier server writes it within milliseconds, without an answer
             await self._call_newer("flush", {})
 
     async def _call_newer(self, method: str, args: dict[str, Any]) -> Any:
@@ -158,7 +158,7 @@ class RemoteBackend:
     # -- writing ------------------------------------------------------------------------------------------------
 
     def writer(self, topic: str, codec: Codec[Any] | None, options: TopicOptions) -> RemoteWriter:
-        """A writer for a topic; options that a topic there cannot have raise, once the server is known."""
+        """Create the writer of a topic; options that the server does not support raise, once it is known."""
         durable = self.link.welcome.durable or not self.link.connection.connections
         return RemoteWriter(self.link, topic, codec, checked_options(options, durable=durable))
 
@@ -167,11 +167,11 @@ class RemoteBackend:
         return RemoteProducerNumbers(self.link, id, named=named)
 
     def stage(self, writer: RemoteWriter, key: StageKey) -> RemoteStageWriter:
-        """A writer for a stage of the topic of `writer`."""
+        """Create the writer of a stage of the topic of `writer`."""
         return RemoteStageWriter(self.link, writer, key)
 
     async def commit(self, request: TransactionRequest) -> None:
-        """Do all that a transaction asks for, durably, or nothing."""
+        """Commit a transaction durably, all of it or nothing."""
         await commit(self.link, request)
 
     def packed_publisher(self) -> RemotePackedPublisher:
@@ -191,8 +191,8 @@ class RemoteBackend:
         *,
         far: bool = False,
     ) -> RemoteReader:
-        """A new subscription; nothing is sent before it is entered. What the server would refuse is refused here."""
-        several = isinstance(pattern, list | tuple)  # then it is read by sequence, whatever they are
+        """Create a reader; nothing is sent before `enter`. Options that the server would refuse raise here."""
+        several = isinstance(pattern, list | tuple)  # then it is read by sequence
         patterns = tuple(map(check_pattern, dict.fromkeys(pattern) if several else (pattern,)))
         options.check_for(patterns, several=several)
         if options.hold and not self.link.welcome.durable:
@@ -241,33 +241,33 @@ class RemoteBackend:
         await self.writer(topic, None, NO_TOPIC_OPTIONS).delete()
 
     async def describe(self, topic: str) -> dict[str, Any] | None:
-        """The options that a topic was given; None: there is none of that name."""
+        """The options with which a topic was declared; None: there is no such topic."""
         found: dict[str, Any] | None = await self.link.call("describe", {"topic": topic})
         return None if found is None else found["options"]
 
     async def bounds(self, patterns: Sequence[str], time: datetime | None = None) -> list[TopicBounds]:
-        """Where the topics that `patterns` cover begin and end, by name."""
+        """The first and end offsets of the topics that match `patterns`, sorted by name."""
         if not patterns:
             return []  # to the server, none means all
         asked = {"patterns": tuple(patterns), "time": None if time is None else micros(time)}
         return msgspec.convert(await self.link.call("bounds", asked), list[TopicBounds])
 
     async def end_sequence(self) -> int:
-        """The sequence behind the last visible record."""
+        """The sequence after the last visible record."""
         sequence: int = await self._call_newer("end_sequence", {})
         return sequence
 
     async def place(self, places: Mapping[str, tuple[str, Position]], hold: bool | None) -> None:
-        """Store where names stand under which nobody reads."""
+        """Store the positions of named subscriptions that are not open."""
         said = [[name, topic, place.epoch, place.offset] for name, (topic, place) in places.items()]
         await self.link.call("place", {"places": said, "hold": hold})
 
     async def forget(self, name: str) -> None:
-        """Forget a named subscription: where it stands, and what it holds."""
+        """Forget a named subscription: its position, and what it holds back from retention."""
         await self.link.call("forget", {"name": name}, again=False)
 
     async def mark(self, name: str) -> MarkerValue | None:
-        """The value of a mark; None: there is none of that name."""
+        """The value of a mark; None: there is no such mark."""
         value: MarkerValue | None = await self.link.call("mark", {"name": name})
         return value
 
@@ -277,18 +277,18 @@ class RemoteBackend:
         return values
 
     async def producer_next(self, producer: int) -> int | None:
-        """The number that a producer has to use next; None: nothing is known of it."""
+        """The next number of a producer; None: the producer is unknown."""
         found: int | None = await self.link.call("producer_next", {"producer": producer})
         return found
 
     async def stages(self) -> list[StageInfo]:
-        """The stages that are open, by their key."""
+        """The open stages, sorted by key."""
         return msgspec.convert(await self.link.call("stages", {}), list[StageInfo])
 
     # -- groups, dead letters -----------------------------------------------------------------------------------
 
     def group(self, name: str, pattern: str) -> RemoteGroup:
-        """A group that has had a member. Its methods block this thread until the server has answered."""
+        """A group that was joined at least once. Its methods block this thread until the server has answered."""
         return RemoteGroup(self.link, name, pattern)
 
     async def ask_group(self, name: str, pattern: str, verb: GroupVerb, start: Start = None) -> GroupStatistics | None:
@@ -305,11 +305,11 @@ class RemoteBackend:
         return None
 
     async def forget_group(self, name: str, pattern: str) -> None:
-        """Forget a group that has no members, and all that it settled."""
+        """Forget a group that has no members, and its progress."""
         await self.link.call("forget_group", {"name": name, "pattern": pattern}, again=False)
 
     async def replay(self, topic: str, limit: int | None, where: Callable[[Record[bytes]], bool] | None) -> int:
-        """Publish dead letters again to where they came from, in order, each once; how many."""
+        """Publish dead letters to their original topics again, in order, each once; return how many."""
         if where is not None:
             raise NotSupported("replay(where=...)", "the server puts them back, and cannot run your function")
         args = {"topic": check_name(topic), "limit": None if limit is None else positive("limit", limit)}
@@ -317,7 +317,7 @@ class RemoteBackend:
         return count
 
     async def settle_dead_letters(self, topic: str, offsets: Sequence[int] | None, *, put_back: bool) -> int:
-        """Have dead letters put back or discarded, each once: those at `offsets`, or all that are there; how many."""
+        """Replay or discard dead letters, each once: those at `offsets`, or all; return how many."""
         said = None if offsets is None else list(offsets)
         args: dict[str, Any] = {"topic": check_name(topic), "offsets": said}
         if put_back:
@@ -326,11 +326,11 @@ class RemoteBackend:
         return count
 
     async def dead_letter_topics(self) -> list[DeadLetterTopic]:
-        """The topics that dead letters go to, by name."""
+        """The dead-letter topics, sorted by name."""
         return msgspec.convert(await self._call_newer("dead_letters", {}), list[DeadLetterTopic])
 
     async def dead_letters(self, topic: str, start: int, limit: int, max_bytes: int) -> DeadLetterPage:
-        """At most `limit` dead letters of `topic` that are not done with, from an offset on."""
+        """At most `limit` open dead letters of `topic`, from the offset `start`."""
         asked = {"topic": topic, "start": start, "limit": limit, "max_bytes": max_bytes}
         found = await self._call_newer("dead_letter_list", asked)
         letters = [read_record(one) for one in found.pop("letters")]
@@ -346,11 +346,11 @@ class RemoteBackend:
         key: bytes | str | None,
         headers: Mapping[str, str] | None,
     ) -> Record[bytes]:
-        """Publish, and wait for a reply."""
+        """Publish a request, and wait for the reply."""
         return await request.request(self.link, topic, value, timeout, key, headers)
 
     async def reply(self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None) -> bool:
-        """Answer a request; False when the requester no longer waits."""
+        """Reply to a request; False if the requester no longer waits."""
         if (elsewhere := request.topic_of_reply(record)) is not None:
             writer = self.writer(check_name(elsewhere), None, NO_TOPIC_OPTIONS)
             await writer.append(append_of(writer, value, headers=headers))
@@ -360,7 +360,7 @@ class RemoteBackend:
     # -- figures, history ---------------------------------------------------------------------------------------
 
     def statistics(self) -> Statistics:
-        """What happened on the server so far and what it holds now. From any thread, which waits for the answer."""
+        """Counters and current state of the server. A round trip that blocks the thread; from any thread."""
         return _statistics(self.link.ask("statistics", {}))
 
     async def snapshot(self) -> Statistics:
@@ -368,15 +368,15 @@ class RemoteBackend:
         return _statistics(await self.link.call("statistics", {}))
 
     async def sample(self) -> BackendSample:
-        """What a console shows, of about one moment."""
+        """The figures of the console."""
         return msgspec.convert(await self._call_newer("sample", {}), BackendSample)
 
     async def info(self) -> dict[str, Any]:
-        """What the server says of itself: version, uptime, listeners, journal, limits, connections."""
+        """Version, uptime, listeners, journal, limits and connections of the server."""
         return dict(await self.link.call("info", {}))
 
     async def history(self, topic: str, start: Start, limit: int, max_bytes: int) -> HistoryPage:
-        """At most `limit` records of `topic` from `start` on; below 0 it counts from the end."""
+        """At most `limit` records of `topic` from `start`; a negative `start` counts from the end."""
         asked = {"topic": topic, "start": wire_start(start), "limit": limit, "max_bytes": max_bytes}
         found = await self._call_newer("history", asked)
         records = [read_record(one) for one in found.pop("records")]

@@ -32,11 +32,11 @@ class RemoteGroup:
         return msgspec.convert(self._ask("group"), GroupStatistics)
 
     def pause(self) -> None:
-        """Grant nothing more; what is out may still be settled."""
+        """Grant no more leases; granted ones can still be settled."""
         self._ask("group_pause")
 
     def resume(self) -> None:
-        """Go on after a pause."""
+        """Continue after a pause."""
         self._ask("group_resume")
 
     def reset(self, start: Start) -> None:

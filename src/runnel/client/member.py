@@ -51,7 +51,7 @@ MAX_REASON = 10_000  # characters of why a record failed that are worth sending
 
 
 class RemoteLease:
-    """Places [first, end) at one member. `low` is the first that is not settled, `handed` the first not yet seen."""
+    """Places [first, end) of one member. `low` is the first unsettled one, `handed` the first not yet received."""
 
     __slots__ = (
         "_grants",
@@ -75,11 +75,11 @@ class RemoteLease:
         self.member, self.number, self.attempt = member, grants[0].lease, grants[0].attempt
         self.first = self.low = self.handed = grants[0].place
         self.end = end
-        self.ended = False  # it lapsed, or its connection was lost: what is said of it comes too late
+        self.ended = False  # it lapsed, or its connection was lost: it cannot be settled
         self.begun = False  # whether the server knows that the user has started it
-        self.promised: dict[int, bool] | None = None  # to be acked by a transaction; True: nobody else looks after it
-        self.on_end: Callable[[], None] | None = None  # called when it ends before all was settled
-        self.encoding: str | None = None  # how its values are written, once it was opened
+        self.promised: dict[int, bool] | None = None  # places a transaction acks; True: it alone settles them
+        self.on_end: Callable[[], None] | None = None  # called when it ends with unsettled places
+        self.encoding: str | None = None  # of its values, once unpacked
         self._grants = grants
         self._parts: list[tuple[int, Slice]] | None = None  # the place of the first record of each slice
         self._settled: set[int] | None = None  # above `low`, for acks out of order
@@ -89,11 +89,11 @@ class RemoteLease:
         return f"<RemoteLease {self.number} [{self.first}, {self.end}), attempt {self.attempt}, {state}>"
 
     def __len__(self) -> int:
-        """How many places are not settled."""
+        """The number of unsettled places."""
         return self.end - self.low - (len(self._settled) if self._settled else 0)
 
     def lapse(self) -> None:
-        """It is over: what was not settled is no longer the member's."""
+        """End the lease: its unsettled records no longer belong to the member."""
         self.ended = True
         if self.on_end is not None:
             self.on_end()
@@ -130,11 +130,11 @@ class RemoteLease:
     # -- settling -----------------------------------------------------------------------------------------------
 
     def is_open(self, place: int) -> bool:
-        """Whether `place` is still to be settled."""
+        """Whether `place` is unsettled."""
         return self.low <= place < self.end and not (self._settled and place in self._settled)
 
     def open_ranges(self, first: int, end: int) -> list[tuple[int, int]]:
-        """The places still to be settled in [first, end), as ranges."""
+        """The unsettled places in [first, end), as ranges."""
         first, end = max(first, self.low), min(end, self.end)
         if not self._settled:
             return [(first, end)] if first < end else []
@@ -148,7 +148,7 @@ class RemoteLease:
         return found
 
     def settle(self, first: int, end: int) -> None:
-        """The places [first, end), all of them open, are done with."""
+        """Mark the places [first, end), all of them unsettled, as settled."""
         if first == self.low:
             self.low = end
             if self._settled:
@@ -161,7 +161,7 @@ class RemoteLease:
         self._settled.update(range(first, end))
 
     def reopen(self, first: int, end: int) -> None:
-        """Places [first, end), which were settled, are not after all."""
+        """Undo the settlement of the places [first, end)."""
         if first < self.low:
             done = set(range(min(end, self.low), self.low))
             self._settled = done if self._settled is None else self._settled | done
@@ -177,7 +177,7 @@ _members: WeakKeyDictionary[ServerLink, WeakSet[RemoteMember]] = WeakKeyDictiona
 
 
 def forget_leases(link: ServerLink, group: str, pattern: str) -> None:
-    """The group was reset: what its members here hold is void."""
+    """The group was reset: end the leases of its members in this process."""
     for member in list(_members.get(link, ())):
         if (member.group, member.pattern) == (group, pattern):
             member.forget()
@@ -204,8 +204,8 @@ class RemoteMember(RemoteSession):
         self.ended = False
         self.error: RunnelError | None = None
         self.inbox: deque[RemoteLease] = deque()
-        self._leases: dict[int, RemoteLease] = {}  # those with something to settle, by number
-        self._coming: list[GrantPayload] = []  # of a lease that comes in several frames
+        self._leases: dict[int, RemoteLease] = {}  # those with unsettled places, by number
+        self._coming: list[GrantPayload] = []  # of a lease that arrives in several frames
         self._settlements = PendingSettlements()
         self._soon: asyncio.Handle | None = None
 
@@ -219,7 +219,7 @@ class RemoteMember(RemoteSession):
 
     @property
     def blocks(self) -> object | None:
-        """Itself: the server knows whether others are members, too."""
+        """Itself: the server knows whether the group has other members."""
         return self
 
     # -- coming and going ---------------------------------------------------------------------------------------
@@ -233,11 +233,11 @@ class RemoteMember(RemoteSession):
         _members.setdefault(self._link, WeakSet()).add(self)
 
     def leave(self) -> None:
-        """Leave it; what was not settled goes back."""
+        """Leave the group; unsettled records return to it."""
         self.end()
 
     def end(self) -> None:
-        """No more leases; what was not settled goes back."""
+        """Accept no more leases; unsettled records return to the group."""
         if not self.ended:
             self.ended = True
             self._link.blockers.discard(self)
@@ -249,7 +249,7 @@ class RemoteMember(RemoteSession):
     # -- what the member does -----------------------------------------------------------------------------------
 
     def take_up(self, lease: RemoteLease) -> bool:
-        """Begin with a lease; False: there is nothing left to begin with."""
+        """Start a lease; False: it has no unsettled places left."""
         if lease.ended:
             return False
         try:
@@ -261,23 +261,23 @@ class RemoteMember(RemoteSession):
         if lease.end - lease.first == 1 and (metas := parts[0][1].metas):  # only such a one can have an end of its time
             now = self.clock.time() + self._link.skew()
             if any(meta.expires is not None and meta.expires <= now for meta in metas.values()):
-                self.hand(lease, lease.first, lease.end)  # the server finds the same, and counts it
+                self.hand(lease, lease.first, lease.end)  # the server finds it expired, too, and counts it
                 self._leases.pop(lease.number, None)
                 return False
         return True
 
     def hand(self, lease: RemoteLease, first: int, end: int) -> None:
-        """The user gets the places [first, end): the server is told, so that their time begins."""
+        """The user receives the places [first, end): tell the server, so that their time starts."""
         lease.handed = end
         self._settlements.begin(lease, first, end)
         self._in_a_moment()
 
     def records(self, lease: RemoteLease, first: int, end: int) -> tuple[Record[bytes], ...]:
-        """The records at places [first, end) of a lease that was taken up."""
+        """The records at places [first, end) of a started lease."""
         return lease.records(first, end)
 
     def values(self, lease: RemoteLease, first: int, end: int) -> tuple[bytes, ...]:
-        """Their values alone."""
+        """Only the values of these records."""
         return lease.values(first, end)
 
     def parts(self, lease: RemoteLease) -> Sequence[tuple[int, Slice]]:
@@ -285,13 +285,13 @@ class RemoteMember(RemoteSession):
         return lease.open(verify=self._link.verify)
 
     def encoding_of(self, lease: RemoteLease, topic: str) -> str | None:
-        """How the values of a lease are written."""
+        """The encoding of the values of a lease."""
         return lease.encoding
 
     # -- settling -----------------------------------------------------------------------------------------------
 
     def ack(self, lease: RemoteLease, place: int) -> None:
-        """One record is done."""
+        """Ack one record."""
         self.settle(lease, SettleVerb.ACK, place, place + 1)
 
     def settle(
@@ -305,7 +305,7 @@ class RemoteMember(RemoteSession):
         *,
         durable: bool = False,
     ) -> Awaitable[None] | None:
-        """Have the open places [first, end) settled."""
+        """Settle the unsettled places [first, end)."""
         _check_number(verb, number)
         if not self._link.is_here():
             raise NotSupported("settling from another thread", "use runnel.blocking.attach, or settle on the loop")
@@ -320,9 +320,9 @@ class RemoteMember(RemoteSession):
         lease.settle(first, end)
         self.let_go(lease)
         if durable:
-            self.flush()  # so that what is answered is this one
+            self.flush()  # so that the answer is for this settlement
         if reason is not None:
-            reason = reason[:MAX_REASON].encode(errors="backslashreplace").decode()  # whatever it is, it has to travel
+            reason = reason[:MAX_REASON].encode(errors="backslashreplace").decode()  # it has to be valid UTF-8
         self._settlements.say(lease, verb, first, end, number, reason)
         if durable:
             return self.flushed()
@@ -330,16 +330,16 @@ class RemoteMember(RemoteSession):
         return None
 
     def let_go(self, lease: RemoteLease) -> None:
-        """Forget a lease of which nothing is open: it cannot lapse any more."""
+        """Forget a lease without unsettled places: it cannot lapse any more."""
         if not len(lease):
             self._leases.pop(lease.number, None)
 
     def flushed(self) -> Awaitable[None]:
-        """Send what was gathered; done when all of it is on disk."""
+        """Send the gathered settlements; done when all of them are on disk."""
         return DurableAck(self._link, self._gathered()).done
 
     def check_durable(self, lease: RemoteLease, place: int) -> None:
-        """Raise where no ack can be made durable, or the server would not answer any more."""
+        """Raise unless an ack can be made durable and the server can answer."""
         if not self._link.welcome.durable:
             raise NotSupported("a durable ack", f"group {self.group} on {self.pattern} lives in memory only")
         try:
@@ -358,7 +358,7 @@ class RemoteMember(RemoteSession):
         return self._settlements.taken(self.id)
 
     def flush(self) -> None:
-        """Send what was gathered: one frame for all that was said in this turn of the loop."""
+        """Send the gathered settlements: one frame for those of this event loop iteration."""
         if (settled := self._gathered()) and self.is_up:
             for at in range(0, len(settled), PORTION):
                 self._link.send(frame(FrameKind.SETTLE, 0, settle_payload(settled[at : at + PORTION])))
@@ -366,15 +366,15 @@ class RemoteMember(RemoteSession):
     # -- what the server says -----------------------------------------------------------------------------------
 
     def asks(self) -> Subscribe:
-        """The same each time: a group knows by itself how far it is."""
+        """The same request each time: the group knows its own progress."""
         return self._asked
 
     def stands(self, said: SubscribeReply) -> None:
-        """It is a member, for the first time or again."""
+        """The server has confirmed the membership, for the first time or again."""
         self.label = said.label
 
     def arrived(self, kind: int, flags: int, extra: int, payload: bytes) -> None:
-        """Records were granted to this member, or went back."""
+        """A lease was granted to this member, or has lapsed."""
         if kind == FrameKind.GRANT:
             grant = read_grant(extra, payload)
             self._coming.append(grant)
@@ -388,16 +388,16 @@ class RemoteMember(RemoteSession):
         elif kind == FrameKind.LAPSED:
             for number, *_ in read_lapsed(payload):
                 if self._coming and self._coming[0].lease == number:
-                    self._coming = []  # the rest of it does not come
+                    self._coming = []  # the rest of it is not sent
                 if (lapsed := self._leases.pop(number, None)) is not None:
                     lapsed.lapse()
 
     def broken(self) -> None:
-        """The connection was lost: the server gave back what it had granted over it."""
+        """The connection was lost: the server returned its leases to the group."""
         self.forget()
 
     def over(self, error: RunnelError | None) -> None:
-        """No more deliveries; what was not settled went back."""
+        """No more deliveries; unsettled records returned to the group."""
         if not self.ended:
             self.ended, self.error = True, error
             self._link.blockers.discard(self)
@@ -405,7 +405,7 @@ class RemoteMember(RemoteSession):
             self._wake()
 
     def forget(self) -> None:
-        """What was granted is void."""
+        """End all leases."""
         leases, self._leases = self._leases, {}
         for lease in leases.values():
             lease.lapse()
@@ -432,7 +432,7 @@ _MERGED_VERBS = (SettleVerb.ACK, SettleVerb.REJECT, SettleVerb.NACK)
 
 
 class PendingSettlements:
-    """What was said and not sent yet, in order."""
+    """Settlements that are not sent yet, in order."""
 
     __slots__ = ("_begun", "_said")
 
@@ -444,7 +444,7 @@ class PendingSettlements:
         return bool(self._said or self._begun)
 
     def begin(self, lease: RemoteLease, first: int, end: int) -> None:
-        """The user has the records at [first, end). What one lease hands out is in order."""
+        """The user received the records at [first, end), in order within one lease."""
         known = self._begun.get(lease)
         self._begun[lease] = (first if known is None else known[0], end)
 
@@ -457,7 +457,7 @@ class PendingSettlements:
         number: float | None = None,
         reason: str | None = None,
     ) -> None:
-        """Something about the places [first, end) of a lease."""
+        """Add a settlement of the places [first, end) of a lease."""
         said = self._said
         if said and verb in _MERGED_VERBS:
             _, other, before, start, last, *rest = said[-1]
@@ -467,7 +467,7 @@ class PendingSettlements:
         said.append(Settlement(0, lease.number, verb, first, end, number, reason))
 
     def taken(self, subscription: int) -> list[Settlement]:
-        """All of it, to be sent for the subscription of that id. What is begun comes first.
+        """All settlements as messages for the subscription `id`, BEGIN first.
 
         Where all that was begun is settled by now there is no need to say so, except for the first of a lease.
         """
@@ -481,7 +481,7 @@ class PendingSettlements:
         return found
 
     def clear(self) -> None:
-        """None of it counts any more."""
+        """Discard all of them."""
         self._begun.clear()
         self._said.clear()
 
@@ -491,7 +491,7 @@ class PendingSettlements:
 
 
 class DurableAck:
-    """One SETTLE that is answered, on the connection that it was sent on or never, and in time.
+    """One SETTLE with an answer, which comes on the same connection and in time, or never.
 
     The caller has checked that the link is usable: a settlement is sent on this connection, or not at all.
     """
@@ -525,11 +525,11 @@ class DurableAck:
         """It was sent at once."""
 
     def lost(self) -> None:
-        """Nobody knows whether it was done. The leases are void either way."""
+        """Whether it was done is unknown. The leases have ended either way."""
         self._answered(ConnectionLost(self._link.address, "an ack was not answered, and its record may come again"))
 
     def closed(self, error: RunnelError | None) -> None:
-        """Nobody will know."""
+        """No answer can come any more."""
         self._answered(error or BrokerClosed("acking"))
 
     def _late(self, timeout: float) -> None:

@@ -114,7 +114,7 @@ class RemotePackedPublisher:
         return is_back
 
     def plan(self, topic: str, data: bytes, details: PublishDetails | None) -> tuple[RemoteWriter, Append]:
-        """A batch as part of a transaction: what to append, and to what."""
+        """A batch as part of a transaction: the writer, and what it appends."""
         append = append_of_batch(topic, data, checked_batch(topic, data), details)
         options, schema = NO_TOPIC_OPTIONS, None
         if details is not None:
@@ -128,7 +128,7 @@ class RemotePackedPublisher:
         return checked_batch(topic, data)
 
     async def declare(self, topic: str, options: Mapping[str, Any], schema: Schema | None) -> None:
-        """Make a topic, or check that it is there with these options and this type."""
+        """Create a topic, or check that it exists with these options and this type."""
         await self._link.call("declare", {"topic": topic, "options": dict(options), "schema": schema})
 
 

@@ -1,4 +1,4 @@
-"""A subscription to a topic or pattern of a server: records received ahead of the user, and what the server is told.
+"""The remote `Reader`: records received ahead of the user, and the credit and positions reported to the server.
 
 Records that were received survive a lost connection, and the next connection continues after them: each record is
 delivered once. See `core.backend.Reader`.
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("runnel")
 
-BUFFER = 1024  # records that a subscriber may lag by where nothing was said, as the server has it
-CHUNK = 4  # a fourth of the credit is given back at a time, if there is nothing else to say
-MOST = 2**32 - 1  # bytes of credit that one frame can give back
+BUFFER = 1024  # the default of the server
+CHUNK = 4  # a fourth of the credit is returned at a time, unless there is something else to send
+MOST = 2**32 - 1  # bytes of credit that one frame can return
 
-_EXACT = (PolicyKind.BLOCK, PolicyKind.DROP_NEWEST)  # what is in hand counts against their bounds
+_EXACT = (PolicyKind.BLOCK, PolicyKind.DROP_NEWEST)  # unconfirmed records count against their bounds
 
 
 class RemoteReader(RemoteSession):
-    """One subscription of a server. `far`: it is read for a client of a server in front of that one."""
+    """One subscription on a server. `far`: it reads for a client of a gateway."""
 
     def __init__(
         self,
@@ -59,19 +59,19 @@ class RemoteReader(RemoteSession):
         self.is_eager = True  # until the server says otherwise
         self.ended = False
         self.error: RunnelError | None = None
-        self.is_quiet = False  # each place is told
+        self.is_quiet = False  # every place is reported
         self.in_hand: Callable[[], int | None]
         self.delivered = self.dropped_count = self.expired = 0
         self._asked, self._on_drop = asked, options.on_drop
         self._blocks, self._is_far = policy.kind is PolicyKind.BLOCK, far
         self._received = ReceiveBuffer(asked.credit, verify=link.verify)
-        self._encoding: str | None = None  # of what was taken last
+        self._encoding: str | None = None  # of the last take
         self._epoch: int | None = None
         self._journal: str | None = None  # of the server, which may come back with another one
         self._place = self._sent = 0  # what was confirmed, and what was taken
         self._begun = self._left = False
-        self._moved = self._asking = self._asks_now = False  # to be told: its place; that it waits
-        self._limit = SLICE  # records that are wanted at once
+        self._moved = self._asking = self._asks_now = False  # to be reported: a new place; that it waits for records
+        self._limit = SLICE  # of the last take
         self._unreadable = 0
         self._taken: int | None = None  # far: what the reader there took up in all, if it says so
         self._expired_there = 0  # far: what of that had expired there
@@ -92,7 +92,7 @@ class RemoteReader(RemoteSession):
 
     @property
     def name(self) -> str | None:
-        """The name that keeps its position."""
+        """The name under which its position is stored."""
         return self._asked.name
 
     @property
@@ -116,7 +116,7 @@ class RemoteReader(RemoteSession):
             self._link.blockers.add(self)
 
     def end(self, error: RunnelError | None = None) -> None:
-        """No more records than are here. The server is told what was confirmed."""
+        """End it after the records received. The server gets the confirmed position."""
         if not self.ended:
             self._asks_now = False
             self.flush()
@@ -125,7 +125,7 @@ class RemoteReader(RemoteSession):
             self._release()
 
     def leave(self, place: int | None = None) -> None:
-        """Nobody reads any more; everything before `place` was processed."""
+        """Stop reading; every record before `place` was processed."""
         if place is not None:
             self.confirm(place)
         self._left = True
@@ -141,17 +141,17 @@ class RemoteReader(RemoteSession):
         try:
             await self._link.call("finish", {"subscription": self.id}, again=False)
         except RunnelError:
-            self.end()  # nobody can say what was published: what is here is all that there is
+            self.end()  # the server cannot determine the end: stop after the records received
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether it ended before the place where it was to finish."""
+        """Whether it ended before it reached `until`, or the end that `finish` set."""
         return self.ended and self._asked.until is not None and not self.is_pattern and not self._is_complete
 
     # -- taking -------------------------------------------------------------------------------------------------
 
     def take(self, limit: int) -> Taken | None:
-        """Up to `limit` records, and what was missed before them. None: nothing now, or it is over."""
+        """Take up to `limit` records, and the range missed before them. None: nothing now, or it has ended."""
         if self.error is not None or self._left:
             return None
         self._limit = limit
@@ -163,7 +163,7 @@ class RemoteReader(RemoteSession):
             self._in_a_moment()
         slices, missed, self._encoding, end = taken
         if slices:
-            if self._place >= self._sent:  # nothing is out: what lies before the first of these is passed
+            if self._place >= self._sent:  # all is confirmed: offsets before the first of these are holes
                 self._place = slices[0].sequence if received.is_pattern else slices[0].start
             if any(part.metas for part in slices):
                 slices, expired = without_expired(slices, self.clock.time() + self._link.skew())
@@ -175,7 +175,7 @@ class RemoteReader(RemoteSession):
         return Taken(slices, missed)
 
     def take_step(self, steps: SharedSteps, limit: int) -> SharedStep | None:
-        """The same; nothing is shared, since each reader has its own records."""
+        """Do the same as `take`. Nothing is shared: each reader has its own records."""
         taken = self.take(limit)
         if taken is None:
             if not self.ended:
@@ -188,19 +188,19 @@ class RemoteReader(RemoteSession):
         return SharedStep(gap, slices, self._sent, self._sent, is_last=not self._received.records)
 
     def park(self) -> None:
-        """There was nothing to take: ask for more, where the server waits to be asked."""
+        """Wait for records. Without read-ahead, ask the server for some."""
         if not self.is_eager and not self._asking:
             self._asking = self._asks_now = True
             self._in_a_moment()
 
     def ahead(self) -> int:
-        """How many records are here; as many as anybody can want when no more would come."""
+        """How many records were received; unlimited if the buffer is full, since no more would come."""
         received = self._received
         return MOST if received.is_full else received.records or len(received)
 
     @property
     def lag(self) -> int:
-        """Records published for it that were not taken up. The server is asked, and the loop waits for its answer."""
+        """Records published and not yet taken. A round trip that blocks the event loop."""
         if self.is_up:
             self.flush()
             for one in self._link.ask("statistics", {})["subscriptions"]:
@@ -209,23 +209,23 @@ class RemoteReader(RemoteSession):
         return self._received.records
 
     def encoding_of(self, topic: str) -> str | None:
-        """How the values of the last take are written."""
+        """The encoding of the values of the last take."""
         return self._encoding
 
     # -- where it is --------------------------------------------------------------------------------------------
 
     @property
     def position(self) -> int:
-        """The offset (or sequence, of a pattern) of the first record that was not confirmed."""
+        """The offset (of a pattern, the sequence) of the first unconfirmed record."""
         return self._place
 
     @property
     def sent(self) -> int:
-        """Behind the last record that was taken."""
+        """The place after the last record that was taken."""
         return self._sent
 
     def confirm(self, place: int) -> None:
-        """The user asked beyond everything before `place`."""
+        """The user has processed every record before `place`."""
         if place >= self._place:
             self._place = place
             self._moved = True
@@ -247,29 +247,29 @@ class RemoteReader(RemoteSession):
         return 0
 
     def end_sequence(self) -> int | None:
-        """Nobody knows that here."""
+        """Not known in a client."""
         return None
 
     # -- what is counted ----------------------------------------------------------------------------------------
 
     def unreadable(self, count: int) -> None:
-        """So many of the records taken could not be decoded: they count as dropped."""
+        """Count `count` of the records taken as dropped: they could not be decoded."""
         self._unreadable += count
         self.delivered -= count
         self.dropped_count += count
 
     def count(self, taken: int, expired: int, unreadable: int) -> None:
-        """What the far reader took up in all, and what of it was of no use to it."""
+        """Set the totals that the client reports: records taken, and of these the expired and the unreadable ones."""
         self._taken, self._unreadable = taken, unreadable
-        self.expired += expired - self._expired_there  # besides those that expired here
+        self.expired += expired - self._expired_there  # besides those that expired before they were sent on
         self._expired_there = expired
         self._in_a_moment()
 
     def count_all(self) -> None:
-        """The far reader says nothing of that: what was taken for it, it has taken up."""
+        """Count all records sent as taken, for a client that reports no totals."""
 
     def pass_all(self) -> None:
-        """The far reader says nothing at all: what was taken for it, it has taken up and asked beyond."""
+        """Count all records sent as taken and processed, for a client that reports nothing."""
         self.confirm(self._sent)
 
     # -- what the server is told --------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ class RemoteReader(RemoteSession):
             self._soon = asyncio.get_running_loop().call_soon(self.flush)
 
     def flush(self) -> None:
-        """Give credit back, and say where the user is and whether it waits: at most once in a turn of the loop."""
+        """Send a CREDIT frame: credit, position, and whether the user waits. At most once per event loop iteration."""
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
@@ -298,9 +298,9 @@ class RemoteReader(RemoteSession):
             received.returned -= given
 
     def _counts(self) -> tuple[int, int, int]:
-        """Records taken up, expired and unreadable, of those that came over the present connection."""
+        """Records taken, expired and unreadable, of those received over the current connection."""
         taken, (expired, unreadable) = self._received.taken, self._before
-        if self._taken is not None:  # the last of what was given to the far reader is still to be taken up there
+        if self._taken is not None:  # the client of the gateway has not taken all that was sent to it
             taken = max(0, taken - max(0, self.delivered - self._taken))
         return taken, self.expired - expired, self._unreadable - unreadable
 
@@ -321,7 +321,7 @@ class RemoteReader(RemoteSession):
         return msgspec.structs.replace(self._asked, start=wire_start(start), resume=True)
 
     def stands(self, said: SubscribeReply) -> None:
-        """It stands, for the first time or again."""
+        """The server has confirmed the subscription, for the first time or again."""
         self.label, self.is_eager = said.label, said.eager
         if not self._begun:
             self._begun, self._epoch = True, said.epoch
@@ -334,8 +334,8 @@ class RemoteReader(RemoteSession):
             self.unsubscribe(None)
             self.over(TopicDeleted(self.pattern, self._epoch or 0))
         else:
-            self._epoch = said.epoch  # a topic without records goes with its readers, and is made again for them
-            self._in_a_moment()  # what could not be said meanwhile
+            self._epoch = said.epoch  # a topic without records is deleted with its last reader, and created again
+            self._in_a_moment()  # what could not be sent without a connection
             self.wake()  # a waiting user asks again
 
     def frame(self, kind: int, flags: int, extra: int, payload: bytes) -> None:
@@ -373,15 +373,15 @@ class RemoteReader(RemoteSession):
                 log.exception("a callback of subscriber %r failed", self.label)
 
     def broken(self) -> None:
-        """The connection was lost. What is here stays; what was asked for is asked for again."""
+        """The connection was lost. Received records stay; a request for records is repeated."""
         self._asking = False
         self._received.resume()
         self._before, self._counted = (self.expired, self._unreadable), (0, 0, 0)
         if self._finishing is not None and self._asked.until is None:
-            self.end()  # the next connection cannot say what was published until then
+            self.end()  # the end cannot be determined on another connection
 
     def over(self, error: RunnelError | None) -> None:
-        """Nothing comes any more. What is here is still read, unless it ends with an error."""
+        """No more records arrive. Received ones are still read, unless it ends with an error."""
         if not self.ended:
             self.ended, self.error = True, error
             if error is not None:

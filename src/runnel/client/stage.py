@@ -55,7 +55,7 @@ class RemoteStageWriter:
         return self._held
 
     def check_usable(self, doing: str) -> None:
-        """Raise unless there can be stages."""
+        """Raise unless the backend supports stages and is open."""
         self._link.loop_owner.check_usable(doing)
         if not self._link.welcome.durable:
             raise NotSupported("staging", "this broker lives in memory only; open it with a folder")
@@ -80,7 +80,7 @@ class RemoteStageWriter:
             return await self._put(data, ordinal)
 
     async def drop(self) -> None:
-        """Give it up."""
+        """Discard the stage."""
         await self._link.call("stage_drop", self._named())
 
     # -- inside -------------------------------------------------------------------------------------------------

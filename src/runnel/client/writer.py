@@ -26,10 +26,10 @@ from runnel.wire.msgpack_messages import encode_message
 if TYPE_CHECKING:
     from runnel.client.server_link import ServerLink
 
-SMALL = 64 * 1024  # values below are gathered without a closer look
+SMALL = 64 * 1024  # smaller values are added to the batch without further checks
 
 _CONTENT = {"json": JSON, "msgpack": MSGPACK}
-_NOWHERE = OutgoingBatch(Route("", b"", 0), [])  # takes nothing: so the slow path is taken
+_NOWHERE = OutgoingBatch(Route("", b"", 0), [])  # full, so that the slow path is taken
 _DURABLE_ONLY = ("durable", "compact", "compression")
 
 
@@ -54,11 +54,11 @@ class RemoteWriter:
 
     def __init__(self, link: ServerLink, topic: str, codec: Any, options: TopicOptions) -> None:
         self.topic, self.options = topic, options
-        self.codec: Codec[Any] | None = codec  # or, where values were encoded elsewhere, only their `Schema`
+        self.codec: Codec[Any] | None = codec  # or, if values were encoded by a client, only their `Schema`
         self.link, self.loop_owner = link, link.loop_owner
         self._publishing, self.outbox = link.publishing, link.publishing.outbox
         self.tracing = link.publishing.tracing
-        self._described: dict[str, Any] = {}  # what every publish says of the topic
+        self._described: dict[str, Any] = {}  # options and type, sent with every publish
         if options is not NO_TOPIC_OPTIONS and (given := options.given()):
             self._described["options"] = given
         if codec is not None:
@@ -78,11 +78,11 @@ class RemoteWriter:
         return self.link.clock.time() + self.link.skew()
 
     def has_tombstones(self) -> bool:
-        """Whether the topic is compacted, as far as is known here."""
+        """Whether the topic is compacted, as far as this process knows."""
         return self._has_tombstones
 
     async def learn_tombstones(self) -> None:
-        """Ask the server: that is the topic's, whatever this handle was told."""
+        """Ask the server: the option of the topic counts, not that of this handle."""
         self.link.check_usable("publishing")
         found = await self.link.call("describe", {"topic": self.topic})
         self._has_tombstones = bool(found and found["options"].get("compact"))
@@ -90,7 +90,7 @@ class RemoteWriter:
     # -- appending ----------------------------------------------------------------------------------------------
 
     def append_nowait(self, append: Append) -> None:
-        """Have it sent, if there is room for it here, or raise `Full`."""
+        """Send it, if there is room in the outbox, or raise `Full`."""
         self.link.check_usable("publishing")
         self._publishing.check_room(self.topic, batch_cost(append.values, append.metas))
         if append.message_id is None:
@@ -98,14 +98,14 @@ class RemoteWriter:
         else:
             self._publishing.add(self._route, append.values, append.metas, self.details(append))
 
-    take_over = append_nowait  # a server has room, sooner or later: only the outbox may be full
+    take_over = append_nowait  # only the outbox can be full
 
     def append(self, append: Append) -> Coroutine[Any, Any, Position]:
-        """Have it sent, and wait for the answer: it is stored then."""
-        # Not a coroutine itself: thousands may wait for an answer, and the collector looks at every frame.
+        """Send it, and wait for the answer: then it is stored."""
+        # Not a coroutine itself: thousands may wait, and the garbage collector visits every frame.
         self.link.check_usable("publishing")
         if len(append.values) > 1:
-            append.values = list(append.values)  # the caller may go on changing its own
+            append.values = list(append.values)  # the caller may change its list later
         size = batch_cost(append.values, append.metas)
         return self._send(append) if self._publishing.has_room(size) else self._send_later(append, size)
 
@@ -114,7 +114,7 @@ class RemoteWriter:
         return await self._send(append)
 
     def _send(self, append: Append) -> Coroutine[Any, Any, Position]:
-        """Have sent what there is room for; the answer to it."""
+        """Send an append for which there is room; returns a coroutine for the answer."""
         publishing, reads = self._publishing, self.reads() if self.link.blockers else []
         if append.message_id is not None or append.expected_offset is not None or reads:
             details: PublishDetails | None = self.details(append, reads=reads)
@@ -125,10 +125,10 @@ class RemoteWriter:
         return publishing.answer(publishing.add(self._route, append.values, append.metas, details))
 
     async def append_and_wait(self, append: Append, timeout: float | None) -> Position:
-        """Have it sent; the server answers when every current subscriber asked beyond it."""
+        """Send it; the server answers when every current subscriber has processed it."""
         self.link.check_usable("publishing")
         await self._publishing.room(self.topic, batch_cost(append.values, append.metas))
-        # Told apart by an id of its own and not by a number: its answer may take long, and others wait for none.
+        # Deduplicated by an id instead of a number: its answer may take long, and later numbers must not wait for it.
         append.message_id = token_hex(16)
         details = self.details(append, wait=True, timeout=timeout, reads=self.reads())
         usual = self.link.options.timeout
@@ -146,18 +146,18 @@ class RemoteWriter:
         if self.codec is None and not self.tracing.is_active:
             self.outgoing, self.thread = outgoing, get_ident()
         else:
-            self.outgoing = _NOWHERE  # every record may be part of another span, or has to be looked at
+            self.outgoing = _NOWHERE  # every record may belong to another span, or has to be encoded
         return outgoing, index
 
     def reads(self) -> list[int]:
-        """The subscriptions that this very task reads and a publish may wait for: that would be for ever."""
+        """The blocking subscriptions that this task reads itself: a publish that waited for one would never end."""
         task = asyncio.current_task()
         return [handler.id for handler in self.link.blockers if handler.task is task and handler.id]
 
     # -- what is sent -------------------------------------------------------------------------------------------
 
     def details(self, append: Append, **more: Any) -> PublishDetails:
-        """What is said beside the records of an append."""
+        """The details that are sent with the records of an append."""
         return PublishDetails(
             **self._described, message_id=append.message_id, expected_offset=append.expected_offset, **more
         )
@@ -178,16 +178,16 @@ class RemoteWriter:
     # -- the topic itself ---------------------------------------------------------------------------------------
 
     async def declare(self) -> None:
-        """Make the topic now, or check that it is there with these options and this type."""
+        """Create the topic, or check that it exists with these options and this type."""
         args = {"topic": self.topic, "options": self.options.given(), "schema": self._described.get("schema")}
         await self.link.call("declare", args)
 
     async def delete(self) -> None:
-        """Delete the topic and its records; its subscribers are told."""
+        """Delete the topic and its records; its subscribers get `TopicDeleted`."""
         await self.link.call("delete", {"topic": self.topic}, again=False)
 
     async def trim(self, before: int | datetime, *, force: bool) -> int:
-        """Take away the records before an offset, or older than a time; the first offset that is left."""
+        """Remove the records before an offset, or older than a time; return the first offset that is left."""
         note = {"time": before.isoformat()} if isinstance(before, datetime) else before
         first: int = await self.link.call("trim", {"topic": self.topic, "before": note, "force": force})
         return first
@@ -212,7 +212,7 @@ class RemoteFastPath:
         priority: int = 0,
         message_id: str | None = None,
     ) -> None:
-        """Put it into the batch that is being filled; all else takes the slow path."""
+        """Add it to the batch that is being filled; everything else takes the slow path."""
         writer = self._writer
         outgoing, outbox = writer.outgoing, writer.outbox
         if (
@@ -247,7 +247,7 @@ class RemoteFastPath:
         message_id: str | None = None,
         expected_offset: int | None = None,
     ) -> Position:
-        """The same, and wait until the server answered."""
+        """The same, and wait for the answer of the server."""
         writer = self._writer
         outgoing, outbox, link = writer.outgoing, writer.outbox, writer.link
         if (
@@ -263,7 +263,7 @@ class RemoteFastPath:
             and expected_offset is None
             and (size := len(value)) < SMALL
             and get_ident() == writer.thread
-            and not (link.blockers and writer.reads())  # many have members of groups; few publish where they read
+            and not (link.blockers and writer.reads())  # few tasks publish where they read with `block`
         ):
             index = len(outgoing.values)
             outgoing.values.append(value)
@@ -271,7 +271,7 @@ class RemoteFastPath:
             outgoing.size += size
             outbox.bytes += size
             return await link.publishing.answer(outgoing, index)
-        if value is not None and writer.loop_owner.is_here():  # one coroutine less for what only carries more
+        if value is not None and writer.loop_owner.is_here():  # a key or option: saves a coroutine over the slow path
             return await writer.append(
                 append_of(writer, value, key, headers, delay, expires, priority, message_id, expected_offset)
             )
@@ -288,7 +288,7 @@ class RemoteFastPath:
 
 
 def checked_options(options: TopicOptions, *, durable: bool) -> TopicOptions:
-    """`options`, when a topic of the server can have them."""
+    """`options`, if the server supports them for a topic."""
     if options is NO_TOPIC_OPTIONS:
         return options
     for option in () if durable else _DURABLE_ONLY:

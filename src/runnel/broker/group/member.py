@@ -41,7 +41,7 @@ class LocalMember:
         self.ended = False
         self.error: RunnelError | None = None
         self.inbox: deque[Lease] = deque()
-        self.ack: Callable[[Lease, int], None]  # the group's own, once it has joined
+        self.ack: Callable[[Lease, int], None]  # the method of the group, once it has joined
         self._join = join
         self._reader: GroupReader | None = None
 
@@ -58,21 +58,21 @@ class LocalMember:
     # -- coming and going ---------------------------------------------------------------------------------------
 
     def enter(self) -> None:
-        """Join the group; leases come from now on."""
+        """Join the group; it grants leases from now on."""
         reader = self._join()
         reader.admit(self)
-        self._reader = reader  # only now: a member that was not admitted has nothing to leave, least of all a namesake
+        self._reader = reader  # only now: a refused member must not leave for one of the same name
         self.ack = reader.ack
 
     def leave(self) -> None:
-        """Leave it; what was not settled goes to other members, at once."""
+        """Leave the group; unsettled records go to other members at once."""
         self.end()
 
     async def left(self) -> None:
-        """Return when the group knows that it left: it does."""
+        """Return at once: the group knows."""
 
     def end(self, error: RunnelError | None = None) -> None:
-        """No more leases; what was not settled goes back."""
+        """Accept no more leases; unsettled records return to the group."""
         if not self.ended:
             self.ended, self.error = True, error
             self.inbox.clear()
@@ -83,18 +83,18 @@ class LocalMember:
     # -- what the group does with it ----------------------------------------------------------------------------
 
     def receive(self, lease: Lease) -> None:
-        """Records were granted to this member."""
+        """A lease was granted to this member."""
         self.inbox.append(lease)
         self._wake()
 
     def forget(self) -> None:
-        """What was granted is void."""
+        """End all leases."""
         self.inbox.clear()
 
     # -- what the member does -----------------------------------------------------------------------------------
 
     def take_up(self, lease: Lease) -> bool:
-        """Begin with a lease; False: there is nothing left to begin with."""
+        """Start a lease; False: it has no unsettled places left."""
         return self.reader.take_up(lease)
 
     def records(self, lease: Lease, first: int, end: int) -> tuple[Record[bytes], ...]:
@@ -102,7 +102,7 @@ class LocalMember:
         return slice_of(lease).records(first, end)
 
     def values(self, lease: Lease, first: int, end: int) -> tuple[bytes, ...]:
-        """Their values alone."""
+        """Only the values of these records."""
         return slice_of(lease).values(first, end)
 
     def parts(self, lease: Lease) -> Sequence[tuple[int, Slice]]:
@@ -113,7 +113,7 @@ class LocalMember:
         return [(lease.first, part if (first, end) == (part.start, part.end) else part.cut(first, end))]
 
     def encoding_of(self, lease: Lease, topic: str) -> str | None:
-        """How the values of `topic` are written; None where nobody has said."""
+        """The encoding of the values of `topic`; None if it has no type."""
         return self.reader.attachment.encoding_of(topic)
 
     def check_durable(self, lease: Lease, place: int) -> None:
@@ -131,7 +131,7 @@ class LocalMember:
         *,
         durable: bool = False,
     ) -> Awaitable[None] | None:
-        """Settle the places [first, end); with `durable`, what to wait for until that is on disk."""
+        """Settle the places [first, end); with `durable`, returns an awaitable that is done when that is on disk."""
         reader = self.reader
         if verb == SettleVerb.ACK:
             if end - first > 1:
@@ -149,10 +149,10 @@ class LocalMember:
         return reader.flushed() if durable else None
 
     def flushed(self) -> Awaitable[None]:
-        """Done when what was settled so far is on disk, where the group is kept there."""
+        """Done when everything settled so far is on disk, if the group is durable."""
         return self.reader.flushed()
 
     @property
     def blocks(self) -> object | None:
-        """The group, if this is its only member: a publish would wait for nobody else."""
+        """The group, if this is its only member, so that a publish of its task would wait for itself; else None."""
         return self._reader if self._reader is not None and self._reader.members == 1 else None

@@ -497,12 +497,12 @@ class GroupReader:
     # -- steering -----------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Grant nothing more; what is out may still be settled."""
+        """Grant no more leases; granted ones can still be settled."""
         self.group.paused = True
         self.wake()
 
     def resume(self) -> None:
-        """Go on after a pause."""
+        """Continue after a pause."""
         self.group.paused = False
         self.wake()
 

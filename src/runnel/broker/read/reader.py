@@ -1,6 +1,6 @@
-"""One subscription on the broker's side: a cursor under an overflow policy, its position, and what it counts.
+"""The local `Reader`: a cursor under an overflow policy, with its position and its counters.
 
-A record counts as processed when the place behind it is confirmed, not when it was taken. So positions, `block` and
+A record counts as processed when the place after it is confirmed, not when it is taken. So positions, `block` and
 `publish_and_wait` mean the same for a task of this process and for a client at the other end of a connection.
 """
 
@@ -40,15 +40,15 @@ from runnel.core.record import Gap, MissedRange, Record
 
 log = logging.getLogger("runnel")
 
-FAR_TASK: Any = object()  # stands for the task that reads at the other end of a connection
+FAR_TASK: Any = object()  # stands for the task of a client that reads over a connection
 
 
 def nothing_in_hand() -> None:
-    """The place of the record that the user has: there is none."""
+    """The default of `in_hand`: the user has no record."""
 
 
 class ReaderEvents(Protocol):
-    """The broker, as an open reader needs it."""
+    """What an open reader needs of its broker."""
 
     def check_usable(self, what: str) -> None:
         """Raise unless the broker is open, on its own loop."""
@@ -58,7 +58,7 @@ class ReaderEvents(Protocol):
 
 
 class OutRun:
-    """Records taken side by side and not all confirmed: first place, sizes, index of the first that is out."""
+    """Consecutive records that were taken: first place, sizes, and the index of the first unconfirmed one."""
 
     __slots__ = ("at", "first", "sizes")
 
@@ -89,27 +89,27 @@ class LocalReader:
         self.attachment, self.options, self.clock, self.label = attachment, options, clock, label
         self._positions, self._publisher, self._events = positions, publisher, events
         self.pattern, self.is_pattern, self.name = attachment.pattern, attachment.is_pattern, options.name
-        # Attributes, so that no call takes a detour through this object: wake the user; let waiting publishers go on.
+        # Attributes, to save a call through this object: wake the user; let blocked publishers continue.
         self.wake, self.made_room = wake, publisher.release
         options.check_for(attachment.patterns, several=self.is_pattern)
-        self._resume = resume  # where this very reader stood before, in another connection
+        self._resume = resume  # the place of the same reader on an earlier connection
         self.task: Any = None
         self.ended = self._left = False
         self.error: RunnelError | None = None
         self.delivered = self.dropped_count = self.expired = 0
-        self._flow: OverflowPolicy | None = None  # since it was entered
-        self._moved: Callable[[LocalReader], None] | None = None  # to be told when its place changes
-        self.is_quiet = False  # whether the user need not confirm record by record: `in_hand` says where it is
+        self._flow: OverflowPolicy | None = None  # set by `enter`
+        self._moved: Callable[[LocalReader], None] | None = None  # called when its place changes
+        self.is_quiet = False  # whether single records need no `confirm`: `in_hand` is asked
         self.in_hand: Callable[[], int | None] = nothing_in_hand
         self._watches: list[ProcessedWaiter] = []
-        self._place = self._sent = 0  # what was confirmed, and what was taken
-        self._shown = 0  # behind the last record that was given: what lies between that and `_sent` has expired
-        self._out: deque[OutRun] = deque()  # strict policies: the records that are out
+        self._place = self._sent = 0  # the places after the last record confirmed, and taken
+        self._shown = 0  # after the last record returned: those between it and `_sent` have expired
+        self._out: deque[OutRun] = deque()  # strict policies: the records taken and not confirmed
         self._is_far = far
-        self._given = self._taken = 0  # far: records that were taken for the reader, and that it took up
-        self._unreadable = self._expired_there = 0  # far: what the reader said of those
-        self._last = until  # once it is to finish: the place behind what it still has to give
-        self._alike = ""  # the same for readers that would take the same where they stand at the same place
+        self._given = self._taken = 0  # far: records sent to the client, and taken by its user
+        self._unreadable = self._expired_there = 0  # far: totals that the client reported
+        self._last = until  # the place where it ends, if that is set
+        self._alike = ""  # equal for readers that take the same records from the same place
 
     def __repr__(self) -> str:
         state = "ended" if self.ended else "open" if self._flow is not None else "not entered"
@@ -117,30 +117,30 @@ class LocalReader:
 
     @property
     def overflow(self) -> OverflowPolicy:
-        """The policy at work, once it was entered."""
+        """The overflow policy; raises before `enter`."""
         if self._flow is None:
             raise SubscriptionMisused(self.label, "enter it first: `async with broker.subscribe(...) as ...`")
         return self._flow
 
     @property
     def is_exact(self) -> bool:
-        """Whether each record must be confirmed by itself: its name keeps the place, or its policy counts it."""
+        """Whether every record must be confirmed separately: its position is stored, or its policy counts records."""
         return self._moved is not None or self.overflow.strict
 
     @property
     def is_eager(self) -> bool:
-        """Whether it may be read ahead of its user: nothing was said about bounds, so nothing has to be exact."""
+        """Whether records may be sent ahead of the user. Not with a policy or bounds, which have to act exactly."""
         return self.options.lags
 
     @property
     def buffer(self) -> int:
-        """Records that it may lag by."""
+        """How many records it may lag by."""
         return self.overflow.buffer
 
     # -- coming and going ---------------------------------------------------------------------------------------
 
     def enter(self) -> None:
-        """Take up the start position, and be told of what is published from now on."""
+        """Set the start position, and be woken by publishes from now on."""
         if self._flow is not None:
             raise SubscriptionMisused(self.label, "it was entered before; subscribe again for another one")
         self._events.check_usable("subscribing")
@@ -162,7 +162,7 @@ class LocalReader:
         self._moved = None if self.name is None or store is None else store.moved
         self._place = self._sent = self._shown = cursor.position
         alike = (self.pattern, self.is_pattern, kind, options.buffer, options.buffer_bytes)
-        self._alike = intern(repr(alike))  # one object for all: found quickly
+        self._alike = intern(repr(alike))  # interned: compared by identity
         self.attachment.attach(self)
         if self.name is not None:
             self._positions.open[self.name] = self
@@ -170,13 +170,13 @@ class LocalReader:
                 store.hold(self, self.name, self._where(), hold=options.hold)
 
     def _on_disk(self) -> bool:
-        """Whether what it reads is on disk, or will be as far as anybody has said."""
+        """Whether its topics are durable, or will be unless they are declared otherwise."""
         if self.attachment.cursors.reads is None:
             return False
         return self.is_pattern or any(log.options.durable is not False for log in self.attachment.logs)
 
     def _check_end(self) -> None:
-        """Raise if its one topic does not reach to the offset that it is to end at. A pattern has no such offset."""
+        """Raise if its topic ends before the offset `until`. Ignored for a pattern."""
         if self.is_pattern:
             self._last = None
         elif self._last is not None:
@@ -197,7 +197,7 @@ class LocalReader:
         return self.attachment.cursor(start)
 
     def end(self, error: RunnelError | None = None) -> None:
-        """No more records. Those already published are still taken, unless it ends with an error."""
+        """End it. Records published before are still taken, unless it ends with an error."""
         if self.ended:
             return
         self.ended, self.error = True, error
@@ -212,7 +212,7 @@ class LocalReader:
         self.wake()
 
     def leave(self, place: int | None = None) -> None:
-        """Nobody reads any more; everything before `place` was processed. A name keeps its position."""
+        """Stop reading; every record before `place` was processed. A name keeps its position."""
         if place is not None:
             self.confirm(place)
         self._left = True
@@ -222,9 +222,9 @@ class LocalReader:
         """Return when the broker knows that nobody reads any more: it does."""
 
     def finish(self) -> None:
-        """No more than what was published up to now, though others may publish on."""
+        """End it after the records published before this call; records published later are not read."""
         if self._last is not None and not self.ended:
-            return  # it knows its end
+            return  # its end is set already
         if not self.ended and self._flow is not None:
             cursor = self._flow.cursor
             self._last = self.attachment.timeline.sequence if self.is_pattern else cursor.position + cursor.pending()
@@ -232,18 +232,18 @@ class LocalReader:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether it ended before the place where it was to finish."""
+        """Whether it ended before it reached `until`, or the end that `finish` set."""
         return self._last is not None and self.ended and not self._is_done()
 
     def _is_done(self) -> bool:
         if self._last is None or self.overflow.put_aside() is not None:
-            return False  # what was put aside was there before
+            return False  # the policy still holds earlier records
         return self.overflow.cursor.position >= self._last
 
     # -- taking -------------------------------------------------------------------------------------------------
 
     def take(self, limit: int) -> Taken | None:
-        """Up to `limit` records, and what was missed before them. None: nothing now, or it is over."""
+        """Take up to `limit` records, and the range missed before them. None: nothing now, or it has ended."""
         flow = self._flow
         if flow is None or self.error is not None or self._left:
             return None
@@ -278,7 +278,7 @@ class LocalReader:
 
     def _went_out(self, slices: list[Slice], flow: OverflowPolicy) -> None:
         is_pattern = self.is_pattern
-        if self._place >= self._sent:  # nothing is out: what lies before the first of these is passed
+        if self._place >= self._sent:  # all is confirmed: offsets before the first of these are holes
             self._place = slices[0].sequence if is_pattern else slices[0].start
         for part in slices:
             first = part.sequence if is_pattern else part.start
@@ -288,7 +288,7 @@ class LocalReader:
                 self.is_quiet = False
 
     def _up_to(self, last: int, slices: list[Slice]) -> list[Slice]:
-        """What lies before `last`."""
+        """The records before the place `last`."""
         kept: list[Slice] = []
         for part in slices:
             first = part.sequence if self.is_pattern else part.start
@@ -299,9 +299,9 @@ class LocalReader:
         return kept
 
     def take_step(self, steps: SharedSteps, limit: int) -> SharedStep | None:
-        """The same, in step with others: what a reader that stands at the same place took is taken over.
+        """Do the same as `take`, or reuse what a reader at the same place took.
 
-        `steps` are of this very moment; what is taken here joins them. Parks where there is nothing to take.
+        `steps` are those of this event loop iteration; a new one is added. Parks if there is nothing to take.
         """
         flow = self.overflow
         cursor = flow.cursor
@@ -328,23 +328,23 @@ class LocalReader:
         return step
 
     def park(self) -> None:
-        """There was nothing to take: `wake` is called when there is."""
-        # A reader that is cancelled while it waits stays on the list of those to be woken, where it does no harm.
+        """Wait for records: `wake` is called when there are some."""
+        # A reader that is cancelled while it waits stays in the list of parked readers, which is harmless.
         self.attachment.park(self)
 
     def ahead(self) -> int:
-        """Records that can be taken."""
+        """How many records can be taken."""
         return self.overflow.lag()
 
     def encoding_of(self, topic: str) -> str | None:
-        """How the values of `topic` are written; None where nobody has said."""
+        """The encoding of the values of `topic`; None if it has no type."""
         return self.attachment.encoding_of(topic)
 
     # -- where it is --------------------------------------------------------------------------------------------
 
     @property
     def position(self) -> int:
-        """The offset (or sequence, of a pattern) of the first record that was not confirmed."""
+        """The offset (of a pattern, the sequence) of the first unconfirmed record."""
         if self._place < self._sent:
             place = self.in_hand()
             return self._place if place is None else place
@@ -355,20 +355,20 @@ class LocalReader:
 
     @property
     def sent(self) -> int:
-        """Behind the last record that was taken: an offset, or a sequence."""
+        """The place after the last record that was taken."""
         return self._sent
 
     def confirm(self, place: int) -> None:
-        """The user asked beyond everything before `place`."""
+        """The user has processed every record before `place`."""
         if place < self._place:
-            return  # it was overtaken by a later one
+            return  # a later place was confirmed before
         self._place = place = place if place < self._shown else self._sent
         if self._out:
             run = self._out[0]
             at = run.at
-            if place - run.first == at + 1 < len(run.sizes):  # one by one: most of the time
+            if place - run.first == at + 1 < len(run.sizes):  # the usual case: one record
                 run.at = at + 1
-                self._flow.done(run.sizes[at])  # type: ignore[union-attr]  # records are out, so it was entered
+                self._flow.done(run.sizes[at])  # type: ignore[union-attr]  # there are unconfirmed records, so it was entered
             else:
                 self._pass_out(place)
             if self._moved is None and not self._watches and not self._is_far:
@@ -382,7 +382,7 @@ class LocalReader:
         self.is_quiet = not (self._out or self._watches)
 
     def _pass_out(self, place: int) -> None:
-        """Tell a strict policy that the records before `place` are done with."""
+        """Release the records before `place` from a strict policy."""
         out, flow = self._out, self._flow
         assert flow is not None
         while out:
@@ -403,7 +403,7 @@ class LocalReader:
             self._watches.remove(watch)
 
     def place(self) -> tuple[str, Position | int] | None:
-        """What its name keeps now: its pattern, and a position or a sequence; None once it has ended."""
+        """What is stored under its name: its pattern, and a position or sequence; None once it has ended."""
         return None if self.ended else self._where()
 
     def _where(self) -> tuple[str, Position | int]:
@@ -419,34 +419,34 @@ class LocalReader:
 
     @property
     def epochs(self) -> list[int]:
-        """The epochs of the topics that it covers now."""
+        """The epochs of the topics that it reads now."""
         return [found.epoch for found in self.attachment.logs]
 
     @property
     def changes(self) -> int:
-        """How often topics that it covers came or went."""
+        """Counts how often a topic that it reads was created or deleted."""
         return self.attachment.changes
 
     def end_sequence(self) -> int | None:
-        """Behind all that is visible now, if everything of its own up to there was taken; None: it was not."""
+        """The sequence after the last visible record, if all records were taken up to it; else None."""
         return None if self.overflow.cursor.pending() else self.attachment.timeline.sequence
 
     # -- what is counted ----------------------------------------------------------------------------------------
 
     @property
     def lag(self) -> int:
-        """Records published for it that were not taken up, wherever they are: a far reader that is frozen lags."""
+        """Records published and not yet taken by the user, also those already sent to a client."""
         lag = self.overflow.lag()
-        # strict: what is out is held, and counts
+        # strict: the policy counts unconfirmed records
         return lag if self.overflow.strict or not self._is_far else lag + self._given - self._taken
 
     def unreadable(self, count: int) -> None:
-        """So many of the records taken could not be decoded: they count as dropped."""
+        """Count `count` of the records taken as dropped: they could not be decoded."""
         self.delivered -= count
         self.dropped_count += count
 
     def count(self, taken: int, expired: int, unreadable: int) -> None:
-        """What the far reader took up of what was taken for it, in all; and what of it was of no use to it."""
+        """Set the totals that the client reports: records taken, and of these the expired and the unreadable ones."""
         self._taken = max(self._taken, min(taken, self._given))
         if expired > self._expired_there:
             self.expired += expired - self._expired_there
@@ -457,11 +457,11 @@ class LocalReader:
         self.delivered = max(self.delivered, self._taken - self._expired_there - self._unreadable)
 
     def count_all(self) -> None:
-        """The far reader says nothing of that: what was taken for it, it has taken up."""
+        """Count all records sent as taken, for a client that reports no totals."""
         self.count(self._given, 0, 0)
 
     def pass_all(self) -> None:
-        """The far reader says nothing at all: what was taken for it, it has taken up and asked beyond."""
+        """Count all records sent as taken and processed, for a client that reports nothing."""
         if self._moved is None and not self._out and not self._watches:
             self._place, self._taken = self._sent, self._given
             self.delivered = self._given - self._expired_there - self._unreadable
@@ -473,20 +473,20 @@ class LocalReader:
     # -- what the broker does with it ---------------------------------------------------------------------------
 
     def join(self, found: Log) -> None:
-        """A topic was made that the pattern covers."""
+        """A topic that matches the pattern was created."""
         self.attachment.join(found, self)
 
     def part(self, found: Log) -> None:
-        """A topic of the pattern was deleted; what was not read of it is told as a gap."""
+        """A topic of the pattern was deleted; its unread records are reported as a gap."""
         self.attachment.part(found)
 
     def settle(self) -> None:
-        """Note what lies ahead, and drop what exceeds the bounds, before records go."""
+        """Apply the bounds before records are removed from memory."""
         if self.is_pattern and self.overflow.cursor.pending():
             self.overflow.settle()
 
     def watch(self, found: Log, watch: ProcessedWaiter) -> None:
-        """Tell when the record at an offset of `found` was processed."""
+        """Resolve `watch` when the record at its offset of `found` was processed."""
         if self.is_pattern:
             watch = watch._replace(place=self.attachment.timeline.sequence_of(found, watch.place))
         self._watches.append(watch)
@@ -494,7 +494,7 @@ class LocalReader:
         self._tell_watches()
 
     def disconnect(self, drops: int) -> None:
-        """End it: it was too slow for too long."""
+        """End it with `Disconnected`: it dropped too many records in a row."""
         self.end(Disconnected(self.label, drops, self.overflow.policy.after))
 
     def dropped(self, slices: list[Slice]) -> None:
@@ -503,7 +503,7 @@ class LocalReader:
             for record in part.records:
                 if self.options.on_drop is not None:
                     self._call(self.options.on_drop, record)
-                # A dead letter that is dropped again stays dropped, or two topics could toss it for ever.
+                # A dropped dead letter is not published again, or two topics could pass it back and forth for ever.
                 if self.options.dead_letter is not None and not dead_letter.is_dead_letter(record):
                     self._call(self._bury, record)
 
@@ -517,7 +517,7 @@ class LocalReader:
             raise publisher.full(found, entry)
 
     def _call(self, callback: Callable[[Any], object], argument: object) -> None:
-        """Call the user's function; what it raises is logged, and never reaches the publisher."""
+        """Call the user's function. Its exceptions are logged, and do not reach the publisher."""
         try:
             callback(argument)
         except Exception:

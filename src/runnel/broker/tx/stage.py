@@ -66,7 +66,7 @@ class LocalStageWriter:
         return self.state()
 
     def check_usable(self, doing: str) -> None:
-        """Raise unless there can be stages."""
+        """Raise unless the backend supports stages and is open."""
         self._parts.loop_owner.check_usable(doing)
         staging_of(self._parts)
 
@@ -84,7 +84,7 @@ class LocalStageWriter:
         return await self._put(log, pieces, iter(pieces), ordinal)
 
     async def drop(self) -> None:
-        """Give it up."""
+        """Discard the stage."""
         await staging_of(self._parts).drop(self._key)
 
     def _batches(self, log: Log, pieces: StagePieces) -> Iterator[PendingBatch]:

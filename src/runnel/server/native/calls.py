@@ -86,7 +86,7 @@ def call(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any
 async def declare(
     caller: Caller, topic: str, options: dict[str, Any] | None = None, schema: Schema | None = None
 ) -> None:
-    """Make a topic, or check that it is there with these options and this type."""
+    """Create a topic, or check that it exists with these options and this type."""
     await caller.serving.publisher.declare(check_name(topic), options or {}, schema)
     await caller.serving.backend.flushed()
 
@@ -125,7 +125,7 @@ async def describe(caller: Caller, topic: str) -> dict[str, Any] | None:
 
 @call
 async def trim(caller: Caller, topic: str, before: int | dict[str, Any], force: bool = False) -> int:
-    """Take away the records before an offset or a time; the first offset that is left."""
+    """Remove the records before an offset or a time; return the first offset that is left."""
     where = _start(before)
     if not isinstance(where, int | datetime):
         raise InvalidOption("before", before, "expected an offset, or a map with a time")
@@ -208,7 +208,7 @@ async def marks(caller: Caller, prefix: str = "") -> dict[str, Any]:
 
 @call
 async def producer_next(caller: Caller, producer: int) -> int | None:
-    """The number that a producer has to use next; None: nothing is known of it."""
+    """The next number of a producer; None: the producer is unknown."""
     return await caller.serving.backend.producer_next(producer)
 
 
@@ -382,7 +382,7 @@ async def sample(caller: Caller) -> BackendSample:
 
 @call
 async def end_sequence(caller: Caller) -> int:
-    """The sequence behind the last visible record."""
+    """The sequence after the last visible record."""
     return await caller.serving.backend.end_sequence()
 
 

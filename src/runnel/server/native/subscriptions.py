@@ -236,7 +236,7 @@ class NativeMember:
         self.member: Member = serving.backend.member(check_pattern(asked.pattern), _member_options(asked), self._ready)
 
     def enter(self) -> Awaitable[None] | None:
-        """Join the group; what to wait for until it has (None: it has)."""
+        """Join the group. Returns an awaitable that is done when it has joined; None: it has."""
         return self.member.enter()
 
     def stands(self) -> bytes:
