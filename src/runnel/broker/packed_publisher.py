@@ -1,7 +1,7 @@
-"""Publish packed batches that arrive from a connection, in the very bytes that they came in.
+"""Publish packed batches of clients, in the bytes in which they arrived.
 
 Nothing that a client sends is trusted: checksum, columns, lengths and limits are checked before anything is appended.
-The usual publish takes no task and no future: `done` is called when it is stored.
+The usual publish needs no task and no future: `done` is called when it is stored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from runnel.core.publishing import Append, PublishDetails, append_of_batch, chec
 from runnel.core.schema import Schema, schema_mismatch, schema_title
 from runnel.runtime.waiting import wait_all
 
-MAX_KNOWN = 65_536  # topics whose logs are remembered
+MAX_KNOWN = 65_536  # topics whose logs are cached
 
 _CONTENT = {"json": JSON, "msgpack": MSGPACK}
 _PARSE: dict[str, Callable[[bytes], Any]] = {"json": msgspec.json.decode, "msgpack": msgspec.msgpack.decode}
@@ -38,11 +38,9 @@ class LocalPackedPublisher:
         self._parts = parts
         self._parts.timeline.keeps_packed = True
         self._logs: dict[str, Log] = {}
-        self._late: Counter[int] = Counter()  # producers with publishes that wait for something, and how many
+        self._late: Counter[int] = Counter()  # how many waiting publishes each producer has
         self._tasks: set[asyncio.Task[None]] = set()
-        self.is_turn_over = (
-            False  # whether readers should be let run before more is published; who acts on it resets it
-        )
+        self.is_turn_over = False  # whether readers should run before more is published; the caller resets it
 
     def __repr__(self) -> str:
         return f"<LocalPackedPublisher, {len(self._tasks)} publishes wait>"
@@ -57,9 +55,9 @@ class LocalPackedPublisher:
     def publish(
         self, topic: str, data: bytes, details: PublishDetails | None, done: Done, readers: Sequence[Any] = ()
     ) -> WaitingPublish | None:
-        """Publish a batch; `done` is called once, with where it is or what was wrong, perhaps before this returns.
+        """Publish a batch; `done` is called once, with its positions or the error, perhaps before this returns.
 
-        The result, if there is one, takes the publish back while it waits for room. `readers` are the
+        The result, if any, can withdraw the publish while it waits for room. `readers` are the
         readers and groups that only the publishing task reads: a publish that waited for them would never end.
         """
         parts = self._parts
@@ -81,7 +79,7 @@ class LocalPackedPublisher:
         span = entry.span(entry.known or log.position(first))
         if entry.pending_batch is not None:
             entry.pending_batch.listeners.append(lambda error: done(span if error is None else error))
-        elif (landed := parts.publisher.landing(log, entry, first)) is not None:  # it is there, or on its way
+        elif (landed := parts.publisher.landing(log, entry, first)) is not None:  # stored, or being stored
             landed.add_done_callback(lambda landed: done(_failure(landed) or span))
         else:
             self.is_turn_over = self.is_turn_over or (log.stored is None and parts.publisher.is_turn_over(log))
@@ -91,8 +89,8 @@ class LocalPackedPublisher:
     def plan(self, topic: str, data: bytes, details: PublishDetails | None) -> tuple[LocalWriter, Append]:
         """A batch as part of a transaction: the writer, and what it appends."""
         append = self._append(topic, data, details)
-        append.packed, append.producer = None, 0  # one batch a topic and transaction; its marker tells a repeated one
-        options, schema = self._said(details)  # the topic is made when all of it is known to be right
+        append.packed, append.producer = None, 0  # one batch per topic; the marker detects a repetition
+        options, schema = self._said(details)  # the topic is created after all checks
         return LocalWriter(self._parts, topic, schema, options), append
 
     async def declare(self, topic: str, options: Mapping[str, Any], schema: Schema | None) -> None:
@@ -103,14 +101,14 @@ class LocalPackedPublisher:
     # -- looking at it ------------------------------------------------------------------------------------------
 
     def _append(self, topic: str, data: bytes, details: PublishDetails | None) -> Append:
-        """What a batch appends, checked as `publish` checks what is given to it."""
+        """The append of a batch, with the checks of `publish`."""
         batch = checked_batch(topic, data)
         if details is None or details.schema is None:
             self._check_type(topic, batch)
         return append_of_batch(topic, data, batch, details)
 
     def checked(self, topic: str, data: bytes, *, typed: bool) -> UnpackedBatch:
-        """A batch for a topic, if its records may be published there. `typed`: its writer knows the type."""
+        """Check a batch for the topic and return it unpacked. `typed`: its writer knows the type."""
         batch = checked_batch(topic, data)
         if not typed:
             self._check_type(topic, batch)
@@ -120,10 +118,10 @@ class LocalPackedPublisher:
         """Validate values of untyped publishers against the topic's schema, where no codec does."""
         log = self._parts.catalog.logs.get(topic)
         if log is None or log.codec is not None or log.schema is None:
-            return  # a codec looks at every value, later
+            return  # the codec checks every value later
         encoding, content = log.schema.encoding, batch.header.content_type
         if content == _CONTENT[encoding]:
-            return  # its writer validated it, and its schema was agreed on
+            return  # its writer validated it, and its schema was checked
         schema = log.schema.schema
         if content != BYTES:
             raise ValidationFailed(topic, schema_title(schema), "the value", f"it is not written as {encoding}")
@@ -138,7 +136,7 @@ class LocalPackedPublisher:
                 raise ValidationFailed(topic, schema_title(schema), *wrong)
 
     def _log(self, topic: str, details: PublishDetails | None) -> Log:
-        """The log of a topic; made, and agreed upon, by the first publish to it."""
+        """The log of a topic; the first publish creates it or checks its options."""
         said = details is not None and (details.options or details.schema)
         known = self._logs.get(topic)
         if known is not None and not known.deleted and not said and known.stored is not None:
@@ -151,7 +149,7 @@ class LocalPackedPublisher:
         return found
 
     def _said(self, details: PublishDetails | None) -> tuple[TopicOptions, Schema | None]:
-        """What a publish says of its topic."""
+        """The options and the type that a publish gives for its topic."""
         options, schema = NO_TOPIC_OPTIONS, None
         if details is not None and details.options:
             options = self._parts.catalog.check(TopicOptions.of(details.options))
@@ -162,14 +160,14 @@ class LocalPackedPublisher:
     # -- the slow path ------------------------------------------------------------------------------------------
 
     def _publish_late(self, log: Log, entry: Append, details: PublishDetails | None, done: Done) -> WaitingPublish:
-        """Publish what has to wait for something first: room, an offset, or its readers."""
+        """Publish after waiting: for room, for an offset, or for its readers."""
         self._late[entry.producer] += 1
         late = WaitingPublish(entry)
 
         async def publish() -> None:
             try:
                 result: Span | Exception = await self._published(log, entry, details)
-            except Exception as error:  # whatever it is, the publisher is told
+            except Exception as error:  # every error goes to the publisher
                 result = error
             finally:
                 self._late[entry.producer] -= 1
@@ -202,7 +200,7 @@ class LocalPackedPublisher:
         return entry.span(position)
 
     async def _processed(self, log: Log, position: Position, timeout: float | None) -> None:
-        """Return when every current subscriber has asked beyond the record at `position`."""
+        """Return when every current subscriber has processed the record at `position`."""
         parts = self._parts
         watched = {} if parts.loop_owner.closed else parts.publisher.watch(log, position)
         await wait_all(watched, timeout, parts.clock)
@@ -211,7 +209,7 @@ class LocalPackedPublisher:
 
 
 class WaitingPublish:
-    """A publish that waits for something."""
+    """A publish that waits, and can be withdrawn."""
 
     __slots__ = ("_entry", "task")
 
@@ -221,11 +219,11 @@ class WaitingPublish:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nothing of it is written: then it is as if it had never been, once it is taken back."""
+        """Whether nothing of it is written: withdrawing it then leaves no trace."""
         return not self._entry.appended
 
     def withdraw(self) -> bool:
-        """Take it back; `done` is not called any more."""
+        """Cancel it; `done` is not called."""
         if self.task is not None:
             self.task.cancel()
         return True

@@ -43,7 +43,7 @@ logger = logging.getLogger("runnel")
 
 
 class Events:
-    """What happens in one part and concerns others: see `CatalogEvents`, `LandingListener`, `ReaderEvents`."""
+    """Events of one part that concern others: see `CatalogEvents`, `LandingListener`, `ReaderEvents`."""
 
     def __init__(self, readers: AttachedReaders, totals: Totals) -> None:
         self._readers, self._totals = readers, totals
@@ -83,20 +83,20 @@ class Events:
         self.retention.landed(log)
 
     def overtaken(self) -> None:
-        """Records in memory that had to wait for a commit are visible: readers of patterns look again."""
+        """Records in memory that waited for a commit are visible: wake the readers of patterns."""
         self._readers.wake_patterns()
 
     def visible(self) -> None:
-        """A commit is visible: publishers that wait for room may fit now."""
+        """A commit is visible: there may be room for blocked publishers."""
         if self.publisher.blocked:
             self.publisher.release()
 
     def failed(self, pending_batch: PendingBatch) -> None:
-        """Records will not come, nor will any behind them."""
+        """Records were not written, nor will those after them be."""
         self.publisher.deduplicator.failed(pending_batch)
 
     def deleted(self, pending_batch: PendingBatch) -> None:
-        """Records went with their topic before they were written."""
+        """Records were deleted with their topic before they were written."""
         self.publisher.deduplicator.deleted(pending_batch)
 
 
@@ -108,8 +108,8 @@ class BrokerParts:
     ) -> None:
         clock = clock or SystemClock()
         self.clock, self.folder = clock, folder
-        self._id = secrets.token_hex(16)  # of a life in memory
-        self.life = secrets.token_hex(6)  # no two brokers share it, nor two lives of one folder
+        self._id = secrets.token_hex(16)  # of a broker in memory
+        self.life = secrets.token_hex(6)  # unique for every opening of a broker
         self._numbers = 0
         self.readers, self.positions, self.totals, self.markers = (
             AttachedReaders(),
@@ -129,40 +129,40 @@ class BrokerParts:
         self.groups = GroupRegistry(self.catalog, self.publisher, check, self._group_reader)
         events.loop_owner, events.publisher, events.groups = self.loop_owner, self.publisher, self.groups
         self.store: Store | None = None
-        self.replaying: set[str] = set()  # topics whose dead letters are being put back
+        self.replaying: set[str] = set()  # topics whose dead letters are being replayed
         self._sampled: WeakKeyDictionary[LocalReader, int] = WeakKeyDictionary()
 
     @property
     def is_durable(self) -> bool:
-        """Whether it keeps what is published, unless a topic is told otherwise."""
+        """Whether its topics are durable unless they are declared otherwise."""
         return self.folder is not None
 
     @property
     def id(self) -> str:
-        """What sequences and epochs of this broker are told from those of others by."""
+        """Identifies the broker to which its sequences and epochs belong."""
         return self._id if self.store is None else self.store.journal.manifest.journal
 
     def next_number(self) -> int:
-        """A number for whatever needs one of its own."""
+        """A unique number."""
         self._numbers += 1
         return self._numbers
 
     def sample_id(self, subscription: LocalReader) -> int:
-        """What tells an open subscription from all others, in every sample."""
+        """The number of an open subscription, the same in every sample."""
         found = self._sampled.get(subscription)
         if found is None:
             found = self._sampled[subscription] = self.next_number()
         return found
 
     async def flushed(self) -> None:
-        """Return when what was said so far is durable, where anything is."""
+        """Return when all earlier changes are durable, if there is a folder."""
         if self.store is not None:
             await self.store.commits.flushed()
 
     # -- readers ----------------------------------------------------------------------------------------------
 
     def attachment(self, pattern: str | Sequence[str], start: Start) -> Attachment:
-        """The topics that a new reader covers."""
+        """The attachment of a new reader to its topics."""
         return Attachment(self.catalog, self.readers, self.cursors, pattern, start)
 
     def reader(
@@ -175,7 +175,7 @@ class BrokerParts:
         *,
         far: bool = False,
     ) -> LocalReader:
-        """A new subscription; it reads nothing before it is entered. See `Backend.reader`."""
+        """Create a reader. It does nothing before `enter`. See `Backend.reader`."""
         attachment = self.attachment(pattern, options.start)
         label = options.name or f"{attachment.pattern}#{self.next_number()}"
         reader = LocalReader(
@@ -196,7 +196,7 @@ class BrokerParts:
         return reader
 
     def member(self, pattern: str, options: SubscribeOptions, wake: Callable[[], None]) -> LocalMember:
-        """A new member of a group; it joins when it is entered."""
+        """Create a member of a group. It joins with `enter`."""
         group = options.group
         assert group is not None, "a member is of a group"
         label = options.name or f"{group}#{self.next_number()}"
@@ -233,7 +233,7 @@ class BrokerParts:
     # -- opening and closing ----------------------------------------------------------------------------------
 
     async def open_folder(self) -> None:
-        """Own the folder, recover its journal, and bring what it holds to life. Nothing to do in memory."""
+        """Lock the folder, recover its journal and restore its state. Does nothing in memory."""
         if self.folder is None or self.loop_owner.entered:
             return
         journal, lock = await self.folder.open(self.clock.time())
@@ -254,7 +254,7 @@ class BrokerParts:
             raise
 
     def _attach(self, journal: Journal, lock: FolderLock) -> None:
-        """Give the parts what is durable, restore what the journal knows, and start writing."""
+        """Connect the parts to the store, restore the state of the journal, and start writing."""
         ledger = journal.ledger
         store = self.store = Store(journal, lock, self.timeline, self.catalog, self.positions, self._events, self.clock)
         self._events.retention = store.retention
@@ -271,14 +271,14 @@ class BrokerParts:
         store.begin()
 
     def _give_up(self) -> None:
-        """A store that could not begin has left half of what it knows in the parts: they may not be used any more."""
+        """Opening failed: the parts hold half of the state, and must not be used any more."""
         if self.store is not None:
             store, self.store = self.store, None  # closing without it writes nothing
             store.give_up()
             self.close()
 
     def close(self) -> None:
-        """End every reader, after what was published; refuse everything else. Closing twice is harmless."""
+        """End every reader after the published records, and refuse all other calls. Closing twice is harmless."""
         if self.loop_owner.state == "open":
             self.loop_owner.take_posted()
         if not self.loop_owner.close():
@@ -289,7 +289,7 @@ class BrokerParts:
             self._end()
         finally:
             if self.store is not None:
-                self.store.close()  # whatever happened: or nobody could open the folder again
+                self.store.close()  # also after an error, or the folder could not be opened again
 
     def _end(self) -> None:
         self.timeline.cool()
@@ -297,22 +297,22 @@ class BrokerParts:
             self.publisher.refuse_blocked(log, BrokerClosed("publishing"))
         if self.store is not None:
             with self._heard_or_not():
-                self.store.commits.drain()  # what was handed over is published, so the readers shall see it
+                self.store.commits.drain()  # records handed over count as published: readers get them
         for reader in list(self.readers):
             with self._heard_or_not():
                 reader.end()
 
     def _move_out(self) -> None:
-        """The loop is closed: have nothing more to do with it."""
+        """The event loop is closed: drop every reference to it."""
         self.loop_owner.loop = self.timeline.call_soon = None
         for log in self.publisher.blocked:
             if log.topic_readers is not None:
-                log.topic_readers.blocked = None  # and nobody publishes in their name
+                log.topic_readers.blocked = None  # and no append of theirs is made later
         self.publisher.blocked.clear()
 
     @contextmanager
     def _heard_or_not(self) -> Iterator[None]:
-        """A task that waits on a closed loop cannot be told, and need not be."""
+        """Ignore errors of waking tasks on a closed loop."""
         try:
             yield
         except RuntimeError:
@@ -320,7 +320,7 @@ class BrokerParts:
                 raise
 
     def _forked(self) -> None:
-        """Be the copy in the child of a fork."""
+        """In the child of a fork: give up the folder."""
         self.timeline.cool()
         if self.store is not None:
             self.store.abandon()

@@ -1,4 +1,4 @@
-"""Where topics begin and end, and positions that are stored for readers elsewhere."""
+"""The bounds of topics, and positions stored for readers that are not subscriptions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def bounds_of(backend: BrokerParts, patterns: Sequence[str], time: datetime | None) -> Iterator[TopicBounds]:
-    """The bounds of what `patterns` cover, by name. Only patterns look at all topics; names are looked up."""
+    """The bounds of the topics that match, sorted by name. Names are looked up; only patterns scan all topics."""
     logs = backend.catalog.logs
     covered = {name: logs[name] for name in patterns if name in logs}
     if wild := [one for one in patterns if is_pattern(one)]:
@@ -41,7 +41,7 @@ def bounds_of(backend: BrokerParts, patterns: Sequence[str], time: datetime | No
 
 
 def store_places(backend: BrokerParts, places: Mapping[str, tuple[str, Position]], hold: bool | None) -> None:
-    """Have names stand somewhere, all of them or, where one cannot, none."""
+    """Store the positions of all names or, if one is invalid, of none."""
     for name, (topic, position) in places.items():
         _check_position(backend, name, topic, position, hold)
     for name, (topic, position) in places.items():

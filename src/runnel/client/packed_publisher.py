@@ -1,8 +1,8 @@
-"""Forward packed batches that arrive at a server over this client, in the very bytes that they came in.
+"""Forward packed batches of the clients of a gateway to the server behind it, in the bytes in which they arrived.
 
-They keep the numbers of their producers, so that what is sent again is stored once, whichever of two connections was
-lost. All clients share one connection to the server. No more is on its way there than it takes (`max_pending_bytes`),
-or it would stop reading, and would not hear of what makes room.
+The batches keep the numbers of their producers, so a batch that is sent again is stored once, whichever of the two
+connections was lost. All clients share one connection to the server behind. At most `max_pending_bytes` are unanswered
+on it: beyond that the server would stop reading, and would not get the frames that make room.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RemotePackedPublisher:
     def publish(
         self, topic: str, data: bytes, details: PublishDetails | None, done: Done, readers: Sequence[Any] = ()
     ) -> ForwardedPublish | None:
-        """Forward a batch; `done` is called once, with what the server answers or what was wrong with it."""
+        """Forward a batch; `done` is called once, with the answer of the server or the error."""
         try:
             self._link.check_usable("publishing")
             append = append_of_batch(topic, data, checked_batch(topic, data), details)
@@ -124,7 +124,7 @@ class RemotePackedPublisher:
         return RemoteWriter(self._link, topic, schema, options), append
 
     def checked(self, topic: str, data: bytes, *, typed: bool) -> UnpackedBatch:
-        """A batch, if its records may be published. Whether they fit the topic's type is the server's to say."""
+        """Check a batch and return it unpacked. The server behind validates it against the topic's type."""
         return checked_batch(topic, data)
 
     async def declare(self, topic: str, options: Mapping[str, Any], schema: Schema | None) -> None:
@@ -164,7 +164,7 @@ class ForwardedPublish:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nothing of it is written, as far as is known here: the server may wait for room, too."""
+        """Whether nothing of it is written yet, as far as this process knows: the server may wait for room, too."""
         return self.outgoing is None or self.outgoing.lane is not None
 
     def withdraw(self) -> bool:

@@ -22,18 +22,18 @@ class RemoteProducerNumbers:
 
     def __init__(self, link: ServerLink, id: int, *, named: bool) -> None:
         self._link, self._id, self._named = link, id, named
-        self._floor = 0  # numbers below it are stored, even if they are not remembered any more
-        self._is_sure = True  # whether no more than those are: nothing of it was given up on its way
-        self._turn = asyncio.Lock()  # one publish at a time is given a number here
+        self._floor = 0  # lower numbers are stored, even if the server has forgotten them
+        self._is_sure = True  # whether no others are: no publish was abandoned in flight
+        self._turn = asyncio.Lock()  # numbers are assigned to one publish at a time
 
     def next(self) -> int:
-        """The number of its next record. From any thread, which waits for the server's answer."""
+        """The number of its next record. A round trip that blocks the thread; from any thread."""
         found = self._link.ask("producer_next", {"producer": self._id})
         return self._floor if found is None else int(found)
 
     async def append(self, writer: RemoteWriter, append: Append, sequence: int | None) -> Position:
-        """Have it sent with the number `sequence`, or the next."""
-        append.values = tuple(append.values)  # the caller may go on changing its own
+        """Send it with the number `sequence`, or the next one."""
+        append.values = tuple(append.values)  # the caller may change its list later
         if sequence is not None:
             return await self._sent(writer, append, sequence)
         async with self._turn:
@@ -45,15 +45,15 @@ class RemoteProducerNumbers:
             batch = writer.pack(append, self._id, sequence)
             span = await self._link.publish(writer.topic, batch, None if details == _NO_DETAILS else details)
         except BaseException:
-            self._is_sure = False  # it may be stored: another record with its number would pass for it, and be lost
+            self._is_sure = False  # it may be stored: a record that reuses its number would be lost as a duplicate
             raise
         self._floor = max(self._floor, sequence + len(append.values))
         return span.first
 
     async def _following(self) -> int:
-        """The next number. The server is asked where another client may publish under the same name."""
+        """The next number. Asks the server if another client may publish under the same name."""
         if not self._named and self._floor and self._is_sure:
             return self._floor
         known = await self._link.call("producer_next", {"producer": self._id})
-        self._is_sure = True  # the server was asked behind all that was sent before
+        self._is_sure = True  # the server answered after all earlier publishes
         return self._floor if known is None else int(known)

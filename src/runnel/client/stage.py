@@ -32,13 +32,13 @@ class RemoteStageWriter:
 
     def __init__(self, link: ServerLink, writer: RemoteWriter, key: StageKey) -> None:
         self._link, self._writer, self._key = link, writer, key
-        self._held: tuple[int, int] | None = None  # records and bytes, as far as is known here
+        self._held: tuple[int, int] | None = None  # records and bytes, if known in this process
 
     def __repr__(self) -> str:
         return f"<RemoteStageWriter {stage_name(self._key)}>"
 
     def state(self) -> tuple[int, int]:
-        """How many records and bytes are in it. Where that is not known, this thread waits for the server's answer."""
+        """The number of records and bytes in it. If not known here, a round trip that blocks the thread."""
         if self._held is None:
             if not self._link.welcome.durable:
                 return 0, 0
@@ -47,7 +47,7 @@ class RemoteStageWriter:
         return self._held
 
     async def read_state(self) -> tuple[int, int]:
-        """How many records and bytes are in it, says the server."""
+        """The number of records and bytes in it, according to the server."""
         if not self._link.welcome.durable:
             return 0, 0
         found = await self._link.call("stage_state", self._named())
@@ -61,7 +61,7 @@ class RemoteStageWriter:
             raise NotSupported("staging", "this broker lives in memory only; open it with a folder")
 
     async def write(self, pieces: StagePieces, ordinal: int | None) -> int:
-        """Have records staged, piece by piece; how many there are now."""
+        """Stage records piece by piece; return their total."""
         async with self._turn():
             self._held = None
             there = at = int((await self._link.call("stage_state", self._named()))["records"])
@@ -70,11 +70,11 @@ class RemoteStageWriter:
                 await self._put(self._writer.pack(piece), at)
                 at += len(piece.values)
             if at == there:
-                await self._put(None, at)  # it is opened, or its end is told
+                await self._put(None, at)  # opens it, or raises why it has ended
             return self.state()[0]
 
     async def write_packed(self, data: bytes, batch: UnpackedBatch, ordinal: int | None) -> int:
-        """Have a batch staged as it is."""
+        """Stage a batch unchanged."""
         self.check_usable("staging")
         async with self._turn():
             return await self._put(data, ordinal)
@@ -89,7 +89,7 @@ class RemoteStageWriter:
         return {"topic": self._writer.topic, "key": self._key}
 
     async def _put(self, batch: bytes | None, ordinal: int | None) -> int:
-        """Have one piece staged, or the stage opened; how many records it holds then."""
+        """Stage one piece, or open the stage; return how many records it holds."""
         self._held = None
         details = self._writer.details(_NOTHING)
         said = {**self._named(), "batch": batch, "ordinal": ordinal}
@@ -98,7 +98,7 @@ class RemoteStageWriter:
         return self._held[0]
 
     def _turn(self) -> asyncio.Lock:
-        """One write at a time to one stage, whatever its handle: the second one writes behind the first."""
+        """One write at a time to one stage, over all its handles: the second continues after the first."""
         turns = _turns.setdefault(self._link, WeakValueDictionary())
         turn = turns.get(self._key)
         if turn is None:

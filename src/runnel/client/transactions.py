@@ -22,7 +22,7 @@ _NO_DETAILS = PublishDetails()
 
 
 async def commit(link: ServerLink, request: TransactionRequest) -> None:
-    """Return when the server did all of it, or raise."""
+    """Return when the server has committed all of it, or raise."""
     link.loop_owner.check_usable("committing a transaction")
     acks = ClaimedAcks(request)
     try:
@@ -32,7 +32,7 @@ async def commit(link: ServerLink, request: TransactionRequest) -> None:
     except (ConnectionLost, NoAnswer, BrokerClosed) as error:
         acks.give_back()
         if isinstance(error, BrokerClosed) and error.doing != HEARING:
-            raise  # the server's own: it did nothing
+            raise  # raised by the server: nothing was committed
         raise OutcomeUnknown(str(error), committing=True) from error
     except BaseException:
         acks.give_back()
@@ -53,13 +53,13 @@ class ClaimedAcks:
 
     def __init__(self, request: TransactionRequest) -> None:
         self._request = request
-        self._claims: list[tuple[Any, Any, int, int]] = []  # a member, its lease, and places of that
+        self._claims: list[tuple[Any, Any, int, int]] = []  # a member, its lease, and a range of places
 
     def claim(self) -> list[tuple[int, int, int, int]]:
-        """The commit is about to be sent: (subscription, lease, first, end) of all that it acks, or why it cannot."""
+        """Claim all acks before the commit is sent: (subscription, lease, first, end) each. Raises if one is late."""
         self._request.check_acks()
         for member in {ack.member for ack in self._request.acks}:
-            member.flush()  # what was said before comes before
+            member.flush()  # earlier settlements are sent first
         for member, lease, first, end, _ in self._request.acks:
             for low, high in lease.open_ranges(first, end):
                 lease.settle(low, high)
@@ -67,13 +67,13 @@ class ClaimedAcks:
         return [(member.id, lease.number, first, end) for member, lease, first, end in self._claims]
 
     def settle(self) -> None:
-        """The commit landed."""
+        """The commit succeeded."""
         self._request.settle()
         for member, lease, _, _ in self._claims:
             member.let_go(lease)
 
     def give_back(self, *, done: bool = False) -> None:
-        """The commit did not happen: all is as it was. `done`: because another one had done the same before."""
+        """Nothing was committed: release the claims. `done`: an earlier transaction with the same mark was."""
         claims, self._claims = self._claims, []
         for _, lease, first, end in claims:
             lease.reopen(first, end)
@@ -102,7 +102,7 @@ def _mark(marker: Marker) -> list[Any]:
 
 
 def _set_position(publication: Publication, span: list[Any] | None) -> None:
-    """Say where a publish is. Of a stage only now is known for which topic it was, and how large."""
+    """Set the positions of a publication. Of a stage, its topic and size are known only now."""
     if span is None:
         return
     epoch, first, last, *topic = span

@@ -1,4 +1,4 @@
-"""What a transaction is to do: publishes, acks, markers and stages, collected and checked before any of it is done.
+"""The requests of a transaction: publishes, acks, markers and stages, collected and checked before the commit.
 
 A backend commits a request as a whole. It then says what became of it: `settle` or `forget`, once.
 """
@@ -22,7 +22,7 @@ GIVEN_UP = "its transaction was given up"
 
 
 class PlannedPublish(NamedTuple):
-    """A publish, as it was asked for."""
+    """A publish of a transaction."""
 
     writer: Writer
     append: Append
@@ -30,7 +30,7 @@ class PlannedPublish(NamedTuple):
 
 
 class TransactionRequest:
-    """Everything that one transaction does, in the order in which it was asked for."""
+    """All requests of one transaction, in order."""
 
     __slots__ = ("_bytes", "_records", "acks", "applied", "has_begun", "markers", "publishes", "stages")
 
@@ -40,7 +40,7 @@ class TransactionRequest:
         self.markers: dict[str, Marker] = {}
         self.stages: dict[StageKey, Publication] = {}
         self.applied = False  # set by the backend: it was committed
-        self.has_begun = False  # set by the backend: some of it may be written, it cannot be taken back
+        self.has_begun = False  # set by the backend: the commit has begun, and cannot be cancelled
         self._records = self._bytes = 0
 
     def __repr__(self) -> str:
@@ -53,7 +53,7 @@ class TransactionRequest:
     # -- collecting ---------------------------------------------------------------------------------------------
 
     def publish(self, writer: Writer, append: Append) -> Publication:
-        """Publish something, if the transaction does not get too large by it."""
+        """Add a publish; `TooLarge` if the transaction gets too large."""
         records, size = self._records + len(append.values), self._bytes + append.size + append.extra
         if records > MAX_ENTRY_RECORDS:
             raise TooLarge("a transaction", records, "max_entry_records", MAX_ENTRY_RECORDS, ADVICE)
@@ -65,7 +65,7 @@ class TransactionRequest:
         return publication
 
     def ack(self, acks: Sequence[AckRange]) -> None:
-        """Ack a delivery, or a batch of them. Raises if that is too late already."""
+        """Add the acks of a delivery or a batch. Raises if it is too late already."""
         for ack in acks:
             _check_open(ack)
         for ack in acks:
@@ -82,7 +82,7 @@ class TransactionRequest:
         self.markers[marker.name] = marker
 
     def commit(self, key: StageKey, topic: str | None = None) -> Publication:
-        """Commit a stage, of `topic` if that is known. Whether it is there is looked at when the transaction is."""
+        """Add a stage, of `topic` if that is known. Whether it exists is checked at the commit."""
         if key in self.stages:
             raise StageEnded(stage_name(key), "this transaction commits it already")
         publication = self.stages[key] = Publication(topic or stage_name(key), 0)
@@ -96,15 +96,15 @@ class TransactionRequest:
             _check_open(ack)
 
     def settle(self) -> None:
-        """It was committed: its deliveries are acked."""
+        """It was committed: mark its deliveries as acked."""
         self.applied = True
         for ack in self.acks:
             _unpromise(ack)
 
     def forget(self, *, done: bool = False) -> None:
-        """Nothing is acked by it. Deliveries whose blocks were left go the way they would have gone.
+        """It was not committed: release its deliveries. Those whose blocks were left are nacked.
 
-        That is back to the group; or, `done` by another transaction as they are, out of it.
+        With `done` they are acked: an earlier transaction with the same marker has processed them.
         """
         acks, self.acks = self.acks, []
         for ack in acks:
@@ -125,5 +125,5 @@ def _check_open(ack: AckRange) -> None:
 
 
 def _unpromise(ack: AckRange) -> bool:
-    """Only the holder of a delivery acks it from now on; whether its block was left already."""
+    """Release a delivery from the transaction; return whether its block was left already."""
     return ack.lease.promised is not None and ack.lease.promised.pop(ack.first, False)

@@ -22,7 +22,7 @@ SERVER_SCHEMES = ("runnel", "runnels", "runnel+unix")  # schemes of addresses
 def open(
     where: str | Path | None = None, *, auto_create: bool = True, clock: Clock | None = None, **options: Any
 ) -> Broker:
-    """A broker, to be used with `async with`. The same `Broker`, wherever it lives.
+    """A broker, to be used with `async with`. The same class for every location.
 
     - None: in memory, in this process.
     - A folder, such as "data/": durable, in this process; it is made if need be. Others may open it at the same time:
@@ -76,7 +76,7 @@ def _local(
 
 
 def _shared(options: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
-    """Whether others may open the folder too, where there are sockets for that; the other options."""
+    """Whether the folder is shared, if the platform has Unix sockets; and the other options."""
     share = options.pop("share", True)
     if not isinstance(share, bool):
         raise InvalidOption("share", share, "expected True or False")

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from runnel.opening.standby import JoinedBackend
     from runnel.server.server import Server
 
-PAUSE = (0.01, 0.05)  # seconds before the next look, about
+PAUSE = (0.01, 0.05)  # seconds before the next attempt, random in between
 ALONE = 0.5  # seconds to wait for an owner that does not share: commands own a folder for a moment
-PATIENCE = 30.0  # seconds for an owner who shares to be reached: it may be recovering a large folder
+PATIENCE = 30.0  # seconds to wait for an owner that shares: it may be recovering a large folder
 
 
 class SharedBackend(LocalBackend):
-    """The backend of a folder that others may open, too, where it is the owner; where another one is, `open` joins it.
+    """The backend of the owner of a shared folder. If another process owns it, `open` returns a client of the owner.
 
     `joins=False`: own it, or raise `FolderInUse`.
     """
@@ -49,10 +49,10 @@ class SharedBackend(LocalBackend):
         super().__init__(auto_create=auto_create, clock=clock, folder=BrokerFolder(path, options, lock=lock))
         self._path, self._options, self._auto_create, self._joins = path, options, auto_create, joins
         self._listener: FolderListener | None = None
-        self.joined: JoinedBackend | None = None  # what does the work, where another one owns the folder
+        self.joined: JoinedBackend | None = None  # the backend in use, if another process owns the folder
 
     async def open(self) -> Backend:
-        """Own the folder, or join its owner: the backend to use from now on."""
+        """Own the folder, or connect to its owner; return the backend to use."""
         loop_owner = self.loop_owner
         if loop_owner.entered or loop_owner.closed or loop_owner.forked:
             return await super().open()
@@ -87,7 +87,7 @@ class SharedBackend(LocalBackend):
             raise
 
     async def _join(self) -> JoinedBackend | None:
-        """A backend that goes through the owner's socket; None: there is none, for now."""
+        """A backend connected to the owner's socket; None: the owner does not answer yet."""
         from runnel.opening.standby import JoinedBackend, StandbyOwner
 
         import_module("runnel.server.server")  # a standby needs it at once, and now there is time
@@ -101,13 +101,13 @@ class SharedBackend(LocalBackend):
         return joined
 
     def close(self) -> None:
-        """End every reader, after what was published; refuse everything else. Closing twice is harmless."""
+        """End every reader after the published records, and refuse all other calls. Closing twice is harmless."""
         if self._listener is not None and not self.loop_owner.forked:
             self._listener.shut()
         super().close()
 
     async def aclose(self) -> None:
-        """Answer what the other processes asked, and close."""
+        """Answer the requests of the other processes, and close."""
         try:
             if self._listener is not None:
                 await self._listener.close()
@@ -115,6 +115,6 @@ class SharedBackend(LocalBackend):
             self.close()
 
     def hand_listener_to(self, server: Server) -> None:
-        """Have a server let the others in, so that it knows all who are connected."""
+        """Let `server` accept the other processes, so that it counts their connections."""
         if self._listener is not None:
             self._listener.hand_to(server)

@@ -80,7 +80,7 @@ class StandbyOwner:
                 self.drop()
 
     def drop(self) -> None:
-        """Give the folder away now. Harmless twice."""
+        """Release the folder now. Harmless twice."""
         listener, self._listener = self._listener, None
         backend, self._backend = self._backend, None
         if listener is not None:
@@ -108,12 +108,12 @@ class JoinedBackend(RemoteBackend):
 
     @property
     def summary(self) -> str:
-        """Where it is and in which state, in a few words."""
+        """Location and state in a few words."""
         role = "owner by succession" if self._standby.is_owner else "joined"
         return f"in {str(self._standby.folder)!r}, {self.loop_owner.state}, {role}, {self.link.state}"
 
     def close(self) -> None:
-        """End every reader, after what was published; refuse everything else. Closing twice is harmless."""
+        """End every reader after the published records, and refuse all other calls. Closing twice is harmless."""
         is_first = not self.loop_owner.closed
         super().close()
         if not is_first or self.loop_owner.forked:
@@ -137,7 +137,7 @@ class JoinedBackend(RemoteBackend):
 
 
 class SameThreadCalls(BlockingCalls):
-    """Asks the owner directly where it lives on the same thread, which cannot wait for itself by a socket."""
+    """Calls the owner directly if it is on the same thread, which cannot wait for its own socket."""
 
     def call(self, method: str, args: dict[str, Any]) -> Any:
         """The result of a CALL, while this thread waits."""

@@ -21,7 +21,7 @@ class ListenerAddress(NamedTuple):
     name: str
     url: str
     host: str
-    port: int  # 0: it has none, being a file
+    port: int  # 0: a Unix socket
 
 
 class ServedBroker:
@@ -36,37 +36,37 @@ class ServedBroker:
 
     @property
     def backend(self) -> Backend:
-        """Where its topics live."""
+        """The backend of the broker."""
         backend: Backend = self.broker.backend
         return backend
 
     @cached_property
     def publisher(self) -> PackedPublisher:
-        """What packed batches are published with; one for all listeners."""
+        """The publisher of packed batches, one for all listeners."""
         return self.backend.packed_publisher()
 
     @property
     def journal(self) -> str:
-        """What sequences and epochs of the broker are told from those of others by."""
+        """The id of the broker, to which its sequences and epochs belong."""
         return self.broker.id
 
     @property
     def fsync(self) -> str | None:
-        """When what was published is on disk; None: never."""
+        """The `fsync` option of the journal; None: there is no journal."""
         return self.backend.fsync
 
     def refusal(self) -> RunnelError | None:
-        """Why no client can be served now: the server that has the topics cannot be reached; None: they can be."""
+        """Why no client can be served now: the server behind this gateway cannot be reached. None: they can."""
         try:
             self.backend.check_ready("serving")
         except Unreachable as error:
             return error
         except RunnelError:
-            return None  # what a client asks for says so
+            return None  # requests of clients raise it
         return None
 
     def describe(self) -> dict[str, Any]:
-        """What an operator wants to know first."""
+        """The result of the call `info`."""
         return {
             "version": self.version,
             "uptime": self.broker.clock.time() - self.since,

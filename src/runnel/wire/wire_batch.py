@@ -1,6 +1,6 @@
 """Records as batches that are sent: one `WireBatch` for each run of records of one time.
 
-A slice is packed once for all who read it: what had to be packed is remembered in it.
+A slice is packed once for all its readers: the packed bytes are stored in the slice.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class WireBatch(NamedTuple):
 
 
 def wire_batches(part: Slice, encoding: str | None) -> Iterator[WireBatch]:
-    """The runs of a slice. What had to be packed is remembered in it: others read the same one."""
+    """The batches of a slice. Packed bytes are stored in the slice for its other readers."""
     runs = part.stretches
     if part.packs is None:
         part.packs = [None] * len(runs)
@@ -41,7 +41,7 @@ def wire_batches(part: Slice, encoding: str | None) -> Iterator[WireBatch]:
 
 
 def wire_batch_of(record: Record[bytes], encoding: str | None) -> WireBatch:
-    """A record by itself, with its key and headers."""
+    """One record as a batch, with its key and headers."""
     meta = Meta(record.key, record.headers)
     packed = pack([record.value], [meta], content_type=CONTENT_TYPES[encoding])
     return WireBatch(record.topic, record.epoch, record.offset, record.sequence, micros(record.time), packed)

@@ -22,8 +22,8 @@ from runnel.core.errors import InvalidOption, NotSupported
 from runnel.core.publishing import Append
 from runnel.core.stages import STAGE_PIECE_BYTES, StageInfo, StageKey, stage_name, values_staged
 
-SMALL_PIECE_BYTES = 256 * 1024  # of a piece while others write, who share a commit with it
-REST = 0.001  # seconds after each piece while others write: the disk, and the loop, are theirs too
+SMALL_PIECE_BYTES = 256 * 1024  # of a piece while there are other publishers, which share its commit
+REST = 0.001  # seconds of pause after each piece while there are other publishers
 
 
 class PackedPiece(Protocol):
@@ -38,7 +38,7 @@ class PackedPiece(Protocol):
 
 
 class Cut(Protocol):
-    """What one call writes: `at` is the first record that is not passed over, `size` the bytes of a piece, about."""
+    """The records of one call: `at` is the first one to stage, `size` about the bytes of a piece."""
 
     at: int
     size: int
@@ -57,7 +57,7 @@ class LocalStageWriter:
         return f"<LocalStageWriter {stage_name(self._key)}>"
 
     def state(self) -> tuple[int, int]:
-        """How many records and bytes are in it, durable."""
+        """The number of durable records and bytes in it."""
         found = self._known()
         return (0, 0) if found is None else (found.records, found.state.bytes)
 
@@ -71,12 +71,12 @@ class LocalStageWriter:
         staging_of(self._parts)
 
     async def write(self, pieces: StagePieces, ordinal: int | None) -> int:
-        """Stage records, piece by piece; how many there are now."""
+        """Stage records piece by piece; return their total."""
         log = self._writer.resolve()
         return await self._put(log, pieces, self._batches(log, pieces), ordinal)
 
     async def write_packed(self, data: bytes, batch: UnpackedBatch, ordinal: int | None) -> int:
-        """Stage a checked batch, in the bytes that it came in, or cut by columns where that is too much at once."""
+        """Stage a checked batch in the bytes in which it arrived, or cut by columns if it is too large."""
         self.check_usable("staging")
         log = self._writer.resolve()
         self._parts.publisher.check_type(log, Append(batch.values, None, 0))
@@ -153,7 +153,7 @@ async def _write(staging: StagingArea, stage: OpenStage, cut: Cut, pieces: Itera
 
 
 def _check_landed(flights: deque[PendingStageBatch]) -> None:
-    """Raise what kept a piece from landing; forget those that did."""
+    """Raise the error of a piece that failed; forget those that landed."""
     while flights and flights[0].done.done():
         if (error := flights.popleft().error) is not None:
             raise error
@@ -211,14 +211,14 @@ class BatchPieces:
 
 
 def staging_of(parts: BrokerParts) -> StagingArea:
-    """The stages of a broker, if it can have any."""
+    """The stages of a broker; `NotSupported` in memory."""
     if parts.store is None:
         raise NotSupported("staging", "this broker lives in memory only; open it with a folder")
     return parts.store.staging
 
 
 def stage_infos(parts: BrokerParts) -> list[StageInfo]:
-    """Every stage that is open, by its key."""
+    """The open stages, sorted by key."""
     now = parts.clock.time()
     found = [stage for stage in staging_of(parts) if stage.announced]
     return [

@@ -57,7 +57,7 @@ _MAY_WAIT = {"transact": "committing a transaction"}  # calls that may wait for 
 _SETTLE = "settle"  # the name of a task that waits until something settled is on disk
 PENDING = "too much of what it published is not answered yet"
 SETTLING = "too much of what it settled is not on disk yet"
-LARGE_BATCH = 4 << 20  # bytes of a batch after which others have their turn
+LARGE_BATCH = 4 << 20  # bytes of a batch after which other connections are served
 
 log = logging.getLogger("runnel")
 
@@ -83,7 +83,7 @@ class NativeSession:
         self._client = ""
         self._pending: set[PendingPublish] = set()
         self._pending_bytes = 0
-        self._late: dict[int, PendingPublish] = {}  # publishes that can still be taken back
+        self._late: dict[int, PendingPublish] = {}  # publishes that can still be withdrawn
         self._streams: dict[int, NativeSubscription] = {}
         self._members: dict[int, NativeMember] = {}
         self._calls: dict[int, asyncio.Task[None]] = {}
@@ -97,7 +97,7 @@ class NativeSession:
     # -- its life -----------------------------------------------------------------------------------------------
 
     def opened(self) -> None:
-        """The connection stands: it is counted."""
+        """The connection is established: count it."""
         self._number = self._serving.connections.add(self._connection)
         if (refusal := self._serving.refusal()) is not None:
             raise refusal
@@ -105,7 +105,7 @@ class NativeSession:
             self._connection.close()
 
     def lost(self) -> None:
-        """It is gone: leave every subscription, give every lease back, take back what waits for room."""
+        """The connection is lost: leave all subscriptions, return all leases, withdraw publishes that wait for room."""
         for publish in [*self._pending]:
             publish.abandon()
         self._publisher.release()
@@ -145,7 +145,7 @@ class NativeSession:
         self._look_for_end()
 
     def describe(self) -> dict[str, Any]:
-        """Who it is and what it holds."""
+        """The client and what it holds, for the call `connections`."""
         return {
             "door": "native",
             "client": self._client,
@@ -231,14 +231,14 @@ class NativeSession:
         self._connection.guard(self._part)
 
     def _part(self) -> None:
-        """Nothing more is waited for: no room, no reply, and no records beyond those that are there."""
+        """Stop waiting for room and replies, and end subscriptions after the records that are there."""
         self._parted = True
         for publish in [*self._late.values()]:
             if publish.is_waiting:
                 publish.withdraw(BrokerClosed("publishing"))
         for call in [*self._calls.values()]:
             if call.get_name() in _MAY_WAIT:
-                call.cancel(BrokerClosed.code)  # it answers itself: it may be too late for that
+                call.cancel(BrokerClosed.code)  # the call itself answers: it may be too late to cancel it
         subscriptions: list[NativeSubscription | NativeMember] = [*self._streams.values(), *self._members.values()]
         for one in subscriptions:
             one.finish()
@@ -270,14 +270,14 @@ class NativeSession:
             self._connection.rest()
 
     def _reader(self, id: int) -> Any:
-        """Whom a publish would wait for that is read by subscription `id` alone; None: others read, too."""
+        """What a publish would wait for that only subscription `id` reads; None: there are other readers."""
         if (stream := self._streams.get(id)) is not None:
             return stream.reader
         member = self._members.get(id)
         return None if member is None else member.member.blocks
 
     def published(self, publish: PendingPublish, result: Span | Exception | None) -> None:
-        """A publish has come to its end; None: nobody wants to know."""
+        """A publish has finished; None: the client does not get an answer."""
         self._pending.discard(publish)
         self._pending_bytes -= publish.size
         if publish.waiting is not None:
@@ -295,7 +295,7 @@ class NativeSession:
 
     def _cancel(self, flags: int, extra: int, id: int, payload: bytes) -> None:
         if (publish := self._late.get(id)) is not None:
-            publish.withdraw(PublishCancelled())  # what was published behind it has to be numbered again
+            publish.withdraw(PublishCancelled())  # later publishes have to be numbered again
         else:
             self._stop_call(id)
 
@@ -319,7 +319,7 @@ class NativeSession:
             if standing is None:
                 self._connection.send(found.stands())
                 if isinstance(found, NativeSubscription) and found.reader.is_pattern:
-                    self._connection.rest()  # all topics were looked at: others have their turn before the next
+                    self._connection.rest()  # a pattern checked all topics: serve other connections first
             else:
                 task = self._connection.loop.create_task(self._stand(id, found, standing))
                 self._entering.add(task)
@@ -331,7 +331,7 @@ class NativeSession:
             self._connection.send(error_frame(id, error))
 
     async def _stand(self, id: int, found: NativeMember | NativeSubscription, standing: Awaitable[None]) -> None:
-        """Tell the client when a subscription stands that has to be waited for."""
+        """Send SUBSCRIBED when a subscription that takes time has started."""
         try:
             await standing
             answer = found.stands()
@@ -400,14 +400,14 @@ class NativeSession:
             raise refused
 
     def member(self, subscription: int) -> NativeMember:
-        """A member of a group that this client is."""
+        """The member with this subscription id."""
         found = self._members.get(subscription)
         if found is None:
             raise SubscriptionEnded(str(subscription))
         return found
 
     def _finish(self, subscription: int) -> None:
-        """Have a subscription end after what was published up to now. One that has ended is left alone."""
+        """End a subscription after the records published before this call. Harmless if it has ended."""
         found = self._streams.get(subscription) or self._members.get(subscription)
         if found is not None:
             found.finish()
@@ -430,12 +430,12 @@ class NativeSession:
             self._begin_call(id, CALLS[method](Caller(self._serving, self.member, self._finish), args), method)
 
     def _begin_call(self, id: int, work: Coroutine[Any, Any, Any], name: str = "") -> None:
-        first = [*self._stopping]  # what was taken back before it
+        first = [*self._stopping]  # calls cancelled before it
         task = self._calls[id] = self._connection.loop.create_task(self._answer(id, work, name, first), name=name)
         task.add_done_callback(partial(self._call_over, id, work))
 
     def _stop_call(self, id: int) -> None:
-        """Nobody waits for the answer any more."""
+        """The client cancelled the call."""
         if (call := self._calls.pop(id, None)) is not None:
             self._stopping.add(call)
             call.cancel()
@@ -446,7 +446,7 @@ class NativeSession:
         try:
             if first:
                 await asyncio.wait(first)
-            await self._connection.writable()  # what nobody reads is not worked out either
+            await self._connection.writable()  # no work for a client that does not read
             result = await work
             await self._connection.writable()
             answer = frame(FrameKind.REPLY, id, encode_message(result))
@@ -461,7 +461,7 @@ class NativeSession:
         self._connection.send(answer)
 
     def _call_over(self, id: int, work: Coroutine[Any, Any, Any], task: asyncio.Task[None]) -> None:
-        work.close()  # one that was cancelled before it began
+        work.close()  # cancelled before it began
         self._stopping.discard(task)
         if self._calls.get(id) is task:
             del self._calls[id]
@@ -488,7 +488,7 @@ class PublishWaiter(Protocol):
     """Waits for the outcome of publishes: the session."""
 
     def published(self, publish: PendingPublish, result: Span | Exception | None) -> None:
-        """A publish has come to its end; None: nobody wants to know."""
+        """A publish has finished; None: the client does not get an answer."""
 
 
 class PendingPublish:
@@ -504,18 +504,18 @@ class PendingPublish:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nothing of it is written, as far as is known, and it may take any time."""
+        """Whether nothing of it is written yet, as far as this process knows, and it waits."""
         return self.waiting is not None and self.waiting.is_waiting
 
     def __call__(self, result: Span | Exception) -> None:
-        """It has come to its end."""
+        """It has finished."""
         session, self._session = self._session, None
         if session is not None:
             withdrawn = self._answer is not ... and isinstance(result, PublishCancelled)
             session.published(self, self._answer if withdrawn else result)  # type: ignore[arg-type]  # not the ellipsis
 
     def withdraw(self, answer: RunnelError | None = None) -> None:
-        """Take it back, and answer that; None: nothing. If it is too late for that, what became of it is answered."""
+        """Withdraw it and answer `answer` (None: nothing). If it is too late, the answer is the outcome."""
         if self._session is None or self._answer is not ...:
             return
         self._answer = answer
@@ -523,7 +523,7 @@ class PendingPublish:
             self(PublishCancelled())
 
     def abandon(self) -> None:
-        """The client is gone: take it back if that can still be done."""
+        """The client is gone: withdraw it if that is still possible."""
         session, self._session = self._session, None
         if session is not None:
             session.published(self, None)

@@ -35,9 +35,9 @@ from runnel.wire.msgpack_messages import (
 )
 from runnel.wire.wire_batch import WireBatch, wire_batch_of, wire_batches
 
-QUANTUM = 256 << 10  # bytes after which another subscription of the connection has its turn
+QUANTUM = 256 << 10  # bytes after which another subscription of the connection is served
 MAX_CREDIT = 1 << 40
-TAKES_PER_TURN = 64  # in one turn: not all of them give something to send
+TAKES_PER_TURN = 64  # per turn: not every take gives something to send
 MAX_TAKE_RECORDS = 1 << 16  # a large batch is sent as it lies on disk; split, it would be encoded again per reader
 
 
@@ -57,23 +57,23 @@ class NativeSubscription:
         self._connection, self._over = connection, over
         self._credit = asked.credit or serving.options.credit
         self._asks = self._limit = 0
-        self._counted = False  # whether the reader says what it took up
-        self._done = False  # nobody reads any more
-        self.is_up = False  # whether the client was told that it stands
-        self._left: deque[WireBatch] = deque()  # taken, and not sent yet
+        self._counted = False  # whether the client reports what it took
+        self._done = False  # the client has left
+        self.is_up = False  # whether SUBSCRIBED was sent
+        self._left: deque[WireBatch] = deque()  # taken and not yet sent
         self._topic, self._topic_bytes = "", b""
-        self.unshown = 0  # dropped records that there was no room to show
+        self.unshown = 0  # dropped records that were not sent, for lack of room
         self._until = asked.until
         options, resume = _reader_options(asked, self._dropped if asked.drops else None)
         pattern = asked.pattern.split(" ") if asked.several else asked.pattern
         self.reader: Reader = serving.backend.reader(pattern, options, self._ready, resume, asked.until, far=True)
 
     def enter(self) -> Awaitable[None] | None:
-        """Begin; what to wait for until it stands (None: it does)."""
+        """Start reading. Returns an awaitable that is done when the start position is set; None: it is set."""
         return self.reader.enter()
 
     def stands(self) -> bytes:
-        """It stands; what the client is told first."""
+        """The reader has started: the SUBSCRIBED frame."""
         reader = self.reader
         told = SubscribeReply(
             label=reader.label,
@@ -87,7 +87,7 @@ class NativeSubscription:
         return frame(FrameKind.SUBSCRIBED, self.id, encode_message(told))
 
     def credit(self, given: int, place: int | None, ask: bool, counts: ReaderCounts | None = None) -> None:
-        """The reader has room again, asked beyond a place, or asks for more."""
+        """A CREDIT frame: the client has room, has processed the records before `place`, or asks for more."""
         if place is not None:
             self.reader.confirm(place)
         if counts is not None:
@@ -101,23 +101,23 @@ class NativeSubscription:
         self._ready()
 
     def finish(self) -> None:
-        """No more than what was published up to now."""
+        """End it after the records published before this call."""
         self.reader.finish()
 
     def leave(self, place: int | None = None) -> None:
-        """Nobody reads any more."""
+        """The client has left."""
         if not self._done:
             self._done = True
             if place is not None and not self._counted:
                 self.reader.count_all()
             self._left.clear()
             self.reader.leave(place)
-            del self._connection, self._over  # or the reader, which calls back, would keep them until a collection
+            del self._connection, self._over  # breaks a reference cycle with the reader's callbacks
 
     # -- sending ------------------------------------------------------------------------------------------------
 
     def pump(self, room: int) -> bool:
-        """Send a little; whether there may be more now."""
+        """Send up to `room` bytes; return whether there may be more to send now."""
         if self._done or not self.is_up:
             return False
         reader, is_eager = self.reader, self.reader.is_eager
@@ -130,7 +130,7 @@ class NativeSubscription:
                 if not is_eager and not self._asks and not reader.ended:
                     return False
                 if takes == TAKES_PER_TURN or reader.sent - before >= MAX_TAKE_RECORDS:
-                    return True  # many may have expired, and nothing of them is to be sent: others have their turn
+                    return True  # many records may have expired without anything to send: serve others first
                 takes += 1
                 if not self._take():
                     return False
@@ -149,7 +149,7 @@ class NativeSubscription:
                 reader.park()
             return False
         slices, missed = taken
-        if slices or missed is not None:  # else all of it had expired, and the reader still waits
+        if slices or missed is not None:  # else all of them had expired, and the client still waits
             self._asks = 0
         if missed is not None:
             gap = Gap(reader.pattern, missed.first, missed.end, missed.count, missed.reason)
@@ -170,12 +170,12 @@ class NativeSubscription:
         return size
 
     def _ready(self) -> None:
-        """There may be something to send. Called from wherever something was published: it only takes a note."""
+        """There may be something to send. Called during publishes, so it only queues this subscription."""
         if not self._done:
             self._connection.wants(self)
 
     def _dropped(self, record: Record[bytes]) -> None:
-        """A policy dropped it. Shown if there is room: what a reader is too slow for is not piled up here instead."""
+        """A policy dropped a record. It is sent for `on_drop` only if there is room, to bound memory."""
         if self._done or self._connection.room <= 0:
             self.unshown += 1
             return
@@ -187,7 +187,7 @@ class NativeSubscription:
     def _end(self) -> None:
         error = self.reader.error
         if error is None and self._until is not None and self.reader.is_cut_off:
-            error = BrokerClosed("reading a range")  # an END would say that there is nothing more
+            error = BrokerClosed("reading a range")  # an END would mean that the range is complete
         self._connection.send(frame(FrameKind.END, self.id) if error is None else error_frame(self.id, error))
         self._over(self.id)
 
@@ -195,7 +195,7 @@ class NativeSubscription:
 def _reader_options(
     asked: Subscribe, on_drop: Callable[[Record[bytes]], object] | None
 ) -> tuple[SubscribeOptions, Position | int | None]:
-    """What was asked for, and where this very reader stood before."""
+    """The options of a SUBSCRIBE frame, and the place of the same reader on an earlier connection."""
     start: Any = read_start(asked.start)
     resume: Position | int | None = None
     if isinstance(start, AtSequence):
@@ -210,7 +210,7 @@ def _reader_options(
 # Leases out, settlements back.
 
 
-MAX_REASON = 10_000  # characters of why a record failed
+MAX_REASON = 10_000  # characters
 
 
 class NativeMember:
@@ -227,12 +227,12 @@ class NativeMember:
         self.id = id
         self.queued = False
         self._connection, self._over = connection, over
-        self._leases: dict[int, Any] = {}  # that were sent, by number
+        self._leases: dict[int, Any] = {}  # leases that were sent, by number
         self._numbers = 0
-        self._going: tuple[int, int] | None = None  # number and attempt of the lease of which some is sent
-        self._left: deque[tuple[int, WireBatch]] = deque()  # and what is not
+        self._going: tuple[int, int] | None = None  # number and attempt of the lease that is being sent
+        self._left: deque[tuple[int, WireBatch]] = deque()  # the rest of it, with places
         self._done = False  # it has left
-        self.is_up = False  # whether the client was told that it stands
+        self.is_up = False  # whether SUBSCRIBED was sent
         self.member: Member = serving.backend.member(check_pattern(asked.pattern), _member_options(asked), self._ready)
 
     def enter(self) -> Awaitable[None] | None:
@@ -240,33 +240,33 @@ class NativeMember:
         return self.member.enter()
 
     def stands(self) -> bytes:
-        """It is a member; what the client is told first."""
+        """The member has joined: the SUBSCRIBED frame."""
         reply = SubscribeReply(label=self.member.label, eager=True, position=0)
         self.is_up = True
         self._ready()
         return frame(FrameKind.SUBSCRIBED, self.id, encode_message(reply))
 
     def finish(self) -> None:
-        """No more leases; what is out goes back: the END that follows says so."""
+        """Grant no more leases. Those sent return to the group: the END frame that follows implies it."""
         for lease in self._leases.values():
             lease.on_end = None
         self.member.end()
 
     def leave(self, place: int | None = None) -> None:
-        """Give back what was not settled, at once."""
+        """Return unsettled records to the group at once."""
         if not self._done:
             self._done = True
             for lease in self._leases.values():
-                lease.on_end = None  # nobody is left to be told
+                lease.on_end = None  # the client is gone: no LAPSED frame
             self._leases.clear()
             self._left.clear()
             self.member.leave()
-            del self._connection, self._over  # or the member, which calls back, would keep them until a collection
+            del self._connection, self._over  # breaks a reference cycle with the member's callbacks
 
     # -- settling -----------------------------------------------------------------------------------------------
 
     def settle(self, settlement: Settlement) -> None:
-        """Do what the member says of its lease; raises when it comes too late."""
+        """Apply a settlement of the client; raises if it is too late."""
         _, number, verb, first, end, seconds, reason = settlement
         member, lease = self.member, self.lease(number, first)
         if not lease.first <= first < end <= lease.end:
@@ -295,7 +295,7 @@ class NativeMember:
     # -- sending ------------------------------------------------------------------------------------------------
 
     def pump(self, room: int) -> bool:
-        """Send of one lease what there is room for; whether there may be more now."""
+        """Send of one lease what there is room for; return whether there may be more to send now."""
         if self._done or not self.is_up:
             return False
         member = self.member
@@ -310,7 +310,7 @@ class NativeMember:
         return not self._done and bool(self._left or member.inbox or member.ended)
 
     def _grant(self, lease: Any) -> None:
-        """Begin to send a lease. It is packed now: until then nothing is held twice."""
+        """Start to send a lease. It is packed only now, to save memory."""
         if lease.ended:
             return
         member = self.member
@@ -351,19 +351,19 @@ class NativeMember:
             self._connection.send_batch(head, packed)
             room -= len(head) + len(packed)
 
-    # What follows is called from wherever something was published or settled: it only takes notes.
+    # The next two are called during publishes and settlements, so they only queue frames.
 
     def _ready(self) -> None:
         if not self._done:
             self._connection.wants(self)
 
     def _lapsed(self, number: int) -> None:
-        """A lease that was sent went back to the group."""
+        """A lease that was sent has returned to the group."""
         lease = self._leases.pop(number, None)
         if lease is None:
             return
         if self._left and self._going is not None and self._going[0] == number:
-            self._left.clear()  # a client that has some of it forgets that
+            self._left.clear()  # the client discards the part that it has
         if not self._done:
             lapses = [(number, lease.first, lease.end)]
             self._connection.send(frame(FrameKind.LAPSED, self.id, lapsed_payload(lapses)))
