@@ -1,8 +1,8 @@
 """Commit a transaction: publishes, acks, markers and stages that happen together or not at all.
 
-Everything is checked, handed over as one atomic write, and visible when that is on disk. Whatever has to be waited for
-is waited for with nothing handed over; then all is checked again. A small stage is written again as a plain batch in
-the transaction's entry; a large one is named there, and a few bytes give its records their offsets where they lie.
+Everything is checked, handed over as one atomic write, and visible when that is on disk. Waiting (for room, for a
+stage) happens before anything is handed over; then all is checked again. A small stage is written again as a plain
+batch in the transaction's entry; a large one is named there, and a few bytes give its records their offsets.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ INLINE_TOTAL = 4 * INLINE_BYTES  # bytes of small stages that one commit writes 
 
 
 class TransactionStages:
-    """The stages that a transaction commits, by key, and where they are once they are visible."""
+    """The stages that a transaction commits, by key, and their positions once they are visible."""
 
     __slots__ = ("_staging", "_taken", "_wanted")
 
@@ -53,7 +53,7 @@ class TransactionStages:
     # -- looking ------------------------------------------------------------------------------------------------
 
     def in_the_way(self) -> Awaitable[object] | None:
-        """What to wait for first: writes that are on their way, small ones that are to be read again. None: nothing."""
+        """What to wait for first: writes under way, or reading back a small stage. None: nothing."""
         for stage, inline in self._stages():
             if stage.flights or stage.turn.locked() or (inline and stage.kept is None):
                 assert self._staging is not None
@@ -75,7 +75,7 @@ class TransactionStages:
     # -- doing --------------------------------------------------------------------------------------------------
 
     def take(self) -> tuple[list[tuple[Log, Append | StageState]], list[Part]]:
-        """What a unit has to hold so that they are committed with it. They take nothing more, unless it fails."""
+        """The entries and parts that commit the stages. Closes the stages for writes, unless the commit fails."""
         entries: list[tuple[Log, Append | StageState]] = []
         parts: list[Part] = []
         stages, room = self._stages(), INLINE_RAW_BYTES
@@ -94,7 +94,7 @@ class TransactionStages:
         return entries, parts
 
     def placed(self, firsts: Sequence[int]) -> list[tuple[Publication, Position]]:
-        """Where they will be: the unit was handed over, and these are the offsets that its entries begin at."""
+        """The positions of the stages, from the first offsets of the entries that were handed over."""
         following = iter(firsts)
         found: list[tuple[Publication, Position]] = []
         for stage in self._taken:
@@ -104,13 +104,13 @@ class TransactionStages:
         return found
 
     def landed(self) -> None:
-        """They are durable and visible."""
+        """The commit succeeded: the stages are visible."""
         for stage in self._taken:
             assert self._staging is not None
             self._staging.committed(stage)
 
     def failed(self) -> None:
-        """They are not, or the outcome is unknown."""
+        """The commit failed, or its outcome is unknown."""
         taken, self._taken = self._taken, []
         for stage in taken:
             assert self._staging is not None
@@ -118,7 +118,7 @@ class TransactionStages:
 
 
 # -- Acks in a transaction -------------------------------------------------------------------------------
-# While the commit is on its way no other task can settle these deliveries, and their leases do not end.
+# While the commit is under way no other task can settle these deliveries, and their leases do not end.
 
 
 class ClaimedAcks:
@@ -132,13 +132,13 @@ class ClaimedAcks:
 
     @property
     def is_kept(self) -> bool:
-        """Whether any of it is to be remembered on disk."""
+        """Whether any of the acks are stored on disk."""
         return any(ack.member.reader.pending_acks is not None for ack in self._request.acks)
 
     # -- with a commit ------------------------------------------------------------------------------------------
 
     def claim(self) -> None:
-        """The commit is on its way: no other task settles them, and no lease ends."""
+        """The commit has begun: no other task settles the deliveries, and no lease ends."""
         now = self._parts.clock.time()
         for member, lease, first, end, _ in self._request.acks:
             reader: GroupReader = member.reader
@@ -146,7 +146,7 @@ class ClaimedAcks:
                 self._claims.append((reader, Claim(reader.group, lease, low, high, now)))
 
     def parts(self) -> list[Part]:
-        """What is written of it. A group that was reset meanwhile wants nothing of it."""
+        """The parts to write. Groups that were reset in the meantime are left out."""
         settled: dict[int, list[int]] = {}
         for reader, claim in self._claims:
             if reader.pending_acks is not None and not claim.void:
@@ -154,7 +154,7 @@ class ClaimedAcks:
         return [progress_part(group, flat, []) for group, flat in settled.items()]
 
     def settle(self) -> None:
-        """The commit landed."""
+        """The commit succeeded."""
         now = self._parts.clock.time()
         self._request.settle()
         for _, claim in self._claims:
@@ -163,7 +163,7 @@ class ClaimedAcks:
             reader.after_settling()
 
     def give_back(self) -> None:
-        """The commit failed: all is as it was, and leases have their full time again."""
+        """The commit failed: release the deliveries, with the full time of their leases."""
         now = self._parts.clock.time()
         for reader, claim in self._claims:
             reader.dead_letters.publish(claim.give_back(now))
@@ -177,7 +177,7 @@ class ClaimedAcks:
 
 
 class PlacedPublish(NamedTuple):
-    """A publish that is appended, and to what."""
+    """A publish and the log to which it is appended."""
 
     log: Log
     entry: Append
@@ -185,7 +185,7 @@ class PlacedPublish(NamedTuple):
 
 
 class CommitAttempt:
-    """One transaction at its end. `is_over`: it was handed over (`has_begun`), or there was nothing to do."""
+    """The commit of one transaction. `is_over`: it was handed over (`has_begun`), or there was nothing to do."""
 
     __slots__ = (
         "_acks",
@@ -211,12 +211,12 @@ class CommitAttempt:
         self._acks = ClaimedAcks(parts, request)
         self._stages = TransactionStages(staging_of(parts) if request.stages else None, request.stages)
         self.is_over = False
-        self._outcome: asyncio.Future[None] | None = None  # of what is on its way
+        self._outcome: asyncio.Future[None] | None = None  # of the write under way
         self._then: Awaitable[object] | None = None  # what to wait for next
         self._flight: PendingMarkers | None = None
-        self._known: list[tuple[Publication, Position | Publication]] = []  # duplicates, and of what
+        self._known: list[tuple[Publication, Position | Publication]] = []  # duplicates, and their originals
         self._in_memory: list[PlacedPublish] = []  # appended when the rest has landed
-        self._roomy = False  # whether it has waited for room in the journal: it does so once
+        self._roomy = False  # whether it has waited for room in the journal, which it does once
         self._task: asyncio.Task[Any] | None = None
 
     async def commit(self) -> None:
@@ -226,7 +226,7 @@ class CommitAttempt:
             while not self.is_over:
                 then, self._then = self._then, None
                 if then is not None:
-                    await then  # it may have been tried again meanwhile, when room was made
+                    await then  # it may have been retried in the meantime, when there was room
                 if not self.is_over and self._then is None:
                     self._then = self._try()
             if self._outcome is not None:
@@ -242,7 +242,7 @@ class CommitAttempt:
             await asyncio.sleep(0)
 
     def _stop_waiting(self) -> None:
-        """Forget the outcome, and leave the queue that it waits in."""
+        """Abandon the outcome, and leave the queue of the topic."""
         if self._outcome is not None:
             self._outcome.cancel()
         if isinstance(self._then, Coroutine):
@@ -253,7 +253,7 @@ class CommitAttempt:
     # -- looking ------------------------------------------------------------------------------------------------
 
     def _try(self, turn: Log | None = None) -> Awaitable[object] | None:
-        """Hand all of it over; or what to wait for before trying again. `turn`: a topic in whose queue it is first."""
+        """Hand all of it over, or set what to wait for before a retry. `turn`: a topic in whose queue it is first."""
         backend = self._parts
         backend.loop_owner.check_usable("committing a transaction")
         if self._marks and backend.markers.are_past(self._marks):
@@ -265,7 +265,7 @@ class CommitAttempt:
             return on_its_way
         if (staged := self._stages.in_the_way()) is not None:
             return staged
-        placed, _ = self._place([writer.resolve() for writer, _, _ in self._wanted])  # only now are topics made
+        placed, _ = self._place([writer.resolve() for writer, _, _ in self._wanted])  # topics are created only now
         durable = [one for one in placed if one.log.stored is not None]
         is_kept = backend.store is not None and bool(durable or self._stages or self._marks or self._acks.is_kept)
         if is_kept:
@@ -282,7 +282,7 @@ class CommitAttempt:
         return None
 
     def _place(self, logs: Sequence[Log | None]) -> tuple[list[PlacedPublish], Awaitable[object] | None]:
-        """What is to be appended to those `logs` that are there; or something on its way to be waited for first."""
+        """The appends to the existing `logs`, or a write under way that has to be awaited first."""
         backend, deduplicator = self._parts, self._parts.publisher.deduplicator
         placed: list[PlacedPublish] = []
         ends: dict[Log, int] = {}
@@ -313,7 +313,7 @@ class CommitAttempt:
         return placed, None
 
     def _there(self) -> list[Log | None]:
-        """The logs of all publishes, as far as they are there: what is wrong is said before any is made."""
+        """The existing logs of all publishes: errors are raised before any topic is created."""
         there = self._parts.catalog.logs
         made: dict[str, int] = {}
         for writer, entry, _ in self._wanted:
@@ -326,19 +326,19 @@ class CommitAttempt:
 
     @staticmethod
     def _check_mixed(placed: Sequence[PlacedPublish]) -> None:
-        """What is in memory only is appended when the rest has landed: its offset is not known before."""
+        """Set aside publishes to topics in memory: they are appended after the durable part, and get offsets then."""
         for log, entry, _ in placed:
             if log.stored is None and entry.expected_offset is not None:
                 why = "the topic is in memory and the transaction goes to disk; others may publish there first"
                 raise NotSupported(f"expected_offset for {log.name!r} in this transaction", why)
 
     def _blocked(self, placed: Sequence[PlacedPublish], turn: Log | None) -> asyncio.Future[int] | None:
-        """A place in the queue for a topic one of whose readers has no room; None: all have."""
+        """A place in the queue of a topic whose readers have no room; None: all have room."""
         publisher = self._parts.publisher
         for log in {one.log: None for one in placed}:
             if log.topic_readers is None or not log.topic_readers.limited:
                 continue
-            limited = set(log.topic_readers.limited)  # a pattern among them counts what comes to its other topics too
+            limited = set(log.topic_readers.limited)  # a pattern also counts records of its other topics
             entries = [
                 one.entry
                 for one in placed
@@ -352,14 +352,14 @@ class CommitAttempt:
         return None
 
     def _take_turn(self, log: Log) -> int:
-        """There is room in `log`, and it is this transaction's: go on now, before any other publish can."""
+        """There is room in `log`, and this transaction is first in the queue: continue before any other publish."""
         self._then = self._try(log)
         return 0
 
     # -- doing --------------------------------------------------------------------------------------------------
 
     def _append(self) -> None:
-        """All of it is in memory: there it is."""
+        """Everything is in memory: append it."""
         flight = self._parts.markers.hand_over(self._marks)
         self._acks.claim()
         self._apply(flight)
@@ -370,7 +370,7 @@ class CommitAttempt:
         commits = backend.store.commits
         staged, dropped = self._stages.take()
         atomic_write = AtomicWrite(
-            [*((one.log, one.entry) for one in durable), *staged],  # stages lie behind what is published beside them
+            [*((one.log, one.entry) for one in durable), *staged],  # stages come after the publishes to the same topic
             [*marks.parts(self._marks), *dropped],
             self._landed,
             self._failed,
@@ -379,7 +379,7 @@ class CommitAttempt:
         atomic_write.stages = bool(staged or dropped)
         try:
             firsts = commits.hand_over_atomic_write(atomic_write)
-        except BaseException:  # it has done nothing
+        except BaseException:  # nothing was done
             self._stages.failed()
             raise
         self._known += self._stages.placed(firsts[len(durable) :])
@@ -390,14 +390,14 @@ class CommitAttempt:
         self._outcome = commits.loop.create_future()
         self._flight = marks.hand_over(self._marks)
         acks.claim()
-        for log, entry, _ in self._in_memory:  # room that is theirs
+        for log, entry, _ in self._in_memory:  # reserve room
             log.coming += len(entry.values)
             log.coming_bytes += entry.size
         if self._in_memory:
             backend.timeline.cool()
 
     def _landed(self) -> None:
-        """It is durable, and its records are visible: so is all the rest, at once."""
+        """The durable part is visible: make the rest visible at once."""
         assert self._flight is not None
         assert self._outcome is not None
         self._leave()
@@ -406,10 +406,10 @@ class CommitAttempt:
         resolve_waiter(self._outcome)
 
     def _failed(self, error: Exception) -> None:
-        """Nothing of it is there."""
+        """The write failed: nothing was committed."""
         assert self._flight is not None
         assert self._outcome is not None
-        resolve_waiter(self._outcome, error)  # first: whatever the rest comes to, the committing task is told
+        resolve_waiter(self._outcome, error)  # first, so that the committing task gets it in any case
         self._leave()
         self._stages.failed()
         self._parts.markers.fail(self._flight, error)
@@ -424,8 +424,8 @@ class CommitAttempt:
         # Topics of which an offset is expected come first: what is dropped in others may become a dead letter there.
         expecting = {log for log, entry, _ in self._in_memory if entry.expected_offset is not None}
         for log, entry, publication in sorted(self._in_memory, key=lambda placed: placed.log not in expecting):
-            entry.expected_offset = None  # that was looked at, and no publish came in between
-            # A topic that was deleted meanwhile, was so right behind it.
+            entry.expected_offset = None  # it was checked, and no publish came in between
+            # A topic deleted in the meantime counts as deleted right after the commit.
             first = log.end if log.deleted else self._parts.publisher.append(log, entry)
             publication.put(log.position(first))
         for publication, where in self._known:

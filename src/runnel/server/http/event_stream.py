@@ -27,14 +27,17 @@ from runnel.server.http.record_json import gap_as_json
 
 HEARTBEAT = 15.0  # seconds
 TAKE_RECORDS = 512  # records at a time
-RETRY_MILLISECONDS = (1_000, 3_000)  # milliseconds: of a thousand browsers that come back not all come at once
-BYTES_PER_TURN = 32 << 10  # bytes after which others on the loop have their turn
+RETRY_MILLISECONDS = (
+    1_000,
+    3_000,
+)  # milliseconds, random in between, so that a thousand browsers do not reconnect at once
+BYTES_PER_TURN = 32 << 10  # bytes after which a stream yields to the event loop
 CONNECTION = "runnel.connection"  # in the extensions of a scope: the connection, on a runnel listener
 
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),  # nginx would hold events back to fill a buffer
+    (b"x-accel-buffering", b"no"),  # or nginx would buffer events
 ]
 
 log = logging.getLogger("runnel")
@@ -50,9 +53,9 @@ class SendTimeout(Exception):
 
 
 class EventStream(ABC):
-    """One event stream to one browser: what is sent. A subclass is the transport."""
+    """The content of one event stream to one browser. Subclasses are the transports."""
 
-    __slots__ = (  # there are many, and all are looked at for every event: what lies close together is looked at faster
+    __slots__ = (  # there are many, all visited for every event: slots are faster to access
         "__weakref__",
         "_beat",
         "_coverage",
@@ -87,20 +90,20 @@ class EventStream(ABC):
         self._form = sse.EventFormat(tag, b"", keys, self.is_framed)
         self._peer = scope.get("client")
         self._loop = asyncio.get_running_loop()
-        self._waiting: asyncio.Future[None] | None = None  # what its task waits for
+        self._waiting: asyncio.Future[None] | None = None  # the future that its task awaits
         self._beat = self._gone = self._over = False
-        self._took: SharedStep | None = None  # what the next pieces are made of, if that was taken already
+        self._took: SharedStep | None = None  # the step of the next pieces, if it was taken already
         self._steps: SharedSteps = {}
         self._reader: Reader | None = None
         self._gap: Gap | None = None
-        self._sequence = 0  # behind what was taken
-        self._told = 0  # the sequence in the last id that the browser has
+        self._sequence = 0  # the sequence after the last record taken
+        self._told = 0  # the sequence of the last id sent
         self._covered: sse.CoveredTopics | None = None
-        self._coverage = -1  # as of when
+        self._coverage = -1  # `Reader.changes` at the last update
         self._resumed = False
 
     def attach_reader(self, reader: Reader, gap: Gap | None, sequence: int, *, resumed: bool) -> None:
-        """Read this one, after telling the gap. `sequence` is behind all that is visible now."""
+        """Read from `reader`, after reporting the gap. `sequence` is the one after the last visible record."""
         self._reader, self._gap, self._resumed = reader, gap, resumed
         at_end = not reader.is_pattern and reader.end_sequence() is not None
         self._sequence = reader.position if reader.is_pattern else sequence if at_end else 0
@@ -109,7 +112,7 @@ class EventStream(ABC):
 
     @property
     def reader(self) -> Reader:
-        """What it reads."""
+        """The reader of the stream."""
         assert self._reader is not None, "attached before it runs"
         return self._reader
 
@@ -117,24 +120,24 @@ class EventStream(ABC):
 
     @abstractmethod
     def wake(self) -> None:
-        """There may be something to do."""
+        """There may be something to send."""
 
     @abstractmethod
     async def _stream(self) -> None:
-        """Send the pieces as they come, until either side has enough."""
+        """Send pieces until the reader or the browser ends the stream."""
 
     @abstractmethod
     async def _send(self, body: bytes, *, more: bool = True) -> None:
-        """Send a piece by itself, or `SendTimeout`."""
+        """Send one piece, or raise `SendTimeout`."""
 
     @abstractmethod
     async def _dropped(self) -> None:
-        """The browser read nothing for too long: let nothing wait for it."""
+        """The browser read nothing for too long: discard what waits for it."""
 
     # -- its life -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Stream until either side has enough."""
+        """Run until the reader or the browser ends the stream."""
         self._ticking = self._loop.call_later(HEARTBEAT, self._tick)
         try:
             await self._out({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
@@ -148,12 +151,12 @@ class EventStream(ABC):
             self.reader.leave()
 
     def end(self) -> None:
-        """Send no more: the server stops. The browser comes back, and goes on from its last id."""
+        """End the stream: the server stops. The browser reconnects and continues from its last id."""
         self._over = True
         self._go_on()
 
     def gone(self) -> None:
-        """The browser is."""
+        """The browser has gone."""
         self._gone = True
         self._go_on()
 
@@ -182,7 +185,7 @@ class EventStream(ABC):
     # -- what is sent -------------------------------------------------------------------------------------------
 
     def _told_pieces(self) -> Iterator[bytes | None]:
-        """All that is sent, piece by piece; None: nothing now, until it is woken."""
+        """All pieces to send; None: nothing now, until `wake`."""
         reader, form = self.reader, self._form
         yield sse.framed(self._opening(), form)
         while not self._over:
@@ -199,7 +202,7 @@ class EventStream(ABC):
                 yield None
 
     def _opening(self) -> bytes:
-        """How to come back, where this begins, and what was missed before it."""
+        """The first events: retry time, the gap if any, and `ready` with the id of the start."""
         id = self._here()
         told = sse.retry(random.randint(*RETRY_MILLISECONDS))
         if self._gap is not None:
@@ -208,7 +211,7 @@ class EventStream(ABC):
         return told + sse.event("ready", {"resumed": self._resumed, "topics": self.reader.pattern.split(" ")}, id)
 
     def _heartbeat(self) -> bytes:
-        """A sign of life. It says where it is: what was passed over, being of no interest, is not to be read again."""
+        """A heartbeat, with a new id if the stream has passed other records: they need not be read again."""
         reader = self.reader
         if (end := reader.end_sequence()) is not None:
             self._sequence = end
@@ -246,7 +249,7 @@ class EventStream(ABC):
     # -- places -------------------------------------------------------------------------------------------------
 
     def _here(self) -> bytes:
-        """The id to go on from, between records."""
+        """The id to resume from, between records."""
         reader, tag = self.reader, self._form.tag
         if self._several:
             return sse.format_id(tag, max(self._sequence, reader.position)) + self._tail()
@@ -257,7 +260,7 @@ class EventStream(ABC):
         return b"" if self.reader.epochs is None else self._cover().tail
 
     def _cover(self) -> sse.CoveredTopics:
-        """The topics that it has, as of now."""
+        """The topics that it reads now."""
         covered = self._covered = self._covered or sse.CoveredTopics()
         if (coverage := self.reader.changes) != self._coverage:
             self._coverage = coverage
@@ -269,12 +272,12 @@ class EventStream(ABC):
 
 
 class AsgiStream(EventStream):
-    """A stream in a mounted application: a task sends piece by piece, as any ASGI application does."""
+    """A stream in a mounted application: a task sends ASGI messages."""
 
     __slots__ = ()
 
     def wake(self) -> None:
-        """There may be something to do."""
+        """There may be something to send."""
         self._go_on()
 
     async def _stream(self) -> None:
@@ -290,7 +293,7 @@ class AsgiStream(EventStream):
                     await self._waiting
                 if self._gone or self._over:
                     return
-                self._steps = {}  # what was found is of another moment
+                self._steps = {}  # steps are shared within one event loop iteration only
         finally:
             watch.cancel()
 
@@ -298,7 +301,7 @@ class AsgiStream(EventStream):
         await self._send_in_time(body, more=more)
 
     async def _dropped(self) -> None:
-        """The server of the application sees to that."""
+        """Left to the server of the application."""
 
 
 class DirectStream(EventStream):
@@ -322,18 +325,18 @@ class DirectStream(EventStream):
         super().__init__(tag, keys, scope, receive, send, patience)
         self._connection, self._scheduler = connection, scheduler
         self._in_round = False
-        self._parked: bool | None = False  # whether all pieces there were are sent
+        self._parked: bool | None = False  # whether all available pieces are sent
         self._write: Callable[[bytes], None] | None = None  # to the connection
-        self._frozen: asyncio.TimerHandle | None = None  # while the connection takes nothing
+        self._frozen: asyncio.TimerHandle | None = None  # set while the connection accepts nothing
 
     def wake(self) -> None:
-        """There may be something to do: be served in the next round."""
+        """There may be something to send: be served in the next round."""
         if not self._in_round and self._frozen is None:
             self._in_round = True
             self._scheduler.add(self)
 
     def gone(self) -> None:
-        """The browser is."""
+        """The browser has gone."""
         self._write = None
         super().gone()
 
@@ -355,17 +358,17 @@ class DirectStream(EventStream):
         if self._connection.flow.write_paused:
             await self._send_in_time(body, more=more)
         else:
-            await self._out({"type": "http.response.body", "body": body, "more_body": more})  # nobody has to wait
+            await self._out({"type": "http.response.body", "body": body, "more_body": more})  # returns at once
 
     async def _dropped(self) -> None:
-        self._connection.abort()  # or what it has not read would wait here for as long as the system likes
+        self._connection.abort()  # or unread bytes would stay in memory until the system gives up
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._watch(), 1.0)  # until uvicorn knows, too
+            await asyncio.wait_for(self._watch(), 1.0)  # until uvicorn has noticed, too
 
     # -- writing ------------------------------------------------------------------------------------------------
 
     def serve(self, steps: SharedSteps) -> None:
-        """Write what there is to the connection, as far as that takes it."""
+        """Write the available pieces, as far as the connection accepts them."""
         self._in_round, self._steps = False, steps
         waiting, write = self._waiting, self._write
         if write is None or waiting is None or waiting.done():
@@ -380,7 +383,7 @@ class DirectStream(EventStream):
             waiting.set_exception(error)
 
     def _serve_pieces(self, write: Callable[[bytes], None]) -> bool | None:
-        """Piece by piece; whether all there were are sent, or None: there will be no more."""
+        """Write pieces; return whether all available ones were sent, or None: the stream has ended."""
         size = 0
         for piece in self._pieces:
             if piece is None:
@@ -390,12 +393,12 @@ class DirectStream(EventStream):
             if self._frozen is not None:
                 return False
             if size >= sse.CHUNK:
-                self.wake()  # others first
+                self.wake()  # serve other streams first
                 return False
         return None
 
     def _serve_last(self, write: Callable[[bytes], None]) -> bool:
-        """The short way, for the common case that what has come is one piece and was all; whether it was."""
+        """The fast path for the common case of one piece and nothing after it; return whether it applied."""
         reader = self._reader
         assert reader is not None
         if self._beat or self._over:
@@ -416,24 +419,24 @@ class DirectStream(EventStream):
     # -- a connection that takes nothing ------------------------------------------------------------------------
 
     def paused(self) -> None:
-        """The connection has as much as it takes. It must take more some time."""
+        """The connection is full: start the timeout for the browser to read."""
         self._look(self._connection.transport.get_write_buffer_size(), 0)
 
     def resumed(self) -> None:
-        """The connection takes more again."""
+        """The connection accepts more again."""
         if self._frozen is not None:
             self._frozen.cancel()
             self._frozen = None
             self.wake()
 
     def _look(self, unsent: int, times: int) -> None:
-        """Look twice within `send_timeout`: the first look may be late, and the browser's bytes be there already."""
+        """Check twice within `send_timeout`: a late first check could miss that the browser reads."""
         self._frozen = self._loop.call_later(self._patience / 2, self._freeze, unsent, times)
 
     def _freeze(self, before: int, times: int) -> None:
         unsent = self._connection.transport.get_write_buffer_size()
         if unsent < before:
-            self._look(unsent, 0)  # it reads, if slowly
+            self._look(unsent, 0)  # it reads slowly
         elif not times:
             self._look(unsent, 1)
         elif self._waiting is not None and not self._waiting.done():
@@ -445,14 +448,14 @@ class DirectStream(EventStream):
 # side, and share what the first of them read (`Steps`).
 
 
-STREAMS_PER_TURN = 64  # streams that are served before others on the loop have their turn
+STREAMS_PER_TURN = 64  # streams served before yielding to the event loop
 
 
 class ScheduledStream(Protocol):
-    """A stream that can be served."""
+    """A stream that takes part in rounds."""
 
     def serve(self, steps: SharedSteps) -> None:
-        """Do what there is to do, up to a bound. It raises nothing."""
+        """Send up to a bound. Raises nothing."""
 
 
 class StreamScheduler:
@@ -470,13 +473,13 @@ class StreamScheduler:
             asyncio.get_running_loop().call_soon(self._serve)
 
     def _serve(self) -> None:
-        """A handful. What one of them found the others take over: nothing can happen in between."""
+        """Serve up to `STREAMS_PER_TURN` streams. They share steps: nothing else runs in between."""
         steps: SharedSteps = {}
         woken = self._woken
         try:
             for _ in range(min(STREAMS_PER_TURN, len(woken))):
                 woken.popleft().serve(steps)
-        finally:  # whatever one of them does, the others are served
+        finally:  # also after an error of one stream
             self._under_way = bool(woken)
             if woken:
                 asyncio.get_running_loop().call_soon(self._serve)

@@ -34,7 +34,7 @@ LAST_EVENT_ID = b"last-event-id"
 
 
 class EventsRequest(NamedTuple):
-    """What a request for events asks for."""
+    """The parameters of a request for events."""
 
     patterns: tuple[str, ...]
     start: Start
@@ -53,7 +53,7 @@ class EventsRoute:
         self._scheduler = StreamScheduler()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one stream, until either side has enough."""
+        """Serve one stream until the reader or the browser ends it."""
         if scope["method"] != "GET":
             raise HTTPException(405, "events are read with GET", {"allow": "GET"})
         asked = parse_events_request(scope, self._options.max_subscriptions)
@@ -88,7 +88,7 @@ class EventsRoute:
 
 
 def parse_events_request(scope: Scope, most: int) -> EventsRequest:
-    """What a request asks for; raises what is wrong with it."""
+    """The parameters of a request; raises if they are invalid."""
     said = parameters(scope)
     patterns = tuple(dict.fromkeys((*said.get("topic", ()), *said.get("pattern", ()))))
     if not patterns:
@@ -132,12 +132,12 @@ class StreamStart(NamedTuple):
 
     pattern: str | tuple[str, ...]
     start: Start
-    resume: Position | int | None  # where this very reader stood before
+    resume: Position | int | None  # the place of the same stream on an earlier connection
     gap: Gap | None
 
     @property
     def resumed(self) -> bool:
-        """Whether it goes on where it was."""
+        """Whether it resumes an earlier stream."""
         return self.resume is not None
 
 
@@ -181,7 +181,7 @@ def choose_start(
         if len(patterns) > 1 or is_pattern(patterns[0]):
             why = "offsets differ between topics: start at earliest, latest or a time"
             raise InvalidOption("start", start, why)
-        start = "earliest"  # of a topic that is not there yet: whatever comes is wanted
+        start = "earliest"  # of a topic that does not exist yet: send all its records
     return StreamStart(patterns, "latest" if start is None else start, None, gap)
 
 
@@ -192,6 +192,6 @@ def _deletion_gap(patterns: tuple[str, ...], last_id: EventId, topics: Sequence[
         covered = [topic.epoch for topic in topics]
         if digest_of(covered, last_id.known.highest) != last_id.known:
             return Gap(shown, last_id.sequence, end, None, TOPIC_DELETED)
-    elif last_id.epoch and len(patterns) == 1 and not is_pattern(patterns[0]):  # it was the topic's, in an earlier life
+    elif last_id.epoch and len(patterns) == 1 and not is_pattern(patterns[0]):  # of an earlier creation of the topic
         return Gap(shown, last_id.sequence, end, None, TOPIC_RECREATED)
     return None

@@ -60,7 +60,7 @@ def check_method(method: str) -> None:
 
 
 def call(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """Enter a function into the table. Its parameters after the first are what a client may say."""
+    """Register a function as a call. Its parameters after the first are the arguments of the call."""
     hints = get_type_hints(function)
     fields: list[Any] = []
     for name, parameter in [*inspect.signature(function).parameters.items()][1:]:
@@ -105,20 +105,20 @@ async def topics(caller: Caller) -> list[str]:
 
 @call
 async def bounds(caller: Caller, patterns: list[str] = [], time: int | None = None) -> Any:  # noqa: B006
-    """Where topics begin and end; with a `time` in microseconds, from which offset on they are not older."""
+    """The bounds of topics; with a `time` in microseconds, also the first offset that is not older."""
     return await caller.serving.broker.bounds(*patterns, time=None if time is None else from_micros(time))
 
 
 @call
 async def place(caller: Caller, places: list[tuple[str, str, int, int]], hold: bool | None = None) -> None:
-    """Store where names stand, [name, topic, epoch, offset] each, though nobody reads under them."""
+    """Store positions of named subscriptions that are not open: [name, topic, epoch, offset] each."""
     found = {name: (topic, Position(epoch, offset)) for name, topic, epoch, offset in places}
     await caller.serving.broker.place(found, hold=hold)
 
 
 @call
 async def describe(caller: Caller, topic: str) -> dict[str, Any] | None:
-    """What a topic was told about itself; None: there is none of that name."""
+    """The options with which a topic was declared; None: there is no such topic."""
     options = await caller.serving.backend.describe(topic)
     return None if options is None else {"options": options}
 
@@ -136,7 +136,7 @@ async def trim(caller: Caller, topic: str, before: int | dict[str, Any], force: 
 async def replay(
     caller: Caller, topic: str, limit: int | None = None, offsets: list[int] | None = None, all: bool = False
 ) -> int:
-    """Publish dead letters again to where they came from; how many.
+    """Publish dead letters to their original topics again; return how many.
 
     They come in order, one by one, from where the last replay ended; with `offsets` those there, and with `all` all
     that are there, many in a transaction.
@@ -148,7 +148,7 @@ async def replay(
 
 @call
 async def discard(caller: Caller, topic: str, offsets: list[int] | None = None) -> int:
-    """Be done with dead letters; how many."""
+    """Discard dead letters; return how many."""
     return await caller.serving.broker.discard(topic, offsets)
 
 
@@ -169,25 +169,25 @@ async def forget_group(caller: Caller, name: str, pattern: str) -> None:
 
 @call
 async def group(caller: Caller, name: str, pattern: str) -> Any:
-    """A group in numbers."""
+    """The statistics of a group."""
     return await caller.serving.backend.ask_group(name, pattern, "statistics")
 
 
 @call
 async def group_pause(caller: Caller, name: str, pattern: str) -> None:
-    """Have a group grant nothing more."""
+    """Pause a group."""
     await caller.serving.backend.ask_group(name, pattern, "pause")
 
 
 @call
 async def group_resume(caller: Caller, name: str, pattern: str) -> None:
-    """Have it go on."""
+    """Resume a group."""
     await caller.serving.backend.ask_group(name, pattern, "resume")
 
 
 @call
 async def group_reset(caller: Caller, name: str, pattern: str, start: Any) -> None:
-    """Have a group go on from `start`, whatever was settled."""
+    """Continue a group from `start`, regardless of what was settled."""
     await caller.serving.backend.ask_group(name, pattern, "reset", _start(start))
 
 
@@ -220,7 +220,7 @@ async def transact(
     marks: list[list[Any]] = [],  # noqa: B006
     commits: list[tuple[str, int, int, int]] = [],  # noqa: B006
 ) -> dict[str, Any]:
-    """Publishes, acks, marks and commits of stages: all of it, or nothing."""
+    """Commit a transaction: publishes, acks, marks and stages, all or nothing."""
     backend, request = caller.serving.broker.backend, TransactionRequest()
     try:
         backend.loop_owner.check_usable("a transaction")
@@ -244,7 +244,7 @@ def _asked(
     marks: list[list[Any]],
     commits: list[tuple[str, int, int, int]],
 ) -> list[Publication]:
-    """Put together what a transaction is to do; its publishes and stages, in order."""
+    """Fill in the request of a transaction; return its publishes and stages, in order."""
     backend, publisher = caller.serving.broker.backend, caller.serving.publisher
     try:
         promised = [
@@ -265,7 +265,7 @@ def _asked(
 
 
 def _acks(native: NativeMember, number: int, first: int, end: int) -> list[AckRange]:
-    """Places of a lease, for a transaction to ack: each of them must be open."""
+    """The places of a lease that a transaction acks: each must be unsettled."""
     lease = native.lease(number, first)
     if not lease.first <= first < end <= lease.end:
         raise InvalidOption("places", (first, end), f"lease {number} has [{lease.first}, {lease.end})")
@@ -277,7 +277,7 @@ def _acks(native: NativeMember, number: int, first: int, end: int) -> list[AckRa
 
 @call
 async def stages(caller: Caller) -> Any:
-    """The stages that are open."""
+    """The open stages."""
     return await caller.serving.broker.stages()
 
 
@@ -291,7 +291,7 @@ async def stage_write(
     options: dict[str, Any] | None = None,
     schema: Schema | None = None,
 ) -> dict[str, int]:
-    """Stage the records of a batch; how many records and bytes there are now. Without a batch it is only opened."""
+    """Stage the records of a batch; return the records and bytes of the stage. Without a batch, only open it."""
     publisher = caller.serving.publisher
     if options or schema:
         await publisher.declare(check_name(topic), options or {}, schema)
@@ -301,7 +301,7 @@ async def stage_write(
         await stage.write(StageCut(writer, (), {}), ordinal)
     else:
         await stage.write_packed(batch, publisher.checked(topic, batch, typed=schema is not None), ordinal)
-        await asyncio.sleep(0)  # one that is staged already is passed over without waiting for anything
+        await asyncio.sleep(0)  # a batch that is staged already is skipped without waiting
     return dict(zip(("records", "bytes"), await stage.read_state(), strict=True))
 
 
@@ -314,7 +314,7 @@ async def stage_state(caller: Caller, topic: str, key: tuple[str, int, int, int]
 
 @call
 async def stage_drop(caller: Caller, topic: str, key: tuple[str, int, int, int]) -> None:
-    """Give a stage up."""
+    """Discard a stage."""
     _, stage = _stage(caller, topic, key)
     stage.check_usable("dropping a stage")
     await stage.drop()
@@ -367,7 +367,7 @@ def _one(batch: UnpackedBatch) -> tuple[bytes, Meta]:
 
 @call
 async def statistics(caller: Caller) -> dict[str, Any]:
-    """The broker in numbers; `flowed` as a list of [pattern, subscriber, numbers]."""
+    """The statistics of the broker; `flowed` as a list of [pattern, subscriber, numbers]."""
     found = await caller.serving.backend.snapshot()
     numbers = {name: getattr(found, name) for name in found.__struct_fields__}
     numbers["flowed"] = [[pattern, subscriber, flowed] for (pattern, subscriber), flowed in found.flowed.items()]
@@ -376,7 +376,7 @@ async def statistics(caller: Caller) -> dict[str, Any]:
 
 @call
 async def sample(caller: Caller) -> BackendSample:
-    """What a console shows, of about one moment."""
+    """The figures of the console."""
     return await caller.serving.backend.sample()
 
 
@@ -390,7 +390,7 @@ async def end_sequence(caller: Caller) -> int:
 async def history(
     caller: Caller, topic: str, start: Any = None, limit: int = 100, max_bytes: int = MAX_PAGE_BYTES
 ) -> dict[str, Any]:
-    """Records of a topic from `start` on, within bounds; `next` is the offset to go on from."""
+    """Records of a topic from `start`, within limits; `next` is where the next page starts."""
     where = _start(start)
     limit, max_bytes = _page(limit, max_bytes)
     found = await caller.serving.backend.history(topic, "earliest" if where is None else where, limit, max_bytes)
@@ -399,7 +399,7 @@ async def history(
 
 @call
 async def dead_letters(caller: Caller) -> list[DeadLetterTopic]:
-    """The topics that dead letters go to: [name, groups, open, first, end, epoch] each."""
+    """The dead-letter topics: [name, groups, open, first, end, epoch] each."""
     return await caller.serving.backend.dead_letter_topics()
 
 
@@ -407,7 +407,7 @@ async def dead_letters(caller: Caller) -> list[DeadLetterTopic]:
 async def dead_letter_list(
     caller: Caller, topic: str, start: int = 0, limit: int = 100, max_bytes: int = MAX_PAGE_BYTES
 ) -> dict[str, Any]:
-    """Dead letters that are not done with, from an offset on; `next` is where to look further."""
+    """Open dead letters from an offset; `next` is where the next page starts."""
     limit, max_bytes = _page(limit, max_bytes)
     found = await caller.serving.backend.dead_letters(topic, start, limit, max_bytes)
     return found._asdict() | {"letters": [wire_record(letter) for letter in found.letters]}
@@ -419,13 +419,13 @@ def _page(limit: int, max_bytes: int) -> tuple[int, int]:
 
 @call
 async def flush(caller: Caller) -> None:
-    """Return when what the client settled and confirmed before is on disk, where anything is."""
+    """Return when the client's earlier settlements and confirmed positions are on disk, if there is one."""
     await caller.serving.backend.flushed()
 
 
 @call
 async def finish(caller: Caller, subscription: int) -> None:
-    """Have a subscription end after what was published up to now, as all of them do after a GOODBYE."""
+    """End a subscription after the records published before this call, as a GOODBYE does for all of them."""
     caller.finish(subscription)
 
 
@@ -437,7 +437,7 @@ async def info(caller: Caller) -> dict[str, Any]:
 
 @call
 async def connections(caller: Caller) -> list[dict[str, Any]]:
-    """Who is connected, and what each of them holds."""
+    """The connected clients, and what each of them holds."""
     return caller.serving.connections.describe()
 
 
@@ -445,7 +445,7 @@ _PLAIN = Meta(headers=NO_HEADERS)
 
 
 def _start(note: Any) -> Any:
-    """A start that came with a call: where it makes no sense, only the call is refused."""
+    """The start argument of a call; an invalid one fails only the call."""
     try:
         found = read_start(note)
     except ProtocolError as error:
