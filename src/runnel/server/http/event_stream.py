@@ -27,10 +27,7 @@ from runnel.server.http.record_json import gap_as_json
 
 HEARTBEAT = 15.0  # seconds
 TAKE_RECORDS = 512  # records at a time
-RETRY_MILLISECONDS = (
-    1_000,
-    3_000,
-)  # milliseconds, random in between, so that a thousand browsers do not reconnect at once
+RETRY_MILLISECONDS = (1_000, 3_000)  # random in between: a thousand browsers must not reconnect at once
 BYTES_PER_TURN = 32 << 10  # bytes after which a stream yields to the event loop
 CONNECTION = "runnel.connection"  # in the extensions of a scope: the connection, on a runnel listener
 
