@@ -21,7 +21,7 @@ class Sender:
     """Publishes packed batches, and waits for what comes of it."""
 
     def __init__(self, broker: Any) -> None:
-        self.publisher: RemotePackedPublisher = broker.backend.packed_publisher()
+        self.publisher: RemotePackedPublisher = RemotePackedPublisher(broker.backend.link)
         self.waiting: ForwardedPublish | None = None
 
     def send(
@@ -172,7 +172,7 @@ async def test_when_the_client_ends_everybody_is_told(joined: Joined) -> None:
 
 
 async def test_it_takes_part_in_transactions(remote: Any) -> None:
-    publisher, request = remote.backend.packed_publisher(), TransactionRequest()
+    publisher, request = RemotePackedPublisher(remote.backend.link), TransactionRequest()
     schema = Schema("json", Codec(int).schema)
     plans = [
         ("t", pack([b"a", b"b"], producer=3, producer_sequence=9), None),
