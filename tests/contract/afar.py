@@ -23,7 +23,7 @@ running: "set[Served]" = set()  # those that `at_rest` waits for
 
 
 def on_every_socket(test: Test) -> Test:
-    """Have `make test` run this test over a Unix socket to a server on a folder, too, and not only over TCP."""
+    """Have `make test` run this test over a Unix socket and through a second server, too, and not only over TCP."""
     test.on_every_socket = True  # type: ignore[attr-defined]
     return test
 
@@ -50,17 +50,16 @@ class SharedClock:
         return self._clock.call_later(delay, call)
 
 
-class Served:
-    """A broker that is served, seen through a client: `async with` gives the client's side."""
+class ServerThread:
+    """A server with a loop and a thread of its own. `opens` gives the broker that it serves."""
 
-    def __init__(self, clock: JumpingClock, folder: Path | None, options: dict[str, Any], *, unix: bool) -> None:
-        self._clock, self._folder, self._options, self._unix = clock, folder, options, unix
+    def __init__(self, clock: JumpingClock, opens: Callable[[SharedClock], Broker], *, unix: bool) -> None:
+        self._clock, self._opens, self._unix = clock, opens, unix
         self.loop = asyncio.new_event_loop()
         self._up: Future[str] = Future()
         self._down = asyncio.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.broker: Broker | None = None  # the one that is served
-        self.client: Broker | None = None
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -74,17 +73,53 @@ class Served:
             self.loop.close()
 
     async def _serve(self) -> None:
-        clock = SharedClock(self._clock, self.loop)
         with tempfile.TemporaryDirectory(prefix="runnel-") as short:  # the path of a socket must be
             options = ServerOptions(port=0, json_port=None, unix=Path(short) / "socket" if self._unix else None)
-            async with runnel.open(self._folder, clock=clock, **self._options) as self.broker:
+            async with self._opens(SharedClock(self._clock, self.loop)) as self.broker:
                 async with Server(self.broker, options) as server:
                     self._up.set_result(server.listeners[-1].url)
                     await self._down.wait()
 
-    async def __aenter__(self) -> Broker:
+    async def start(self) -> str:
+        """Start it; its address."""
         self._thread.start()
-        url = await asyncio.wrap_future(self._up)
+        return await asyncio.wrap_future(self._up)
+
+    async def stop(self) -> None:
+        """Stop it, and return when it has."""
+        if self._thread.ident is not None:
+            if not self.loop.is_closed():
+                self.loop.call_soon_threadsafe(self._down.set)
+            await asyncio.to_thread(self._thread.join)
+
+    async def there(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
+        """What a coroutine gives that runs on the server's loop; None: it is closed."""
+        if self.loop.is_closed() or not self._thread.is_alive():
+            return None
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(make(), self.loop))
+
+
+class Served:
+    """A broker that is served, seen through a client: `async with` gives the client's side.
+
+    `front`: the client is connected to a second server, which serves the topics of the first over a client of its own.
+    """
+
+    def __init__(
+        self, clock: JumpingClock, folder: Path | None, options: dict[str, Any], *, unix: bool, front: bool = False
+    ) -> None:
+        self._clock, self._unix, self._front = clock, unix, front
+        self.server = ServerThread(clock, lambda shared: runnel.open(folder, clock=shared, **options), unix=unix)
+        self.servers = [self.server]  # from the one that has the topics to the one that the client is connected to
+        self.client: Broker | None = None
+
+    async def __aenter__(self) -> Broker:
+        url = await self.server.start()
+        if self._front:
+            behind = url
+            front = ServerThread(self._clock, lambda shared: runnel.open(behind, clock=shared), unix=self._unix)
+            self.servers.append(front)
+            url = await front.start()
         self.client = runnel.open(url, clock=self._clock)
         running.add(self)
         return await self.client.__aenter__()
@@ -97,11 +132,5 @@ class Served:
                 await self.client.__aexit__(kind, error, trace)
         finally:
             running.discard(self)
-            self.loop.call_soon_threadsafe(self._down.set)
-            await asyncio.to_thread(self._thread.join)
-
-    async def there(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
-        """What a coroutine gives that runs on the server's loop; None: it is closed."""
-        if self.loop.is_closed() or not self._thread.is_alive():
-            return None
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(make(), self.loop))
+            for server in reversed(self.servers):
+                await server.stop()

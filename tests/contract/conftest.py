@@ -2,8 +2,9 @@
 
 A test that is marked `near` states what holds only where the broker is in the same process, and says why.
 
-Every case runs in memory, on a folder and over TCP to a server in memory. Over a Unix socket to a server on a folder
-`make test` runs the tests that are decorated with `on_every_socket`, and `make nightly` runs all of them.
+Every case runs in memory, on a folder and over TCP to a server in memory. Over a Unix socket to a server on a folder,
+and through a server that has its topics from another server, `make test` runs the tests that are decorated with
+`on_every_socket`, and `make nightly` runs all of them.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -35,7 +36,9 @@ NEAR: dict[str, Opens] = {
 PLACES: dict[str, Opens] = NEAR | {
     "tcp": lambda folder, clock, **options: Served(clock, None, options, unix=False),
     "unix": lambda folder, clock, **options: Served(clock, folder / "data", options, unix=True),
+    "front": lambda folder, clock, **options: Served(clock, None, options, unix=False, front=True),
 }
+LATE = {"unix", "front"}  # where `make test` runs what is decorated with `on_every_socket`
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -47,9 +50,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def places(every_socket: bool) -> list[Any]:
-    """The names of all places for `parametrize`; unless `every_socket`, that of the Unix socket is nightly."""
+    """The names of all places for `parametrize`; unless `every_socket`, those in LATE are nightly."""
     late = [] if every_socket else [pytest.mark.nightly]
-    return [pytest.param(name, marks=late if name == "unix" else []) for name in sorted(PLACES)]
+    return [pytest.param(name, marks=late if name in LATE else []) for name in sorted(PLACES)]
 
 
 class PatientClock(JumpingClock):

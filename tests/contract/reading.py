@@ -41,8 +41,8 @@ async def at_rest() -> None:
     quiet = rounds = 0
     while afar.running and quiet < 2 and rounds < TURNS:  # what one side does may set off the other
         moved, rounds = False, rounds + 1
-        for served in list(afar.running):
-            moved |= bool(await served.there(lambda served=served: _landed([served.broker])))  # type: ignore[misc]
+        for server in [server for served in afar.running for server in served.servers]:
+            moved |= bool(await server.there(lambda server=server: _landed([server.broker])))  # type: ignore[misc]
         quiet = 0 if await _turns() or moved else quiet + 1
     await _landed(list(opened))
 
@@ -52,7 +52,7 @@ async def _landed(brokers: list[Broker]) -> bool:
     moved = await _turns()
     for broker in brokers:
         backend = broker.backend
-        if backend.store is not None and backend.loop_owner.loop is asyncio.get_running_loop():
+        if not backend.is_remote and backend.store is not None and backend.loop_owner.loop is asyncio.get_running_loop():
             for _ in range(ROUNDS):
                 if backend.loop_owner.closed:
                     break
