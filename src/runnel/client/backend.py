@@ -17,7 +17,7 @@ import msgspec
 from runnel.client import request
 from runnel.client.address import parse_url
 from runnel.client.group import RemoteGroup
-from runnel.client.member import RemoteMember, forget_leases
+from runnel.client.member import RemoteMember
 from runnel.client.options import ClientOptions
 from runnel.client.packed_publisher import RemotePackedPublisher
 from runnel.client.producer import RemoteProducerNumbers
@@ -299,9 +299,7 @@ class RemoteBackend:
         if verb == "reset":
             check_start(start, pattern, is_pattern=is_pattern(pattern))
             asked["start"] = wire_start(start)
-        await self.link.call(f"group_{verb}", asked)
-        if verb == "reset":
-            forget_leases(self.link, name, pattern)
+        await self.link.call(f"group_{verb}", asked)  # of a reset, members learn before the answer which leases ended
         return None
 
     async def forget_group(self, name: str, pattern: str) -> None:
