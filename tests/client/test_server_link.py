@@ -35,6 +35,7 @@ class Reader:
     def __init__(self) -> None:
         self.id = 0
         self.task = None
+        self.is_left = False
         self.notes: list[Any] = []
 
     def connected(self) -> None:
@@ -431,6 +432,21 @@ async def test_the_connection_is_over_when_the_last_reader_has_left(joined: Join
         broker.backend.link.detach(reader)
         with pytest.raises(EOFError):
             await caller.next()
+
+
+async def test_leaving_the_block_waits_for_the_end_of_a_subscription_that_was_left(joined: Joined) -> None:
+    async with joined(close_timeout=PATIENCE) as (broker, caller):
+        reader = Reader()
+        id = broker.backend.link.attach(reader)
+        reader.is_left = True
+        leaving = asyncio.ensure_future(broker.backend.aclose())
+        assert (await caller.next()).kind == FrameKind.GOODBYE
+        await asyncio.wait([leaving], timeout=0.01)
+        assert not leaving.done()
+        caller.send(frame(FrameKind.END, id))
+        caller.close()
+        await leaving
+        assert broker.connection.state == "closed"
 
 
 async def test_a_broker_that_was_never_entered_can_be_closed() -> None:

@@ -497,6 +497,7 @@ class DurableAck:
     """
 
     task: asyncio.Task[Any] | None = None
+    is_left = False  # the answer is waited for
 
     def __init__(self, link: ServerLink, settled: Sequence[Settlement]) -> None:
         self.id = 0

@@ -51,6 +51,10 @@ class FrameHandler(Protocol):
     def task(self) -> asyncio.Task[Any] | None:
         """Who reads it, once that is known. For `WouldDeadlock`: see `ServerLink.blockers`."""
 
+    @property
+    def is_left(self) -> bool:
+        """Whether nobody uses it any more, and only the server's answer to that is to come."""
+
     def connected(self) -> None:
         """There is a connection, and `id` is the handler's on it: send SUBSCRIBE (again)."""
 
@@ -467,5 +471,5 @@ class ServerLink:
         if self._drained is None or self._reconnect_task is None or self.loop_owner.forked:
             return
         await asyncio.wait([self._drained])
-        if not self._attached:
+        if all(handler.is_left for handler in self._attached):
             await asyncio.wait([self._reconnect_task])

@@ -100,6 +100,11 @@ class RemoteSession(ABC):
 
     # -- as an owner on the link --------------------------------------------------------------------------------
 
+    @property
+    def is_left(self) -> bool:
+        """Whether it was left, and the server has not answered that yet."""
+        return self._gone is not None
+
     def connected(self) -> None:
         """There is a connection: ask."""
         try:
