@@ -217,6 +217,19 @@ async def test_one_that_waits_can_be_taken_back(broker: Broker, sender: Sender) 
         await sent
 
 
+async def test_one_that_is_on_its_way_to_disk_is_not_taken_back(tmp_path: Path) -> None:
+    async with runnel.open(tmp_path) as broker:
+        sender = Sender(broker)
+        await sender.send("t", pack([b"a"]))
+        sent = sender.send("t", pack([b"b"]), PublishDetails(expected_offset=1))
+        waiting = sender.waiting
+        assert waiting is not None
+        while waiting.is_waiting:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0)
+        assert not waiting.withdraw()
+        assert offsets(await sent) == (1, 1)
+
+
 async def test_waiting_for_oneself_is_refused(broker: Broker, sender: Sender) -> None:
     options = SubscribeOptions.of({"policy": "block", "buffer": 1})
     reader = broker.backend.reader("t", options, lambda: None, far=True)

@@ -142,6 +142,18 @@ async def test_one_that_waits_for_room_is_withdrawn_by_the_server(remote: Any) -
         await other
 
 
+async def test_one_that_waits_for_readers_does_not_pass_for_unwritten_once_it_is_sent(joined: Joined) -> None:
+    async with joined() as (broker, caller):
+        sender = Sender(broker)
+        sent = sender.send("t", pack([b"a"]), PublishDetails(wait=True, message_id="m"))
+        assert sender.waiting is not None
+        assert sender.waiting.is_waiting
+        asked = await caller.next()
+        assert not sender.waiting.is_waiting
+        caller.publish(asked, 0)
+        await sent
+
+
 async def test_of_one_that_is_withdrawn_too_late_is_told_where_it_is(joined: Joined, peer: Peer) -> None:
     async with joined() as (broker, caller):
         sender = Sender(broker)

@@ -158,6 +158,7 @@ async def test_a_subscriber_that_leaves_is_no_longer_waited_for(broker: Broker) 
     assert (await soon(publisher)).offset == 0
 
 
+@on_every_socket
 async def test_closing_ends_the_wait(broker: Broker) -> None:
     async with broker.subscribe("t"):
         async with running(broker.topic("t").publish_and_wait(b"a")) as publisher:

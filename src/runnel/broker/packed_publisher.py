@@ -162,7 +162,7 @@ class LocalPackedPublisher:
     def _publish_late(self, log: Log, entry: Append, details: PublishDetails | None, done: Done) -> WaitingPublish:
         """Publish after waiting: for room, for an offset, or for its readers."""
         self._late[entry.producer] += 1
-        late = WaitingPublish(entry)
+        late = WaitingPublish(entry, for_readers=details is not None and details.wait)
 
         async def publish() -> None:
             try:
@@ -211,10 +211,10 @@ class LocalPackedPublisher:
 class WaitingPublish:
     """A publish that waits, and can be withdrawn."""
 
-    __slots__ = ("_entry", "task")
+    __slots__ = ("_entry", "_for_readers", "task")
 
-    def __init__(self, entry: Append) -> None:
-        self._entry = entry
+    def __init__(self, entry: Append, *, for_readers: bool) -> None:
+        self._entry, self._for_readers = entry, for_readers
         self.task: asyncio.Task[None] | None = None
 
     @property
@@ -223,7 +223,9 @@ class WaitingPublish:
         return not self._entry.appended
 
     def withdraw(self) -> bool:
-        """Cancel it; `done` is not called."""
+        """Take it back; False: it is on its way to disk, and `done` is told where it is."""
+        if self._entry.appended and not self._for_readers:
+            return False
         if self.task is not None:
             self.task.cancel()
         return True

@@ -69,7 +69,7 @@ class RemotePackedPublisher:
         once = not append.producer and append.message_id is None
 
         weight, publishing = batch_weight(data), self._link.publishing
-        forwarded = ForwardedPublish(self, weight)
+        forwarded = ForwardedPublish(self, weight, for_readers=details is not None and details.wait)
 
         def answered(outcome: Position | RunnelError) -> None:
             self.over(weight)
@@ -154,18 +154,22 @@ class ClientLanes:
 class ForwardedPublish:
     """A publish that waits for its turn or for room on the connection, or that the server has not answered."""
 
-    __slots__ = ("_publisher", "begin", "outgoing", "turn", "weight")
+    __slots__ = ("_for_readers", "_publisher", "begin", "outgoing", "turn", "weight")
 
-    def __init__(self, publisher: RemotePackedPublisher, weight: int) -> None:
-        self._publisher, self.weight = publisher, weight
+    def __init__(self, publisher: RemotePackedPublisher, weight: int, *, for_readers: bool) -> None:
+        self._publisher, self.weight, self._for_readers = publisher, weight, for_readers
         self.begin: Callable[[], None] | None = None  # while its client has enough on its way
         self.turn: RoomWaiter | None = None  # until there is room for it
         self.outgoing: OutgoingBatch | None = None  # since then
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nothing of it is written yet, as far as this process knows: the server may wait for room, too."""
-        return self.outgoing is None or self.outgoing.lane is not None
+        """Whether nothing of it is written, as far as is known here: the server may wait for room, too.
+
+        Sent, one that waits for readers was written, most likely: withdrawn it would pass for one that was not.
+        """
+        outgoing = self.outgoing
+        return outgoing is None or (outgoing.lane is not None and not (self._for_readers and outgoing.sent))
 
     def withdraw(self) -> bool:
         """Take it back if it was not sent; else ask the server to, which answers what became of it."""
