@@ -565,7 +565,7 @@ async def test_what_is_kept_in_memory_only_is_not_staged(place: Place) -> None:
         with pytest.raises(NotSupported, match="in memory only"):
             await broker.stage(topic, writer="w", batch=1).write(NUMBERS)
         assert broker.stage("t", writer="w", batch=1).records == 0
-        if place.name in ("memory", "tcp"):
+        if place.name in ("memory", "tcp", "front"):
             with pytest.raises(NotSupported, match="open it with a folder"):
                 await broker.stages()
             with pytest.raises(NotSupported, match="open it with a folder"):

@@ -104,6 +104,8 @@ async def test_more_than_a_blocking_subscriber_can_ever_hold_is_refused(broker: 
 
 
 async def test_closing_the_broker_ends_the_waiting(place: Place) -> None:
+    # A server before another has sent the commit on, and is not told whether it has begun there when it is cancelled.
+    told = runnel.OutcomeUnknown if place.name == "front" else runnel.BrokerClosed
     async with place.open() as broker:
 
         async def transact() -> None:
@@ -114,7 +116,7 @@ async def test_closing_the_broker_ends_the_waiting(place: Place) -> None:
             await broker.publish("slow", b"0")
             async with running(transact()) as task:
                 broker.close()
-                with pytest.raises(runnel.BrokerClosed):
+                with pytest.raises(told):
                     await task
     with pytest.raises(runnel.BrokerClosed):
         await transact()
