@@ -11,6 +11,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from tests.scheduling import folder
+
 AREAS: dict[str, dict[str, int]] = {
     "base": {
         "contract": 100,
@@ -38,14 +40,6 @@ AREAS: dict[str, dict[str, int]] = {
     "tools and docs": {"examples": 38, "benchmarks": 25, "docs": 22, "project": 15},
 }
 """Seconds on an idle machine with two cores."""
-
-
-def folder(nodeid: str) -> str:
-    """The folder below `tests/` that a test counts for: its own, or that of Spark if it needs its session."""
-    if nodeid.endswith("@spark"):  # so xdist names the tests of a group
-        return "spark"
-    parts = nodeid.split("::", 1)[0].split("/")
-    return parts[1] if len(parts) > 2 and parts[0] == "tests" else parts[0]
 
 
 def table(spent: Mapping[str, float]) -> list[str]:

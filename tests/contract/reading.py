@@ -52,7 +52,11 @@ async def _landed(brokers: list[Broker]) -> bool:
     moved = await _turns()
     for broker in brokers:
         backend = broker.backend
-        if not backend.is_remote and backend.store is not None and backend.loop_owner.loop is asyncio.get_running_loop():
+        if (
+            not backend.is_remote
+            and backend.store is not None
+            and backend.loop_owner.loop is asyncio.get_running_loop()
+        ):
             for _ in range(ROUNDS):
                 if backend.loop_owner.closed:
                     break

@@ -34,7 +34,6 @@ def find(folder: Path) -> list[Path]:
 
 NEEDS_SPARK = (
     pytest.mark.nightly,  # it starts Spark for itself; test_trades has it run in the session of the tests
-    pytest.mark.xdist_group("spark"),
     pytest.mark.skipif(find_spec("pyspark") is None, reason="no pyspark"),
 )
 EXAMPLES = [

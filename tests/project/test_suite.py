@@ -1,13 +1,14 @@
 """How the tests are run: what is left for the night, which worker runs what, and the table of what it took."""
 
+import re
 import subprocess
 import sys
 
 import pytest
 
-from tests.budget import AREAS, folder, table
+from tests.budget import AREAS, table
 from tests.project.project import ROOT
-from tests.scheduling import FIRST, ByFileOrGroup
+from tests.scheduling import FIRST, folder, unit
 
 NIGHTLY = "tests/project/test_without_spark.py"
 NAME = f"{NIGHTLY}::test_without_it_everything_is_collected_but_its_own_tests"
@@ -27,14 +28,28 @@ def test_a_nightly_test_runs_only_when_it_is_asked_for(arguments: tuple[str, ...
 
 
 def test_a_file_is_one_unit_of_work_and_so_is_a_group() -> None:
-    scheduler = object.__new__(ByFileOrGroup)  # what it splits by does not depend on who it is
     units = {
         "tests/core/test_batch.py::test_one": "tests/core/test_batch.py",
-        "tests/core/test_batch.py::test_two[a::b@c]": "tests/core/test_batch.py",
-        "tests/spark/test_format.py::test_one@spark": "spark",
-        "tests/examples/test_examples.py::test_it_runs[trades]@spark": "spark",
+        "tests/core/test_batch.py::test_two[a::b]": "tests/core/test_batch.py",
+        "tests/spark/test_format.py::test_one": "spark",
+        "tests/examples/test_trades.py::test_one": "spark",
+        "tests/examples/test_examples.py::test_it_runs[trades]": "tests/examples/test_examples.py",
     }
-    assert {nodeid: scheduler._split_scope(nodeid) for nodeid in units} == units
+    assert {nodeid: unit(nodeid) for nodeid in units} == units
+
+
+def test_tests_that_need_spark_run_on_one_worker_and_others_beside_them() -> None:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v", "-n", "2", "--dist", "loadgroup"]
+    files = ("tests/spark/test_partition.py", "tests/spark/test_message.py", "tests/core/test_position.py")
+    done = subprocess.run([*command, *files], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    where: dict[str, set[str]] = {}
+    for worker, path in re.findall(r"\[(gw\d)\].* PASSED ([^:]+)::", done.stdout):
+        where.setdefault(path, set()).add(worker)
+    assert where.keys() == {*files}
+    first, second, other = (where[path] for path in files)
+    assert first == second != other
+    assert len(first) == len(other) == 1
 
 
 def test_folders_with_a_budget_or_a_rank_are_there() -> None:
@@ -59,5 +74,6 @@ def test_the_table_adds_up_by_area_and_says_what_is_over() -> None:
 
 def test_a_test_counts_for_its_folder_or_for_spark() -> None:
     assert folder("tests/server/http/test_dead_letters.py::test_one[folder]") == "server"
-    assert folder("tests/examples/test_trades.py::test_one@spark") == "spark"
+    assert folder("tests/spark/test_format.py::test_one") == "spark"
+    assert folder("tests/examples/test_trades.py::test_one") == "spark"
     assert folder("test_elsewhere.py::test_one") == "test_elsewhere.py"

@@ -16,7 +16,6 @@ from tools.spark_archive import options
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HERE = Path(__file__).parent
 collect_ignore_glob = [] if find_spec("pyspark") else ["test_*.py"]  # the summary says so: tests/conftest.py
 
 QUICK = {
@@ -34,12 +33,6 @@ QUICK = {
 """Settings for tests, in this process or another: `runnel.spark.session(master="local[2]", **QUICK)`."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))  # one worker, and so one session
-
-
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     """The session that tests share. Who needs another way of running Spark starts another process."""
@@ -53,6 +46,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
         "tests",
         "local[2,2]",  # a task that fails is tried once more
         **QUICK,
+        **{"spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": "0"},  # test_connect
         **{"spark.local.dir": str(folder / "local"), "spark.sql.warehouse.dir": str(folder / "warehouse")},
     )
     os.environ.update(measured)  # what Java has started from, it hands on

@@ -1,6 +1,6 @@
 """A program that knows Spark through Spark Connect only: it writes, reads back, and streams.
 
-Run as a program: url, and `stream` if it is to stream.
+Run as a program: url, the address of a Connect server or nothing for one of its own, and `stream` if it is to stream.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ def say(*words: object) -> None:
     sys.stdout.write(" ".join(map(str, words)) + "\n")
 
 
-def main(url: str, *then: str) -> None:
+def main(url: str, where: str = "", *then: str) -> None:
     """Write numbers, read them, and, if `stream` is asked for, copy them by a stream; print what was seen."""
     import runnel.spark
     from tests.spark.conftest import QUICK
 
-    spark = runnel.spark.session("connect", **QUICK)
+    spark = runnel.spark.session("connect", where) if where else runnel.spark.session("connect", **QUICK)
     say("SESSION", type(spark).__module__)
     frame = spark.range(0, 1000, 1, 2).selectExpr("cast(id as string) as value", "cast(id % 7 as string) as key")
     frame.write.format("runnel").mode("append").option("url", url).option("topic", "in").save()

@@ -39,13 +39,6 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield made
 
 
-RACING = {
-    "speculation": "true",  # attempts race, and only one of two may count
-    "speculation_interval": "20ms",
-    "speculation_multiplier": "1.01",
-    "speculation_quantile": "0.1",
-    "speculation_minTaskRuntime": "0ms",
-}
 CONF = {
     "executor_memory": "512m",
     "driver_memory": "700m",
@@ -54,14 +47,20 @@ CONF = {
     "executor_extraJavaOptions": SMALL,
     "driver_extraJavaOptions": SMALL,
     "sql_shuffle_partitions": "1",
-    **RACING,
+    "speculation": "true",  # attempts race, and only one of two may count
+    "speculation_interval": "20ms",
+    "speculation_multiplier": "1.01",
+    "speculation_quantile": "0.1",
+    "speculation_minTaskRuntime": "0ms",
 }
 
 
-def kill_an_executor(served: Served, alive: Callable[[], bool], found: Callable[[], list[int]], log: Path) -> None:
-    """kill -9 of one of two, while a batch is staged."""
+def kill_an_executor(
+    served: Served, alive: Callable[[], bool], found: Callable[[], list[int]], of: int, log: Path
+) -> None:
+    """kill -9 of one of so many, while a batch is staged."""
     late = monotonic() + PATIENCE
-    while not (mark(served) >= 1 and stages(served) and len(found()) == 2):
+    while not (mark(served) >= 1 and stages(served) and len(found()) == of):
         assert alive(), log.read_text()[-3000:]
         assert monotonic() < late, log.read_text()[-3000:]
         sleep(0.002)
@@ -78,21 +77,19 @@ def check(served: Served, batches: int) -> None:
 def test_a_killed_executor_and_then_a_killed_driver_neither_lose_nor_repeat_a_record(
     spark: SparkSession, served: Served, tmp_path: Path
 ) -> None:
-    """A driver that starts two executors, as a cluster would, but no master and no workers."""
+    """An executor with two cores in a process of its own, as on a cluster, but without a master and a worker."""
     served.publish_many("in", [b"x"] * (BATCH * BATCHES))
     log, arguments = tmp_path / "driver.log", (served.url, tmp_path / "check", f"maxRecordsPerTrigger={BATCH}")
-    settings = {"spark.executor.memory": "512m", "spark.executor.extraJavaOptions": options()} | {
-        f"spark.{name.replace('_', '.')}": value for name, value in RACING.items()
-    }
+    settings = {"spark.executor.memory": "512m", "spark.executor.extraJavaOptions": options()}
     with Driver(
         "tests.spark.driver",
         *arguments,
         "minPartitions=4",
         log=log,
-        DRIVER_MASTER="local-cluster[2,1,512]",
+        DRIVER_MASTER="local-cluster[1,2,512]",
         DRIVER_CONF=json.dumps(settings),
     ) as job:
-        kill_an_executor(served, lambda: job.is_alive, lambda: executors({job.process.pid}), log)
+        kill_an_executor(served, lambda: job.is_alive, lambda: executors({job.process.pid}), 1, log)
         after = mark(served)
         assert until(job, lambda: mark(served) > after and bool(stages(served))), job.told()
         job.kill()
@@ -118,7 +115,7 @@ def test_a_submitted_query_is_exact_though_an_executor_is_killed(
         **CONF,
     )
     try:
-        kill_an_executor(served, lambda: submitted.poll() is None, cluster.executors, log)
+        kill_an_executor(served, lambda: submitted.poll() is None, cluster.executors, 2, log)
         assert submitted.wait(PATIENCE) == 0, log.read_text()[-3000:]
     finally:
         stop(submitted)
