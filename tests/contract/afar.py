@@ -103,26 +103,38 @@ class Served:
     """A broker that is served, seen through a client: `async with` gives the client's side.
 
     `front`: the client is connected to a second server, which serves the topics of the first over a client of its own.
+    `client`: options of the client.
     """
 
     def __init__(
-        self, clock: JumpingClock, folder: Path | None, options: dict[str, Any], *, unix: bool, front: bool = False
+        self,
+        clock: JumpingClock,
+        folder: Path | None,
+        options: dict[str, Any],
+        *,
+        unix: bool,
+        front: bool = False,
+        client: dict[str, Any] | None = None,
     ) -> None:
-        self._clock, self._unix, self._front = clock, unix, front
+        self._clock, self._unix, self._front, self._client_options = clock, unix, front, client or {}
         self.server = ServerThread(clock, lambda shared: runnel.open(folder, clock=shared, **options), unix=unix)
         self.servers = [self.server]  # from the one that has the topics to the one that the client is connected to
         self.client: Broker | None = None
 
     async def __aenter__(self) -> Broker:
-        url = await self.server.start()
-        if self._front:
-            behind = url
-            front = ServerThread(self._clock, lambda shared: runnel.open(behind, clock=shared), unix=self._unix)
-            self.servers.append(front)
-            url = await front.start()
-        self.client = runnel.open(url, clock=self._clock)
-        running.add(self)
-        return await self.client.__aenter__()
+        try:
+            url = await self.server.start()
+            if self._front:
+                behind = url
+                front = ServerThread(self._clock, lambda shared: runnel.open(behind, clock=shared), unix=self._unix)
+                self.servers.append(front)
+                url = await front.start()
+            self.client = runnel.open(url, clock=self._clock, **self._client_options)
+            running.add(self)
+            return await self.client.__aenter__()
+        except BaseException:
+            await self._stop()
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -131,6 +143,9 @@ class Served:
             if self.client is not None:
                 await self.client.__aexit__(kind, error, trace)
         finally:
-            running.discard(self)
-            for server in reversed(self.servers):
-                await server.stop()
+            await self._stop()
+
+    async def _stop(self) -> None:
+        running.discard(self)
+        for server in reversed(self.servers):
+            await server.stop()

@@ -52,11 +52,9 @@ async def _landed(brokers: list[Broker]) -> bool:
     moved = await _turns()
     for broker in brokers:
         backend = broker.backend
-        if (
-            not backend.is_remote
-            and backend.store is not None
-            and backend.loop_owner.loop is asyncio.get_running_loop()
-        ):
+        if backend.is_remote or backend.loop_owner.loop is not asyncio.get_running_loop():
+            continue
+        if backend.store is not None:
             for _ in range(ROUNDS):
                 if backend.loop_owner.closed:
                     break
