@@ -19,11 +19,9 @@ from runnel.broker.tx.commit import CommitAttempt
 from runnel.broker.tx.stage import LocalStageWriter, stage_infos
 from runnel.broker.writer import LocalFastPath, LocalWriter
 from runnel.core.backend import (
-    DURABLE_FEATURES,
     Backend,
     DeadLetterPage,
     DeadLetterTopic,
-    Feature,
     GroupVerb,
     HistoryPage,
     RequestRecord,
@@ -54,11 +52,6 @@ class LocalBackend(BrokerParts):
         where = "in memory" if self.folder is None else f"in {str(self.folder.path)!r}"
         topics, readers = len(self.catalog.logs), len(self.readers)
         return f"{where}, {self.loop_owner.state}, {topics} topics, {readers} readers"
-
-    @property
-    def supports(self) -> frozenset[Feature]:
-        """The optional features that it has."""
-        return frozenset(Feature) if self.is_durable else frozenset(Feature) - DURABLE_FEATURES
 
     @property
     def is_remote(self) -> bool:

@@ -27,11 +27,9 @@ from runnel.client.stage import RemoteStageWriter
 from runnel.client.transactions import commit
 from runnel.client.writer import RemoteFastPath, RemoteWriter, checked_options
 from runnel.core.backend import (
-    DURABLE_FEATURES,
     Backend,
     DeadLetterPage,
     DeadLetterTopic,
-    Feature,
     GroupVerb,
     HistoryPage,
     RequestRecord,
@@ -92,12 +90,6 @@ class RemoteBackend:
     def is_durable(self) -> bool:
         """Whether topics of the server are durable unless they are declared otherwise."""
         return self.link.welcome.durable
-
-    @property
-    def supports(self) -> frozenset[Feature]:
-        """The optional features that it has."""
-        found = frozenset(Feature) - {Feature.REPLAY_WHERE, Feature.AUTO_CREATE}
-        return found if self.is_durable else found - DURABLE_FEATURES
 
     @property
     def is_remote(self) -> bool:

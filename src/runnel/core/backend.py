@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from runnel.core.batch import Slice
@@ -31,21 +31,6 @@ if TYPE_CHECKING:
     from runnel.core.statistics import BackendSample, GroupStatistics, Statistics
     from runnel.core.topic_bounds import TopicBounds
     from runnel.core.transaction import TransactionRequest
-
-
-class Feature(StrEnum):
-    """What some backends cannot do. Using it where it is missing raises `NotSupported` with the reason."""
-
-    DURABLE = "durable topics"
-    HOLD = "subscriptions that hold records back from retention"
-    STAGES = "stages"
-    DURABLE_ACK = "durable acks"
-    REPLAY_WHERE = "replay with a function"
-    AUTO_CREATE = "auto_create=False"
-
-
-DURABLE_FEATURES = frozenset({Feature.DURABLE, Feature.HOLD, Feature.STAGES, Feature.DURABLE_ACK})
-"""What only a backend with a disk supports."""
 
 
 # -- Reading ---------------------------------------------------------------------------------------------
@@ -594,10 +579,6 @@ class Backend(ReadableBackend, Protocol):
 
     clock: Clock
     loop_owner: Any  # `runtime.loop_owner.LoopOwner`: the event loop that it belongs to
-
-    @property
-    def supports(self) -> frozenset[Feature]:
-        """The optional features that it has."""
 
     @property
     def id(self) -> str:
