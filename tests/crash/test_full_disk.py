@@ -18,7 +18,12 @@ def in_a_small_file_system(folder: Path, *command: str) -> subprocess.CompletedP
     mount = f'mount -t tmpfs -o size={SIZE} small "$0" && exec "$@"'
     mine = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
     return subprocess.run(
-        [*mine, "sh", "-c", mount, str(folder), *command], capture_output=True, text=True, timeout=PATIENCE, check=False
+        [*mine, "sh", "-c", mount, str(folder), *command],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
 
 
@@ -30,8 +35,8 @@ def may_mount(folder: Path) -> bool:
 def test_a_full_disk_refuses_publishes_and_nothing_else(tmp_path: Path, min_free: int, how: str) -> None:
     if not may_mount(tmp_path):
         pytest.skip("this system lets nobody mount a tmpfs; FaultyStorage covers the same errors")
-    worker = Path(__file__).with_name("full_disk_worker.py")
-    ended = in_a_small_file_system(tmp_path, sys.executable, str(worker), str(tmp_path), str(min_free))
+    worker = [sys.executable, "-m", "tests.crash.full_disk_worker"]
+    ended = in_a_small_file_system(tmp_path, *worker, str(tmp_path), str(min_free))
     assert ended.returncode == 0, ended.stderr
     told = json.loads(ended.stdout)
     assert told["error"] == told["error_again"] == told["error_after_room"] == "disk_full", how
