@@ -12,8 +12,17 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from runnel.core.batch import Slice, SliceRun
-from runnel.core.batch_format import BYTES, HEADER_SIZE, JSON, MSGPACK, unpack
+from runnel.core.batch import PackedSlice, Slice, SliceRun
+from runnel.core.batch_format import (
+    BYTES,
+    HEADER_SIZE,
+    JSON,
+    MSGPACK,
+    VALUES,
+    check_crc,
+    read_batch_header,
+    unpack,
+)
 from runnel.core.clock import from_micros
 from runnel.core.errors import BadBatch
 from runnel.core.record import Gap, Meta, MissedRange, joined_missed
@@ -47,11 +56,12 @@ class ReceivedBatch:
         assert self._where is not None
         return (self._where.sequence if is_pattern else self._where.offset) + self._skipped
 
-    def opened(self, *, verify: bool) -> Slice:
-        """Its records, or `BadBatch`."""
+    def opened(self, *, verify: bool, packed: bool = False) -> Slice:
+        """Its records, or `BadBatch`. `packed`: they are sent on, and not decoded before a value is asked for."""
         if self._slice is None:
             assert self._where is not None, "it is opened once"
-            found, self.encoding = unpack_frame(self._where, verify=verify)
+            open_frame = packed_frame if packed else unpack_frame
+            found, self.encoding = open_frame(self._where, verify=verify)
             if self._skipped:
                 found = found.cut(found.start + self._skipped, found.end)
             self._slice, self._where = found, None
@@ -87,6 +97,18 @@ def unpack_frame(where: DeliverPayload | GrantPayload, *, verify: bool) -> tuple
     return Slice(where.topic, where.epoch, start, batch.values, stretches, metas, packs), encoding
 
 
+def packed_frame(where: DeliverPayload | GrantPayload, *, verify: bool) -> tuple[Slice, str | None]:
+    """The same for a frame that is sent on: what holds values alone stays packed."""
+    header = read_batch_header(where.batch)
+    if header.columns != VALUES:
+        return unpack_frame(where, verify=verify)
+    if verify:
+        check_crc(header, where.batch)
+    runs = [SliceRun(where.offset, where.sequence, from_micros(where.time))]
+    part = PackedSlice(where.topic, where.epoch, where.offset, header.count, runs, [where.batch])
+    return part, ENCODINGS[header.content_type]
+
+
 def _by_time(start: int, sequence: int, time: datetime, times: Sequence[int | None]) -> list[SliceRun]:
     """Records that have times of their own: a stretch for each run of the same."""
     found: list[SliceRun] = []
@@ -115,8 +137,8 @@ LARGE = 256  # records: so many are handed out as they came, if nobody said how 
 class ReceiveBuffer:
     """Records on this side of the wire. A place is an offset or, for a pattern, a sequence."""
 
-    def __init__(self, credit: int, *, verify: bool) -> None:
-        self.credit, self._verify = credit, verify
+    def __init__(self, credit: int, *, verify: bool, packed: bool = False) -> None:
+        self.credit, self._verify, self._packed = credit, verify, packed
         self.is_pattern = False
         self.next = 0  # the place behind all that was received
         self.records = 0  # received and not taken
@@ -258,7 +280,7 @@ class ReceiveBuffer:
     def _opened(self, item: ReceivedBatch) -> Slice | MissedRange:
         """Its records; or, where they cannot be read, that they were missed."""
         try:
-            return item.opened(verify=self._verify)
+            return item.opened(verify=self._verify, packed=self._packed)
         except BadBatch as error:
             place = item.place(is_pattern=self.is_pattern)
             self._spend(item)

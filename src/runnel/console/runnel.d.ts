@@ -63,6 +63,14 @@ export interface SubscribeOptions extends Options {
   start?: "latest" | "earliest" | number | Date | (string & {});
   /** Only records with this key, or one of these. */
   key?: string | string[];
+  /** What happens when the page lags by more than `buffer`: "drop_oldest" (the default in memory), "disconnect:100", … */
+  policy?: string;
+  /** Records that may lie ahead unread. */
+  buffer?: number;
+  /** The same bound in bytes of values. */
+  bufferBytes?: number;
+  /** A gap ends the subscription with an error. */
+  strict?: boolean;
   /** Gets each record; the next one comes when what it returns is settled. If it throws, the subscription ends. */
   onRecord?: (record: Record) => unknown;
   /** Gets what is missing, in its place between the records; without it, the browser's console gets a warning. */

@@ -129,6 +129,10 @@ export class Subscription {
     for (const key of [options.key ?? []].flat()) query.append("key", key);
     const start = options.start;
     if (start !== undefined) query.set("start", start instanceof Date ? start.toISOString() : String(start));
+    if (options.policy !== undefined) query.set("policy", options.policy);
+    if (options.buffer !== undefined) query.set("buffer", String(options.buffer));
+    if (options.bufferBytes !== undefined) query.set("buffer_bytes", String(options.bufferBytes));
+    if (options.strict !== undefined) query.set("strict", String(options.strict));
     this.#store = `runnel:${this.#address}`;
     this.#lastEventId = options.lastEventId ?? options.store?.getItem(this.#store) ?? "";
     options.signal?.addEventListener("abort", () => this.close(), { once: true, signal: this.#life.signal });

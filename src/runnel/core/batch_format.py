@@ -334,6 +334,12 @@ def batch_body(header: BatchHeader, data: bytes | memoryview) -> bytes | memoryv
     return decompress(COMPRESSIONS[header.flags - 1], body, header.raw_length) if header.flags else body
 
 
+def check_crc(header: BatchHeader, data: bytes) -> None:
+    """Raise `BadBatch` unless the checksum of a batch fits."""
+    if crc_extended(header.crc ^ BEFORE_CRC, data) != header.crc:  # as crc_behind does
+        raise BadBatch("its checksum does not fit")
+
+
 def unpack(data: bytes | memoryview, *, verify: bool = True) -> UnpackedBatch:
     """The records of a batch, or a `BadBatch`. A memoryview is copied once.
 
@@ -342,8 +348,8 @@ def unpack(data: bytes | memoryview, *, verify: bool = True) -> UnpackedBatch:
     if not isinstance(data, bytes):
         data = bytes(data)
     header = read_batch_header(data)
-    if verify and crc_extended(header.crc ^ BEFORE_CRC, data) != header.crc:  # as crc_behind does
-        raise BadBatch("its checksum does not fit")
+    if verify:
+        check_crc(header, data)
     body = batch_body(header, data)
     try:
         columns = _decoder(header.columns).decode(body)
