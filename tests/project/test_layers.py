@@ -14,9 +14,10 @@ from tests.project.project import PACKAGE, ROOT, modules, pyproject
 SANS_IO = {"core", "wire"}
 
 
-def contract(kind: str) -> dict[str, Any]:
-    contracts = (c for c in pyproject()["tool"]["importlinter"]["contracts"] if c["type"] == kind)
-    return dict(next(contracts))  # the first of them: the packages of runnel
+def contract(which: str) -> dict[str, Any]:
+    """The contract of that name, or the first of that type."""
+    contracts = pyproject()["tool"]["importlinter"]["contracts"]
+    return dict(next(one for one in contracts if which in (one["name"], one["type"])))
 
 
 def declared(layers: Iterable[str]) -> set[str]:
@@ -43,8 +44,15 @@ def test_a_folder_without_a_place_is_found(tmp_path: Path) -> None:
 
 
 def test_the_rooms_that_do_no_io_are_under_its_contract() -> None:
-    sources = {name.removeprefix("runnel.") for name in contract("forbidden")["source_modules"]}
+    found = contract("core, protocols and the logic of groups do no I/O and read no clock")
+    sources = {name.removeprefix("runnel.") for name in found["source_modules"]}
     assert sources == (SANS_IO & rooms(PACKAGE)) | {"broker.group.logic"}
+
+
+def test_handles_and_listeners_know_no_backend() -> None:
+    found = contract("handles and listeners know backends by their port alone")
+    assert found["source_modules"] == ["runnel.api", "runnel.server"]
+    assert {"runnel.broker", "runnel.client"} <= set(found["forbidden_modules"])
 
 
 def test_imports_keep_the_contracts() -> None:
