@@ -17,11 +17,12 @@ import pytest
 from websockets.asyncio.client import connect
 
 import runnel
+from runnel.core.batch_format import pack
 from runnel.core.errors import LimitExceeded, NoResponders, Unreachable
 from runnel.server import Server, ServerOptions, TlsOptions
 from runnel.wire.binary_messages import unsubscribe_frame
 from runnel.wire.frames import FrameKind, frame
-from runnel.wire.msgpack_messages import Subscribe, WirePolicy, encode_message
+from runnel.wire.msgpack_messages import Goodbye, Subscribe, WirePolicy, encode_message
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.server.certificates import Authority
@@ -406,6 +407,59 @@ async def test_what_one_client_publishes_keeps_its_order_whatever_it_is_told_apa
             await one.publish("t", b"last")
         page = await behind.broker.backend.history("t", "earliest", 1000, 1 << 20)
         assert [one.value for one in page.records if one.value.isdigit()] == [b"%d" % number for number in range(300)]
+
+
+async def test_a_publish_that_waited_for_room_is_not_overtaken_and_not_withdrawn_once_it_went() -> None:
+    async with serving() as behind, front_of(behind) as front:
+        assert front.serving is not None
+        publisher, publishing = front.serving.publisher, front.serving.backend.link.publishing  # type: ignore[attr-defined]
+        await front.broker.topics()  # the limit of the server behind was asked for before
+        publishing.outbox.limit = 20_000
+        outcomes: dict[str, Any] = {}
+        waiting: list[Any] = []
+
+        def publish(value: bytes) -> None:
+            name = value[:1].decode()
+            waiting.append(
+                publisher.publish("t", pack([value]), None, lambda outcome: outcomes.update({name: outcome}))
+            )
+
+        answered = publishing.published
+
+        def published(id: int, payload: bytes) -> None:
+            publishing.published = answered
+            answered(id, payload)  # X is answered: it is the turn of A
+            publish(b"B")
+            outcomes["withdrawn"] = waiting[1].withdraw()
+
+        publishing.published = published
+        publish(b"X" * 15_000)
+        publish(b"A" * 15_000)
+        await until(lambda: {"X", "B"} <= outcomes.keys() and ("A" in outcomes or outcomes["withdrawn"]))
+        stored = [one.value[:1] for one in (await behind.broker.backend.history("t", 0, 10, 1 << 20)).records]
+        assert not outcomes["withdrawn"] or b"A" not in stored, "what is said to be taken back is not stored"
+        assert stored == sorted(stored, key=b"XAB".index)
+
+
+async def test_a_subscription_that_is_to_finish_before_it_stands_does() -> None:
+    async with serving() as behind, front_of(behind) as front:
+        await behind.broker.publish("t.a", b"0")
+        async with connected(front.listeners[0]) as raw:
+            subscribe = Subscribe(pattern="t.*", start="earliest", credit=1000)
+            goodbye = frame(FrameKind.GOODBYE, 0, encode_message(Goodbye(reason="done")))
+            raw.send(frame(FrameKind.SUBSCRIBE, 7, encode_message(subscribe)) + goodbye)
+            await raw.next(FrameKind.END, id=7)
+        await until(lambda: not behind.serving.connections.describe()[0]["subscriptions"])  # type: ignore[union-attr]
+
+
+async def test_event_streams_that_open_at_once_keep_the_limit() -> None:
+    async with serving() as behind, front_of(behind, port=None, http_port=0, max_streams=2) as front:
+        async with httpx.AsyncClient(base_url=front.listeners[0].url, timeout=PATIENCE) as client:
+            asked = [client.send(client.build_request("GET", "/events?topic=t"), stream=True) for _ in range(6)]
+            answers = await asyncio.gather(*asked)
+            assert sorted(answer.status_code for answer in answers) == [200, 200, 503, 503, 503, 503]
+            for answer in answers:
+                await answer.aclose()
 
 
 async def test_those_who_are_too_many_are_told_the_limit() -> None:

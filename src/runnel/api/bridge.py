@@ -77,7 +77,7 @@ class Bridge:
         try:
             await asyncio.wait([self._task, started], return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            self._task.cancel()  # nobody would leave it
+            self._task.cancel()  # the block was not entered, so `__aexit__` will not run
             raise
         if self._task.done():
             await self._task  # it could not begin: say why
@@ -85,7 +85,7 @@ class Bridge:
         return self
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Whoever is in the block hears of an error when it leaves it, which may be never: so it is also logged."""
+        """Log an error at once: the task in the block sees it only on leaving the block, which may be never."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("bridge %r ended: %s", self.name, error)
 
@@ -128,7 +128,7 @@ class Bridge:
     async def _in_hand(self, carrying: asyncio.Future[int]) -> int:
         """What `carrying` comes to. Cancelled, it ends when the transaction in hand is over.
 
-        So whoever enters such a bridge next finds a mark that nobody moves any more.
+        So the next bridge of that name finds a mark that no running transaction can still move.
         """
         try:
             return await asyncio.shield(carrying)

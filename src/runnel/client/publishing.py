@@ -193,7 +193,7 @@ class ClientPublisher:
         """Where the record at `index` of a batch is, once the server has answered."""
         waiter: asyncio.Future[Position] = self._link.loop.create_future()
         if not outgoing.waiters:
-            outgoing.born = self._link.now()  # it may have gathered for long what nobody waits for
+            outgoing.born = self._link.now()  # records without a waiter may have been gathered long before
         outgoing.waiters.append([index, waiter])
         if self._timer is None:
             self._watch()
@@ -265,7 +265,7 @@ class ClientPublisher:
                 self.make_room()
 
     def refused(self, id: int, payload: bytes) -> None:
-        """An ERROR came that is for a publish, or for nobody."""
+        """An ERROR came for a publish, or for an id that is not in use any more."""
         error = read_error(payload)
         outgoing = self.outbox.refused(id, error)
         if outgoing is not None:

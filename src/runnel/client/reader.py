@@ -243,7 +243,7 @@ class RemoteReader(RemoteSession):
 
     @property
     def changes(self) -> int:
-        """Nobody knows that here."""
+        """Always 0: the server does not report topics that come or go."""
         return 0
 
     def end_sequence(self) -> int | None:

@@ -119,7 +119,7 @@ class Attachment:
         return self.cursors.open(self.logs, start, is_pattern=self.is_pattern)
 
     def encoding_of(self, topic: str) -> str | None:
-        """How the values of a typed topic are written; None where nobody has said."""
+        """How the values of a typed topic are written; None for an untyped topic."""
         log = self.catalog.logs.get(topic)
         known = None if log is None else log.codec or log.schema
         return None if known is None else known.encoding

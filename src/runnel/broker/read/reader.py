@@ -219,7 +219,7 @@ class LocalReader:
         self.end()
 
     async def left(self) -> None:
-        """Return when the broker knows that nobody reads any more: it does."""
+        """Return at once: the broker detached this reader in `leave`."""
 
     def finish(self) -> None:
         """End it after the records published before this call; records published later are not read."""

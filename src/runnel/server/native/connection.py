@@ -22,8 +22,8 @@ from runnel.wire.frames import FROM_CLIENT, PREFACE, FrameDecoder, FrameKind, fr
 
 LINGER = 1.0  # seconds that a peer has to close once it was sent our last words
 DRAIN_TIMEOUT = 5.0  # seconds in which it has to read some of what was not sent yet
-MAX_HELLO_FRAME = 64 << 10  # the largest frame of somebody who has not said hello
-HANGUP_CHECK = 0.25  # seconds between two looks whether somebody is there whom nobody reads from
+MAX_HELLO_FRAME = 64 << 10  # the largest frame of a peer before its HELLO
+HANGUP_CHECK = 0.25  # seconds between two checks of a paused connection for a hang-up
 ROUNDS_PER_FLUSH = 4  # turns that each source has before others on the loop have theirs
 SMALL_WRITE = 16 << 10  # bytes up to which copying costs nothing
 _DISCARD_BUFFER = 64 << 10
@@ -114,7 +114,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._gone(self)
 
     def eof_received(self) -> bool:
-        """Nobody will say more: close."""
+        """The peer sent its end of stream: close."""
         return False
 
     def abort(self) -> None:
@@ -183,7 +183,7 @@ class NativeConnection(asyncio.BufferedProtocol):
             self._timer = self.loop.call_later(DRAIN_TIMEOUT if unsent else LINGER, self._linger, unsent)
 
     def guard(self, step: Callable[[], object]) -> None:
-        """Do it; what it raises is this connection's end, and nobody else's trouble."""
+        """Do it; an error ends this connection, and no other."""
         try:
             step()
         except RunnelError as error:
@@ -251,7 +251,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         if why in self.read_paused:
             self.read_paused.discard(why)
             if not self.read_paused:
-                if self._begun is not None:  # while nobody listens, nobody is slow
+                if self._begun is not None:  # time while reading was paused does not count against the peer
                     self._begun += self.loop.time() - max(self._begun, self._read_paused_since)
                 self._come_back()
 
@@ -375,7 +375,7 @@ class NativeConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """It has room again."""
         self._full = False
-        self.heard = self.loop.time()  # somebody reads
+        self.heard = self.loop.time()  # the peer reads
         self.resume(UNREAD)
         self._let_one_send()
         if self._due and not self._flushing:
@@ -391,7 +391,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         assert self._keepalive is not None
         now, unsent = self.loop.time(), self.transport.get_write_buffer_size()
         if unsent < self._unsent:
-            self.heard = now  # it says nothing, or nobody reads it, but it reads
+            self.heard = now  # the peer sends nothing, or reading is paused, but it reads
         self._unsent = unsent
         pulse = self._keepalive.look(now, self.heard, read_paused=not self.read_paused <= {UNREAD})
         if pulse is KeepaliveAction.DEAD:
@@ -417,7 +417,7 @@ class NativeConnection(asyncio.BufferedProtocol):
     def _look_for_hangup(self) -> None:
         """While nothing is read, the end of what comes is not seen either: ask the system for it."""
         self._hangup_timer = None
-        connection = self.transport.get_extra_info("socket")  # None: the application of somebody else's has it
+        connection = self.transport.get_extra_info("socket")  # None: a foreign ASGI server owns the socket
         if self.read_paused and not self.transport.is_closing() and connection is not None:
             poll = select.poll()
             poll.register(connection.fileno(), _HANGUP)
@@ -470,7 +470,7 @@ class ConnectionSession(Protocol):
         """It is gone, and all that was held for it is to be released."""
 
     def stranger(self, first: bytes) -> bytes | None:
-        """What to answer to somebody who speaks something else; None: an ERROR frame."""
+        """What to answer to a peer that speaks another protocol; None: an ERROR frame."""
 
     def drain(self, reason: str, retry: float | None) -> None:
         """The server stops: say goodbye, answer what is under way, and close."""

@@ -87,7 +87,7 @@ class NativeSession:
         self._streams: dict[int, NativeSubscription] = {}
         self._members: dict[int, NativeMember] = {}
         self._calls: dict[int, asyncio.Task[None]] = {}
-        self._stopping: set[asyncio.Task[None]] = set()  # calls that nobody waits for any more
+        self._stopping: set[asyncio.Task[None]] = set()  # cancelled calls that have not ended yet
         self._entering: set[asyncio.Task[None]] = set()  # subscriptions that do not stand yet
         self._settling = 0
         self._finishing = self._draining = self._parted = False
