@@ -125,10 +125,10 @@ check: $(READY) $(SPARK) ## Format, lint, types, layers, project checks
 	@echo
 	@echo "Next: make test"
 
-bench: $(READY) ## The figures, measured on this machine
-	$(PY) -m benchmarks
+bench: $(READY) ## The figures, measured on this machine; the cost matrix is one of them (QUESTIONS="matrix --quick")
+	$(PY) -m benchmarks $(QUESTIONS)
 	@echo
-	@echo "Next: compare with the figures in README.md"
+	@echo "Next: python -m benchmarks --save keeps them, --publish writes docs/benchmarks.md"
 
 # Chromium makes them of what they show; without it the docs are built without them.
 $(PICTURES): $(READY) tools/pictures.py tests/browser/demo.py $(SHOWN)

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from tests.budget import Budget
 from tests.patience import PATIENCE
 from tests.scheduling import ByFileOrGroup, longest_first
+from tools.postgres import installations
 
 settings.register_profile(
     "runnel",
@@ -95,6 +96,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         left_out.append("BROWSER=0: the tests in tests/browser, that need Chromium, were not run")
     if find_spec("pyspark") is None:
         left_out.append("pyspark is not installed: the tests in tests/spark, and of examples/trades, were not run")
+    if find_spec("psycopg") is None or not installations():
+        left_out.append("psycopg or PostgreSQL is not installed: the tests in tests/postgres were not run")
     if left_out:
         terminalreporter.section("left out", "-")
         for line in left_out:

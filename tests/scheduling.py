@@ -12,10 +12,14 @@ from __future__ import annotations
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-GROUPS = {"spark": ("tests/spark/", "tests/examples/test_trades.py")}
-"""Files and folders whose tests go to one worker: those that need Spark share one session, and so one Java."""
+GROUPS = {
+    "spark": ("tests/spark/", "tests/examples/test_trades.py"),
+    "postgres": ("tests/postgres/",),
+}
+"""Files and folders whose tests go to one worker: those that need Spark share one session, and so one Java; those that
+need PostgreSQL share one server of each version."""
 
-FIRST = ("spark", "browser", "examples", "chaos", "crash", "contract", "benchmarks", "docs", "cli")
+FIRST = ("spark", "postgres", "browser", "examples", "chaos", "crash", "contract", "benchmarks", "docs", "cli")
 
 
 def unit(nodeid: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from runnel.core.errors import NotSupported
 from runnel.spark.java import find_java
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -21,8 +22,11 @@ def archive() -> Path:
 
 
 def options() -> str:
-    """What to tell a Java that runs Spark: to start quickly, from the archive if there is one."""
-    made = archive()
+    """Options of a Java that runs Spark: start quickly, from the archive if there is one."""
+    try:
+        made = archive()
+    except NotSupported:  # there is no Java
+        return QUICK
     return f"{QUICK} -XX:SharedArchiveFile={made} -Xlog:disable" if made.exists() else QUICK
 
 

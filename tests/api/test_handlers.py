@@ -260,7 +260,7 @@ async def test_a_reply_that_cannot_be_sent_is_a_failure(
 ) -> None:
     @runnel_broker.on("t", group="g", retries=0)
     async def work(data: bytes) -> Any:
-        return {"not": "bytes"}
+        return object()
 
     async with at_work(runnel_broker):
         await runnel_broker.publish("t", b"?", headers={"runnel-reply-to": "answers"})

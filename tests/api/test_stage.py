@@ -10,6 +10,7 @@ from runnel.core.publishing import MAX_RECORD_BYTES, Append
 from runnel.core.schema import Codec
 from runnel.core.stages import STAGE_PIECE_BYTES
 from runnel.runtime.tracing import Tracing
+from tests.carried import metas_of
 
 SMALL = 256 * 1024
 
@@ -72,7 +73,7 @@ def test_it_begins_where_it_is_told_and_pieces_may_become_smaller() -> None:
 def test_keys_and_all_else_that_a_record_carries_count_too() -> None:
     values, keys = [b"v"] * 5_000, [b"%04d" % number * 200 for number in range(5_000)]
     pieces = list(cut(values, keys=keys, headers={"h": "1"}, priority=3))
-    metas = [meta for piece in pieces for meta in piece.metas or ()]
+    metas = [meta for piece in pieces for meta in metas_of(piece.columns, len(piece.values))]
     assert [meta.key for meta in metas if meta is not None] == keys
     assert {(meta.priority, meta.headers["h"]) for meta in metas if meta is not None} == {(3, "1")}
     assert all(weight(piece) <= STAGE_PIECE_BYTES for piece in pieces)

@@ -78,3 +78,39 @@ async def test_an_error_in_the_middle_of_a_batch_in_hand_does_not_take_it_away()
         assert batch.values == (b"a", b"b")
         with pytest.raises(RunnelError, match="over"):
             subscription.batches()
+
+
+@pytest.mark.parametrize("pattern", ["t", "*"])
+@pytest.mark.parametrize(("buffer", "buffer_bytes", "missing"), [(10, 1000, 4), (100, 100, 4), (8, 75, 7)])
+async def test_a_publisher_goes_on_as_soon_as_its_records_fit(
+    pattern: str, buffer: int, buffer_bytes: int, missing: int
+) -> None:
+    async with (
+        local_broker() as broker,
+        broker.subscribe(pattern, policy="block", buffer=buffer, buffer_bytes=buffer_bytes) as subscription,
+    ):
+        topic = broker.topic("t")
+        for _ in range(7):
+            await topic.publish(b"0123456789")
+        first = [await anext(subscription)]
+        publishing = asyncio.ensure_future(topic.publish_many([b"0123456789"] * 7))
+        for done in range(1, missing + 1):
+            await asyncio.sleep(0)
+            assert not publishing.done(), f"{done - 1} records are done with"
+            first.append(await anext(subscription))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert publishing.done()
+        assert [record.offset for record in first] == [*range(missing + 1)]
+
+
+@pytest.mark.parametrize("policy", ["block", "drop_newest", "disconnect"])
+async def test_publishing_beside_a_bounded_reader_of_a_pattern_takes_the_fast_path(policy: str) -> None:
+    async with local_broker() as broker, broker.subscribe("*", policy=policy, buffer=100) as subscription:
+        topic = broker.topic("t")
+        for at in range(100):
+            topic.publish_nowait(b"%d" % at)
+        log = broker.backend.catalog.logs["t"]
+        assert len(log.runs) == 1, "no publish closed the run for a look at the reader"
+        assert subscription.lag == 100
+        assert [(await anext(subscription)).value for _ in range(100)] == [b"%d" % at for at in range(100)]

@@ -66,3 +66,23 @@ async def test_the_loops_own_thread_is_turned_away() -> None:
     portal = Portal(asyncio.get_running_loop())
     with pytest.raises(WouldDeadlock):
         portal.run(ident())
+
+
+def test_a_plain_function_is_called_on_the_loop() -> None:
+    portal = Portal(None)
+    portal.start()
+    assert portal.call(threading.get_ident) != threading.get_ident()
+    with pytest.raises(ZeroDivisionError):
+        portal.call(lambda: 1 // 0)
+    inside: list[object] = []
+
+    def again() -> None:
+        with pytest.raises(WouldDeadlock):
+            portal.call(threading.get_ident)
+        inside.append(True)
+
+    portal.call(again)
+    assert inside == [True]
+    portal.stop()
+    with pytest.raises(BrokerClosed):
+        portal.call(threading.get_ident)

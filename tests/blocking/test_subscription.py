@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,3 +115,85 @@ def test_after_the_end_there_is_no_next_record() -> None:
             pass
         with pytest.raises(runnel.SubscriptionEnded):
             records.receive(timeout=PATIENCE)
+
+
+# -- a slice per crossing ---------------------------------------------------------------------------------------
+
+
+def crossings(broker: blocking.Broker, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Filled with what is called on the event loop from now on."""
+    made: list[object] = []
+    run = broker._portal.run
+
+    def counted(call: Any) -> Any:
+        made.append(call)
+        return run(call)
+
+    monkeypatch.setattr(broker._portal, "run", counted)
+    return made
+
+
+@pytest.mark.parametrize("how", ["for", "receive"])
+@pytest.mark.parametrize("group", [None, "g"])
+def test_what_is_there_is_read_in_one_crossing(how: str, group: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    with blocking.open() as broker:
+        subscription: Any = broker.subscribe("t", group=group)
+        with subscription:
+            broker.topic("t").publish_many([b"%d" % number for number in range(50)])
+            made = crossings(broker, monkeypatch)
+            records = iter(subscription) if how == "for" else iter(lambda: subscription.receive(1), None)
+            assert [next(records).value for _ in range(50)] == [b"%d" % number for number in range(50)]
+            assert len(made) == 1
+
+
+def test_a_named_position_is_that_of_the_record_in_hand(tmp_path: Path) -> None:
+    with blocking.open(tmp_path) as broker:
+        broker.topic("t").publish_many([b"%d" % number for number in range(10)])
+        with broker.subscribe("t", name="n") as records:
+            assert [next(iter(records)).value for _ in range(4)] == [b"0", b"1", b"2", b"3"]
+        with broker.subscribe("t", name="n") as records:
+            assert records.receive(1).value == b"3"  # it was in hand when the block was left
+
+
+def test_a_blocking_policy_makes_room_record_by_record() -> None:
+    with blocking.open() as broker:
+        topic = broker.topic("t")
+        with broker.subscribe("t", policy="block", buffer=2) as records:
+            topic.publish_many([b"0", b"1"])
+            iterator = iter(records)
+            assert next(iterator).value == b"0"
+            with pytest.raises(runnel.Full):
+                broker._portal.call(lambda: topic._topic.publish_nowait(b"2"))
+            assert next(iterator).value == b"1"
+            topic.publish(b"2")  # the first is processed
+            assert next(iterator).value == b"2"
+
+
+def test_deliveries_that_were_not_handed_out_have_no_attempt() -> None:
+    with blocking.open() as broker:
+        with broker.subscribe("t", group="g", name="first", backoff=[0]) as deliveries:
+            broker.topic("t").publish_many([b"%d" % number for number in range(4)])
+            assert [delivery.value for delivery in islice(deliveries, 2)] == [b"0", b"1"]
+        with broker.subscribe("t", group="g", backoff=[0]) as deliveries:
+            found = sorted((delivery.value, delivery.attempt) for delivery in islice(deliveries, 4))
+            assert found == [(b"0", 2), (b"1", 2), (b"2", 1), (b"3", 1)]
+
+
+def test_values_of_a_thread_keep_their_order_over_topics() -> None:
+    with blocking.open() as broker:
+        topics = [broker.topic("t.a"), broker.topic("t.b")]
+        with broker.subscribe("t.*", buffer=10_000) as records:
+            for number in range(1_000):
+                topics[number % 3 == 0].publish_nowait(b"%d" % number)
+            found = [records.receive(5) for _ in range(1_000)]
+        assert [int(record.value) for record in found] == list(range(1_000))
+        assert [record.topic for record in found[:4]] == ["t.b", "t.a", "t.a", "t.b"]
+
+
+def test_values_of_a_thread_wait_one_by_one_for_a_policy_that_blocks() -> None:
+    with blocking.open() as broker:
+        with broker.subscribe("t", policy="block", buffer=3) as records:
+            topic = broker.topic("t")
+            for number in range(100):
+                topic.publish_nowait(b"%d" % number)
+            assert [int(records.receive(5).value) for _ in range(100)] == list(range(100))

@@ -1,24 +1,23 @@
 """Parts of a broker put together without one: a timeline, logs on it, policies with an owner that takes notes."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 from runnel.broker.read.cursor import Cursor, LogCursor
 from runnel.broker.read.overflow import OVERFLOW_POLICIES, OverflowPolicy
 from runnel.broker.read.pattern_cursor import PatternCursor
-from runnel.broker.topic.log import Log
+from runnel.broker.topic.log import Log, LogRun
 from runnel.broker.topic.readers import TopicReaders
 from runnel.broker.topic.timeline import Timeline
 from runnel.core.batch import Slice
-from runnel.core.options import Policy, TopicOptions
+from runnel.core.options import Policy, PolicyKind, TopicOptions
 from runnel.core.record import Record
 from runnel.testing.clock import JumpingClock
 
 
-def make_timeline(clock: JumpingClock | None = None, before_compacting: Callable[[], None] = lambda: None) -> Timeline:
+def make_timeline(clock: JumpingClock | None = None) -> Timeline:
     """A timeline on a clock that stands still, without a loop: turns end when `_tick` is called."""
-    return Timeline(clock or JumpingClock(), before_compacting)
+    return Timeline(clock or JumpingClock())
 
 
 def make_log(name: str = "t", epoch: int = 1, **options: Any) -> Log:
@@ -38,9 +37,10 @@ class Notes:
         self.task: asyncio.Task[Any] | None = None
         self.handed_on: list[Record[bytes]] = []
         self.disconnected: list[int] = []
-        self.room_made = self.woken = 0
+        self.room_made = self.woken = self.hurries = 0
+        self.limits: list[bool] = []
         self.members = 1
-        self.is_pattern = False
+        self.position = 0
         self.overflow: OverflowPolicy
 
     def dropped(self, slices: list[Slice]) -> None:
@@ -54,6 +54,22 @@ class Notes:
 
     def wake(self) -> None:
         self.woken += 1
+
+    def report(self) -> None: ...
+
+    def hurry(self, count: int = 0, size: int = 0) -> None:
+        self.hurries += 1
+
+    def limit(self, *, limited: bool) -> None:
+        self.limits.append(limited)
+
+    def covers(self, topic: str) -> bool:
+        return True
+
+    def note(self, run: LogRun) -> bool:
+        cursor = self.overflow.cursor
+        assert isinstance(cursor, PatternCursor)
+        return cursor.note(run)
 
     def join(self, log: Log) -> None: ...
 
@@ -81,13 +97,43 @@ def on_log(timeline: Timeline, log: Log, position: int = 0) -> LogCursor:
     return LogCursor(timeline, log, position)
 
 
-def on_all(timeline: Timeline, *logs: Log, position: int = 0) -> PatternCursor:
-    return PatternCursor(timeline, set(logs), position)
+class Covered:
+    """Some topics, as a cursor over them knows them."""
+
+    def __init__(self, *logs: Log) -> None:
+        self.logs = set(logs)
+
+    def covers(self, log: Log) -> bool:
+        return log in self.logs
+
+
+class Noting(Notes):
+    """A reader of several topics that does nothing but note their runs for a cursor."""
+
+    def __init__(self, cursor: PatternCursor) -> None:
+        super().__init__()
+        self.overflow = OVERFLOW_POLICIES[PolicyKind.DROP_OLDEST](cursor, Policy(), 10**9, 10**9, self)
+
+
+def over(timeline: Timeline, *logs: Log) -> PatternCursor:
+    """A cursor over these topics, for a flow whose owner has to be `attached` to them."""
+    return PatternCursor(timeline, Covered(*logs), 0)
+
+
+def on_all(timeline: Timeline, *logs: Log) -> PatternCursor:
+    """A cursor over these topics, which tell it of what is published."""
+    cursor = over(timeline, *logs)
+    for log in logs:
+        attached(log, Noting(cursor), pattern=True)
+    return cursor
 
 
 def attached(log: Log, *readers: Notes, pattern: bool = False) -> TopicReaders:
-    """The gate of `log`, with these readers."""
-    log.topic_readers = log.topic_readers or TopicReaders()
-    for reader in readers:
-        log.topic_readers.attach(reader, pattern=pattern)
-    return log.topic_readers
+    """The readers of `log`, with these."""
+    log.readers = log.readers or TopicReaders()
+    if pattern:
+        log.readers.cover((*log.readers.patterns, *readers))
+    else:
+        for reader in readers:
+            log.readers.attach(reader)
+    return log.readers

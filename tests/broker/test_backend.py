@@ -12,9 +12,9 @@ import pytest
 import runnel
 from runnel.api.broker import Broker
 from runnel.broker.backend import LocalBackend
-from runnel.broker.read.reader import LocalReader
 from runnel.broker.topic.readers import PUBLISH_TURN
 from runnel.core.errors import BrokerClosed, NameInUse, UnknownName
+from runnel.core.publishing import Append
 from runnel.testing import JumpingClock
 from tests.broker.durable_broker import Disk, commits_of, log_of, open_on, turns, until
 from tests.brokers import local_broker
@@ -24,24 +24,15 @@ async def test_a_publisher_pauses_when_its_turn_is_over() -> None:
     async with local_broker() as broker:
         log = broker.backend.catalog.find("t")
         await broker.topic("t").publish_many([b"x"] * (PUBLISH_TURN - 1))
-        assert not broker.backend.publisher.is_turn_over(log)
+        is_over, entry = broker.backend.publisher.is_turn_over, Append([b"x"], None, 1)
+        assert not is_over(log, entry)
         broker.topic("t").publish_nowait(b"x")
-        assert broker.backend.publisher.is_turn_over(log)
+        assert is_over(log, entry)
         await asyncio.sleep(0)
-        assert not broker.backend.publisher.is_turn_over(log)
+        assert not is_over(log, entry)
         async with broker.subscribe("t", buffer=10):
-            await broker.topic("t").publish_many([b"x"] * 5)
-            assert not broker.backend.publisher.is_turn_over(log), "it has paused"
-
-
-async def test_settling_reaches_every_reader_of_a_pattern() -> None:
-    async with local_broker() as broker, broker.subscribe("*", buffer=1) as subscription:
-        await broker.topic("t").publish_many([b"x"] * 5)
-        broker.backend.readers.settle()
-        reader = subscription._source
-        assert isinstance(reader, LocalReader)
-        assert reader.overflow.missed is not None
-        assert reader.overflow.missed.count == 4
+            await broker.topic("t").publish_many([b"x"] * 10)
+            assert is_over(log, entry), "a reader has no room for another"
 
 
 async def test_numbers_are_given_once() -> None:

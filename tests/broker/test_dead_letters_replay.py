@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runnel import Broker, Gap, Subscription
-from runnel.core.errors import BrokerClosed, InvalidOption
+from runnel.core.errors import BrokerClosed, InvalidOption, ValidationFailed
 from runnel.core.record import Record
 from runnel.testing import JumpingClock
 from tests.broker.durable_broker import Disk, open_on
@@ -92,6 +92,39 @@ async def test_what_retention_took_is_not_waited_for(runnel_broker: Broker, runn
         assert await runnel_broker.replay("dl", limit=1) == 1
         await runnel_clock.advance(61)
         assert await runnel_broker.replay("dl") == 0
+
+
+async def test_a_letter_and_that_it_was_put_back_are_one_write(tmp_path: Path) -> None:
+    """So that a crash at any moment leaves both or neither: else the next replay would put it back again."""
+    disk = Disk()
+    async with open_on(disk, tmp_path) as broker:
+        await bury(broker, b"a", b"b", b"c")
+        await broker.backend.flushed()
+        before = broker.statistics().journal
+        assert await broker.replay("dead-letters.billing", where=lambda letter: letter.value != b"b") == 2
+        after = broker.statistics().journal
+        assert before is not None
+        assert after is not None
+        assert after.syncs - before.syncs == 1
+
+
+async def test_letters_go_back_in_parts_where_a_reader_blocks_for_more(runnel_broker: Broker) -> None:
+    await bury(runnel_broker, *(b"%d" % number for number in range(7)))
+    async with runnel_broker.subscribe("orders", policy="block", buffer=2) as records:
+        replaying = asyncio.ensure_future(runnel_broker.replay("dead-letters.billing"))
+        found = [(await asyncio.wait_for(anext(records), PATIENCE)).value for _ in range(7)]
+        assert await asyncio.wait_for(replaying, PATIENCE) == 7
+        assert found == [b"%d" % number for number in range(7)]
+
+
+async def test_a_letter_that_its_topic_refuses_leaves_those_before_it_put_back(runnel_broker: Broker) -> None:
+    await bury(runnel_broker, b"1", b"2", b"bad", b"4")
+    await runnel_broker.topic("orders", int).declare()
+    with pytest.raises(ValidationFailed):
+        await runnel_broker.replay("dead-letters.billing")
+    assert [record.value for record in await orders(runnel_broker, 6)][4:] == [b"1", b"2"]
+    await runnel_broker.discard("dead-letters.billing", [2])
+    assert await runnel_broker.replay("dead-letters.billing") == 1
 
 
 @pytest.mark.parametrize("spins", range(8))

@@ -121,10 +121,10 @@ async def test_a_gap_in_the_middle_is_told_at_the_beginning_of_the_next(monkeypa
                     return Taken(found.slices, missed)
                 return super().take(limit)
 
-        def holed(logs: object, start: int, **_: object) -> tuple[LogCursor, None]:
+        def holed(_: object, start: int, **_options: object) -> tuple[LogCursor, None]:
             return Holed(broker.backend.timeline, log, start), None
 
-        monkeypatch.setattr(broker.backend.cursors, "open", holed)
+        monkeypatch.setattr(broker.backend.cursors, "on_log", holed)
         first = await read_history(broker.backend, "t", 0, 10, MUCH)
         assert (values(first), first.gap, first.next) == ([b"0", b"1"], None, 2)
         then = await read_history(broker.backend, "t", first.next, 10, MUCH)

@@ -20,6 +20,7 @@ from runnel.core.record import Meta
 from runnel.core.schema import Codec, Schema
 from runnel.core.transaction import TransactionRequest
 from runnel.wire.wire_batch import wire_batches
+from tests.carried import columns_of
 from tests.contract.reading import at_rest, read
 
 
@@ -66,7 +67,7 @@ def offsets(span: Span) -> tuple[int, int]:
 async def test_a_batch_is_published_whole(broker: Broker, sender: Sender) -> None:
     metas = [None, Meta(b"k", {"h": "x"})]
     async with broker.subscribe("t") as subscription:
-        assert offsets(await sender.send("t", pack([b"a", b"b"], metas))) == (0, 1)
+        assert offsets(await sender.send("t", pack([b"a", b"b"], columns_of(metas)))) == (0, 1)
         one, two = await read(subscription, 2)
     assert (one.value, one.key, two.value, two.key, dict(two.headers)) == (b"a", None, b"b", b"k", {"h": "x"})
 

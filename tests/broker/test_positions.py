@@ -4,6 +4,7 @@ from pathlib import Path
 from shutil import copytree, ignore_patterns
 
 import runnel
+from runnel.journal.format.index import WINDOW
 
 
 async def test_what_was_never_given_weighs_nothing(tmp_path: Path) -> None:
@@ -22,3 +23,18 @@ async def test_topics_in_memory_of_a_durable_broker_say_so(tmp_path: Path) -> No
         await broker.topic("m", durable=False).publish(b"")
         await broker.publish("d", b"")
         assert [(one.topic, one.durable) for one in await broker.bounds()] == [("d", True), ("m", False)]
+
+
+async def test_a_sequence_on_disk_is_found_behind_entries_of_any_size(tmp_path: Path) -> None:
+    """Also where an entry is longer than a chunk, and no window begins with it."""
+    sizes = [10, 1000, 5 * WINDOW, 10, 10, WINDOW, 6 * WINDOW, 100, 3 * WINDOW, 10] * 2
+    names = ["ab"[number % 5 == 3] for number in range(len(sizes))]
+    async with runnel.open(tmp_path, tail_bytes=1) as broker:
+        for name, size in zip(names, sizes, strict=True):
+            await broker.topic(name).publish_many([b"x" * size, b"y"])
+        for sequence in range(2 * len(sizes) + 1):
+            before = [names[one // 2] for one in range(sequence)]
+            assert {one.topic: one.at for one in await broker.bounds(sequence=sequence)} == {
+                "a": before.count("a"),
+                "b": before.count("b"),
+            }

@@ -1,11 +1,11 @@
-"""A reply topic per request, gone when the answer is there."""
+"""An inbox per request, gone when the answer is there."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
 
-from runnel.broker.request import INBOX
+from runnel.broker.inboxes import INBOX
 from runnel.core.errors import NoResponders, RequestTimeout
 from runnel.testing.clock import JumpingClock
 from tests.broker.durable_broker import Disk, log_of, open_on, until
@@ -18,12 +18,24 @@ async def test_an_inbox_lives_as_long_as_its_request() -> None:
         asking = asyncio.ensure_future(broker.request("ask", b"?"))
         question = await anext(questions)
         assert question.reply_to is not None
-        assert question.reply_to.startswith(f"{INBOX}.")
-        assert question.reply_to in broker.backend.catalog.logs
+        assert question.reply_to.startswith(INBOX)
+        assert len(broker.backend.inboxes) == 1
         assert await broker.reply(question, b"!")
+        assert await broker.reply(question, b"again") is False  # the requester has not even run
         assert (await asking).value == b"!"
+        assert len(broker.backend.inboxes) == 0
         assert list(broker.backend.catalog.logs) == ["ask"]
-        assert await broker.reply(question, b"again") is False
+
+
+async def test_the_name_of_an_inbox_cannot_be_guessed() -> None:
+    async with local_broker() as broker, broker.subscribe("ask") as questions:
+        asking = [asyncio.ensure_future(broker.request("ask", b"?")) for _ in range(3)]
+        names = [str((await anext(questions)).reply_to).removeprefix(INBOX) for _ in asking]
+        assert [len(bytes.fromhex(name)) for name in names] == [16, 16, 16]
+        assert len({name[:6] for name in names}) == 3
+        for one in asking:
+            one.cancel()
+        await asyncio.wait(asking)
 
 
 async def test_nothing_stays_behind_however_it_ends() -> None:
@@ -41,6 +53,7 @@ async def test_nothing_stays_behind_however_it_ends() -> None:
             await asyncio.wait([cancelled])
         assert list(broker.backend.catalog.logs) == ["ask"]
         assert list(broker.backend.readers) == []
+        assert len(broker.backend.inboxes) == 0
         assert all(timer.callback is None for _, _, timer in clock._timers)
 
 

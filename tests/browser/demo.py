@@ -19,6 +19,7 @@ from typing import Any
 
 import runnel
 from runnel import Broker
+from runnel.core.statistics import RelayStatistics
 from runnel.server.options import ServerOptions
 from runnel.server.server import Server
 
@@ -88,7 +89,7 @@ class Traffic:
 
     def works(self) -> list[Awaitable[None]]:
         """All that goes on."""
-        works: list[Awaitable[None]] = [self._place_orders(), self._measure(), self._log()]
+        works: list[Awaitable[None]] = [self._place_orders(), self._measure(), self._log(), self._relay()]
         works += [self._bury_hostile()] if self._hostile else []
         works += [self._read(reader, pause) for reader, pause in self._readers]
         works += [self._work("billing", f"biller-{number}", self._bill) for number in range(3)]
@@ -96,6 +97,27 @@ class Traffic:
         return works
 
     # -- publishing ---------------------------------------------------------------------------------------------
+
+    async def _relay(self) -> None:
+        """What a relay reports of itself; it publishes nothing here."""
+        error = HOSTILE if self._hostile else "the connection to PostgreSQL was lost"
+        rows = 0
+        while True:
+            rows += self._chance.randrange(50)
+            report = RelayStatistics(
+                slot="shop",
+                state="streaming",
+                lag_bytes=self._chance.randrange(9000),
+                lag_seconds=0.002,
+                rows=rows,
+                rows_per_second=25.0,
+                wal_status="reserved",
+                retained_bytes=4 << 20,
+                safe_wal_bytes=16 << 30,
+                last_error=f"the slot is lost? {error}",
+            )
+            await self._broker.backend.report_relay(report)
+            await asyncio.sleep(1.0)
 
     async def _place_orders(self) -> None:
         while True:

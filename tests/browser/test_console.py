@@ -26,6 +26,7 @@ VIEWS = {
     "groups": "biller-1",
     "dead-letters": "was declined by the bank",
     "journal": "Sync latency",
+    "relays": "the slot is lost",
 }
 
 

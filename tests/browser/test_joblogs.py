@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.browser.accessibility import faults
 from tests.browser.complaints import Complaints
 from tests.browser.joblogs import JobLogs
 from tests.browser.keyboard import Keyboard
+from tools.postgres import database, found
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -85,6 +87,23 @@ async def test_whoever_comes_in_the_middle_gets_past_lines_first_and_then_the_li
     await late.goto(f"{steady.url}/jobs/early")
     for tab in (page, late):
         await check_whole(tab, 40)
+
+
+@pytest.mark.skipif(not (find_spec("psycopg") and found()), reason="no psycopg or no PostgreSQL")
+async def test_lines_that_are_rows_are_read_by_select_and_then_come_live(page: Page, tmp_path: Path) -> None:
+    with database(None) as dsn:
+        joblogs = JobLogs(tmp_path, ("--shape", "relay", "--dsn", dsn), ("--dsn", dsn))
+        try:
+            await joblogs.start()
+            await joblogs.ask_for("rows", lines=30, rate=25)
+            await page.goto(f"{joblogs.url}/jobs/rows")
+            await until_line(page, 10)
+            await page.reload()
+            await check_whole(page, 30)
+            await expect(page.locator("#connection")).to_have_text("live")
+        finally:
+            await page.goto("about:blank")
+            await joblogs.close()
 
 
 @pytest.mark.parametrize("lines", [400, pytest.param(1_500, marks=pytest.mark.nightly)])

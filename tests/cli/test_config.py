@@ -68,3 +68,31 @@ def test_a_command_that_meets_a_file_that_makes_no_sense_says_so_and_does_nothin
     first, second = done.err.splitlines()
     assert first.startswith("runnel: runnel.toml:1: there is no key 'prot'")
     assert second == "runnel: runnel.toml:3: there is no key 'serve.hots'; did you mean 'host'? (invalid_config)"
+
+
+def test_the_tables_of_relay_archive_and_history_are_checked(runnel: Command, tmp_path: Path) -> None:
+    pytest.importorskip("psycopg")
+    file = tmp_path / "some.toml"
+    file.write_text(
+        '[relay]\nslot = "Not-A-Slot"\npublication = "p"\n[[relay.table]]\ntable = "chat"\ntopic = "chat.{room}"\n'
+        '[archive]\npattern = "chat.>"\ntable = "events"\npartiton = "day"\n'
+        '[history]\nkind = "postgres"\ntabel = "events"\npattern = 5\n'
+    )
+    done = runnel("config", "check", "some.toml")
+    assert done.status == 1
+    assert done.out.splitlines() == [
+        "some.toml: [history]: there is no key 'tabel'; did you mean 'table'?",
+        "some.toml: [history]: 'table' is missing",
+        "some.toml: [history]: pattern is 5: expected text",
+        "some.toml: [relay]: slot='Not-A-Slot': a slot's name has 1 to 63 of a-z, 0-9 and _",
+        "some.toml: [archive]: archive='what was given': Object contains unknown field `partiton`",
+    ]
+    right = file.read_text().replace("Not-A-Slot", "s").replace("partiton", "partition").replace("tabel", "table")
+    file.write_text(right.replace("pattern = 5\n", ""))
+    assert runnel("config", "check", "some.toml").out == "some.toml is fine: 0 settings\n"
+    file.write_text('[history]\nkind = "postgres"\ntable = "events"\n')
+    served = runnel("serve", "--config", "some.toml", "--port", "0")
+    assert (served.status, served.err) == (
+        2,
+        "runnel: some.toml: [history]: 'dsn' is missing; or set RUNNEL_HISTORY_DSN (invalid_config)\n",
+    )

@@ -18,6 +18,7 @@ import pytest
 
 import runnel as package
 from runnel.cli import server_process
+from runnel.cli.serve import GC_THRESHOLDS
 from runnel.config.settings import load
 from runnel.core.errors import NotSupported
 from runnel.server import http
@@ -98,6 +99,63 @@ asyncio.run(go())
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path)
     assert done.returncode == 1
     assert "not done within 0.2 s" in done.stderr
+
+
+def test_topics_of_the_folder_are_left_out_of_collections_and_those_come_seldom(tmp_path: Path) -> None:
+    with package.blocking.open(tmp_path / "data") as broker:
+        for number in range(1000):
+            broker.topic(f"t{number}").publish_nowait(b"")
+    code = """
+import gc, os, signal
+from runnel.cli import server_process
+from runnel.cli.main import main
+def announced(*_):
+    print(gc.get_freeze_count() > 4000, gc.get_threshold())
+    os.kill(os.getpid(), signal.SIGTERM)
+    return ""
+server_process.announcement = announced
+main(["serve", "--data", "data", "--port", "0", "--json-port", "0", "--http-port", "0"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path)
+    assert done.stdout.splitlines()[0] == f"True {GC_THRESHOLDS}", done.stderr
+
+
+def test_the_deadline_holds_while_the_event_loop_is_busy(tmp_path: Path) -> None:
+    code = """
+import asyncio, os, signal, time
+from runnel.cli import server_process
+from runnel.config.settings import load
+def busy():
+    os.kill(os.getpid(), signal.SIGTERM)
+    while True: pass
+server_process.announcement = lambda *_: asyncio.get_running_loop().call_soon(busy) and "ready"
+settings = {"serve.memory": "true", "serve.deadline": "200ms", "serve.http_port": "off"}
+server_process.ServerProcess(load(settings | {"serve.port": "0", "serve.json_port": "0"})).run()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "ready\n")
+    assert "not done within 0.2 s" in done.stderr
+
+
+def test_after_a_server_ended_in_time_its_deadline_ends_nothing(tmp_path: Path) -> None:
+    code = """
+import asyncio, os, signal, threading
+from runnel.cli import server_process
+from runnel.config.settings import load
+stop = lambda: os.kill(os.getpid(), signal.SIGTERM)
+server_process.announcement = lambda *_: asyncio.get_running_loop().call_soon(stop) and "ready"
+settings = {"serve.memory": "true", "serve.deadline": "20s", "serve.http_port": "off"}
+handlers = [signal.getsignal(number) for number in server_process.SIGNALS]
+code = server_process.ServerProcess(load(settings | {"serve.port": "0", "serve.json_port": "0"})).run()
+assert [signal.getsignal(number) for number in server_process.SIGNALS] == handlers
+for thread in threading.enumerate():
+    if thread is not threading.main_thread():
+        thread.join(10)  # nothing waits for the time to pass
+        assert not thread.is_alive(), thread
+print("ended with", code)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "ready\nended with 0\n"), done.stderr
 
 
 def test_people_are_told_its_doors_and_the_commands_work_as_they_stand(tmp_path: Path) -> None:

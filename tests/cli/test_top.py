@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 
+import msgspec
 import pytest
 
 import runnel as package
 from runnel.cli.output import RED
 from runnel.cli.top import BrokerRates, GroupRow, ReaderRow, TopicRow, draw, heading
+from runnel.core.statistics import RelayStatistics
 from tests.cli.conftest import Command
 from tests.patience import PATIENCE
 
@@ -74,6 +76,33 @@ def test_the_page_fits_and_short_tables_leave_room_for_long_ones() -> None:
     assert heads == ["TOPIC", "GROUP", "SUBSCRIBER"]
     assert sum(line.startswith("t") and "100 B" in line for line in lines) == 14
     assert len(draw(VIEW, "title", 1000, colourful=False)) == 2 + 3 * 2 + 32
+
+
+def test_relays_come_first_with_lag_slot_and_error() -> None:
+    relay = RelayStatistics(
+        slot="s",
+        state="streaming",
+        lag_bytes=2048,
+        lag_seconds=3.0,
+        rows_per_second=12.0,
+        wal_status="extended",
+        retained_bytes=1 << 20,
+        last_error="a\nb",
+    )
+    lines = draw(msgspec.structs.replace(VIEW, relays=(relay,)), "here", 100, colourful=False)
+    head = next(at for at, line in enumerate(lines) if line.startswith("RELAY"))
+    assert head < next(at for at, line in enumerate(lines) if line.startswith("TOPIC"))
+    assert re.split(r"  +", lines[head + 1]) == [
+        "s",
+        "streaming",
+        "12",
+        "2.0 KiB",
+        "3 s",
+        "extended",
+        "1.0 MiB",
+        "-",
+        "a\\nb",
+    ]
 
 
 def test_what_is_wrong_catches_the_eye() -> None:

@@ -110,6 +110,9 @@ class JoinedLink:
     def skew(self) -> float:
         return self.ahead
 
+    def server_time(self) -> float:
+        return self.clock.time() + self.ahead
+
     def check_usable(self, doing: str) -> None:
         pass
 
@@ -126,6 +129,9 @@ class JoinedLink:
             decoder.feed(data)
             self.sent += [(FrameKind(kind), flags, id, payload) for kind, flags, _, id, payload in decoder.frames()]
             self._feed(data)
+
+    def flush_soon(self, owner: Any) -> None:
+        asyncio.get_running_loop().call_soon(owner.flush)
 
     def attach(self, owner: Any) -> int:
         self._attached[owner] = None

@@ -12,8 +12,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from runnel.client import outbox as module
 from runnel.client.outbox import MAX_TRIES, OVERHEAD, WINDOW, Outbox, OutgoingBatch, Route, batch_cost
 from runnel.core.batch_format import unpack
-from runnel.core.deduplication import ProducerTable
-from runnel.core.errors import RunnelError, SequenceForgotten, SequenceGap, TooLarge, TopicConflict, ValidationFailed
+from runnel.core.deduplication import MAX_PRODUCER_SECONDS, MessageIdWindow, ProducerTable
+from runnel.core.errors import (
+    OutcomeUnknown,
+    RunnelError,
+    SequenceForgotten,
+    SequenceGap,
+    TooLarge,
+    TopicConflict,
+    ValidationFailed,
+)
 from runnel.core.position import Position
 from runnel.wire.binary_messages import read_publish
 from runnel.wire.frames import FROM_CLIENT, FrameDecoder, FrameKind
@@ -40,6 +48,7 @@ class Post:
         self.producers = count(1)
         self.outbox = Outbox(limit, lambda: next(self.producers))
         self.ids = count(1)
+        self.now = 1_000.0
 
     def gather(self, topic: str, value: bytes, waiter: Any = None) -> OutgoingBatch:
         outgoing, _ = self.outbox.gathering(ROUTES[topic])
@@ -63,7 +72,7 @@ class Post:
         """Kind, id, topic and batch of the frames that may be sent now."""
         decoder = FrameDecoder(kinds=FROM_CLIENT)
         frames = []
-        for piece in self.outbox.take(lambda: next(self.ids)):
+        for piece in self.outbox.take(lambda: next(self.ids), self.now):
             decoder.feed(piece)
             for kind, flags, extra, id, payload in decoder.frames():
                 if kind == FrameKind.PUBLISH:
@@ -380,22 +389,25 @@ class Server:
     def __init__(self) -> None:
         self.logs: dict[str, list[bytes]] = {topic: [] for topic in TOPICS}
         self.producers = ProducerTable()
-        self.ids: dict[str, int] = {}
+        self.ids = {topic: MessageIdWindow() for topic in TOPICS}
+        self.now = 0.0
 
-    def take(self, topic: str, message_id: str | None, batch: bytes) -> int | RunnelError:
+    def take(self, topic: str, about: PublishDetails | None, batch: bytes) -> int | RunnelError:
+        message_id, sent = (None, None) if about is None else (about.message_id, about.sent)
         unpacked = unpack(batch)
         header, values = unpacked.header, unpacked.values
         log, epoch = self.logs[topic], 1 + TOPICS.index(topic)
-        if header.producer:
-            try:
-                known = self.producers.find(header.producer, header.producer_sequence, header.count, 0.0)
-            except RunnelError as error:
-                return error
-            if known is not None:
-                assert known.epoch == epoch, "a number that named a record of another topic"
-                return known.offset
-        elif message_id in self.ids:
-            return self.ids[message_id]
+        known: Position | None = None
+        try:
+            if header.producer:
+                known = self.producers.find(header.producer, header.producer_sequence, header.count, self.now, sent)
+            elif message_id is not None:
+                known = self.ids[topic].find(message_id, self.now, sent)
+        except RunnelError as error:
+            return error
+        if known is not None:
+            assert known.epoch == epoch, "a number that named a record of another topic"
+            return known.offset
         if any(value.startswith(b"bad") for value in values):
             return ValidationFailed(topic, "T", "f", "bad")
         if any(value.startswith(b"no") for value in values):
@@ -404,9 +416,9 @@ class Server:
         log += values
         if header.producer:
             sequence = header.producer_sequence
-            self.producers.remember(header.producer, sequence, header.count, Position(epoch, first), 0.0)
+            self.producers.remember(header.producer, sequence, header.count, Position(epoch, first), self.now)
         elif message_id is not None:
-            self.ids[message_id] = first
+            self.ids[topic].remember(message_id, epoch, first, self.now)
         return first
 
 
@@ -417,11 +429,13 @@ class OutboxMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.post, self.server = Post(), Server()
         self.before: set[bytes] = set()  # what servers stored that are no more
-        self.frames: dict[int, deque[tuple[int, str, str | None, bytes]]] = {}  # by lane, on the connection
-        self.zombies: deque[tuple[int, str, str | None, bytes]] = deque()  # on connections that the client lost
+        self.frames: dict[int, deque[tuple[int, str, PublishDetails | None, bytes]]] = {}  # by lane, on the connection
+        self.zombies: deque[tuple[int, str, PublishDetails | None, bytes]] = (
+            deque()
+        )  # on connections that the client lost
         self.answers: deque[tuple[int, int | RunnelError]] = deque()
         self.published: dict[str, list[bytes]] = {topic: [] for topic in TOPICS}
-        self.fate: dict[bytes, str] = {}  # "waiting", "stored", "refused", "given up"
+        self.fate: dict[bytes, str] = {}  # "waiting", "stored", "refused", "unknown", "given up"
         self.waiters: dict[bytes, tuple[OutgoingBatch, Waiter, list[bytes]]] = {}
         self.batched: set[bytes] = set()  # published by calls for more than one
         self.named: set[bytes] = set()  # published with a message id
@@ -460,14 +474,13 @@ class OutboxMachine(RuleBasedStateMachine):
     @rule()
     def send(self) -> None:
         decoder = FrameDecoder(kinds=FROM_CLIENT)
-        for piece in self.post.outbox.take(lambda: next(self.post.ids)):
+        for piece in self.post.outbox.take(lambda: next(self.post.ids), self.server.now):
             decoder.feed(piece)
         for kind, flags, extra, id, payload in decoder.frames():
             if kind == FrameKind.PUBLISH:
                 topic, about, batch = read_publish(flags, extra, payload)
-                message_id = None if about is None else about.message_id
                 lane = self.frames.setdefault(ROUTES[topic].lane, deque())
-                lane.append((id, topic, message_id, batch))
+                lane.append((id, topic, about, batch))
 
     @precondition(lambda self: any(self.frames.values()))
     @rule(data=st.data(), how_many=st.integers(1, 5))
@@ -475,16 +488,16 @@ class OutboxMachine(RuleBasedStateMachine):
         """The server works on one lane, while others wait."""
         lane = self.frames[data.draw(st.sampled_from(sorted(lane for lane, frames in self.frames.items() if frames)))]
         while lane and how_many:
-            id, topic, message_id, batch = lane.popleft()
-            self.answers.append((id, self.server.take(topic, message_id, batch)))
+            id, topic, about, batch = lane.popleft()
+            self.answers.append((id, self.server.take(topic, about, batch)))
             how_many -= 1
 
     @precondition(lambda self: self.zombies)
     @rule()
     def serve_a_zombie(self) -> None:
         """The server goes on with what came on a connection that the client has given up."""
-        _, topic, message_id, batch = self.zombies.popleft()
-        self.server.take(topic, message_id, batch)
+        _, topic, about, batch = self.zombies.popleft()
+        self.server.take(topic, about, batch)
 
     @precondition(lambda self: self.answers)
     @rule(how_many=st.integers(1, 10))
@@ -492,12 +505,13 @@ class OutboxMachine(RuleBasedStateMachine):
         while self.answers and how_many:
             id, result = self.answers.popleft()
             if isinstance(result, RunnelError):
-                self._resolved(self.post.outbox.refused(id, result), None)
+                fate = "unknown" if isinstance(result, OutcomeUnknown) else "refused"
+                self._resolved(self.post.outbox.refused(id, result), None, fate)
             else:
-                self._resolved(self.post.outbox.published(id, 1, result), result)
+                self._resolved(self.post.outbox.published(id, 1, result), result, "stored")
             how_many -= 1
 
-    def _resolved(self, outgoing: OutgoingBatch | None, first: int | None) -> None:
+    def _resolved(self, outgoing: OutgoingBatch | None, first: int | None, fate: str) -> None:
         for index, waiter in [] if outgoing is None else outgoing.waiters:
             (value, values) = next((value, values) for value, (_, one, values) in self.waiters.items() if one is waiter)
             del self.waiters[value]
@@ -505,7 +519,7 @@ class OutboxMachine(RuleBasedStateMachine):
             if was_given_up:
                 continue
             for place, each in enumerate(values):
-                self.fate[each] = "refused" if first is None else "stored"
+                self.fate[each] = fate
                 if first is not None:
                     topic = outgoing.route.topic  # type: ignore[union-attr]
                     assert self.server.logs[topic][first + index + place] == each
@@ -524,9 +538,16 @@ class OutboxMachine(RuleBasedStateMachine):
     def restart(self) -> None:
         """The server is another, which knows no producer: one in memory that was started again, say."""
         self.before.update(value for log in self.server.logs.values() for value in log)
-        self.server = Server()
+        now, self.server = self.server.now, Server()
+        self.server.now = now
         self.lose(keeps=False)
         self.zombies.clear()
+
+    @precondition(lambda self: not self.zombies)  # no connection that is lost is read a day later
+    @rule()
+    def forget(self) -> None:
+        """The server forgets all numbers and message ids."""
+        self.server.now += MAX_PRODUCER_SECONDS
 
     @precondition(lambda self: self.waiters)
     @rule(data=st.data())
@@ -557,8 +578,8 @@ class OutboxMachine(RuleBasedStateMachine):
         for _ in range(500):
             self.send()
             for lane in self.frames.values():
-                for id, topic, message_id, batch in lane:
-                    self.answers.append((id, self.server.take(topic, message_id, batch)))
+                for id, topic, about, batch in lane:
+                    self.answers.append((id, self.server.take(topic, about, batch)))
                 lane.clear()
             if not self.answers and self.post.outbox.is_empty:
                 break

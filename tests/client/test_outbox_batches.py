@@ -3,9 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.client.outbox import LANES, OVERHEAD, OutgoingBatch, Route, batch_cost, record_cost
+from runnel.client.outbox import LANES, OVERHEAD, OutgoingBatch, Route, batch_cost
 from runnel.core.batch_format import MSGPACK, unpack
 from runnel.core.record import Meta
+from tests.carried import columns_of
 
 ROUTE = Route.to("a")
 
@@ -35,21 +36,17 @@ def test_one_that_is_told_apart_otherwise_has_no_numbers() -> None:
 def test_a_record_that_carries_something_may_come_among_others() -> None:
     outgoing = OutgoingBatch(ROUTE, [])
     outgoing.values.append(b"0")  # the short way
-    outgoing.add(b"1", Meta(key=b"k"), 1)
+    outgoing.add(b"1", columns_of([Meta(key=b"k")]), 1)
     outgoing.values.append(b"2")
     outgoing.values.append(b"3")
-    outgoing.add(b"4", Meta(key=b"l"), 1)
+    outgoing.add(b"4", columns_of([Meta(key=b"l")]), 1)
     outgoing.values.append(b"5")
     assert unpack(outgoing.pack(1, 0)).keys == (None, b"k", None, None, b"l", None)
 
 
 def test_what_it_weighs_is_what_its_records_cost() -> None:
-    values, metas = [b"", b"xy"], [None, Meta(key=b"k", headers={"a": "b"})]
-    assert (
-        batch_cost(values, metas)
-        == record_cost(values[0], metas[0]) + record_cost(values[1], metas[1])
-        == 2 * OVERHEAD + 2 + 3
-    )
+    values, columns = [b"", b"xy"], columns_of([None, Meta(key=b"k", headers={"a": "b"})])
+    assert batch_cost(values, columns) == 2 * OVERHEAD + 2 + 3
     assert batch_cost(values, None) == 2 * OVERHEAD + 2
 
 
@@ -69,8 +66,8 @@ def test_records_can_be_taken_out_as_if_they_had_never_been_there(
         outgoing, waiters = OutgoingBatch(ROUTE, []), []
         for number in kept:
             value, has_key = records[number]
-            meta = Meta(key=b"%d" % number) if has_key else None
-            index = outgoing.add(value, meta, record_cost(value, meta))
+            columns = columns_of([Meta(key=b"%d" % number)]) if has_key else None
+            index = outgoing.add(value, columns, batch_cost([value], columns))
             waiters.append(Waiter())
             outgoing.waiters.append([index, waiters[-1]])
         return outgoing, waiters
@@ -92,7 +89,7 @@ def test_records_can_be_taken_out_as_if_they_had_never_been_there(
 def test_its_halves_hold_the_same_records_with_the_same_numbers(records: list[tuple[bytes, bool]]) -> None:
     outgoing = OutgoingBatch(ROUTE, [], said=b"said")
     for value, has_key in records:
-        index = outgoing.add(value, Meta(key=b"k") if has_key else None, 1)
+        index = outgoing.add(value, columns_of([Meta(key=b"k") if has_key else None]), 1)
         outgoing.waiters.append([index, Waiter()])
     waiters = [waiter for _, waiter in outgoing.waiters]
     whole = unpack(outgoing.pack(7, 100))

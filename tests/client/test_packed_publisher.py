@@ -92,8 +92,6 @@ async def test_nothing_in_it_is_trusted(joined: Joined) -> None:
             await sender.send("t", pack([b"a", b"b"]), PublishDetails(message_id="m"))
         with pytest.raises(InvalidOption):
             await sender.send("t", pack([b"a"]), PublishDetails(expected_offset=-1))
-        with pytest.raises(BadBatch):
-            sender.publisher.checked("t", b"", typed=False)
 
 
 async def test_readers_are_named_as_the_server_knows_them(joined: Joined) -> None:
@@ -166,7 +164,7 @@ async def test_of_one_that_is_withdrawn_too_late_is_told_where_it_is(joined: Joi
         caller.cut()  # nobody knows whether it is stored: it is sent again, and withdrawn again
         caller = await peer.accept()
         again = await caller.next()
-        assert again.publish == asked.publish
+        assert again.publish._replace(about=None) == asked.publish
         assert (await caller.next()).kind == FrameKind.CANCEL
         caller.publish(again, 5)
         assert offsets(await sent) == (5, 5)

@@ -9,7 +9,7 @@ import pytest
 import runnel
 from runnel import Broker, Position
 from runnel.client.reader import RemoteReader
-from runnel.core.backend import SLICE
+from runnel.core.backend import SLICE, SharedSteps
 from runnel.core.options import SubscribeOptions
 from runnel.wire.frames import FrameKind
 from tests.client.memory_link import JoinedLink, joined
@@ -299,3 +299,25 @@ async def test_finishing_over_a_lost_connection_leaves_what_is_here(when: str) -
         assert await values(reader, 99) == numbers(0, 1)
         assert (reader.ended, reader.error) == (True, None)
         assert broker.statistics().subscriptions == ()
+
+
+@pytest.mark.parametrize("options", [{}, {"policy": "drop_oldest", "buffer": 10}], ids=["eager", "asks"])
+async def test_a_stream_that_finds_nothing_is_woken_by_what_comes(options: dict[str, Any]) -> None:
+    """`take_step` parks by itself. A reader with a policy is sent nothing before it has asked the server."""
+    async with joined() as (broker, link):
+        reader = await opened(link, start="earliest", **options)
+        steps: SharedSteps = {}
+        found: list[bytes] = []
+        woken = reader.wake
+        assert isinstance(woken, Woken)
+        for number in range(3):
+            woken.event.clear()
+            assert reader.take_step(steps, SLICE) is None
+            await fill(broker, 1, first=number)
+            async with asyncio.timeout(PATIENCE):
+                while (step := reader.take_step(steps, SLICE)) is None:
+                    await woken.event.wait()
+                    woken.event.clear()
+            found += [value for part in step.slices for value in part.values]
+        assert found == numbers(0, 3)
+        reader.leave()

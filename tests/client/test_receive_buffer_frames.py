@@ -12,6 +12,7 @@ from runnel.core.clock import micros
 from runnel.core.errors import BadBatch
 from runnel.core.record import Meta
 from runnel.wire.binary_messages import DeliverPayload
+from tests.carried import columns_of
 
 TIME = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -22,7 +23,7 @@ def frame(count: int, offset: int = 10, sequence: int = 100, **about: object) ->
 
 
 def test_records_have_their_places_time_and_what_they_carry() -> None:
-    found, encoding = unpack_frame(frame(3, metas=[None, Meta(key=b"k"), None], content_type=JSON), verify=True)
+    found, encoding = unpack_frame(frame(3, carried=columns_of([None, Meta(key=b"k")]), content_type=JSON), verify=True)
     assert encoding == "json"
     records = [(one.epoch, one.offset, one.sequence, one.time, one.key) for one in found.records]
     assert records == [(7, 10, 100, TIME, None), (7, 11, 101, TIME, b"k"), (7, 12, 102, TIME, None)]
@@ -38,7 +39,7 @@ def test_records_may_have_times_of_their_own() -> None:
 @given(count=st.integers(2, 30), skipped=st.integers(0, 29), taken=st.integers(1, 29))
 def test_what_is_known_is_left_out_and_the_rest_comes_in_parts(count: int, skipped: int, taken: int) -> None:
     skipped = min(skipped, count - 1)
-    arrival = ReceivedBatch(frame(count), 50, skipped)
+    arrival = ReceivedBatch(frame(count), 50, count, skipped)
     assert arrival.count == count - skipped
     assert (arrival.place(is_pattern=False), arrival.place(is_pattern=True)) == (10 + skipped, 100 + skipped)
     whole = arrival.opened(verify=True)
@@ -59,8 +60,8 @@ def test_damage_is_found_where_it_is_looked_for() -> None:
     where = frame(3)
     broken = where._replace(batch=where.batch[:-1] + b"\x00")
     with pytest.raises(BadBatch, match="checksum"):
-        ReceivedBatch(broken, 1).opened(verify=True)
-    assert len(ReceivedBatch(broken, 1).opened(verify=False)) == 3
+        ReceivedBatch(broken, 1, 3).opened(verify=True)
+    assert len(ReceivedBatch(broken, 1, 3).opened(verify=False)) == 3
 
 
 def test_records_with_holes_between_them_are_no_frame() -> None:

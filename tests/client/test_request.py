@@ -9,6 +9,7 @@ from runnel.core.batch_format import pack, unpack
 from runnel.core.errors import ConnectionLost, InvalidOption, NoResponders
 from runnel.core.record import NO_HEADERS, REPLY_TO, Meta, Record
 from runnel.wire.frames import FrameKind
+from tests.carried import columns_of
 from tests.client.scripted_server import Joined
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -26,7 +27,7 @@ async def test_the_reply_comes_as_a_record(joined: Joined) -> None:
         args = asked.call[1]
         assert (args["topic"], args["timeout"]) == ("q", 600.0)
         assert unpack(args["batch"]).metas[0] == Meta(b"k", {"h": "v"})
-        batch = pack([b"pong"], [Meta(headers={"a": "b"})])
+        batch = pack([b"pong"], columns_of([Meta(headers={"a": "b"})]))
         time = int(NOON.timestamp() * 1e6)
         caller.reply(asked, {"topic": "i", "offset": 1, "sequence": 2, "epoch": 3, "time": time, "batch": batch})
         assert await asking == Record("i", 1, 2, 3, None, b"pong", {"a": "b"}, NOON)

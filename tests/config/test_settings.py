@@ -76,6 +76,11 @@ def test_a_command_that_only_asks_for_its_server_does_not_judge_the_environment(
     assert problem.startswith("RUNNEL_NONSENSE: there is no such setting")
 
 
+def test_addresses_of_databases_are_read_by_others() -> None:
+    names = ("RUNNEL_RELAY_DSN", "RUNNEL_ARCHIVE_DSN", "RUNNEL_HISTORY_DSN")
+    assert load(environment=dict.fromkeys(names, "postgresql://db/app")).given == {}
+
+
 def test_a_certificate_and_its_key_go_together() -> None:
     tls = load({"serve.tls_cert": "c.pem", "serve.tls_key": "k.pem"}).server.ssl
     assert tls is not None

@@ -49,3 +49,24 @@ async def test_a_typed_topic_tells_its_schema(broker: Broker) -> None:
     (bounds,) = await broker.bounds("n")
     assert bounds.schema is not None
     assert (bounds.schema.encoding, bounds.schema.schema) == ("json", {"type": "integer"})
+
+
+@on_every_socket
+async def test_bounds_tell_where_a_sequence_lies_in_every_topic(broker: Broker) -> None:
+    for number in range(20):
+        await broker.topic("abc"[number % 3]).publish_many([b"x"] * (1 + number % 4))
+    async with broker.subscribe("*", start="earliest") as records:
+        published = [await anext(records) for _ in range(50)]
+    first = published[0].sequence
+    for sequence in range(first, first + 52):
+        later = [one for one in published if one.sequence >= sequence]
+        for bounds in await broker.bounds("*", sequence=sequence):
+            due = [one.offset for one in later if one.topic == bounds.topic]
+            assert bounds.at == (due[0] if due else bounds.end)
+
+
+async def test_a_question_is_about_a_time_or_a_sequence(broker: Broker) -> None:
+    with pytest.raises(InvalidOption, match="not both"):
+        await broker.bounds("a", time=datetime.now(UTC), sequence=3)
+    with pytest.raises(InvalidOption, match="0 or more"):
+        await broker.bounds("a", sequence=-1)

@@ -229,6 +229,64 @@ async def test_a_typed_topic_refuses_a_bad_value_through_an_untyped_handle_in_it
             await broker.publish("orders", b'{"id": "one"}')
 
 
+@pytest.mark.parametrize("encoding", ["json", "msgpack"])
+async def test_the_type_of_an_earlier_life_is_checked_however_a_record_is_published(
+    data: Folder, encoding: str
+) -> None:
+    write = msgspec.json.encode if encoding == "json" else msgspec.msgpack.encode
+    good, wrong = write({"id": 1}), write({"id": "one"})
+    async with data.life() as broker:
+        await broker.topic("orders", Order, encoding=encoding).declare()
+        await broker.topic("jobs", encoding=encoding).declare()
+        async with broker.subscribe("jobs", group="g") as deliveries:
+            await broker.publish("jobs", wrong)
+            (await anext(deliveries)).reject("garbage")
+        await visible(broker, "dead-letters.g", 1)
+        await broker.topic("jobs", Order, encoding=encoding).declare()
+    async with data.life() as broker:
+        orders = broker.topic("orders")
+
+        async def in_a_transaction() -> None:
+            async with broker.transaction() as tx:
+                tx.publish("orders", good)
+                tx.publish("orders", wrong)
+
+        async def by_a_bridge() -> None:
+            async with runnel.open() as source:
+                await source.publish("orders", wrong)
+                await source.bridge("orders", broker).run()
+
+        attempts: list[Callable[[], Awaitable[object]]] = [
+            lambda: orders.publish(wrong),
+            lambda: orders.publish_many([good, wrong]),
+            lambda: orders.publish(wrong, delay=60, key="k", message_id="m"),
+            lambda: orders.publish(b"", key="k"),
+            lambda: orders.publish_and_wait(wrong),
+            lambda: broker.producer("p").publish("orders", wrong),
+            lambda: broker.stage("orders", writer="w", batch=1).write([good, wrong]),
+            lambda: broker.replay("dead-letters.g"),
+            in_a_transaction,
+            by_a_bridge,
+        ]
+        for attempt in attempts:
+            with pytest.raises(runnel.ValidationFailed, match="takes Order"):
+                await attempt()
+        with pytest.raises(runnel.ValidationFailed, match="takes Order"):
+            orders.publish_nowait(wrong)
+        assert broker.statistics().topics["orders"].end == 0
+        assert (await orders.publish(good)).offset == 0
+
+
+async def test_a_compacted_typed_topic_takes_tombstones_through_an_untyped_handle(data: Folder) -> None:
+    async with data.life() as broker:
+        await broker.topic("orders", Order, compact=True).publish(Order(1), key="1")
+    async with data.life() as broker:
+        await broker.publish("orders", None, key="1")
+        with pytest.raises(runnel.ValidationFailed):
+            await broker.publish("orders", b"")
+        assert [record.value for record in await history(broker, "orders")] == [b'{"id":1}', b""]
+
+
 async def test_a_deleted_topic_stays_deleted(folder: Folder) -> None:
     async with folder.life() as broker:
         await broker.topic("t").publish_many([b"x"] * 10)

@@ -17,6 +17,7 @@ from runnel.core.batch_format import pack, unpack
 from runnel.core.options import SubscribeOptions
 from runnel.core.record import Meta
 from runnel.wire.wire_batch import wire_batches
+from tests.carried import columns_of
 from tests.nightly import examples
 
 Told = tuple[str, int, bytes, bytes | None, dict[str, str]]
@@ -57,7 +58,9 @@ async def fill(broker: runnel.Broker, batches: list[Any]) -> list[Told]:
             landed = asyncio.get_running_loop().create_future()
             compression = "zstd" if how != "packed" else None
             metas = [meta for _, meta in records]
-            data = pack([value for value, _ in records], metas if any(metas) else None, compression=compression)
+            data = pack(
+                [value for value, _ in records], columns_of(metas if any(metas) else None), compression=compression
+            )
             intake.publish(topic, data, None, landed.set_result)
             assert not isinstance(await landed, Exception)
         for value, meta in records:

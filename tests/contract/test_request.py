@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 import runnel
@@ -103,6 +104,146 @@ async def test_a_wrong_request_is_refused(broker: Broker) -> None:
             await broker.request("ask", 5)  # type: ignore[arg-type]
         broker.close()
         assert await rest(requests) == []
+
+
+# -- typed requests and replies ---------------------------------------------------------------------------------
+
+
+class Question(msgspec.Struct):
+    number: int
+
+
+class Answer(msgspec.Struct):
+    square: int
+    by: str = ""
+
+
+class Overdrawn(Exception):
+    code = "overdrawn"
+
+
+@on_every_socket
+@pytest.mark.parametrize("group", [None, "g"])
+async def test_requests_and_replies_are_typed(broker: Broker, group: str | None) -> None:
+    @broker.on("square", group=group)
+    async def square(question: Question) -> Answer:
+        return Answer(question.number**2)
+
+    questions = broker.topic("square", Question)
+    async with running(broker.run(signals=False)):
+        await at_rest()
+        assert (await soon(questions.request(Question(12), type=Answer))).value == Answer(144)
+        assert (await soon(broker.request("square", b'{"number":3}'))).value == b'{"square":9,"by":""}'
+        assert (await soon(questions.request(Question(2), type=dict[str, Any]))).value == {"square": 4, "by": ""}
+        with pytest.raises(runnel.ValidationFailed):
+            await questions.request(Question("12"), type=Answer)  # type: ignore[arg-type]
+        with pytest.raises(runnel.ValidationFailed, match="the reply of square"):
+            await soon(questions.request(Question(1), type=Question))
+
+
+async def test_a_reply_may_be_text_or_any_value(broker: Broker) -> None:
+    async with broker.subscribe("ask") as requests:
+        for value, kind, expected in (
+            ("grüße", str, "grüße"),
+            (b"\xff", bytes, b"\xff"),
+            ([1, 2], list[int], [1, 2]),
+            (Answer(4), Answer, Answer(4)),
+        ):
+            async with running(broker.request("ask", b"?", type=kind)) as asking:
+                question = await soon(anext(requests))
+                with pytest.raises(runnel.InvalidValue, match="what msgspec encodes"):
+                    await broker.reply(question, object())
+                assert await broker.reply(question, value)
+                assert (await soon(asking)).value == expected
+
+
+@on_every_socket
+@pytest.mark.parametrize("group", [None, "g"])
+async def test_what_a_handler_raises_reaches_the_requester(broker: Broker, group: str | None) -> None:
+    errors: list[BaseException] = [Overdrawn("by 3 EUR"), KeyError("no such account"), runnel.UnknownTopic("t")]
+
+    @broker.on("pay", group=group, retries=None if group is None else 0)
+    async def pay(amount: bytes) -> object:
+        if amount == b"unencodable":
+            return object()
+        raise errors[int(amount)]
+
+    async with running(broker.run(signals=False)):
+        await at_rest()
+        for number, (code, why) in enumerate(
+            [("overdrawn", "by 3 EUR"), ("KeyError", "'no such account'"), ("unknown_topic", "there is no topic")]
+        ):
+            with pytest.raises(runnel.RequestFailed, match="the responder of 'pay' failed") as caught:
+                await soon(broker.request("pay", str(number)))
+            assert (caught.value.code, caught.value.error, caught.value.topic) == ("request_failed", code, "pay")
+            assert why in caught.value.why
+        with pytest.raises(runnel.RequestFailed) as caught:
+            await soon(broker.request("pay", "unencodable"))
+        assert caught.value.error == "invalid_value"
+
+
+@on_every_socket
+@pytest.mark.parametrize("group", [None, "g"])
+async def test_a_request_that_a_handler_cannot_decode_fails(broker: Broker, group: str | None) -> None:
+    @broker.on("ask", group=group)
+    async def answer(question: Question) -> int:
+        return question.number + 1
+
+    async with running(broker.run(signals=False)):
+        await at_rest()
+        with pytest.raises(runnel.RequestFailed, match="Expected `int`, got `str`"):
+            await soon(broker.request("ask", b'{"number":"seven"}'))
+        assert (await soon(broker.request("ask", b'{"number":7}'))).value == b"8"
+
+
+@on_every_socket
+async def test_a_requester_is_told_when_a_group_gives_its_request_up_and_not_before(broker: Broker) -> None:
+    attempts: list[bytes] = []
+
+    @broker.on("pay", group="g", retries=2, backoff=[0], jitter=0)
+    async def pay(amount: bytes) -> bytes:
+        attempts.append(amount)
+        if amount == b"never":
+            raise runnel.Reject("no such account")
+        if amount == b"late" and attempts.count(amount) == 3:
+            return b"paid"
+        raise Overdrawn("by 3 EUR")
+
+    async with running(broker.run(signals=False)):
+        await at_rest()
+        assert (await soon(broker.request("pay", b"late"))).value == b"paid"
+        with pytest.raises(runnel.RequestFailed) as caught:
+            await soon(broker.request("pay", b"much"))
+        assert (caught.value.error, caught.value.why) == ("overdrawn", "by 3 EUR")
+        with pytest.raises(runnel.RequestFailed, match="no such account"):
+            await soon(broker.request("pay", b"never"))
+    assert attempts == [b"late"] * 3 + [b"much"] * 3 + [b"never"]
+
+
+@on_every_socket
+async def test_a_requester_is_told_whoever_gives_its_request_up(broker: Broker) -> None:
+    async with broker.subscribe("pay", group="g", max_deliver=1) as deliveries:
+        for is_rejected, reason, error in (
+            (True, "it is closed: for good", ("given_up", "it is closed: for good")),
+            (False, "Overdrawn: by 3 EUR", ("Overdrawn", "by 3 EUR")),
+        ):
+            async with running(broker.request("pay", b"?")) as asking:
+                delivery = await soon(anext(deliveries))
+                await (delivery.reject(reason) if is_rejected else delivery.nack(reason=reason))
+                with pytest.raises(runnel.RequestFailed) as caught:
+                    await soon(asking)
+                assert (caught.value.error, caught.value.why) == error
+        await broker.publish("pay", b"?", headers={"runnel-reply-to": "answers"})
+        async with broker.subscribe("answers") as answers:
+            await (await soon(anext(deliveries))).reject("the account is closed")
+            (told,) = await read(answers, 1)
+            assert (told.value, told.headers["runnel-error"]) == (b"the account is closed", "given_up")
+
+
+async def test_a_reply_to_an_inbox_that_is_not_there_is_not_taken(broker: Broker) -> None:
+    async with broker.subscribe("ask") as requests:
+        await broker.publish("ask", b"?", headers={"runnel-reply-to": f"$runnel.inbox.{'0' * 32}"})
+        assert await broker.reply(await anext(requests), b"!") is False
 
 
 # -- publish_and_wait -------------------------------------------------------------------------------------------

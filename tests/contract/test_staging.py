@@ -329,7 +329,7 @@ async def test_a_stage_that_nobody_writes_to_expires(
         await clock.advance(30)
         assert [info.batch for info in await broker.stages()] == [2]
         assert "stage 'w' batch 1 part 0 attempt 0 of 't' expired with 10 records" in caplog.text
-        with pytest.raises(StageEnded, match="it expired: nobody wrote to it for 60 seconds"):
+        with pytest.raises(StageEnded, match="it expired: no write for 60 seconds"):
             await old.write([b"late"])
         await new.write([b"in time"])
         await clock.advance(50)
@@ -364,6 +364,25 @@ async def test_a_typed_topic_checks_what_is_staged(folder: Folder) -> None:
             assert await soon(values(subscription, 2)) == [Order(1), Order(2)]
     async with folder.life() as broker, broker.topic("orders", Order).subscribe(start="earliest") as subscription:
         assert await soon(values(subscription, 2)) == [Order(1), Order(2)]
+
+
+async def test_a_stage_is_checked_against_the_type_that_its_topic_gets_before_the_commit(folder: Folder) -> None:
+    async with folder.life() as broker:
+        bad, good = (broker.stage("orders", writer=writer, batch=1) for writer in ("bad", "good"))
+        await bad.write([b'{"id":1}', b"not an order"])
+        await good.write([b'{"id":2}'])
+        late = broker.stage("orders", writer="late", batch=1)
+        await late.write([b"no order either"])
+        await broker.topic("orders", Order).declare()
+        with pytest.raises(ValidationFailed):
+            await commit(broker, good, bad)
+        await commit(broker, good)
+    async with folder.life() as broker:
+        with pytest.raises(ValidationFailed):  # also in another life
+            await commit(broker, broker.stage("orders", writer="late", batch=1))
+        async with broker.topic("orders", Order).subscribe(start="earliest") as subscription:
+            assert await soon(values(subscription, 1)) == [Order(2)]
+            assert subscription.lag == 0
 
 
 async def test_keys_headers_delay_and_expiry_are_staged_too(folder: Folder, clock: JumpingClock) -> None:

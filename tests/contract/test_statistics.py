@@ -2,7 +2,8 @@
 
 import pytest
 
-from runnel import Broker
+from runnel import Broker, InvalidOption, InvalidPattern
+from runnel.core.statistics import OtherTopics
 from runnel.testing.clock import JumpingClock
 from tests.contract.afar import on_every_socket
 from tests.contract.reading import read, running, visible
@@ -117,3 +118,30 @@ async def test_a_full_subscriber_whose_records_all_expired_has_room_again(broker
         async with running(anext(subscription.batches())):  # type: ignore[arg-type]
             topic.publish_nowait(b"fits")
             assert broker.statistics().subscriptions[0].expired == 2
+
+
+async def test_some_topics_can_be_asked_for_and_the_sums_are_of_all(broker: Broker) -> None:
+    for name in ("b.1", "a.1", "b.2", "c"):
+        await broker.publish(name, b"xy")
+    kept = sum(one.kept_bytes for one in broker.statistics().topics.values())
+
+    def found(pattern: str | None = None, limit: int | None = None) -> list[str]:
+        statistics = broker.statistics(pattern, limit=limit)
+        assert (statistics.published, statistics.published_bytes) == (4, 8)
+        count = 4 - len(statistics.topics)
+        assert statistics.other == OtherTopics(count, count, 2 * count, statistics.other.kept_bytes)
+        assert statistics.other.kept_bytes + sum(one.kept_bytes for one in statistics.topics.values()) == kept
+        return list(statistics.topics)
+
+    assert found() == ["b.1", "a.1", "b.2", "c"], "in the order in which they were created"
+    assert found("b.*") == ["b.1", "b.2"]
+    assert found("*.1", limit=1) == ["b.1"]
+    assert found("c") == ["c"]
+    assert found("b") == []
+    assert found(limit=0) == []
+    assert found(">", limit=100) == ["b.1", "a.1", "b.2", "c"]
+    with pytest.raises(InvalidPattern):
+        broker.statistics("b.>.c")
+    for limit in (-1, True, 1.5):
+        with pytest.raises(InvalidOption):
+            broker.statistics(limit=limit)  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """Subscribing: where it starts, how it reads, and what a name keeps."""
 
 import asyncio
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ from runnel import Batch, Broker, Position, Subscription
 from runnel.testing.clock import JumpingClock
 from tests.contract.afar import on_every_socket
 from tests.contract.conftest import Place
-from tests.contract.reading import at_rest, read, rest, running, values
+from tests.contract.reading import at_rest, read, rest, running, soon, values
 from tests.patience import PATIENCE
 
 
@@ -133,6 +134,26 @@ async def test_a_wrong_start_is_refused(broker: Broker, start: Any) -> None:
     with pytest.raises(runnel.InvalidOption) as caught:
         broker.subscribe("t", start=start)
     assert caught.value.option == "start"
+
+
+async def test_a_name_that_would_act_on_a_terminal_is_refused(broker: Broker) -> None:
+    async def mark(name: str) -> None:
+        async with broker.transaction() as tx:
+            tx.mark(name, 1)
+
+    for name in ("a\x1b[2Jb", "a\nb", "\x00", "a\x7f", "a\x9b31m"):
+        with pytest.raises(runnel.InvalidOption, match="control character"):
+            broker.subscribe("t", name=name)
+        with pytest.raises(runnel.InvalidOption, match="control character"):
+            broker.subscribe("t", group="g", name=name)
+        with pytest.raises(runnel.InvalidOption, match="control character"):
+            broker.producer(name)
+        with pytest.raises(runnel.InvalidOption, match="control character"):
+            broker.stage("t", writer=name, batch=0)
+        with pytest.raises(runnel.InvalidOption, match="control character"):
+            await mark(name)
+        with pytest.raises(runnel.InvalidOption, match="control character"):
+            await broker.place({name: ("t", Position(0, 0))})
 
 
 @pytest.mark.parametrize("start", [0, 5, Position(1, 5)])
@@ -391,3 +412,102 @@ async def test_two_subscribers_read_at_their_own_pace(place: Place) -> None:
                 assert await values(fast, 1) == [b"%d" % number]
             broker.close()
             assert len(await rest(slow)) == 10
+
+
+@on_every_socket
+@pytest.mark.parametrize("group", [None, "g"])
+@pytest.mark.parametrize("how", ["records", "batches", "full batches"])
+async def test_an_iterator_goes_on_after_a_read_that_was_cancelled(broker: Broker, group: str | None, how: str) -> None:
+    subscription: Any = broker.subscribe("t", group=group)
+    async with subscription:
+        wait = {"max_records": 2, "max_wait": 1e6} if how == "full batches" else {}
+        items = aiter(subscription if how == "records" else subscription.batches(**wait))
+        count = 2 if how == "full batches" else 1
+        for number in range(3):
+            reading = asyncio.ensure_future(anext(items))
+            await at_rest()
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+            await broker.topic("t").publish_many([b"%d" % number] * count)
+            item = await soon(anext(items))
+            assert (item.values if how != "records" else (item.value,)) == (b"%d" % number,) * count
+            if group is not None:
+                await item.ack()
+        broker.close()
+        assert [item async for item in items] == []
+
+
+async def test_a_cancelled_iterator_does_not_read_beside_another(broker: Broker) -> None:
+    async with broker.subscribe("t") as subscription:
+        records = aiter(subscription)
+        reading = asyncio.ensure_future(anext(records))
+        await at_rest()
+        reading.cancel()
+        await asyncio.wait([reading])
+        batches = subscription.batches()
+        await broker.topic("t").publish_many([b"a", b"b"])
+        assert (await soon(anext(batches))).values == (b"a", b"b")
+        with pytest.raises(runnel.SubscriptionMisused, match="read it one way"):
+            await anext(records)
+
+
+def _numbers(items: list[Any]) -> list[int]:
+    return [int(value) for item in items for value in (item.values if hasattr(item, "values") else [item.value])]
+
+
+@on_every_socket
+@pytest.mark.parametrize("group", [None, "g"])
+@pytest.mark.parametrize("how", ["records", "batches"])
+async def test_an_iterator_goes_on_after_a_read_that_was_cancelled_before_it_ran(
+    broker: Broker, group: str | None, how: str
+) -> None:
+    subscription: Any = broker.subscribe("t", group=group)
+    async with subscription:
+        items, found = aiter(subscription if how == "records" else subscription.batches(2)), []
+        for count in (0, 1, 2):  # items read before the cancelled one: the first has not begun to read
+            reading = asyncio.ensure_future(anext(items))
+            reading.cancel()
+            await asyncio.wait([reading])
+            assert reading.cancelled()
+            if not count:
+                await numbers(broker, 12)
+            found += [await soon(anext(items)) for _ in range(count)]
+        rest = 12 - len(_numbers(found))
+        found += [await soon(anext(items)) for _ in range(rest if how == "records" else rest // 2)]
+        assert _numbers(found) == list(range(12))
+
+
+@on_every_socket
+@pytest.mark.parametrize("group", [None, "g"])
+@pytest.mark.parametrize(("one", "other"), [("records", "records"), ("records", "batches"), ("batches", "records")])
+async def test_an_iteration_goes_on_where_one_was_closed(
+    broker: Broker, group: str | None, one: str, other: str
+) -> None:
+    def read(how: str) -> Any:
+        return aiter(subscription if how == "records" else subscription.batches(4))
+
+    subscription: Any = broker.subscribe("t", group=group)
+    async with subscription:
+        await numbers(broker, 12)
+        async with aclosing(read(one)) as items:
+            found = [await soon(anext(items))]
+        with pytest.raises(StopAsyncIteration):
+            await anext(items)
+        items = read(other)
+        while len(_numbers(found)) < 12:
+            found.append(await soon(anext(items)))
+        assert _numbers(found) == list(range(12))
+
+
+@pytest.mark.parametrize("how", ["records", "batches"])
+async def test_a_closed_iteration_leaves_nobody_blocked(broker: Broker, how: str) -> None:
+    async with broker.subscribe("t", policy="block", buffer=2) as subscription:
+        await numbers(broker, 2)
+        async with aclosing(subscription.batches()) as batches:  # type: ignore[type-var]
+            assert (await soon(anext(batches))).values == (b"0", b"1")
+        async with running(broker.publish("t", b"2")) as publishing:
+            await at_rest()
+            item: Any = await soon(anext(aiter(subscription if how == "records" else subscription.batches())))
+            assert _numbers([item]) == [2]
+            await soon(publishing)

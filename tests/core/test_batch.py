@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from runnel.core.batch import Batch, PackedSlice, Slice, SliceRun, without_expired
 from runnel.core.batch_format import pack
 from runnel.core.record import NO_HEADERS, Gap, Meta, Record
+from tests.carried import columns_of
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 GAP = Gap("t", 0, 3, 3, "the subscriber was too slow")
@@ -36,7 +37,8 @@ def slices(draw: st.DrawFn) -> tuple[Slice, list[Record[bytes]]]:
         offset += size
         sequence += size + draw(st.integers(0, 9))  # others published in between
     kept = records[skipped:]
-    return Slice("t", 3, base + skipped, tuple(one.value for one in kept), stretches, metas), kept
+    columns = columns_of([metas.get(one.offset) for one in kept])
+    return Slice("t", 3, base + skipped, tuple(one.value for one in kept), stretches, columns), kept
 
 
 @given(slices())
@@ -67,7 +69,7 @@ def test_a_cut_of_a_cut_is_a_cut(made: tuple[Slice, list[Record[bytes]]], data: 
 
 
 def test_records_are_built_once_and_shared() -> None:
-    part = Slice("t", 3, 0, (b"a",), [SliceRun(0, 0, AT)], {})
+    part = Slice("t", 3, 0, (b"a",), [SliceRun(0, 0, AT)], None)
     assert part.records is part.records
     assert Batch([part])[0] is Batch([part])[0]
     assert part.records[0].headers is NO_HEADERS
@@ -86,7 +88,7 @@ def test_a_batch_is_its_slices_side_by_side(made: list[tuple[Slice, list[Record[
 
 
 def test_a_batch_of_records_knows_their_values() -> None:
-    part = Slice("t", 3, 0, (b"a", b"b"), [SliceRun(0, 0, AT)], {})
+    part = Slice("t", 3, 0, (b"a", b"b"), [SliceRun(0, 0, AT)], None)
     batch = Batch(records=part.records, gap=GAP)
     assert (len(batch), batch.values, batch.gap) == (2, (b"a", b"b"), GAP)
     assert batch.values is batch.values
@@ -98,7 +100,7 @@ def test_an_empty_batch_is_empty() -> None:
 
 
 def test_a_batch_cannot_be_written_into() -> None:
-    batch: Batch[bytes] = Batch([Slice("t", 3, 0, (b"a",), [SliceRun(0, 0, AT)], {})])
+    batch: Batch[bytes] = Batch([Slice("t", 3, 0, (b"a",), [SliceRun(0, 0, AT)], None)])
     with pytest.raises(TypeError):
         batch[0] = None  # type: ignore[index]
     with pytest.raises(TypeError):
@@ -108,7 +110,7 @@ def test_a_batch_cannot_be_written_into() -> None:
 
 
 def test_a_batch_says_how_many_it_holds_and_what_was_missed() -> None:
-    part = Slice("t", 3, 3, (b"a",), [SliceRun(3, 0, AT)], {})
+    part = Slice("t", 3, 3, (b"a",), [SliceRun(3, 0, AT)], None)
     assert repr(Batch([part])) == "<Batch of 1 records>"
     assert "missed 3 records" in repr(Batch([part], gap=GAP))
 
@@ -120,7 +122,7 @@ def test_a_slice_that_stays_packed_is_and_is_cut_like_one_that_does_not(sizes: l
     stretches = [SliceRun(start, 2 * start, AT) for start in starts]
     packs: list[bytes | None] = [pack(some) for some in values]
     every = tuple(value for some in values for value in some)
-    plain = Slice("t", 3, 7, every, stretches, {}, packs)
+    plain = Slice("t", 3, 7, every, stretches, None, packs)
     packed = PackedSlice("t", 3, 7, len(every), stretches, packs)
     start = data.draw(st.integers(7, plain.end - 1))
     end = data.draw(st.integers(start + 1, plain.end))
@@ -136,10 +138,10 @@ def test_a_slice_that_stays_packed_is_and_is_cut_like_one_that_does_not(sizes: l
 @pytest.mark.parametrize("gone", [[], [100], [109], [100, 101, 104], [103, 104], [*range(100, 110)]])
 def test_what_is_left_without_what_has_expired(gone: list[int]) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
-    metas = {offset: Meta(b"k", {}, expires=now if offset in gone else now + 1) for offset in range(100, 110)}
+    columns = columns_of([Meta(b"k", expires=now if offset in gone else now + 1) for offset in range(100, 110)])
     time = datetime(2026, 1, 1, tzinfo=UTC)
     values = tuple(b"%d" % offset for offset in range(100, 110))
-    part = Slice("t", 3, 100, values, [SliceRun(100, 7, time), SliceRun(104, 50, time)], metas, None)
+    part = Slice("t", 3, 100, values, [SliceRun(100, 7, time), SliceRun(104, 50, time)], columns, None)
     left, count = without_expired([part], now)
     assert count == len(gone)
     kept = [record for one in left for record in one.records]
@@ -151,6 +153,6 @@ def test_what_is_left_without_what_has_expired(gone: list[int]) -> None:
 
 def test_what_expired_beside_a_cut_is_not_counted() -> None:
     time = datetime(2026, 1, 1, tzinfo=UTC)
-    part = Slice("t", 3, 0, (b"a", b"b"), [SliceRun(0, 0, time)], {0: Meta(None, {}, expires=1.0)}, None)
-    rest = Slice("t", 3, 1, (b"b",), [SliceRun(0, 0, time)], part.metas, None)
+    part = Slice("t", 3, 0, (b"a", b"b"), [SliceRun(0, 0, time)], columns_of([Meta(expires=1.0)]), None)
+    rest = part.cut(1, 2)
     assert without_expired([rest], 2.0) == ([rest], 0)

@@ -18,17 +18,12 @@ from hypothesis import strategies as st
 from runnel.core import batch_format, compression
 from runnel.core.batch_format import (
     DELTAS,
-    DUE,
-    EXPIRES,
     HEADER_SIZE,
-    HEADERS,
     JSON,
-    KEYS,
     MAX_BATCH_RECORDS,
     MAX_DELTA,
     MAX_RAW,
     MSGPACK,
-    PRIORITIES,
     TIMES,
     VALUES,
     BatchHeader,
@@ -43,8 +38,10 @@ from runnel.core.batch_format import (
     unpack_untrusted,
 )
 from runnel.core.checksum import crc_of
+from runnel.core.columns import DUE, EXPIRES, HEADERS, KEYS, PRIORITIES, Columns
 from runnel.core.errors import BadBatch, NotSupported, TooLarge
 from runnel.core.record import NO_HEADERS, Meta
+from tests.carried import columns_of
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -64,7 +61,7 @@ metas = st.builds(
 rising = st.lists(st.integers(1, 1000), max_size=30).map(lambda steps: list(accumulate(steps, initial=0)))
 kinds = st.sampled_from([None, "zstd", "lz4"])
 
-SMALL = pack([b"one", b"two"], [Meta(b"k", {"n": "v"}, 1.5, None, 3), None], times=[5, None], deltas=[0, 4])
+SMALL = pack([b"one", b"two"], columns_of([Meta(b"k", {"n": "v"}, 1.5, None, 3), None]), times=[5, None], deltas=[0, 4])
 BATCHES = {
     "plain": pack([b"one", b"", b"three"]),
     "all columns": SMALL,
@@ -112,7 +109,7 @@ def test_values_come_back(values: list[bytes], kind: str | None) -> None:
 @given(records=st.lists(st.tuples(st.binary(max_size=50), st.none() | metas), min_size=1, max_size=20), kind=kinds)
 def test_what_records_carry_comes_back(records: list[tuple[bytes, Meta | None]], kind: str | None) -> None:
     values, carried = [one for one, _ in records], [meta for _, meta in records]
-    batch = pack(values, carried, compression=kind)
+    batch = pack(values, columns_of(carried), compression=kind)
     assert check_batch(batch).count == len(values)
     unpacked = unpack(batch)
     assert unpacked.values == tuple(values)
@@ -174,18 +171,18 @@ def test_a_body_that_does_not_shrink_is_stored_as_it_is(kind: str) -> None:
 
 def test_only_columns_with_something_in_them_are_stored() -> None:
     plain = pack([b"a", b"b"])
-    assert pack([b"a", b"b"], [None, None]) == plain
-    assert pack([b"a", b"b"], [Meta(), None], times=[None, None]) == plain
-    assert read_batch_header(pack([b"a", b"b"], [None, Meta(b"")])).columns == VALUES | KEYS
-    assert read_batch_header(pack([b"a"], [Meta(headers={"n": "v"})])).columns == VALUES | HEADERS
-    assert read_batch_header(pack([b"a"], [Meta(due=0.0)])).columns == VALUES | DUE
-    assert read_batch_header(pack([b"a"], [Meta(expires=math.inf)])).columns == VALUES | EXPIRES
-    assert read_batch_header(pack([b"a"], [Meta(priority=1)])).columns == VALUES | PRIORITIES
+    assert pack([b"a", b"b"], columns_of([None, None])) == plain
+    assert pack([b"a", b"b"], columns_of([Meta(), None]), times=[None, None]) == plain
+    assert read_batch_header(pack([b"a", b"b"], columns_of([None, Meta(b"")]))).columns == VALUES | KEYS
+    assert read_batch_header(pack([b"a"], columns_of([Meta(headers={"n": "v"})]))).columns == VALUES | HEADERS
+    assert read_batch_header(pack([b"a"], columns_of([Meta(due=0.0)]))).columns == VALUES | DUE
+    assert read_batch_header(pack([b"a"], columns_of([Meta(expires=math.inf)]))).columns == VALUES | EXPIRES
+    assert read_batch_header(pack([b"a"], columns_of([Meta(priority=1)]))).columns == VALUES | PRIORITIES
     assert read_batch_header(pack([b"a"], times=[0])).columns == VALUES | TIMES
 
 
 def test_headers_come_back_read_only() -> None:
-    headers = unpack(pack([b"a"], [Meta(headers={"n": "v"})])).metas[0].headers
+    headers = unpack(pack([b"a"], columns_of([Meta(headers={"n": "v"})]))).metas[0].headers
     with pytest.raises(TypeError):
         headers["n"] = "w"  # type: ignore[index]
 
@@ -224,12 +221,20 @@ def test_nothing_is_no_batch() -> None:
         pack([])
 
 
-@pytest.mark.parametrize("column", ["metas", "times", "deltas"])
+@pytest.mark.parametrize("column", ["times", "deltas"])
 @pytest.mark.parametrize("length", [0, 1, 3])
 def test_a_column_of_another_length_is_not_packed(column: str, length: int) -> None:
     columns: dict[str, Any] = {column: [None] * length}
     with pytest.raises(ValueError, match=f"2 values, and a column of {length}"):
         pack([b"a", b"b"], **columns)
+
+
+def test_a_column_may_end_early_and_not_late() -> None:
+    short = Columns({KEYS: [b"k"], HEADERS: [None], PRIORITIES: [3]})
+    found = unpack(pack([b"a", b"b"], short))
+    assert (found.keys, found.headers, found.priorities) == ((b"k", None), None, (3, 0))
+    with pytest.raises(ValueError, match="2 values, and a column of 3"):
+        pack([b"a", b"b"], Columns({KEYS: [b"k"] * 3}))
 
 
 def test_what_could_not_be_read_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,7 +281,7 @@ def test_a_batch_with_every_column_has_the_bytes_it_always_had() -> None:
     times, deltas = (1_700_000_000_000_000, None, 0), (0, 2, 300)
     batch = pack(
         [b"a", b"b", b"c"],
-        carried,
+        columns_of(carried),
         content_type=1,
         producer=2**63,
         producer_sequence=7,
@@ -595,7 +600,7 @@ def test_a_body_that_is_encoded_already_is_packed_as_it_is(compression: str | No
 
 def test_columns_that_were_unpacked_can_be_packed_again() -> None:
     metas = [Meta(b"k", {"a": "b"}, 1.0, 2.0, 3), None]
-    batch = pack([b"x", b"y"], metas, times=[5, None])
+    batch = pack([b"x", b"y"], columns_of(metas), times=[5, None])
     one = unpack(batch)
     columns = (one.values, one.keys, one.headers, one.times, one.due, one.expires, one.priorities)
     assert pack_columns(columns) == batch
@@ -610,11 +615,11 @@ def test_a_body_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_other_numbers_change_nothing_else() -> None:
     for how in (None, "zstd"):
-        before = pack([b"x" * 100, b"y"], [None, Meta(key=b"k")], compression=how, producer=7, schema=3)
+        before = pack([b"x" * 100, b"y"], columns_of([None, Meta(key=b"k")]), compression=how, producer=7, schema=3)
         after = batch_format.with_producer_sequence(before, 2**64 - 1, 2**63)
         assert after == pack(
             [b"x" * 100, b"y"],
-            [None, Meta(key=b"k")],
+            columns_of([None, Meta(key=b"k")]),
             compression=how,
             producer=2**64 - 1,
             producer_sequence=2**63,
@@ -635,6 +640,6 @@ def test_more_records_than_may_be_published_are_refused_before_the_body_is_looke
 
 
 def test_a_door_lets_in_no_record_with_too_many_headers() -> None:
-    many = pack([b"a"], [Meta(None, {f"h{n}": "x" for n in range(257)})])
+    many = pack([b"a"], columns_of([Meta(None, {f"h{n}": "x" for n in range(257)})]))
     with pytest.raises(BadBatch, match="257 headers"):
         check_batch(many)

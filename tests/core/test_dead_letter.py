@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from runnel.core import dead_letter
-from runnel.core.payload import frozen_headers
+from runnel.core.payload import checked_headers
 from runnel.core.record import Record
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -51,7 +51,7 @@ def test_a_record_without_a_trace_gets_the_one_that_all_its_readers_see() -> Non
 def test_any_reason_makes_a_proper_header(reason: Any, told: str) -> None:
     story = dead_letter.dead_letter_headers(record(), reason)
     assert story[dead_letter.REASON] == told
-    assert frozen_headers("t", story)[dead_letter.REASON] == told
+    assert checked_headers("t", story)[0][dead_letter.REASON] == told
 
 
 def test_the_story_of_a_second_death_replaces_that_of_the_first() -> None:

@@ -44,7 +44,7 @@ def test_it_remembers_what_a_list_would_and_no_more(
         assert found == naive.find(message_id, now)
         if found is None:
             place = Position(1, offset)
-            ids.remember(message_id, place, now)
+            ids.remember(message_id, 1, offset, now)
             if event == "fails" and len(ids) < max_ids:  # or another was pushed out for it
                 ids.forget_from(offset)
                 continue
@@ -62,7 +62,7 @@ def test_it_remembers_what_a_list_would_and_no_more(
 
 def test_an_id_is_forgotten_when_its_time_is_over() -> None:
     ids = MessageIdWindow(max_seconds=10)
-    ids.remember("a", Position(1, 0), 100.0)
+    ids.remember("a", 1, 0, 100.0)
     assert ids.find("a", 109.9) == Position(1, 0)
     assert ids.find("a", 110.0) is None
     assert len(ids) == 0
@@ -71,7 +71,7 @@ def test_an_id_is_forgotten_when_its_time_is_over() -> None:
 def test_the_oldest_goes_when_there_are_too_many() -> None:
     ids = MessageIdWindow(max_ids=2)
     for offset, message_id in enumerate("abc"):
-        ids.remember(message_id, Position(1, offset), 0.0)
+        ids.remember(message_id, 1, offset, 0.0)
     assert [ids.find(message_id, 0.0) for message_id in "abc"] == [None, Position(1, 1), Position(1, 2)]
 
 
@@ -84,7 +84,7 @@ def test_by_default_it_holds_two_minutes_and_65536_ids() -> None:
 def window(*ids: tuple[str, int, float]) -> MessageIdWindow:
     made = MessageIdWindow()
     for name, offset, time in ids:
-        made.remember(name, Position(4, offset), time)
+        made.remember(name, 4, offset, time)
     return made
 
 
@@ -101,7 +101,7 @@ def test_a_checkpoint_holds_the_new_ids_alone_and_a_chain_of_them_all() -> None:
     ids = window(("a", 3, 1.0), ("b", 7, 1.5))
     first = ids.encode(everything=True)
     ids.fresh = 0
-    ids.remember("c", Position(4, 9), 2.0)
+    ids.remember("c", 4, 9, 2.0)
     second = ids.encode(everything=False)
     assert (first, second) == ([4, 0, [["a", 1.0, 3], ["b", 1.5, 7]]], [4, 2, [["c", 2.0, 9]]])
     again = MessageIdWindow()
@@ -122,7 +122,7 @@ def test_a_copy_goes_its_own_way() -> None:
     ids = window(("a", 3, 1.0))
     twin = ids.copy()
     twin.forget_from(0)
-    ids.remember("b", Position(4, 4), 1.0)
+    ids.remember("b", 4, 4, 1.0)
     assert (ids.find("a", 1.0), twin.find("a", 1.0), twin.find("b", 1.0)) == (Position(4, 3), None, None)
     assert ids.copy().find("a", 1.0 + MAX_MESSAGE_ID_SECONDS) is None
 
@@ -147,7 +147,7 @@ def test_the_windows_are_looked_at_only_when_there_may_be_too_many() -> None:
         return windows
 
     for number in range(600):
-        windows[number % 2].remember(str(number), Position(4, number), float(number) / 100)
+        windows[number % 2].remember(str(number), 4, number, float(number) / 100)
         allowance.take(1, look)
         assert sum(map(len, windows)) <= 2 * SHRINK_DIVISOR
     assert looked <= 600 / 2 + 1, "some go at once, so that this is done now and then"

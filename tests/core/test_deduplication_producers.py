@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from runnel.core import deduplication as module
 from runnel.core.deduplication import MAX_POSITIONS, MAX_PRODUCER_SECONDS, MAX_PRODUCERS, ProducerTable, producer_id
-from runnel.core.errors import SequenceForgotten, SequenceGap, SequenceOverlap
+from runnel.core.errors import OutcomeUnknown, SequenceForgotten, SequenceGap, SequenceOverlap
 from runnel.core.position import Position
 
 PRODUCER = st.integers(1, 4)
@@ -34,6 +34,8 @@ class AgainstEverything(RuleBasedStateMachine):
         module.MAX_PRODUCERS, module.MAX_POSITIONS = limit, positions
         self.limit, self.positions = limit, positions
         self.ours, self.lives, self.ends, self.now = ProducerTable(), dict[int, Life](), [0, 0], 1000.0
+        self.stored: list[tuple[int, int, int, float]] = []  # producer, first number, count and time of every publish
+        self.has_failed = False  # checkpoints are written by the journal, which hears of nothing that fails later
 
     def teardown(self) -> None:
         module.MAX_PRODUCERS, module.MAX_POSITIONS = self.was
@@ -55,6 +57,7 @@ class AgainstEverything(RuleBasedStateMachine):
         life = self.lives[producer] = life or Life(sequence, self.now)
         life.places |= {sequence + at: Position(first.epoch, first.offset + at) for at in range(count)}
         life.next, life.time = sequence + count, self.now
+        self.stored.append((producer, sequence, count, self.now))
         while len(self.lives) > self.limit:
             del self.lives[next(iter(self.lives))]
 
@@ -81,6 +84,14 @@ class AgainstEverything(RuleBasedStateMachine):
             wanted = [Position(found.epoch, found.offset + at) for at in range(count)]
             assert [life.places[sequence + at] for at in range(count)] == wanted
 
+    @precondition(lambda self: self.stored)
+    @rule(data=st.data())
+    def retries_what_is_stored_and_forgotten(self, data: st.DataObject) -> None:
+        producer, sequence, count, sent = data.draw(st.sampled_from(self.stored))
+        if producer not in self.lives:
+            with pytest.raises(OutcomeUnknown, match="does not remember any more"):
+                self.ours.find(producer, sequence, count, self.now, sent)
+
     @staticmethod
     def pieces(life: Life) -> list[tuple[int, int]]:
         """The numbers whose records lie side by side."""
@@ -100,8 +111,10 @@ class AgainstEverything(RuleBasedStateMachine):
         life = self.lives[producer]
         sequence = data.draw(st.integers(max(life.begun, life.stored), life.next))
         self.ours.take_back(producer, sequence)
+        self.has_failed = True
         life.places = {number: place for number, place in life.places.items() if number < sequence}
         life.next = sequence
+        self.stored = [one for one in self.stored if one[0] != producer or one[1] + one[2] <= sequence]
         if sequence == life.begun and life.stored == life.begun:
             del self.lives[producer]
 
@@ -115,7 +128,7 @@ class AgainstEverything(RuleBasedStateMachine):
     @rule(way=st.sampled_from(["checkpoint", "copy"]))
     def is_stored_and_comes_back(self, way: str) -> None:
         before = self.ours
-        if way == "copy":
+        if way == "copy" or self.has_failed:
             self.ours = before.copy()
         else:
             self.ours = ProducerTable()
@@ -262,6 +275,32 @@ def test_of_too_many_producers_those_go_that_published_longest_ago_also_after_a_
     assert len(ours) == MAX_PRODUCERS
     assert ours.next(MAX_PRODUCERS, 5.0) is None
     assert ours.next(MAX_PRODUCERS - 1, 5.0) == 1
+
+
+def test_a_retry_that_no_forgotten_producer_can_have_sent_is_new() -> None:
+    ours = ProducerTable()
+    assert ours.find(9, 5, 1, 100.0, 90.0) is None  # none was forgotten
+    for producer in range(1, MAX_PRODUCERS + 2):
+        ours.remember(producer, 0, 1, Position(1, producer), 100.0 + producer / MAX_PRODUCERS)
+    assert ours.find(1, 0, 1, 110.0, 101.5) is None  # the one that is forgotten published before that
+    with pytest.raises(OutcomeUnknown):
+        ours.find(1, 0, 1, 110.0, 100.0)
+
+
+def test_of_too_many_positions_those_of_the_oldest_producers_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_TOTAL_POSITIONS", 10)
+    ours = ProducerTable()
+    for at in range(8):
+        for producer in (1, 2):  # their records lie alternately, so that each is a position of its own
+            ours.remember(producer, at, 1, Position(1, 2 * at + producer), 100.0 + at)
+    assert list(ours) == [2]
+    for table in (ours, ours.copy()):
+        with pytest.raises(OutcomeUnknown):
+            table.find(1, 0, 1, 110.0, 100.0)
+    ours.take_back(2, 0)
+    ours.remember(3, 0, 1, Position(1, 50), 120.0)
+    ours.remember(4, 0, 1, Position(1, 60), 120.0)
+    assert list(ours) == [3, 4]
 
 
 def test_a_checkpoint_says_who_was_forgotten() -> None:

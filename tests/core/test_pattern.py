@@ -181,9 +181,10 @@ def test_a_table_that_was_emptied_holds_nothing(patterns: list[str]) -> None:
     assert table._root.children == {}
 
 
-def test_one_item_under_two_equal_patterns_is_removed_once_at_a_time() -> None:
+def test_one_item_under_several_patterns_that_cover_a_name_is_found_once() -> None:
     table: PatternTable[str] = PatternTable()
-    table.add("a.*", "x")
-    table.add("a.*", "x")
+    for pattern in ("a.*", "a.>", "a.b"):
+        table.add(pattern, "x")
+    assert table.covering("a.b") == ["x"]
     table.remove("a.*", "x")
     assert table.covering("a.b") == ["x"]

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from runnel.core import publishing as module
+from runnel.core.columns import HEADERS, KEYS
 from runnel.core.errors import InvalidOption, InvalidValue, NotSupported, TooLarge, ValidationFailed
 from runnel.core.position import Position
 from runnel.core.publishing import CheckedRecords, Publication, check_expected_offset, checked_record, checked_records
 from runnel.core.schema import Codec
+from tests.carried import metas_of
 
 NOW = 1_700_000_000.0
 
@@ -20,11 +22,10 @@ def test_a_plain_record_carries_nothing_besides_its_value() -> None:
 
 
 def test_what_a_record_carries_is_weighed_beside_its_value() -> None:
-    values, metas, size, extra = checked_record(
+    values, columns, size, extra = checked_record(
         "t", None, b"value", "key", {"h": "x"}, 5, timedelta(minutes=1), 3, None, NOW
     )
-    assert metas is not None
-    (meta,) = metas
+    (meta,) = metas_of(columns, 1)
     assert meta is not None
     assert (meta.key, meta.headers, meta.due, meta.expires, meta.priority) == (
         b"key",
@@ -37,17 +38,15 @@ def test_what_a_record_carries_is_weighed_beside_its_value() -> None:
     assert extra >= len("key") + len("h") + len("x")
 
 
-def test_many_share_one_meta_unless_they_have_keys() -> None:
+def test_many_share_what_is_the_same_for_all() -> None:
     assert checked_records("t", None, [b"a", "b", bytearray(b"cc")]) == ([b"a", b"b", b"cc"], None, 4, 0)
     _, shared, _, weight = checked_records("t", None, [b"a", b"b"], None, {"h": "x"})
     assert shared is not None
-    assert shared[0] is shared[1]
-    assert shared[0] is not None
-    assert weight == 2 * shared[0].weight
+    assert shared[HEADERS][0] is shared[HEADERS][1]
+    assert weight == shared.weight == 4
     _, keyed, _, weight = checked_records("t", None, [b"a", b"b", b"c"], ["k", None, "kk"])
-    assert keyed is not None
-    assert [meta and meta.key for meta in keyed] == [b"k", None, b"kk"]
-    assert weight == sum(meta.weight for meta in keyed if meta)
+    assert keyed == {KEYS: [b"k", None, b"kk"]}
+    assert weight == 3
 
 
 def test_there_is_a_key_or_none_for_each_value() -> None:
@@ -106,8 +105,8 @@ def test_values_of_a_type_are_encoded_and_checked() -> None:
 
 
 def test_no_value_is_a_tombstone_where_there_is_a_key_and_the_topic_has_such() -> None:
-    values, metas, size, _ = checked_record("t", None, None, "k", tombstones=True)
-    assert (values, size, metas is not None) == ((b"",), 0, True)
+    values, columns, size, _ = checked_record("t", None, None, "k", tombstones=True)
+    assert (values, size, columns is not None) == ((b"",), 0, True)
     for key, tombstones in ((None, True), ("k", False)):
         with pytest.raises(InvalidValue):
             checked_record("t", None, None, key, tombstones=tombstones)

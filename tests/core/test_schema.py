@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from runnel.core.errors import InvalidOption, SchemaConflict, ValidationFailed
 from runnel.core.record import Record
-from runnel.core.schema import Codec
+from runnel.core.schema import Codec, Schema, SchemaValidator, check_schema_evolution
 
 
 class Item(msgspec.Struct):
@@ -221,3 +221,31 @@ def test_a_key_without_a_value_is_a_tombstone_and_read_as_none() -> None:
     assert codec.value_of(record(b"k", b"")) is None
     with pytest.raises(ValidationFailed):
         codec.value_of(record(None, b""))
+
+
+MALFORMED: list[Any] = [
+    {"$ref": "#/$defs/Missing"},
+    {"$ref": 5, "$defs": {"5": {}}},
+    {"$defs": 3},
+    {"$ref": "#/$defs/A", "$defs": {"A": 7}},
+    {"properties": [1]},
+    {"properties": {"a": 3}},
+    {"type": "object", "properties": {}, "required": 4},
+    {"$ref": "#/$defs/A", "$defs": {"A": {"properties": {}, "required": [1]}}},
+    {"properties": {"a": {"default": object()}}},
+]
+
+
+@pytest.mark.parametrize("schema", MALFORMED)
+def test_a_malformed_schema_is_refused_and_one_that_was_stored_is_a_conflict(schema: Any) -> None:
+    with pytest.raises(InvalidOption, match="schema"):
+        Schema("json", schema).check()
+    with pytest.raises(InvalidOption, match="schema"):
+        check_schema_evolution("t", Schema("json", schema), Codec(Order))
+    with pytest.raises(SchemaConflict, match="the schema it has is none"):
+        check_schema_evolution("t", Codec(Order), SchemaValidator("json", schema))
+
+
+@pytest.mark.parametrize("type_", [Order, int, list[Order], dict[str, Item], Order | None, Any])
+def test_every_schema_of_a_type_is_well_formed(type_: Any) -> None:
+    Schema("json", Codec(type_).schema).check()

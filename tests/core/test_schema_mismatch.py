@@ -1,7 +1,8 @@
-"""A value held against a schema: what the type would refuse for sure is refused, and nothing that it would take."""
+"""A value held against a schema: what the type refuses is refused, with the field, and nothing that it takes."""
 
-from datetime import datetime
-from typing import Any, Literal
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.core.schema import schema_mismatch, schema_title
+from runnel.core.schema import Mismatch, SchemaValidator
 
 
 class Item(msgspec.Struct, tag=True):
@@ -37,6 +38,10 @@ class Pair(msgspec.Struct, array_like=True):
 
 
 SCHEMA = msgspec.json.schema(Order)
+
+
+def schema_mismatch(schema: dict[str, Any], value: Any, encoding: str = "json") -> Mismatch | None:
+    return SchemaValidator(encoding, schema).mismatch(value)
 
 
 @pytest.mark.parametrize(
@@ -72,12 +77,59 @@ def test_what_does_not_fit_is_named(value: Any, field: str) -> None:
         {"id": 1, "unknown": object()},
         {"id": 2, "things": [{"type": "Item", "name": "a", "price": 3}, {"type": "Parcel", "size": [1, 2]}]},
         {"id": 3, "state": "paid", "notes": {"a": "b"}, "when": "2026-01-01T00:00:00Z", "key": "AAAA"},
-        {"id": 3, "when": datetime(2026, 1, 1), "key": b"\x00"},  # as msgpack has them
         {"id": 4, "before": {"id": 5, "before": None}},
     ],
 )
 def test_what_fits_passes(value: Any) -> None:
     assert schema_mismatch(SCHEMA, value) is None
+
+
+def test_msgpack_has_bytes_and_times_of_its_own() -> None:
+    value = {"id": 3, "when": datetime(2026, 1, 1), "key": b"\x00"}
+    assert schema_mismatch(SCHEMA, value, "msgpack") is None
+    assert schema_mismatch(SCHEMA, {"id": 3, "notes": {"a": b""}}, "msgpack") == (
+        "notes[...]",
+        "expected string, got bytes",
+    )
+
+
+Number = Annotated[int, msgspec.Meta(ge=0, lt=10, multiple_of=2)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=3)]
+When = Annotated[datetime, msgspec.Meta(tz=True)]
+Few = Annotated[list[int], msgspec.Meta(min_length=1, max_length=2)]
+Named = Annotated[dict[Name, int], msgspec.Meta(max_length=1)]
+
+
+@pytest.mark.parametrize(
+    ("type_", "good", "bad"),
+    [
+        (Number, [0, 8], [-2, 10, 3, 2.0]),
+        (Name, ["a", "abc"], ["", "abcd"]),
+        (When, ["2026-01-01T00:00:00Z"], ["2026-01-01T00:00:00", "soon"]),
+        (date, ["2026-01-01"], ["2026-13-01"]),
+        (timedelta, ["PT1S"], ["1 s"]),
+        (UUID, ["12345678-1234-5678-1234-567812345678"], ["1234"]),
+        (Decimal, ["1.5", 1.5, 1], ["one"]),
+        (bytes, ["AAAA", ""], ["A"]),
+        (Few, [[1], [1, 2]], [[], [1, 2, 3]]),
+        (Named, [{"a": 1}, {}], [{"a": 1, "b": 2}, {"abcd": 1}, {"a": "b"}]),
+        (Literal[1, "a", None], [1, "a", None], [2, True, "b"]),
+    ],
+)
+def test_bounds_lengths_and_formats_are_checked_as_the_type_does(type_: Any, good: list[Any], bad: list[Any]) -> None:
+    schema = msgspec.json.schema(type_)
+    for value in good:
+        assert schema_mismatch(schema, value) is None
+        msgspec.json.decode(msgspec.json.encode(value), type=type_)
+    for value in bad:
+        assert schema_mismatch(schema, value) is not None, value
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.json.decode(msgspec.json.encode(value), type=type_)
+
+
+def test_a_pattern_of_a_client_is_not_run() -> None:
+    schema = msgspec.json.schema(Annotated[str, msgspec.Meta(pattern="^(a+)+$")])
+    assert schema_mismatch(schema, "a" * 64 + "!") is None
 
 
 def test_arrays_that_stand_for_objects_are_looked_at_too() -> None:
@@ -88,8 +140,8 @@ def test_arrays_that_stand_for_objects_are_looked_at_too() -> None:
 
 
 def test_a_type_is_called_by_its_name() -> None:
-    assert schema_title(SCHEMA) == "Order"
-    assert schema_title(msgspec.json.schema(int)) == "its type"
+    assert SchemaValidator("json", SCHEMA).name == "Order"
+    assert SchemaValidator("json", msgspec.json.schema(int)).name == "its type"
 
 
 def test_a_schema_that_goes_round_in_circles_comes_to_an_end() -> None:
@@ -103,6 +155,10 @@ def test_what_is_not_understood_is_let_pass() -> None:
         {"$ref": "#/$defs/gone"},
         {"anyOf": []},
         {"type": ["integer", "null"]},
+        {"type": "integer", "minimum": "a", "multipleOf": 0},
+        {"enum": 5},
+        {"anyOf": 5},
+        {"discriminator": {"mapping": 5}, "$defs": 5},
     ]
     for schema in schemas:
         assert schema_mismatch(schema, 1) is None

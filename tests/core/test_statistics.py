@@ -12,6 +12,8 @@ from runnel.core.statistics import (
     HolderStatistics,
     JournalStatistics,
     MemberStatistics,
+    RelayReports,
+    RelayStatistics,
     Statistics,
     SubscriberTotals,
     SubscriptionStatistics,
@@ -64,3 +66,28 @@ def test_all_of_it_survives_the_wire(statistics: Statistics) -> None:
 def test_a_snapshot_is_frozen() -> None:
     with pytest.raises(AttributeError):
         FULL.published = 5  # type: ignore[misc]
+
+
+def test_reports_of_relays_are_kept_by_slot_and_go_silent() -> None:
+    reports = RelayReports()
+    one = RelayStatistics(slot="s", state="streaming", rows=5, rows_per_second=2.0)
+    reports.take(one, now=100.0)
+    reports.take(msgspec.structs.replace(one, state="standby", rows=0), now=101.0)  # another process, same slot
+    assert reports.current(101.0) == (one,)
+    (silent,) = reports.current(100.0 + RelayReports.SILENT)
+    assert (silent.state, silent.rows, silent.rows_per_second) == ("silent", 5, 0.0)
+    reports.take(msgspec.structs.replace(one, state="waiting"), now=111.0)
+    assert reports.current(111.0)[0].state == "waiting"
+    assert reports.current(111.0 + RelayReports.FORGOTTEN) == ()
+    reports.take(msgspec.structs.replace(one, state="stopped"), now=112.0)
+    assert reports.current(112.0) == ()
+
+
+def test_reports_of_relays_are_bounded() -> None:
+    reports = RelayReports()
+    for number in range(RelayReports.MOST + 5):
+        slot = f"{number:03d}" + "x" * 100
+        reports.take(RelayStatistics(slot=slot, state="streaming", last_error="e" * 5000), now=1.0)
+    found = reports.current(1.0)
+    assert (len(found), len(found[0].slot), len(found[0].last_error or "")) == (RelayReports.MOST, 63, 1000)
+    assert found[0].slot.startswith("005")

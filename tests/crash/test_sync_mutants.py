@@ -36,31 +36,31 @@ SITES = {
     f"{WRITING} > _begin > _write_checkpoint > write > replace_file": 28,
     "close > _close_segment > _write_checkpoint > write > replace_file": 28,
     # The manifest, before it takes the place of the old one.
-    "open > _go_on > write > replace_file": 2,
-    "open > _go_on > _swap > write > replace_file": 2,
-    f"{WRITING} > _swap > write > replace_file": 2,
-    "close > _close_segment > _swap > write > replace_file": 2,
-    "retain > _put_in_place_of > write > replace_file": 2,
-    f"{WRITING} > retain > _put_in_place_of > write > replace_file": 2,
+    "open > _go_on > _write_manifest > write > replace_file": 2,
+    "open > _go_on > _swap > _write_manifest > write > replace_file": 2,
+    f"{WRITING} > _swap > _write_manifest > write > replace_file": 2,
+    "close > _close_segment > _swap > _write_manifest > write > replace_file": 2,
+    "retain > _put_in_place_of > _write_manifest > write > replace_file": 2,
+    f"{WRITING} > retain > _put_in_place_of > _write_manifest > write > replace_file": 2,
     # Names that the manifest is about to mention.
     "open > _go_on > _swap > names": 8,
     f"{WRITING} > _swap > names": 8,
     "close > _close_segment > _swap > names": 8,
     # The manifest's own name, before something is acknowledged or removed because of it.
-    "open > _go_on > write > names": 8,
-    "open > _go_on > _swap > write > names": 8,
-    f"{WRITING} > _swap > write > names": 8,
-    "close > _close_segment > _swap > write > names": 8,
-    "retain > _put_in_place_of > write > names": 8,
-    f"{WRITING} > retain > _put_in_place_of > write > names": 8,
+    "open > _go_on > _write_manifest > write > names": 8,
+    "open > _go_on > _swap > _write_manifest > write > names": 8,
+    f"{WRITING} > _swap > _write_manifest > write > names": 8,
+    "close > _close_segment > _swap > _write_manifest > write > names": 8,
+    "retain > _put_in_place_of > _write_manifest > write > names": 8,
+    f"{WRITING} > retain > _put_in_place_of > _write_manifest > write > names": 8,
     # Cleaned segments and their indexes, before the manifest names them; what made records unwanted, before they go.
     "step > _run > _write": 28,
     "step > _run > _write_staged > _write": 28,
     "step > _run > _finish > replace_file": 28,
     "replace > sync": 16,
     "replace > names": 8,
-    "replace > _put_in_place_of > write > replace_file": 2,
-    "replace > _put_in_place_of > write > names": 8,
+    "replace > _put_in_place_of > _write_manifest > write > replace_file": 2,
+    "replace > _put_in_place_of > _write_manifest > write > names": 8,
     # What a killed process renamed, before files go that only the manifest before it names.
     CLEARING: 8,
 }
@@ -70,7 +70,14 @@ as long as no manifest speaks of the file."""
 HARMLESS = {"save_state > replace_file"}
 """What is known of keys: without this sync a loss of power may cost another look at them, and no record."""
 
-LATE = ("sync", "retain > sync", WRITING, "open > _go_on > write > names", "step > _run > _write", CLEARING)
+LATE = (
+    "sync",
+    "retain > sync",
+    WRITING,
+    "open > _go_on > _write_manifest > write > names",
+    "step > _run > _write",
+    CLEARING,
+)
 """The sites whose late syncs `make test` tries, of each delay and each layer; `make nightly` tries all of them."""
 
 SEEDS = (1, 0, *range(2, 60))

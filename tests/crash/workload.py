@@ -40,6 +40,7 @@ from runnel.journal.options import JournalOptions
 from runnel.journal.storage import Storage
 from runnel.journal.write.journal import Journal
 from runnel.testing.memory_storage import PowerLost
+from tests.carried import columns_of
 from tests.crash.model import State, Stored, Violation
 from tests.crash.observing import observe
 from tests.crash.watching import Watched, watched
@@ -218,7 +219,7 @@ class World:
             values.append(b"" if gone else b"%d:" % self.made + self.random.randbytes(size))
             metas.append(Meta(key))
         number, sequence = producer
-        return pack(values, metas if keyed else None, producer=number, producer_sequence=sequence)
+        return pack(values, columns_of(metas if keyed else None), producer=number, producer_sequence=sequence)
 
     def batch(
         self, topic: int, ends: dict[int, int], records: int, size: int, producer: tuple[int, int] = (0, 0)

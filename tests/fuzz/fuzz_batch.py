@@ -4,10 +4,16 @@ from runnel.core.batch_format import check_batch, pack, unpack
 from runnel.core.checksum import crc_of
 from runnel.core.errors import BadBatch
 from runnel.core.record import Meta
+from tests.carried import columns_of
 
 SEEDS = (
     pack([b"one", b"two"]),
-    pack([b"v"] * 3, [Meta(key=b"k"), None, Meta(headers={"a": "b"}, priority=3)], producer=7, producer_sequence=1),
+    pack(
+        [b"v"] * 3,
+        columns_of([Meta(key=b"k"), None, Meta(headers={"a": "b"}, priority=3)]),
+        producer=7,
+        producer_sequence=1,
+    ),
     pack([b"x" * 100] * 20, compression="zstd", times=[5] * 20),
     pack([b"x" * 100] * 20, compression="lz4", deltas=range(0, 40, 2)),
 )

@@ -36,6 +36,7 @@ READERS: tuple[Callable[[int, int, bytes], Any], ...] = (
     lambda _, __, payload: read_error(payload),
     binary_messages.read_publish,
     lambda _, extra, payload: binary_messages.read_deliver(extra, payload),
+    lambda _, extra, payload: binary_messages.read_deliver(extra, binary_messages.read_shares(payload)[1]),
     lambda _, extra, payload: binary_messages.read_grant(extra, payload),
     lambda flags, _, payload: binary_messages.read_credit(flags, payload),
     lambda flags, _, payload: binary_messages.read_unsubscribe(flags, payload),

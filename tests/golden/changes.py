@@ -7,13 +7,31 @@ differences are. How to add one: README.md.
 from __future__ import annotations
 
 CHANGED: dict[str, str] = {
-    "exchanges/http-look.json": "OpenAPI lists the options of publish and of event streams as core/options has them",
+    "exchanges/http-look.json": "OpenAPI lists the options of publish and streams, and the console's view of relays",
     "exchanges/native-errors.json": "the error for an unknown call lists the calls, and there are new ones",
+    "exchanges/native-group.json": "an ack after a reject says that the delivery was settled",
+    "exchanges/native-request.json": "an inbox has a random name and is no topic, so a reply has no sequence and epoch",
+    "exchanges/native-statistics.json": "statistics have sums of other topics, relays and history",
+    "help/archive-init.txt": "the archive in PostgreSQL has commands",
+    "help/archive-run.txt": "the archive in PostgreSQL has commands",
+    "help/archive-status.txt": "the archive in PostgreSQL has commands",
+    "help/archive.txt": "the archive in PostgreSQL has commands",
     "help/info.txt": "a door is a listener now, and the tour is an example",
     "help/pub.txt": "all options of publish, from PublishOptions",
-    "help/runnel.txt": "a door is a listener now, and the tour is an example",
-    "help/serve.txt": "a door is a listener now, the tour is an example, and --backend replaces --engine",
+    "help/relay-init.txt": "the relay of PostgreSQL has commands",
+    "help/relay-pause.txt": "the relay of PostgreSQL has commands",
+    "help/relay-resume.txt": "the relay of PostgreSQL has commands",
+    "help/relay-retain.txt": "the relay of PostgreSQL has commands",
+    "help/relay-run.txt": "the relay of PostgreSQL has commands",
+    "help/relay-skip.txt": "the relay of PostgreSQL has commands",
+    "help/relay-snapshot.txt": "the relay of PostgreSQL has commands",
+    "help/relay-status.txt": "the relay of PostgreSQL has commands",
+    "help/relay-tail.txt": "the relay of PostgreSQL has commands",
+    "help/relay.txt": "the relay of PostgreSQL has commands",
+    "help/runnel.txt": "a door is a listener now, the tour is an example, and there are a relay and an archive",
+    "help/serve.txt": "a door is a listener now, --backend replaces --engine, and [relay] runs a relay",
     "help/sub.txt": "all options of subscribe, from SubscribeOptions",
+    "help/top.txt": "relays of PostgreSQL have a table",
     "help/tour.txt": "the tour is examples/tour.py now",
 }
 """Golden file, such as "help/serve.txt" or "exchanges/native-hello.json": why it is another one now.
@@ -25,6 +43,19 @@ that was removed, say. A file in `changed/` that is not golden describes somethi
 REWORDED: dict[str, str] = {
     "this door speaks JSON lines": "this listener speaks JSON lines",
     "also group, name, prefetch, credit, id": "also credit, id and all options of subscribe",
+    "nobody is subscribed to 'ask', so no reply": "'ask' has no subscriber, so no reply",
+    "somebody else moved it: read it again, and stop if you are not the one to go on": (
+        "another program moved it: read it again, and stop if that program goes on instead"
+    ),
+    "and that nobody sees before a transaction": "and invisible before a transaction",
+    "go through whoever has the folder open, if": "go through the owner of an open folder, if",
+    "needs one that nobody has open": "needs one that no process has open",
+    "something was lost that nobody said was dropped": "records were lost without a reported gap",
+    "is not taken away, by retention or anybody": "is not removed, by retention or a trim",
+    "whoever joins it again makes a new group": "the next member to join makes a new group",
+    "Nobody may have the folder open": "No process may have the folder open",
+    "A stage that nobody writes to expires": "A stage without writes expires",
+    "To drop one here nobody may": "To drop one here no process may",
 }
 """A wording in the golden files, and what it says now: messages of errors, help, tables, log lines.
 

@@ -25,6 +25,7 @@ from runnel.journal.read.journal_reader import JournalReader, ReadPlan, StagePla
 from runnel.journal.read.segment_reader import FoundBatch, LostRange, SegmentReader, StageCommit, runs_of_item
 from runnel.journal.storage import Storage
 from runnel.testing import MemoryStorage
+from tests.carried import columns_of
 from tests.journal.folders import Writer as FolderWriter
 from tests.journal.folders import publish_numbered
 from tests.journal.written_journal import put
@@ -60,7 +61,7 @@ def merged_part(records: Sequence[Rec]) -> tuple[Part, list[RecordRun]]:
         else:
             runs.append(RecordRun(one.offset, one.sequence, one.time, 1))
     metas = [None if one.key is None else Meta(key=one.key) for one in records]
-    body = encode(runs, pack([one.value for one in records], metas if any(metas) else None))
+    body = encode(runs, pack([one.value for one in records], columns_of(metas if any(metas) else None)))
     first = records[0]
     crc = int.from_bytes(body[:4], "little")
     return Part(

@@ -28,6 +28,7 @@ from runnel.journal.options import JournalOptions
 from runnel.journal.storage import OsStorage, Storage
 from runnel.journal.write.journal import Journal
 from runnel.testing.memory_storage import MemoryStorage
+from tests.carried import columns_of
 
 SECOND = 1_000_000
 BEGAN = 1_700_000_000 * SECOND  # microseconds: the first record's time; each later one is a second younger
@@ -67,7 +68,7 @@ class Writer:
         self, topic: str, values: Sequence[bytes], metas: Sequence[Meta | None] | None = None, **how: object
     ) -> None:
         """One batch, one entry, a second after the one before."""
-        body = pack(values, metas, **how)  # type: ignore[arg-type]
+        body = pack(values, columns_of(metas), **how)  # type: ignore[arg-type]
         self.write(self.batch(topic, body, len(values)))
         self.time += SECOND
 

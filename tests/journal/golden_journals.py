@@ -43,6 +43,7 @@ from runnel.journal.read.segment_reader import FoundBatch
 from runnel.journal.storage import Storage
 from runnel.journal.write import journal
 from runnel.testing import MemoryStorage
+from tests.carried import columns_of
 from tests.journal.written_journal import SMALL, Writer, batch, contents
 
 FOLDERS = Path(__file__).parents[1] / "golden" / "folders"
@@ -94,7 +95,13 @@ def write_all(storage: Storage) -> list[FoundBatch]:
         writer.journal.close()
 
         writer.reopen()
-        body = pack([b"{}", b'{"n":1}', b"[]"], METAS, content_type=JSON, times=[NOW, None, NOW + 5], deltas=[0, 1, 4])
+        body = pack(
+            [b"{}", b'{"n":1}', b"[]"],
+            columns_of(METAS),
+            content_type=JSON,
+            times=[NOW, None, NOW + 5],
+            deltas=[0, 1, 4],
+        )
         ledger = writer.journal.ledger
         at = (a, ledger.topics[a].end, ledger.topics[a].end + 4, ledger.sequence, writer.now + 1)
         writer.write([Part(PartKind.BATCH, body, int.from_bytes(body[:4], "little"), *at), trim_part(b, 2, 0)])
@@ -126,7 +133,10 @@ def write_cleaned(storage: Storage) -> None:
             writer.publish(plain, b"plain %d " % number * 9)
             writer.publish(gone, b"gone %d " % number * 30)
             body = pack(
-                [b"value %d" % number], [Meta(key=b"key %d" % (number % 2))], producer=7, producer_sequence=number
+                [b"value %d" % number],
+                columns_of([Meta(key=b"key %d" % (number % 2))]),
+                producer=7,
+                producer_sequence=number,
             )
             at = (keyed, ledger.topics[keyed].end, ledger.topics[keyed].end, ledger.sequence, writer.now + 1)
             writer.write(

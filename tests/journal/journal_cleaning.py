@@ -26,6 +26,7 @@ from runnel.journal.read.journal_reader import JournalReader
 from runnel.journal.read.segment_reader import FoundBatch, LostRange, SegmentReader, StageCommit, runs_of_item
 from runnel.journal.storage import Storage
 from runnel.journal.write.journal import Journal
+from tests.carried import columns_of
 from tests.journal.written_journal import Writer, read_sequence, read_topic
 
 
@@ -180,7 +181,13 @@ class World:
         kind, schema = random.choice((0, 0, 0, 1)), random.choice((0, 0, 0, 7))
         compression = random.choice((None, None, None, "zstd"))
         body = pack(
-            values, metas, times=times, deltas=deltas, content_type=kind, schema=schema, compression=compression
+            values,
+            columns_of(metas),
+            times=times,
+            deltas=deltas,
+            content_type=kind,
+            schema=schema,
+            compression=compression,
         )
         base, sequence, time = ledger.topics[topic].end, ledger.sequence, self.writer.now + 1
         last = base + (deltas[-1] if deltas else count - 1)

@@ -51,6 +51,7 @@ async def test_labels_stay_bounded_however_many_topics_there_are() -> None:
             await broker.publish(f"t.{number}", "x")
         await broker.publish("t.7", "x")
         found = samples(prometheus.render(broker.statistics(), max_topics=10))
+        assert samples(prometheus.render(broker.statistics(limit=10), max_topics=10)) == found
     published = {name: value for name, value in found.items() if name.startswith("runnel_events_published_total")}
     assert len(published) == 11
     assert published['runnel_events_published_total{topic="t.7"}'] == 2

@@ -93,7 +93,7 @@ async def test_a_server_may_take_it_as_one_of_its_doors(owner: Broker, tmp_path:
 async def test_a_question_on_the_owners_thread_is_answered_without_waiting(owner: Broker, tmp_path: Path) -> None:
     door = FolderListener(owner.backend, tmp_path)
     door.open()
-    with pytest.raises(NotSupported, match="nobody is connected"):
+    with pytest.raises(NotSupported, match="there is no connection"):
         door.answer("statistics", {})
     async with runnel.open(f"runnel+unix://{tmp_path / SOCKET}") as client:
         await client.publish("t", b"x")

@@ -1,12 +1,13 @@
 """`runnel.open`: from a location to a broker."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runnel.api.broker import Broker
-from runnel.core.errors import InvalidOption, NotSupported
+from runnel.core.errors import BadAddress, InvalidOption, NotSupported
 from runnel.opening import open
 from runnel.runtime.clock import SystemClock
 from runnel.testing.clock import JumpingClock
@@ -72,3 +73,25 @@ def test_an_unknown_option_of_a_server_is_named() -> None:
     with pytest.raises(InvalidOption) as caught:
         open("runnel://localhost:7788", fsync="commit")
     assert caught.value.option == "fsync"
+
+
+@pytest.mark.parametrize("where", ["localhost:7788", "10.0.0.7:7788", "[::1]:7788", "broker-1.internal:1"])
+def test_an_address_without_its_scheme_is_no_folder(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadAddress, match=re.escape(f"did you mean 'runnel://{where}'?")):
+        open(where)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_folder_that_is_called_like_an_address_can_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with open("./localhost:7788") as broker:
+        await broker.publish("t", b"x")
+    async with open("localhost:7788") as broker:  # it is there now
+        assert await broker.topics() == ["t"]
+    async with open(Path("other:7788")) as broker:
+        assert await broker.topics() == []

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -274,3 +275,31 @@ async def test_a_child_of_the_owner_that_outlives_it_keeps_nobody_from_taking_ov
         owner.stdin.close()  # the child ends
         owner.stdout.close()
         owner.wait()
+
+
+# In a mount namespace of its own: the folder turns read-only under its owner, whose block then raises.
+READ_ONLY = """
+import asyncio, subprocess, sys
+import runnel
+
+async def main(folder):
+    async with runnel.open(folder) as broker:
+        await broker.publish("t", b"x")
+        subprocess.run(["mount", "--bind", folder, folder], check=True)
+        subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True)
+        raise LookupError("of the user")
+
+try:
+    asyncio.run(main(sys.argv[1]))
+except LookupError as error:
+    print(error, error.__context__)
+"""
+
+
+def test_closing_on_a_read_only_file_system_keeps_the_error_of_the_user(tmp_path: Path) -> None:
+    namespace = ["unshare", "--map-root-user", "--mount"]
+    if shutil.which("unshare") is None or subprocess.run([*namespace, "true"], capture_output=True).returncode:
+        pytest.skip("no mount namespaces here")
+    command = [*namespace, sys.executable, "-c", READ_ONLY, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.stdout == "of the user None\n", done.stderr

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -33,13 +34,16 @@ def test_a_file_is_one_unit_of_work_and_so_is_a_group() -> None:
         "tests/core/test_batch.py::test_two[a::b]": "tests/core/test_batch.py",
         "tests/spark/test_format.py::test_one": "spark",
         "tests/examples/test_trades.py::test_one": "spark",
+        "tests/postgres/test_server.py::test_one[pg18]": "postgres",
         "tests/examples/test_examples.py::test_it_runs[trades]": "tests/examples/test_examples.py",
     }
     assert {nodeid: unit(nodeid) for nodeid in units} == units
 
 
-def test_tests_that_need_spark_run_on_one_worker_and_others_beside_them() -> None:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v", "-n", "2", "--dist", "loadgroup"]
+def test_tests_that_need_spark_run_on_one_worker_and_others_beside_them(tmp_path: Path) -> None:
+    # A folder of its own: runs that share one remove each other's leavings.
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--basetemp={tmp_path}/base"]
+    command += ["-v", "-n", "2", "--dist", "loadgroup"]
     files = ("tests/spark/test_partition.py", "tests/spark/test_message.py", "tests/core/test_position.py")
     done = subprocess.run([*command, *files], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

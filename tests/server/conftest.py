@@ -9,7 +9,7 @@ import uvloop
 
 HERE = Path(__file__).parent
 ON_BOTH = [
-    HERE / "http" / "test_events_stream.py",
+    HERE / "http" / "test_event_stream.py",
     HERE / "http" / "test_listener.py",
     HERE / "http" / "test_websocket.py",
     HERE / "native" / "test_session.py",

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 import runnel
-from runnel.server.connections import Connections
 from runnel.server.json_lines.listener import JsonLinesListener
 from runnel.server.options import ServerOptions
+from runnel.server.served_broker import ServedBroker
 
 
 class Client:
@@ -77,8 +77,9 @@ class Client:
 class Place:
     """A broker with a JSON listener."""
 
-    def __init__(self, broker: runnel.Broker, connections: Connections, port: int, stack: AsyncExitStack) -> None:
-        self.broker, self.connections, self.port, self._stack = broker, connections, port, stack
+    def __init__(self, served: ServedBroker, port: int, stack: AsyncExitStack) -> None:
+        self.broker, self.connections, self.memory = served.broker, served.connections, served.memory
+        self.port, self._stack = port, stack
 
     async def client(self, **options: Any) -> Client:
         """A new connection."""
@@ -102,12 +103,12 @@ async def json_listener(broker: runnel.Broker | None = None, **options: Any) -> 
     """A listener on `broker`, or on a new one in memory."""
     async with AsyncExitStack() as stack:
         ours = await stack.enter_async_context(runnel.open()) if broker is None else broker
-        chosen = ServerOptions(**options)
-        connections = Connections(chosen.max_connections)
-        factory = partial(JsonLinesListener, ours, chosen, connections)
+        served = ServedBroker(ours, ServerOptions(**options))
+        connections = served.connections
+        factory = partial(JsonLinesListener, served)
         server = await asyncio.get_running_loop().create_server(factory, "127.0.0.1", 0)
         try:
-            yield Place(ours, connections, server.sockets[0].getsockname()[1], stack)
+            yield Place(served, server.sockets[0].getsockname()[1], stack)
         finally:
             server.close()
             connections.abort()

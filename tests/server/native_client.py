@@ -70,7 +70,7 @@ class Raw:
     # -- out ----------------------------------------------------------------------------------------------------
 
     def send(self, *parts: bytes) -> None:
-        self.writer.writelines(parts)
+        self.writer.write(b"".join(parts))
 
     def publish(self, topic: str, *values: bytes, about: PublishDetails | None = None, id: int | None = None) -> int:
         """Send a PUBLISH; its id."""

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from runnel.core.errors import LimitExceeded
-from runnel.server.connections import Connections
+from runnel.server.connections import RESERVED, UNIX_SOCKET, Connections, address_of, is_this_machine
 
 
 class Someone:
-    def __init__(self) -> None:
+    def __init__(self, address: str = "127.0.0.1") -> None:
+        self.peer_address = address
         self.told: list[Any] = []
 
     def describe(self) -> dict[str, Any]:
@@ -102,3 +103,63 @@ async def test_each_is_described_with_its_number() -> None:
     connections = Connections(5)
     connections.add(Someone())
     assert connections.describe() == [{"connection": 1, "door": "test"}]
+
+
+async def test_one_address_does_not_take_all_connections() -> None:
+    connections = Connections(10, per_address=2)
+    first, second, third = (Someone("10.0.0.1") for _ in range(3))
+    connections.add(first)
+    connections.add(second)
+    with pytest.raises(LimitExceeded) as refused:
+        connections.add(third)
+    assert (refused.value.limit, refused.value.allowed) == ("max_peer_connections", 2)
+    connections.add(Someone("10.0.0.2"))
+    for _ in range(3):
+        connections.add(Someone("127.0.0.1"))  # of this machine, on which a proxy may run
+    connections.remove(third)  # it was not counted
+    connections.remove(first)
+    connections.add(third)
+    with pytest.raises(LimitExceeded):
+        connections.add(first)
+
+
+def test_an_ipv6_network_counts_as_one_address() -> None:
+    assert address_of(("10.0.0.1", 4711)) == "10.0.0.1"
+    assert address_of(("2001:db8::1", 4711, 0, 0)) == address_of(("2001:db8::2:3:4:5", 4711, 0, 0))
+    assert address_of(("2001:db8::1", 4711, 0, 0)) != address_of(("2001:db8:0:1::1", 4711, 0, 0))
+    assert address_of(("fe80::1%eth0", 4711, 0, 2)) == "fe80::/64"
+    assert address_of("") == address_of(None) == UNIX_SOCKET
+    for host, here in (("127.0.0.1", True), ("::1", True), ("10.0.0.1", False), ("2001:db8::1", False)):
+        assert is_this_machine(address_of((host, 1))) is here
+
+
+def test_an_ipv4_address_on_an_ipv6_socket_counts_as_what_it_is() -> None:
+    assert address_of(("::ffff:10.0.0.1", 4711, 0, 0)) == address_of(("10.0.0.1", 4711))
+    assert not is_this_machine(address_of(("::ffff:10.0.0.1", 4711, 0, 0)))
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1:4711", "[2001:db8::1]:4711", "unknown", "a:b"])
+def test_what_a_proxy_calls_its_client_is_an_address(host: str) -> None:
+    """As of `X-Forwarded-For`, which uvicorn puts into the scope: some proxies add a port."""
+    assert address_of((host, 0)) == host
+
+
+async def test_the_unix_socket_has_connections_beyond_the_limit() -> None:
+    connections = Connections(1)
+    connections.add(Someone())
+    operators = [Someone(UNIX_SOCKET) for _ in range(RESERVED)]
+    for operator in operators:
+        connections.add(operator)
+    with pytest.raises(LimitExceeded):
+        connections.add(Someone(UNIX_SOCKET))
+    with pytest.raises(LimitExceeded):
+        connections.add(Someone())
+
+
+async def test_of_those_that_ask_for_one_thing_the_oldest_makes_room() -> None:
+    connections = Connections(1)
+    reserved = [Someone() for _ in range(RESERVED + 2)]
+    for one in reserved:
+        connections.reserve(one)
+    assert [one.told for one in reserved] == [["abort"], ["abort"], *([] for _ in range(RESERVED))]
+    assert len(connections) == 0

@@ -11,7 +11,8 @@ import pytest
 
 from runnel.core.errors import AddressInUse, InvalidOption, PublicBindRefused
 from runnel.server import listener
-from runnel.server.listener import Acceptor, AcceptRate, bind_tcp, handles_for_connections
+from runnel.server.connections import RESERVED
+from runnel.server.listener import Acceptor, AcceptRate, bind_tcp, connections_allowed, handles_for_connections
 
 
 def close(sockets: list[socket.socket]) -> None:
@@ -171,3 +172,14 @@ async def test_the_last_handles_are_not_given_to_connections(
     assert "ulimit -n" in caplog.text
     writer.close()
     acceptor.close()
+
+
+def test_a_server_takes_no_more_connections_than_it_has_handles_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert connections_allowed(1) == 1
+    with socket.socket() as probe:
+        used = probe.fileno()
+    monkeypatch.setattr(listener, "handles_for_connections", lambda: used + 2 * RESERVED + 100)
+    assert connections_allowed(50) == 50
+    assert connections_allowed(10_000) == 100  # health checks and the Unix socket have handles left
+    monkeypatch.setattr(listener, "handles_for_connections", lambda: used)
+    assert connections_allowed(10_000) == 1

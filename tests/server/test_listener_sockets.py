@@ -19,6 +19,7 @@ class Guest(asyncio.Protocol):
 
     def __init__(self, connections: Connections, *, polite: bool) -> None:
         self.connections, self.polite, self.said = connections, polite, ""
+        self.peer_address = "127.0.0.1"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport

@@ -134,7 +134,7 @@ def test_gaps_that_overlap_count_records_twice() -> None:
     history.gap("s", "t", 1, 3, 8, 5)
     [wrong] = history.check().violations
     assert isinstance(wrong, WrongGap)
-    assert wrong.why == "another told gap reaches to 5"
+    assert wrong.why == "another reported gap reaches to 5"
 
 
 def test_a_gap_may_count_fewer_than_its_range_where_cleaning_made_holes() -> None:

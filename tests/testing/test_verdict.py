@@ -28,7 +28,7 @@ def test_a_clean_verdict_says_what_it_looked_at() -> None:
     assert verdict.clean
     verdict.raise_if_any()
     assert str(verdict) == (
-        "clean: 3 publishes (1 acknowledged, 1 failed, 1 unknown), 1 delivery to 1 subscriber, 1 told gap"
+        "clean: 3 publishes (1 acknowledged, 1 failed, 1 unknown), 1 delivery to 1 subscriber, 1 reported gap"
     )
 
 
@@ -41,11 +41,11 @@ def test_a_spoiled_verdict_gives_the_tally_and_a_few_of_each_kind() -> None:
         "  in 6 publishes (6 acknowledged, 0 failed, 0 unknown), 1 delivery to 2 subscribers",
         *(
             f"  lost      'orders' offset {n} (epoch 1): 'o-{n}' of 'shop' was acknowledged, "
-            "but 'alice' never got it and was told no gap"
+            "but 'alice' never got it, and no gap was reported"
             for n in range(SHOWN)
         ),
         "            … and 2 more lost",
-        "  invented  'orders' offset 900 (epoch 1): 'bob' got 'ghost', which nobody ever published",
+        "  invented  'orders' offset 900 (epoch 1): 'bob' got 'ghost', which was never published",
     ]
 
 

@@ -24,13 +24,14 @@ from runnel.wire.binary_messages import (
     grant_head,
     publish_frame,
     published_frame,
-    read_counts,
     read_credit,
     read_deliver,
     read_grant,
     read_publish,
     read_published,
+    read_shares,
     read_unsubscribe,
+    shared_deliver_head,
     unsubscribe_frame,
 )
 from runnel.wire.frames import (
@@ -42,6 +43,7 @@ from runnel.wire.frames import (
     HAS_POSITION,
     MAX_CONTROL_FRAME,
     MORE,
+    SHARED,
     Frame,
     FrameDecoder,
     FrameKind,
@@ -146,8 +148,7 @@ def test_a_credit_comes_back_as_it_went(
     kind, flags, _, came, payload = only_frame(credit_frame(id, given_back, place, ask=ask, counts=counts))
     assert (kind, came) == (FrameKind.CREDIT, id)
     assert flags == (0 if place is None else HAS_POSITION) | (ASK if ask else 0) | (0 if counts is None else HAS_COUNTS)
-    assert read_credit(flags, payload) == (given_back, place, ask)
-    assert read_counts(flags, payload) == counts
+    assert read_credit(flags, payload) == (given_back, place, ask, counts)
 
 
 @given(IDS, st.none() | NUMBERS)
@@ -192,7 +193,6 @@ WHOLE: list[tuple[bytes, Callable[[int, int, bytes], Any]]] = [  # a frame witho
     (deliver_head(1, b"topic", 1, 2, 3, 4, 0), lambda _, extra, payload: read_deliver(extra, payload)),
     (grant_head(1, b"topic", 1, 2, 3, 4, 5, 6, 7, 0), lambda _, extra, payload: read_grant(extra, payload)),
     (credit_frame(1, 2, counts=ReaderCounts(1, 2, 3, 4)), lambda flags, _, payload: read_credit(flags, payload)),
-    (credit_frame(1, 2, counts=ReaderCounts(1, 2, 3, 4)), lambda flags, _, payload: read_counts(flags, payload)),
 ]
 
 
@@ -250,3 +250,20 @@ def test_an_about_is_small() -> None:
     with pytest.raises(LimitExceeded) as refused:
         read_publish(HAS_DETAILS, 1, data[FRAME_HEADER_SIZE:])
     assert refused.value.limit == "max_frame"
+
+
+@given(st.lists(st.integers(1, 2**32 - 1), min_size=2, max_size=20))
+def test_a_deliver_for_several_is_the_same_frame_with_their_ids(ids: list[int]) -> None:
+    data = shared_deliver_head(ids, b"topic", 1, 2, 3, 4, len(BATCH)) + BATCH
+    kind, flags, extra, id, payload = only_frame(data)
+    others, rest = read_shares(payload)
+    assert (kind, flags, [id, *others]) == (FrameKind.DELIVER, SHARED, ids)
+    assert read_deliver(extra, rest) == DeliverPayload(1, 2, 3, 4, "topic", BATCH)
+    alone = deliver_head(ids[0], b"topic", 1, 2, 3, 4, len(BATCH)) + BATCH
+    assert len(rest) == len(alone) - FRAME_HEADER_SIZE
+
+
+@pytest.mark.parametrize("payload", [b"", b"\x01", b"\x00\x00", b"\x02\x00\x01\x00\x00\x00"])
+def test_a_deliver_for_several_that_ends_within_the_ids_breaks_the_protocol(payload: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        read_shares(payload)

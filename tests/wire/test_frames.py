@@ -55,6 +55,18 @@ def decoded(chunks: Iterable[bytes], decoder: FrameDecoder | None = None) -> lis
     return found
 
 
+def arrived(chunks: Iterable[bytes], decoder: FrameDecoder | None = None) -> list[Frame]:
+    """What a connection gets: the one frame that came, or all that are there. A chunk fits into the buffer."""
+    decoder = decoder or FrameDecoder()
+    found: list[Frame] = []
+    for chunk in chunks:
+        decoder.get_buffer(-1)[: len(chunk)] = chunk
+        only = decoder.received(len(chunk))
+        for kind, flags, extra, id, payload in decoder.frames(views=True) if only is None else [only]:
+            found.append((kind, flags, extra, id, bytes(payload)))
+    return found
+
+
 def cut(data: bytes, places: Iterable[int]) -> list[bytes]:
     edges = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
     return [data[a:b] for a, b in pairwise(edges)]
@@ -94,7 +106,7 @@ def test_a_frame_looks_like_this_for_ever(made: bytes, golden: str) -> None:
 def test_kinds_have_these_numbers_for_ever() -> None:
     names = (
         "HELLO WELCOME PING PONG PUBLISH PUBLISHED CALL REPLY ERROR CANCEL SUBSCRIBE SUBSCRIBED CREDIT DELIVER GAP END "
-        "UNSUBSCRIBE GRANT SETTLE LAPSED GOODBYE"
+        "UNSUBSCRIBE GRANT SETTLE LAPSED GOODBYE RECALL"
     )
     assert [(kind.name, kind.value) for kind in FrameKind] == [(name, at) for at, name in enumerate(names.split(), 1)]
 
@@ -105,6 +117,33 @@ def test_every_kind_comes_from_somewhere_and_pings_and_goodbyes_from_both() -> N
 
 
 # -- whole, however it arrives ----------------------------------------------------------------------------------
+
+
+@given(st.lists(any_frame(), max_size=5), st.booleans())
+def test_a_frame_that_comes_alone_is_the_same_frame(frames: list[Frame], whole: bool) -> None:
+    each = [encoded([one]) for one in frames]
+    chunks = each if whole else [part for one in each for part in (one[:-1], one[-1:])]
+
+    assert arrived(chunks) == frames
+
+
+def test_a_frame_that_comes_alone_is_refused_as_any_other() -> None:
+    for header in (
+        HEADER.pack(8, FrameKind.WELCOME, 0, 0, 1),
+        HEADER.pack(8, FrameKind.PUBLISH, 0x80, 0, 1),
+        HEADER.pack(8, FrameKind.CALL, 0, 1, 1),
+        HEADER.pack(4, FrameKind.CALL, 0, 0, 1),
+        HEADER.pack(MAX_PING + 9, FrameKind.PING, 0, 0, 1) + bytes(MAX_PING + 1),
+    ):
+        with pytest.raises(ProtocolError):
+            arrived([header], FrameDecoder(kinds=FROM_CLIENT))
+
+
+def test_a_preface_comes_before_a_frame_that_comes_alone() -> None:
+    ping = frame(FrameKind.PING, 0)
+    assert arrived([PREFACE, ping, ping], FrameDecoder(preface=PREFACE)) == 2 * [(FrameKind.PING, 0, 0, 0, b"")]
+    with pytest.raises(ProtocolError):
+        arrived([ping], FrameDecoder(preface=PREFACE))
 
 
 @given(st.lists(any_frame(), max_size=8), st.lists(st.integers(0, 2**16), max_size=12))
@@ -211,9 +250,9 @@ def refused(data: bytes, decoder: FrameDecoder | None = None) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("kind", [0, 22, 99, 255])
+@pytest.mark.parametrize("kind", [0, 23, 99, 255])
 def test_an_unknown_kind_is_refused(kind: int) -> None:
-    assert f"a frame of kind {kind} came, which nobody knows" in refused(HEADER.pack(8, kind, 0, 0, 0))
+    assert f"a frame of kind {kind} came, which is not known" in refused(HEADER.pack(8, kind, 0, 0, 0))
 
 
 def test_a_kind_that_this_side_does_not_take_is_refused() -> None:

@@ -88,13 +88,13 @@ def test_fields_have_these_names_for_ever() -> None:
     names = {
         "Hello": "version client features",
         "Welcome": "version server features journal durable fsync max_frame ping time connection",
-        "PublishDetails": "message_id expected_offset options schema reads wait timeout",
+        "PublishDetails": "message_id expected_offset options schema reads wait timeout sent",
         "Subscribe": (
             "pattern start name group policy buffer buffer_bytes prefetch prefetch_bytes strict dead_letter drops "
             "ack_wait max_ack_pending max_deliver backoff jitter hold credit resume until several"
         ),
         "SubscribeReply": "label eager position epoch is_pattern",
-        "WireGap": "pattern first end count reason",
+        "WireGap": "pattern first end count reason unshown",
         "Goodbye": "reason retry",
         "WireError": "code message facts branch",
         "WirePolicy": "kind after timeout",
@@ -361,7 +361,8 @@ def test_a_policy_that_makes_no_sense_is_refused_as_in_process(note: WirePolicy)
 @pytest.mark.parametrize("count", [None, 0, 5])
 def test_a_gap_comes_back_as_it_went(count: int | None) -> None:
     gap = Gap("orders.*", 5, 10, count, "its buffer was full")
-    assert read_gap(encode_message(wire_gap(gap))) == gap
+    assert read_gap(encode_message(wire_gap(gap))) == (gap, 0)
+    assert read_gap(encode_message(wire_gap(gap, 7))) == (gap, 7)
 
 
 # -- garbage ----------------------------------------------------------------------------------------------------

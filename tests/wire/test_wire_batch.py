@@ -10,7 +10,8 @@ from runnel.core.batch import Slice, SliceRun
 from runnel.core.batch_format import JSON, MSGPACK, pack, unpack
 from runnel.core.clock import micros
 from runnel.core.record import Meta, Record
-from runnel.wire.wire_batch import WireBatch, wire_batch_of, wire_batches
+from runnel.wire.wire_batch import MAX_PACKED, WireBatch, wire_batch_of, wire_batches
+from tests.carried import columns_of
 
 T1, T2 = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
 VALUES = tuple(b"%d" % n for n in range(10))
@@ -19,7 +20,8 @@ VALUES = tuple(b"%d" % n for n in range(10))
 def part(*packs: bytes | None, metas: dict[int, Meta] | None = None) -> Slice:
     """Offsets [100, 110): four that came at one time, six at another."""
     stretches = [SliceRun(100, 7, T1), SliceRun(104, 50, T2)]
-    return Slice("t", 3, 100, VALUES, stretches, metas or {}, list(packs) or None)
+    columns = columns_of([(metas or {}).get(offset) for offset in range(100, 110)])
+    return Slice("t", 3, 100, VALUES, stretches, columns, list(packs) or None)
 
 
 def said(found: list[WireBatch]) -> list[tuple[int, int, int, tuple[bytes, ...]]]:
@@ -75,3 +77,14 @@ def test_a_record_by_itself() -> None:
     piece = wire_batch_of(record, None)
     assert piece[:5] == ("t", 3, 5, 9, micros(T1))
     assert unpack(piece.packed).metas == {0: Meta(b"k", {"h": "x"})}
+
+
+def test_a_large_run_is_packed_in_pieces_and_each_once_for_all() -> None:
+    values = (b"a" * 100_000, b"b" * 100_000, b"c" * 100_000, b"d" * MAX_PACKED * 2, b"e")
+    large = Slice("t", 3, 100, values, [SliceRun(98, 7, T1)], columns_of([None, None, None, Meta(b"k")]), None)
+    found = list(wire_batches(large, None))
+    places = [(one.offset, one.sequence, len(unpack(one.packed).values)) for one in found]
+    assert places == [(100, 9, 2), (102, 11, 1), (103, 12, 1), (104, 13, 1)]
+    assert [meta for one in found for meta in unpack(one.packed).metas.values()] == [Meta(b"k")]
+    assert [one.packed for one in wire_batches(large, None)] == [one.packed for one in found]
+    assert [record.sequence for record in large.records] == [9, 10, 11, 12, 13]

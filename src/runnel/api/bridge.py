@@ -149,7 +149,7 @@ class Bridge:
         return f"{self.name} from {self._source.id}"
 
     async def _progress(self, target: Broker) -> int:
-        """The sequence of the last record that is there. Other marks of its name may be of others who are at work."""
+        """The sequence of the last record that is there. Other markers with its name may belong to other bridges."""
         found = await target.mark(self._mark)
         return found if isinstance(found, int) else -1
 

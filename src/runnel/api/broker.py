@@ -20,6 +20,7 @@ from runnel.api.group import Group
 from runnel.api.group_subscription import GroupSubscription, open_subscription
 from runnel.api.handlers import Handler, HandlerRunner, Middleware
 from runnel.api.producer import Producer
+from runnel.api.request import opened_reply, reply_value
 from runnel.api.stage import Stage
 from runnel.api.subscription import Subscription
 from runnel.api.topic import Topic, TopicHandles
@@ -41,7 +42,7 @@ from runnel.core.options import (
 from runnel.core.pattern import check_name, check_pattern
 from runnel.core.position import Position, check_start, checked_positions
 from runnel.core.record import Record
-from runnel.core.schema import Codec
+from runnel.core.schema import Codec, codec_of
 from runnel.core.stages import StageInfo, StageKey
 from runnel.core.statistics import HandlerStatistics, Statistics
 from runnel.core.topic_bounds import TopicBounds
@@ -123,6 +124,15 @@ class Broker:
         """Version, journal and fsync of the broker; of a server also its uptime, listeners and limits."""
         return await self._backend.info()
 
+    async def sync(self) -> None:
+        """Return when everything that was published and settled before is synced to disk.
+
+        With `fsync="commit"`, the default, a publish that has returned is on disk without it. With "interval" and
+        "os" call it before something elsewhere depends on the records. Of a broker in memory it returns at once.
+        """
+        self._backend.check_usable("syncing")
+        await self._backend.synced()
+
     @property
     def id(self) -> str:
         """Identifies the broker. Of a folder it stays the same; in memory it is new for every broker."""
@@ -153,7 +163,7 @@ class Broker:
         Options: see `TopicOptions`.
         """
         chosen = TopicOptions.of(options)
-        codec: Codec[V] | None = None if type is None else Codec(type, chosen.encoding or "json")
+        codec: Codec[V] | None = None if type is None else codec_of(type, chosen.encoding or "json")
         handle = Topic(self._backend, check_name(name), codec, chosen)
         if not self._backend.loop_owner.entered:
             self._early.append(handle)
@@ -167,15 +177,23 @@ class Broker:
         """Delete a topic and its records. Subscribers of it get `TopicDeleted`, those of patterns a gap."""
         await self._backend.delete(check_name(name))
 
-    async def bounds(self, *patterns: str, time: datetime | None = None) -> list[TopicBounds]:
+    async def bounds(
+        self, *patterns: str, time: datetime | None = None, sequence: int | None = None
+    ) -> list[TopicBounds]:
         """The first and end offsets of the topics that match, sorted by name; without patterns, of all topics.
 
-        With a `time`, also the first offset that is not older. Only visible records count.
+        With a `time`, also the first offset that is not older; with a `sequence`, the first that does not lie before
+        it: the same point in the order of the broker for all of them. Only visible records count.
         """
         patterns = tuple(check_pattern(one) for one in patterns or (">",))
         if time is not None:
             check_start(time, patterns[0], is_pattern=False)
-        return await self._backend.bounds(patterns, time)
+        if sequence is not None:
+            if time is not None:
+                raise InvalidOption("sequence", sequence, "give a time or a sequence, not both")
+            if not isinstance(sequence, int) or isinstance(sequence, bool) or sequence < 0:
+                raise InvalidOption("sequence", sequence, "expected a whole number, 0 or more")
+        return await self._backend.bounds(patterns, time, sequence)
 
     async def place(self, places: Mapping[str, tuple[str, Position]], *, hold: bool | None = None) -> None:
         """Store the positions of named subscriptions that are not open: name to (topic, position).
@@ -197,6 +215,8 @@ class Broker:
         a `message_id` seen in the last two minutes is not stored again: its first position comes back, after a
         restart too. With `expected_offset`, the record gets this offset or `OffsetConflict` is raised.
         """
+        if not options:  # to pass on none costs a quarter of a publish
+            return await self._topics[topic].publish(value)
         return await self._topics[topic].publish(value, **options)
 
     def transaction(self) -> Transaction:
@@ -228,18 +248,27 @@ class Broker:
         topic: str,
         value: bytes | str,
         *,
+        type: type[V] | None = None,
         timeout: float = 5.0,
         key: bytes | str | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Record[bytes]:
-        """Publish a request, and return the reply. `NoResponders` at once if the topic has no subscriber."""
-        return await self._backend.request(topic, value, timeout, key, headers)
+    ) -> Record[V]:
+        """Publish a request, and return the reply, with its value decoded as `type`; without a type it is bytes.
+
+        `NoResponders` at once if the topic has no subscriber, `RequestTimeout` if no reply comes in time,
+        `RequestFailed` if the responder raised. `Topic.request` takes a value of the type of its topic.
+        """
+        found = await self._backend.request(topic, value, timeout, key, headers)
+        return opened_reply(topic, found, type)
 
     async def reply(
-        self, record: Record[Any] | Delivery[Any], value: bytes | str, *, headers: Mapping[str, str] | None = None
+        self, record: Record[Any] | Delivery[Any], value: Any, *, headers: Mapping[str, str] | None = None
     ) -> bool:
-        """Reply to a request; False if the requester no longer waits."""
-        return await self._backend.reply(record, value, headers)
+        """Reply to a request; False if the requester no longer waits, or has a reply already.
+
+        The value is bytes or str, or anything that msgspec encodes: it is sent as JSON.
+        """
+        return await self._backend.reply(record, reply_value(record.topic, value), headers)
 
     def stage(self, topic: str | Topic[V], *, writer: str, batch: int, part: int = 0, attempt: int = 0) -> Stage[V]:
         """A handle on a stage: records that are durable and invisible until `tx.commit(stage)`. No I/O yet.
@@ -398,7 +427,7 @@ class Broker:
         self._backend.check_usable("running handlers")
         if self._workers is not None:
             raise NotSupported("a second run()", "the handlers of this broker are running already")
-        self._workers = HandlerRunner(self, self._handlers, self._middleware)
+        self._workers = HandlerRunner(self.subscribe, self.reply, self._handlers, self._middleware)
         try:
             await self._workers.run(not_negative("deadline", deadline), signals=signals)
         finally:
@@ -413,10 +442,12 @@ class Broker:
         """The statistics of each handler."""
         return tuple(handler.statistics() for handler in self._handlers)
 
-    def statistics(self) -> Statistics:
+    def statistics(self, pattern: str | None = None, *, limit: int | None = None) -> Statistics:
         """Counters and current state, as a frozen snapshot. From any thread.
 
-        The handlers are those of this object. With a server, this is a round trip that blocks the thread.
+        With very many topics, ask for some: those that match `pattern`, a name or with wildcards, and at most `limit`
+        of them, in the order in which they were created. All other figures are those of the whole broker. The handlers
+        are those of this object. With a server, this is a round trip that blocks the thread.
         """
-        found = self._backend.statistics()
+        found = self._backend.statistics(pattern, limit)
         return msgspec.structs.replace(found, handlers=self.handlers()) if self._handlers else found

@@ -5,34 +5,9 @@ The members of a group subscribe with `group=`; this handle is for operators and
 
 from __future__ import annotations
 
-from typing import Protocol
-
+from runnel.core.backend import GroupAdmin
 from runnel.core.position import Start
 from runnel.core.statistics import GroupStatistics
-
-
-class GroupControl(Protocol):
-    """A group, as its backend knows it."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def pattern(self) -> str:
-        """The topic or pattern it reads."""
-
-    def statistics(self) -> GroupStatistics:
-        """The progress of the group, and what each member holds."""
-
-    def pause(self) -> None:
-        """Grant nothing more."""
-
-    def resume(self) -> None:
-        """Go on after a pause."""
-
-    def reset(self, start: Start) -> None:
-        """Go on from `start`."""
 
 
 class Group:
@@ -42,10 +17,10 @@ class Group:
     >>> broker.group("billing", "orders").statistics().lag
     """
 
-    __slots__ = ("_control",)
+    __slots__ = ("_admin",)
 
-    def __init__(self, control: GroupControl) -> None:
-        self._control = control
+    def __init__(self, admin: GroupAdmin) -> None:
+        self._admin = admin
 
     def __repr__(self) -> str:
         return f"<Group {self.label!r}>"
@@ -53,12 +28,12 @@ class Group:
     @property
     def name(self) -> str:
         """The name that its members subscribe with."""
-        return self._control.name
+        return self._admin.name
 
     @property
     def pattern(self) -> str:
         """The topic or pattern it reads."""
-        return self._control.pattern
+        return self._admin.pattern
 
     @property
     def label(self) -> str:
@@ -67,16 +42,16 @@ class Group:
 
     def statistics(self) -> GroupStatistics:
         """The progress of the group, and what each member holds."""
-        return self._control.statistics()
+        return self._admin.statistics()
 
     def pause(self) -> None:
         """Deliver nothing more; records that members hold may still be settled."""
-        self._control.pause()
+        self._admin.pause()
 
     def resume(self) -> None:
         """Deliver again after a pause."""
-        self._control.resume()
+        self._admin.resume()
 
     def reset(self, start: Start) -> None:
         """Continue from `start`, regardless of what was settled. Settling an earlier delivery raises `LeaseEnded`."""
-        self._control.reset(start)
+        self._admin.reset(start)

@@ -6,17 +6,19 @@ Leaving the block returns unsettled records to the group at once; so does a lost
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from threading import Lock
 from typing import Any, Generic, TypeVar
 
 from runnel.api.delivery import Delivery, DeliveryBatch, LeasedRange
+from runnel.api.snapshot_subscription import SnapshotSubscription
 from runnel.api.subscription import Subscription, SubscriptionBase, decoded
 from runnel.core.backend import Lease, Member, ReadableBackend, SettleVerb
 from runnel.core.errors import ValidationFailed
 from runnel.core.options import SubscribeOptions, not_negative, positive
 from runnel.core.pattern import check_pattern
 from runnel.core.record import Record
-from runnel.core.schema import Codec
+from runnel.core.schema import Codec, codec_of
 
 T = TypeVar("T")
 
@@ -36,6 +38,8 @@ class GroupSubscription(SubscriptionBase, Generic[T]):
         super().__init__()
         self._source: Member = backend.member(check_pattern(pattern), options, self.wake)
         self._codec = codec
+        self._guard = Lock()
+        self._leased: tuple[Lease, Iterator[tuple[int, Record[bytes]]]] | None = None  # what is handed out now
 
     def __repr__(self) -> str:
         return f"<GroupSubscription {self.label!r} {self._state}>"
@@ -71,42 +75,78 @@ class GroupSubscription(SubscriptionBase, Generic[T]):
             not_negative("max_wait", max_wait)
         return self._iterate(self._batches, min(limit, self.prefetch), max_wait)
 
+    def next_at_hand(self) -> Delivery[T] | None:
+        """The next delivery of the lease in hand, if the event loop need not be checked; None: ask the iterator.
+
+        For another thread that reads this subscription: it crosses to the event loop once for each lease. A value that
+        has to be decoded, and may have to be rejected, is left to the event loop; so is a member of a server's group.
+        """
+        if self._leased is None or self._codec is not None or self._source.hand is not None:
+            return None
+        lease, places = self._leased
+        with self._guard:  # the group may take back what was not handed out
+            for place, record in places:
+                if lease.ended or place >= lease.end:
+                    break
+                lease.handed = place + 1
+                return Delivery(self._source, lease, place, record)  # type: ignore[arg-type]
+        return None
+
     # -- reading ------------------------------------------------------------------------------------------------
 
     async def _deliveries(self, *_: None) -> AsyncIterator[Delivery[T]]:
         member, codec, inbox, hand = self._source, self._codec, self._source.inbox, self._source.hand
-        while True:
-            if not inbox:
-                if self._is_over():
-                    return
-                await self._parked()
-                continue
-            lease = inbox.popleft()
-            if not member.take_up(lease):
-                continue
-            member.task = asyncio.current_task()
-            for place, record in enumerate(member.records(lease, lease.first, lease.end), lease.first):
-                if lease.ended:
-                    break  # the lease expired, or the group was reset: another member gets the rest
-                lease.handed = place + 1
-                if hand is not None:
-                    hand(lease, place, place + 1)
-                if codec is None:
-                    yield Delivery(member, lease, place, record)  # type: ignore[arg-type]
-                elif (typed := self._decoded(codec, lease, place, record)) is not None:
-                    yield Delivery(member, lease, place, typed)
+        unasked = 0  # records until the task is asked for again: it is seldom another one
+        try:
+            self._begun()
+            while True:
+                if not inbox:
+                    if self._is_over():
+                        return
+                    await self._parked()
+                    continue
+                lease = inbox[0]  # where it stays until all was handed out: this iteration may be closed or cancelled
+                if lease.handed >= lease.end or not member.take_up(lease):
+                    inbox.popleft()
+                    continue
+                if unasked <= 0:
+                    member.task, unasked = asyncio.current_task(), self.prefetch
+                unasked -= lease.end - lease.handed
+                lease.guard = self._guard
+                places = enumerate(member.records(lease, lease.handed, lease.end), lease.handed)
+                self._leased = lease, places
+                for place, record in places:
+                    if lease.ended or place >= lease.end:
+                        break  # it expired, the group was reset, or the rest was taken back: another member gets it
+                    lease.handed = place + 1
+                    if hand is not None:
+                        hand(lease, place, place + 1)
+                    if codec is None:
+                        yield Delivery(member, lease, place, record)  # type: ignore[arg-type]
+                    elif (typed := self._decoded(codec, lease, place, record)) is not None:
+                        yield Delivery(member, lease, place, typed)
+                if inbox and inbox[0] is lease:
+                    inbox.popleft()
+        except asyncio.CancelledError:
+            self._cancelled()
+            raise
 
     async def _batches(self, limit: int, max_wait: float | None) -> AsyncIterator[DeliveryBatch[T]]:
         member = self._source
-        while True:
-            if max_wait is not None:
-                await self._gather(self._granted, limit, max_wait, member.clock)
-            if parts := self._take(limit):
-                yield DeliveryBatch(member, parts)
-            elif self._is_over():
-                return
-            else:
-                await self._parked()
+        try:
+            self._begun()
+            while True:
+                if max_wait is not None:
+                    await self._gather(self._granted, limit, max_wait, member.clock)
+                if parts := self._take(limit):
+                    yield DeliveryBatch(member, parts)
+                elif self._is_over():
+                    return
+                else:
+                    await self._parked()
+        except asyncio.CancelledError:
+            self._cancelled()
+            raise
 
     def _is_over(self) -> bool:
         if self._source.error is not None:
@@ -120,7 +160,7 @@ class GroupSubscription(SubscriptionBase, Generic[T]):
         while inbox and limit > 0:
             lease = inbox[0]
             first, end = lease.handed, min(lease.end, lease.handed + limit)
-            goes_on = member.take_up(lease)
+            goes_on = first < end and member.take_up(lease)  # else all that was left of it was taken back
             if end == lease.end or not goes_on:
                 inbox.popleft()
             if not goes_on:
@@ -163,9 +203,16 @@ class GroupSubscription(SubscriptionBase, Generic[T]):
 def open_subscription(
     backend: ReadableBackend, pattern: str, *, codec: Codec[Any] | None = None, **keywords: Any
 ) -> Any:
-    """The subscription that `Broker.subscribe` describes; `keywords` are the fields of `SubscribeOptions`."""
-    options = SubscribeOptions.of(keywords)
+    """The subscription that `Broker.subscribe` describes; `keywords` are the fields of `SubscribeOptions`.
+
+    Its `start` may also be a `SnapshotStart`, which is looked up when the subscription is entered.
+    """
+    start: Any = keywords.get("start")
+    is_snapshot = hasattr(start, "seen")
+    options = SubscribeOptions.of(keywords | {"start": "earliest"} if is_snapshot else keywords)
     if options.type is not None:
-        codec = Codec(options.type)
+        codec = codec_of(options.type)
+    if is_snapshot:
+        return SnapshotSubscription(backend, pattern, options, codec, start)
     kind = Subscription if options.group is None else GroupSubscription
     return kind(backend, pattern, options, codec)

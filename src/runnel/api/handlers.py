@@ -14,11 +14,11 @@ import signal
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
-from typing import Any, Protocol, TypeAlias, Unpack
+from typing import Any, TypeAlias
 
 from runnel.api.delivery import Delivery
-from runnel.core.errors import InvalidOption
-from runnel.core.options import SubscribeKeywords
+from runnel.api.request import failure_code, failure_reply
+from runnel.core.errors import InvalidOption, RunnelError, ValidationFailed
 from runnel.core.record import Record
 from runnel.core.statistics import HandlerStatistics, Histogram
 
@@ -137,23 +137,17 @@ def _shape(kind: Any) -> str | None:
 log = logging.getLogger("runnel")
 
 
-class HandlerBroker(Protocol):
-    """The broker whose records are handled, in this process or behind a client."""
-
-    def subscribe(
-        self, pattern: str, *, group: Any = None, type: Any = None, **options: Unpack[SubscribeKeywords]
-    ) -> Any:
-        """A subscription; with `group=`, a member of it."""
-
-    async def reply(self, record: Any, value: Any) -> bool:
-        """Answer a request."""
-
-
 class HandlerRunner:
-    """All handlers of a broker, at work."""
+    """All handlers of a broker, at work. `subscribe` and `reply` are those of the broker."""
 
-    def __init__(self, broker: HandlerBroker, handlers: list[Handler], middleware: list[Middleware]) -> None:
-        self._broker, self._handlers, self._middleware = broker, handlers, middleware
+    def __init__(
+        self,
+        subscribe: Callable[..., Any],
+        reply: Callable[..., Awaitable[bool]],
+        handlers: list[Handler],
+        middleware: list[Middleware],
+    ) -> None:
+        self._subscribe, self._reply, self._handlers, self._middleware = subscribe, reply, handlers, middleware
         self._stop = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy: set[asyncio.Task[Any]] = set()
@@ -163,7 +157,7 @@ class HandlerRunner:
         self._stop.set()
 
     async def run(self, deadline: float, *, signals: bool) -> None:
-        """Run until told to stop or until the broker closes; then drain for at most `deadline` seconds."""
+        """Run until a stop is requested or the broker closes; then drain for at most `deadline` seconds."""
         if not self._handlers:
             raise InvalidOption("run", "no handlers", "register functions with @broker.on(...) first")
         async with contextlib.AsyncExitStack() as stack:
@@ -179,14 +173,14 @@ class HandlerRunner:
                 await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _start(self, handler: Handler, stack: contextlib.AsyncExitStack) -> None:
-        broker = self._broker
         if handler.group is not None:
             for _ in range(handler.concurrency):
-                member = broker.subscribe(handler.pattern, group=handler.group, type=handler.type, **handler.options)
+                member = self._subscribe(handler.pattern, group=handler.group, type=handler.type, **handler.options)
                 deliveries = await stack.enter_async_context(member)
                 self._add(self._work(handler, aiter(deliveries), asyncio.Lock()))
         else:
-            subscription = broker.subscribe(handler.pattern, type=handler.type, **handler.options)
+            subscription = self._subscribe(handler.pattern, type=handler.type, **handler.options)
+            subscription.on_undecodable = partial(self._undecodable, handler)
             records = await stack.enter_async_context(subscription)
             one_at_a_time = asyncio.Lock()  # several workers share the reading, not the work
             for _ in range(handler.concurrency):
@@ -214,14 +208,14 @@ class HandlerRunner:
         try:
             result = await handler.call(message, self._middleware)
             if message.reply_to is not None and result is not None:
-                await self._broker.reply(message, result)
+                await self._reply(message, result)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
-                raise  # the worker is told to stop; otherwise something that the handler awaited was cancelled
-            self._failed(handler, message, error)
+                raise  # the worker has to stop; otherwise something that the handler awaited was cancelled
+            await self._failed(handler, message, error)
         except Exception as error:
-            self._failed(handler, message, error)
+            await self._failed(handler, message, error)
         else:
             if isinstance(message, Delivery):
                 await self._done(handler, message)
@@ -239,8 +233,20 @@ class HandlerRunner:
         elif not delivery.settled:
             await delivery.ack()
 
-    @staticmethod
-    def _failed(handler: Handler, message: Message, error: BaseException) -> None:
+    def _undecodable(self, handler: Handler, record: Record[bytes], error: ValidationFailed) -> None:
+        """A record has no value that the handler could be called with. A group rejects such a record instead."""
+        handler.failed += 1
+        if record.reply_to is not None:
+            task = asyncio.create_task(self._reply_failure(handler, record, error))
+            self._tasks.add(task)
+            self._busy.add(task)
+            task.add_done_callback(self._busy.discard)
+
+    async def _failed(self, handler: Handler, message: Message, error: BaseException) -> None:
+        # Of a group, another attempt may answer, and when the group gives the record up its requester gets an error.
+        is_over = not isinstance(message, Delivery) or isinstance(error, Reject) or message.settled
+        if message.reply_to is not None and is_over:
+            await self._reply_failure(handler, message, error)
         where = f"{message.topic!r} offset {message.offset}"
         if not isinstance(message, Delivery):
             log.error("handler %s failed on %s", handler.name, where, exc_info=error)
@@ -251,7 +257,15 @@ class HandlerRunner:
             message.reject(str(error) or "rejected by its handler")
         else:
             log.warning("handler %s failed on %s, attempt %d: %r", handler.name, where, message.attempt, error)
-            message.nack(reason=f"{type(error).__name__}: {error}")
+            message.nack(reason=f"{failure_code(error)}: {error}")
+
+    async def _reply_failure(self, handler: Handler, message: Message, error: BaseException) -> None:
+        """Tell the requester that the handler failed."""
+        reason, headers = failure_reply(error)
+        try:
+            await self._reply(message, reason, headers=headers)
+        except RunnelError as trouble:
+            log.warning("the failure of handler %s could not be sent to the requester: %s", handler.name, trouble)
 
     # -- the end ------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from runnel.api.topic import HANDLES, Topic
 from runnel.core.deduplication import MAX_SEQUENCE, producer_id
 from runnel.core.errors import InvalidOption
 from runnel.core.options import NO_TOPIC_OPTIONS, PublishOptions, RecordKeywords, RecordsKeywords, spell_out
-from runnel.core.pattern import check_name
+from runnel.core.pattern import check_name, check_no_control
 from runnel.core.position import Position, Span
 from runnel.core.publishing import append_of, append_of_many
 
@@ -40,7 +40,7 @@ class Producer:
     def __init__(self, backend: Backend, name: str | None) -> None:
         if name is not None and not (isinstance(name, str) and 0 < len(name) <= 256):
             raise InvalidOption("name", name, "the name of a producer is a str of 1 to 256 characters")
-        self.name = name
+        self.name = None if name is None else check_no_control("name", name)
         self.id = secrets.randbits(64) or 1 if name is None else producer_id(name)
         self._backend = backend
         self._numbers: ProducerNumbers = backend.producer(self.id, named=name is not None)

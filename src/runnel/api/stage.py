@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar, Unpack
 
 from runnel.api.topic import Topic
+from runnel.core.columns import Columns
 from runnel.core.errors import InvalidOption, InvalidValue, TooLarge
 from runnel.core.options import PublishOptions, RecordsKeywords, spell_out
 from runnel.core.publishing import Append, append_of_many, headers_of_each
-from runnel.core.record import Meta
 from runnel.core.stages import STAGE_PIECE_BYTES, StageKey, checked_stage_key, stage_name
 
 if TYPE_CHECKING:
@@ -148,11 +148,11 @@ class StageCut:
 class Piece:
     """Values that are staged together."""
 
-    __slots__ = ("_checked", "_extra", "_metas", "_size", "values")
+    __slots__ = ("_checked", "_columns", "_extra", "_size", "values")
 
     def __init__(self, target: AppendTarget) -> None:
         self.values: list[bytes] = []
-        self._metas: list[Meta | None] | None = None
+        self._columns: Columns | None = None
         self._size = self._extra = 0
         self._checked = target.codec is not None
 
@@ -163,16 +163,14 @@ class Piece:
 
     def add(self, some: Append) -> None:
         """Take `some` in."""
-        if some.metas is not None:
-            if self._metas is None:
-                self._metas = [None] * len(self.values)
-            self._metas.extend(some.metas)
-        elif self._metas is not None:
-            self._metas.extend([None] * len(some.values))
+        if some.columns is not None:
+            if self._columns is None:
+                self._columns = Columns()
+            self._columns.extend(len(self.values), some.columns)
         self.values.extend(some.values)
         self._size += some.size
         self._extra += some.extra
 
     def append(self) -> Append:
         """What is staged of it."""
-        return Append(self.values, self._metas, self._size, None, self._checked, self._extra)
+        return Append(self.values, self._columns, self._size, None, self._checked, self._extra)

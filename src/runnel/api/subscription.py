@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from itertools import islice
+from operator import length_hint
 from types import AsyncGeneratorType, TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -25,6 +27,47 @@ from runnel.core.schema import Codec
 from runnel.runtime.waiting import resolve_waiter
 
 
+class SubscriptionIterator:
+    """Reads a subscription by an async generator and, after a cancelled read, by the next one.
+
+    A generator in which a read was cancelled is finished: its next `anext` would end the iteration, and a reader with
+    `asyncio.wait_for` would take its own time-out for the end of the subscription. So is one whose first read is a task
+    that is cancelled before it runs: no code of the generator notices that, so it tells when it has begun.
+    """
+
+    # `async for` looks for `__anext__` on the class, where it finds the slot, and calls what is stored in it: a method
+    # of the generator. A method in Python would cost 40 ns more for each record.
+    __slots__ = ("__anext__", "_iterate", "_make", "generator", "how")
+
+    def __init__(self, iterate: Callable[..., SubscriptionIterator], make: Callable[..., Any], how: tuple[Any, ...]):
+        self._iterate, self._make, self.how = iterate, make, (make.__name__, how)
+        self.begin()
+
+    def __aiter__(self) -> SubscriptionIterator:
+        return self
+
+    def begin(self) -> None:
+        """Read by a new generator."""
+        self.generator: AsyncGeneratorType[Any, Any] = self._make(*self.how[1])
+        self.__anext__: Callable[[], Any] = self._begin_again
+
+    def begun(self) -> None:
+        """The generator runs: read by it directly."""
+        self.__anext__ = self.generator.__anext__
+
+    def cancelled(self) -> None:
+        """A read was cancelled: the next one begins again, if there is one."""
+        self.__anext__ = self._begin_again
+
+    def _begin_again(self) -> Any:
+        return self._iterate(self._make, *self.how[1], again=self).generator.__anext__()
+
+    async def aclose(self) -> None:
+        """End this iteration. The next one goes on where it was."""
+        if not self.generator.ag_running:
+            await self.generator.aclose()
+
+
 class SubscriptionBase:
     """The common part of subscriptions: enter, iterate, leave. `_source` is a reader or a group member."""
 
@@ -33,7 +76,7 @@ class SubscriptionBase:
     def __init__(self) -> None:
         self._entered = False
         self._waiter: asyncio.Future[None] | None = None
-        self._iterator: AsyncGeneratorType[Any, Any] | None = None
+        self._iterator: SubscriptionIterator | None = None
 
     @property
     def label(self) -> str:
@@ -60,7 +103,7 @@ class SubscriptionBase:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._leave()
-        if self._iterator is not None and not self._iterator.ag_running:
+        if self._iterator is not None:
             await self._iterator.aclose()
         await self._source.left()
 
@@ -71,18 +114,40 @@ class SubscriptionBase:
         """End the subscription after the items that are there."""
         self._source.end()
 
-    def _iterate(self, make: Callable[..., Any], *how: Any) -> AsyncIterator[Any]:
-        """The generator from `make`. There is one per subscription: after a `break` reading continues where it was."""
+    def _iterate(
+        self, make: Callable[..., Any], *how: Any, again: SubscriptionIterator | None = None
+    ) -> SubscriptionIterator:
+        """The iterator by `make`. There is one per subscription: after a `break` reading continues where it was.
+
+        `again` is one that was cancelled, and goes on.
+        """
         self._check_entered()
         if self._source.error is not None:
             raise self._source.error
-        # A read that was cancelled has finished its generator, with nothing in hand: the next one makes another.
-        if self._iterator is None or self._iterator.ag_frame is None:
-            self._iterator = make(*how)
-            self._how = (make.__name__, how)
-        elif self._how != (make.__name__, how):
+        current = self._iterator
+        if current is None or current.generator.ag_frame is None:  # nothing reads: it ended, or was cancelled
+            if again is None:
+                current = SubscriptionIterator(self._iterate, make, how)
+            else:
+                current = again
+                again.begin()
+            self._iterator = current
+        elif current.how != (make.__name__, how):
             raise SubscriptionMisused(self.label, "it is being read already; read it one way, or subscribe twice")
-        return self._iterator
+        return current
+
+    def _begun(self) -> None:
+        """Called by a generator that reads this subscription, before anything else."""
+        assert self._iterator is not None, "a generator of it runs"
+        self._iterator.begun()
+
+    def _cancelled(self) -> None:
+        """Called by a generator that reads this subscription, and is cancelled.
+
+        It waits, or it has handed out an item and the task that asks for the next one is cancelled before it runs.
+        """
+        assert self._iterator is not None, "a generator of it runs"
+        self._iterator.cancelled()
 
     def _parked(self) -> asyncio.Future[None]:
         """A future that is done when there may be something to read, or at the end. Then the caller checks again."""
@@ -91,8 +156,9 @@ class SubscriptionBase:
 
     def wake(self) -> None:
         """Called by the backend: there may be something to read, or it has ended."""
-        if self._waiter is not None:
-            resolve_waiter(self._waiter)
+        if (waiter := self._waiter) is not None:
+            self._waiter = None
+            resolve_waiter(waiter)
 
     async def _gather(self, ahead: Callable[[], int], limit: int, max_wait: float, clock: Clock) -> None:
         """Wait until something is `ahead`, then for `limit` of it or `max_wait` seconds."""
@@ -140,9 +206,12 @@ class Subscription(SubscriptionBase, Generic[T]):
         self._source: Reader = backend.reader(pattern, options, self.wake)
         self._source.in_hand = self._in_hand
         self._options, self._codec = options, codec
-        self._current: Record[T] | None = None  # the record that the user is processing
+        self._slice: tuple[Record[T], ...] = ()  # records that the user is processing, and
+        self._rest: Iterator[Record[T]] = iter(())  # those of them that come after the present one
+        self._is_out = False  # whether a batch was handed out that is not confirmed
         self._missed: MissedRange | None = None  # counted, and to be reported with the next item
         self._warned = False
+        self.on_undecodable: Callable[[Record[bytes], ValidationFailed], None] | None = None  # set by handlers
 
     def __repr__(self) -> str:
         counts = f"delivered {self.delivered:,}, dropped {self.dropped_count:,}"
@@ -190,9 +259,10 @@ class Subscription(SubscriptionBase, Generic[T]):
 
     def _in_hand(self) -> int | None:
         """The place of the record that the user is processing."""
-        current = self._current
-        if current is None:
+        at = len(self._slice) - length_hint(self._rest) - 1
+        if at < 0:
             return None
+        current = self._slice[at]
         return current.sequence if self._source.is_pattern else current.offset
 
     def __aiter__(self) -> AsyncIterator[Record[T]]:
@@ -211,6 +281,14 @@ class Subscription(SubscriptionBase, Generic[T]):
             not_negative("max_wait", max_wait)
         return self._iterate(self._batches, limit, max_wait)
 
+    def next_at_hand(self) -> Record[T] | None:
+        """The next record, if it was taken already and the event loop need not be checked; None: ask the iterator.
+
+        For another thread that reads this subscription: it crosses to the event loop once for each slice.
+        """
+        reader = self._source
+        return None if reader.is_exact and not reader.is_quiet else next(self._rest, None)
+
     def _leave(self) -> None:
         self._source.leave(self.position if self._entered else None)
 
@@ -219,53 +297,82 @@ class Subscription(SubscriptionBase, Generic[T]):
     async def _records(self, *_: None) -> AsyncIterator[Record[T]]:
         reader = self._source
         is_exact, is_pattern = reader.is_exact, reader.is_pattern
-        while True:
-            taken = reader.take(SLICE)
-            if taken is None:
-                if self._is_over():
-                    return
-                await self._parked()
-                continue
-            records = self._told(self._open(taken))
-            if is_exact:
-                reader.task = asyncio.current_task()
-                for record in records:
-                    self._current = record
-                    yield record
-                    if not reader.is_quiet:
-                        reader.confirm((record.sequence if is_pattern else record.offset) + 1)
-            else:
-                for record in records:
-                    self._current = record
-                    yield record
-            self._current = None
-            reader.confirm(reader.sent)
-            if len(records) >= READ_TURN:
-                await asyncio.sleep(0)  # a long history must not block the event loop
+        try:
+            self._begun()
+            self._confirm_batch()
+            while True:
+                if not self._slice:  # else an iteration before this one was closed or cancelled in it
+                    taken = reader.take(SLICE)
+                    if taken is None:
+                        if self._is_over():
+                            return
+                        await self._parked()
+                        continue
+                    # The place in the slice is found by the iterator: nothing is stored for each record.
+                    self._slice = self._told(self._open(taken))
+                    self._rest = iter(self._slice)
+                records, rest = self._slice, self._rest
+                if is_exact:
+                    reader.task = asyncio.current_task()
+                    for record in rest:
+                        yield record
+                        if not reader.is_quiet:
+                            place = (record.sequence if is_pattern else record.offset) + 1
+                            if place >= reader.due:
+                                reader.confirm(place)
+                else:
+                    for record in rest:
+                        yield record
+                self._slice = ()
+                reader.confirm(reader.sent)
+                if len(records) >= READ_TURN:
+                    await asyncio.sleep(0)  # a long history must not block the event loop
+        except asyncio.CancelledError:
+            self._cancelled()
+            raise
 
     async def _batches(self, limit: int, max_wait: float | None) -> AsyncIterator[Batch[T]]:
         reader = self._source
         is_exact = reader.is_exact
-        while True:
-            if max_wait is not None:
-                # Waiting for more than the buffer holds would mean waiting for drops.
-                await self._gather(reader.ahead, min(limit, reader.buffer), max_wait, reader.clock)
-            taken = reader.take(limit)
-            if taken is None:
-                if self._is_over():
-                    return
-                await self._parked()
-                continue
-            batch = self._open(taken)
-            if not len(batch):
-                batch.gap = self._gap()
-            if len(batch) or batch.gap is not None:
-                if is_exact:
-                    reader.task = asyncio.current_task()
-                yield batch
-            reader.confirm(reader.sent)
-            if len(batch) >= READ_TURN:
-                await asyncio.sleep(0)
+        try:
+            self._begun()
+            self._confirm_batch()
+            if self._slice:  # an iteration by record was closed or cancelled in it
+                while rest := tuple(islice(self._rest, limit)):
+                    yield Batch(records=rest)
+                self._slice = ()
+                reader.confirm(reader.sent)
+            while True:
+                if max_wait is not None:
+                    # Waiting for more than the buffer holds would mean waiting for drops.
+                    await self._gather(reader.ahead, min(limit, reader.buffer), max_wait, reader.clock)
+                taken = reader.take(limit)
+                if taken is None:
+                    if self._is_over():
+                        return
+                    await self._parked()
+                    continue
+                batch = self._open(taken)
+                if not len(batch):
+                    batch.gap = self._gap()
+                if len(batch) or batch.gap is not None:
+                    if is_exact:
+                        reader.task = asyncio.current_task()
+                    self._is_out = True
+                    yield batch
+                    self._is_out = False
+                reader.confirm(reader.sent)
+                if len(batch) >= READ_TURN:
+                    await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            self._cancelled()
+            raise
+
+    def _confirm_batch(self) -> None:
+        """A new iteration asks for the next item: the user is done with the batch that the one before handed out."""
+        if self._is_out:
+            self._is_out = False
+            self._source.confirm(self._source.sent)
 
     def _is_over(self) -> bool:
         """Whether it has ended; raises the error, if it ended with one."""
@@ -309,6 +416,8 @@ class Subscription(SubscriptionBase, Generic[T]):
                 first, count, why = (missed.first, missed.count, missed.reason) if missed else (at, 0, "")
                 missed = MissedRange(first, at + 1, count + 1, why or f"not a {codec.name}: {error.why}")
                 reader.unreadable(1)
+                if self.on_undecodable is not None:
+                    self.on_undecodable(record, error)
                 continue
             self._miss(missed)
             missed, gap = None, self._gap()

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from runnel.api.group_subscription import GroupSubscription, open_subscription
+from runnel.api.request import opened_reply
 from runnel.api.subscription import Subscription
 from runnel.core.errors import InvalidOption, NotSupported
 from runnel.core.options import (
@@ -27,12 +28,21 @@ from runnel.core.options import (
 from runnel.core.pattern import check_name
 from runnel.core.position import Position, Span
 from runnel.core.publishing import append_of, append_of_many
+from runnel.core.record import Record
 from runnel.core.schema import Codec
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultingTypeVar
+
     from runnel.core.backend import Backend, Writer
 
+    V = DefaultingTypeVar("V", default=bytes)  # without a type, the value of a reply is bytes
+else:
+    V = TypeVar("V")
+
 T = TypeVar("T")
+
+MAX_POSTED_VALUE = 16 * 1024  # bytes of a value of another thread that is appended together with others
 
 
 class Topic(Generic[T]):
@@ -111,8 +121,24 @@ class Topic(Generic[T]):
         in the next iteration of the event loop.
         """
         writer = self._writer
+        is_here = writer.loop_owner.is_here()
+        if (
+            not is_here
+            and value.__class__ is bytes
+            and len(value) <= MAX_POSTED_VALUE
+            and key is None
+            and headers is None
+            and delay is None
+            and expires is None
+            and message_id is None
+            and not priority
+            and writer.codec is None
+            and not writer.tracing.is_active
+        ):
+            writer.loop_owner.post_value(writer, value)
+            return
         append = append_of(writer, value, key, headers, delay, expires, priority, message_id)
-        if writer.loop_owner.is_here():
+        if is_here:
             writer.append_nowait(append)
         else:
             writer.loop_owner.post(lambda: writer.take_over(append))
@@ -193,6 +219,21 @@ class Topic(Generic[T]):
             return found
         return await writer.append_and_wait(append_of(writer, value, key, headers), timeout)
 
+    async def request(
+        self,
+        value: T | bytes | str,
+        *,
+        type: type[V] | None = None,
+        timeout: float = 5.0,
+        key: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Record[V]:
+        """Publish a request of the type of this topic, and return the reply. See `Broker.request`."""
+        codec = self._writer.codec
+        data: Any = value if codec is None else codec.encode(self.name, value)
+        found = await self._backend.request(self.name, data, timeout, key, headers)
+        return opened_reply(self.name, found, type)
+
     # -- subscribing --------------------------------------------------------------------------------------------
 
     @overload
@@ -227,19 +268,16 @@ def _with_fast_path(fast_path: type) -> type[Topic[Any]]:
 HANDLES = 1024  # topics whose handles are kept
 
 
-class TopicHandles:
+class TopicHandles(dict[str, Topic[Any]]):
     """Plain handles on topics, by name. They are kept, so that publishes take the fast path."""
 
-    __slots__ = ("_backend", "_handles")
+    __slots__ = ("_backend",)
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._handles: dict[str, Topic[Any]] = {}
 
-    def __getitem__(self, name: str) -> Topic[Any]:
-        handle = self._handles.get(name)
-        if handle is None:
-            if len(self._handles) >= HANDLES:
-                self._handles.clear()
-            handle = self._handles[name] = Topic(self._backend, check_name(name), None, NO_TOPIC_OPTIONS)
+    def __missing__(self, name: str) -> Topic[Any]:
+        if len(self) >= HANDLES:
+            self.clear()
+        handle = self[name] = Topic(self._backend, check_name(name), None, NO_TOPIC_OPTIONS)
         return handle

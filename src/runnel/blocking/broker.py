@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -141,21 +141,15 @@ class Broker:
 
     def pause(self, group: str, pattern: str) -> None:
         """Have a group grant nothing more; what is out may still be settled."""
-        self._steer(lambda: self._broker.group(group, pattern).pause())
+        self._portal.call(lambda: self._broker.group(group, pattern).pause())
 
     def resume(self, group: str, pattern: str) -> None:
         """Have a group go on after a pause."""
-        self._steer(lambda: self._broker.group(group, pattern).resume())
+        self._portal.call(lambda: self._broker.group(group, pattern).resume())
 
     def reset(self, group: str, pattern: str, start: Start) -> None:
         """Have a group go on from `start`, whatever was settled."""
-        self._steer(lambda: self._broker.group(group, pattern).reset(start))
-
-    def _steer(self, change: Callable[[], None]) -> None:
-        async def steering() -> None:
-            change()
-
-        self._portal.run(steering())
+        self._portal.call(lambda: self._broker.group(group, pattern).reset(start))
 
     def replay(self, topic: str, **options: Any) -> int:
         """Publish the dead letters of `topic` again to where they came from, each once; how many."""
@@ -165,11 +159,11 @@ class Broker:
         """Be done with dead letters of `topic`, at `offsets` or all that are there: never put back; how many."""
         return self._portal.run(self._broker.discard(topic, offsets))
 
-    def request(self, topic: str, value: bytes | str, **options: Any) -> Record[bytes]:
-        """Publish, and wait for a reply."""
+    def request(self, topic: str, value: bytes | str, **options: Any) -> Record[Any]:
+        """Publish, and wait for a reply. Options as in `runnel.Broker.request`."""
         return self._portal.run(self._broker.request(topic, value, **options))
 
-    def reply(self, record: Record[Any], value: bytes | str, **options: Any) -> bool:
+    def reply(self, record: Record[Any], value: Any, **options: Any) -> bool:
         """Answer a request; False if the requester no longer waits."""
         return self._portal.run(self._broker.reply(record, value, **options))
 
@@ -177,12 +171,12 @@ class Broker:
         """The names of all topics, sorted."""
         return self._portal.run(self._broker.topics())
 
-    def bounds(self, *patterns: str, time: datetime | None = None) -> list[TopicBounds]:
+    def bounds(self, *patterns: str, time: datetime | None = None, sequence: int | None = None) -> list[TopicBounds]:
         """Where the topics of these names and patterns begin and end, by name; of all topics if none is named."""
-        return self._portal.run(self._broker.bounds(*patterns, time=time))
+        return self._portal.run(self._broker.bounds(*patterns, time=time, sequence=sequence))
 
     def place(self, places: Mapping[str, tuple[str, Position]], *, hold: bool | None = None) -> None:
-        """Store where named subscriptions stand, though nobody reads under these names: name to (topic, position)."""
+        """Store where named subscriptions stand, though these names have no reader: name to (topic, position)."""
         self._portal.run(self._broker.place(places, hold=hold))
 
     def delete(self, name: str) -> None:
@@ -197,6 +191,6 @@ class Broker:
         """Forget a group that has no members, and all that it settled."""
         self._portal.run(self._broker.forget_group(name, pattern))
 
-    def statistics(self) -> Statistics:
-        """What happened so far and what is held now, as a frozen snapshot."""
-        return self._broker.statistics()
+    def statistics(self, pattern: str | None = None, *, limit: int | None = None) -> Statistics:
+        """What happened so far and what is held now, as a frozen snapshot; of the topics, those that are asked for."""
+        return self._broker.statistics(pattern, limit=limit)

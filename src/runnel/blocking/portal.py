@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
 
 from runnel.core.errors import BrokerClosed, Forked, WouldDeadlock
 
@@ -24,7 +24,7 @@ class Portal:
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
         self._open = not self.owned
-        self._turn = threading.Lock()  # nobody may hand a call to a loop that will not run it any more
+        self._turn = threading.Lock()  # no call may go to a loop that will not run it any more
 
     @property
     def is_forked(self) -> bool:
@@ -55,25 +55,68 @@ class Portal:
     def run(self, call: Coroutine[Any, Any, R]) -> R:
         """The result of `call`, run on the loop. Interrupting the caller cancels it."""
         try:
-            running: object = asyncio.get_running_loop()
-        except RuntimeError:
-            running = None
-        if running is self.loop:
+            self._check_not_inside()
+            with self._turn:
+                self._check_open()
+                future = asyncio.run_coroutine_threadsafe(call, self.loop)
+        except BaseException:
             call.close()
-            raise WouldDeadlock("the event loop", "runnel.blocking, called from the loop's own thread")
-        if self.is_forked:  # it would wait for ever, perhaps for a lock that a thread of the parent holds
-            call.close()
-            raise Forked
-        with self._turn:
-            if not self._open or self.loop.is_closed():
-                call.close()
-                raise BrokerClosed("this")
-            future = asyncio.run_coroutine_threadsafe(call, self.loop)
+            raise
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    def call(self, function: Callable[[], R]) -> R:
+        """The result of `function`, called on the loop: without a task and a future, in half the time of `run`."""
+        self._check_not_inside()
+        crossing = Crossing(function)
+        with self._turn:
+            self._check_open()
+            self.loop.call_soon_threadsafe(crossing)
+        return crossing.result()
+
+    def _check_not_inside(self) -> None:
+        if asyncio._get_running_loop() is self.loop:
+            raise WouldDeadlock("the event loop", "runnel.blocking, called from the loop's own thread")
+        if self.is_forked:  # it would wait for ever, perhaps for a lock that a thread of the parent holds
+            raise Forked
+
+    def _check_open(self) -> None:
+        if not self._open or self.loop.is_closed():
+            raise BrokerClosed("this")
+
+
+class Crossing(Generic[R]):
+    """A call that one thread makes on the event loop of another, and waits for."""
+
+    __slots__ = ("_called", "_error", "_function", "_value")
+
+    def __init__(self, function: Callable[[], R]) -> None:
+        self._function = function
+        self._error: BaseException | None = None
+        self._called = threading.Lock()
+        self._called.acquire()
+
+    def __call__(self) -> None:
+        """Make the call; on the event loop."""
+        try:
+            self._value = self._function()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._called.release()
+
+    def result(self) -> R:
+        """What the call returned, or raise what it raised; in the other thread."""
+        self._called.acquire()
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                self._error = None  # it refers to this frame, which refers to it
+        return self._value
 
 
 async def _let_finish() -> None:

@@ -15,6 +15,7 @@ from runnel.core.markers import ANYTHING, NoExpectation
 from runnel.core.options import PublishKeywords, PublishOptions, SubscribeKeywords, SubscribeOptions, spell_out
 from runnel.core.position import Position, Span
 from runnel.core.publishing import Publication
+from runnel.core.record import Record
 from runnel.core.stages import StageKey
 
 if TYPE_CHECKING:
@@ -68,6 +69,10 @@ class Topic(Generic[T]):
     def publish_and_wait(self, value: T | bytes | str, **options: Any) -> Position:
         """Publish, and wait until every current subscriber has processed it. For tests."""
         return self._portal.run(self._topic.publish_and_wait(value, **options))
+
+    def request(self, value: T | bytes | str, **options: Any) -> Record[Any]:
+        """Publish a request, and wait for the reply. Options as in `runnel.Topic.request`."""
+        return self._portal.run(self._topic.request(value, **options))
 
     @overload
     def subscribe(self, *, group: str, **options: Unpack[SubscribeKeywords]) -> GroupSubscription[T]: ...
@@ -215,10 +220,7 @@ class Transaction:
         if not isinstance(delivery, Delivery | DeliveryBatch):
             raise InvalidOption("delivery", delivery, "expected what a group of `runnel.blocking` delivered")
 
-        async def noting() -> None:  # leases are the loop's
-            self._transaction.ack(delivery._inner)
-
-        self._portal.run(noting())
+        self._portal.call(lambda: self._transaction.ack(delivery._inner))  # leases are the loop's
 
     def mark(
         self, name: str, value: MarkerValue | None, expected: MarkerValue | NoExpectation | None = ANYTHING

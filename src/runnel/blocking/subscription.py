@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from runnel.api.delivery import ACCEPTED
 from runnel.blocking.portal import Portal
 from runnel.core.batch import Batch
 from runnel.core.clock import Clock
@@ -47,10 +48,13 @@ class _Settleable:
         self._settle(lambda: self._inner.reject(reason))
 
     def _settle(self, say: Callable[[], Awaitable[None]]) -> None:
-        async def saying() -> None:
-            await say()
+        accepted = self._portal.call(say)
+        if accepted is not ACCEPTED:
+            self._portal.run(_finished(accepted))
 
-        self._portal.run(saying())
+
+async def _finished(said: Awaitable[None]) -> None:
+    await said
 
 
 class Delivery(_Settleable, Generic[T]):
@@ -137,13 +141,14 @@ class _BlockingReader:
         return self._inner.label
 
     def _receive(self, timeout: float | None) -> Any:
-        item = self._portal.run(self._wait(timeout))
+        item = self._inner.next_at_hand() or self._portal.run(self._wait(timeout))
         if item is None:
             raise SubscriptionEnded(self.label)
         return item
 
     def _items(self) -> Iterator[Any]:
-        while (item := self._portal.run(self._wait(None))) is not None:
+        next_at_hand = self._inner.next_at_hand
+        while (item := next_at_hand() or self._portal.run(self._wait(None))) is not None:
             yield item
 
     def _batches(self, batches: AsyncIterator[Any]) -> Iterator[Any]:

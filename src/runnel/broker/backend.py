@@ -33,7 +33,7 @@ from runnel.core.position import Position, Start
 from runnel.core.record import Record
 from runnel.core.schema import Codec
 from runnel.core.stages import StageInfo, StageKey
-from runnel.core.statistics import BackendSample, GroupStatistics, Statistics
+from runnel.core.statistics import BackendSample, GroupStatistics, RelayStatistics, Statistics
 from runnel.core.topic_bounds import TopicBounds
 from runnel.core.transaction import TransactionRequest
 
@@ -106,8 +106,10 @@ class LocalBackend(BrokerParts):
         return self
 
     async def aclose(self) -> None:
-        """Close it; there is nothing to wait for."""
+        """Close it, and the sources of history."""
         self.close()
+        if self.history_reads is not None:
+            await self.history_reads.close_sources()
 
     # -- looking, and steering ----------------------------------------------------------------------------------
 
@@ -127,10 +129,18 @@ class LocalBackend(BrokerParts):
         log = self.catalog.logs.get(topic)
         return None if log is None else log.options.given()
 
-    async def bounds(self, patterns: Sequence[str], time: datetime | None = None) -> list[TopicBounds]:
+    async def bounds(
+        self,
+        patterns: Sequence[str],
+        time: datetime | None = None,
+        sequence: int | None = None,
+        *,
+        history: bool = True,
+    ) -> list[TopicBounds]:
         """The first and end offsets of the topics that match `patterns`, sorted by name."""
         self.loop_owner.check_usable("asking for bounds")
-        return list(positions.bounds_of(self, patterns, time))
+        places = None if sequence is None else await positions.offsets_at(self, patterns, sequence)
+        return await positions.bounds_of(self, patterns, time, places, history=history)
 
     async def end_sequence(self) -> int:
         """The sequence after the last visible record."""
@@ -215,35 +225,42 @@ class LocalBackend(BrokerParts):
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    async def request(
+    def request(
         self,
         topic: str,
         value: bytes | str,
         timeout: float,
         key: bytes | str | None,
         headers: Mapping[str, str] | None,
-    ) -> Record[bytes]:
+    ) -> Coroutine[Any, Any, Record[bytes]]:
         """Publish a request, and wait for the reply."""
-        return await request.request(self, topic, value, timeout, key, headers)
+        return request.request(self, topic, value, timeout, key, headers)
 
-    async def reply(self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None) -> bool:
+    def reply(
+        self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None
+    ) -> Coroutine[Any, Any, bool]:
         """Reply to a request; False if the requester no longer waits."""
-        return await request.reply(self, record, value, headers)
+        return request.reply(self, record, value, headers)
 
     # -- figures, history ---------------------------------------------------------------------------------------
 
-    def statistics(self) -> Statistics:
+    def statistics(self, pattern: str | None = None, limit: int | None = None) -> Statistics:
         """Counters and current state, without handlers. From any thread."""
-        return self.loop_owner.ask(lambda: snapshot(self))
+        return self.loop_owner.ask(lambda: snapshot(self, pattern, limit))
 
-    async def snapshot(self) -> Statistics:
+    async def snapshot(self, pattern: str | None = None, limit: int | None = None) -> Statistics:
         """The same as `statistics()`."""
-        return snapshot(self)
+        return snapshot(self, pattern, limit)
 
     async def sample(self) -> BackendSample:
         """The figures of the console."""
         self.loop_owner.check_usable("looking at it")
         return await take_sample(self)
+
+    async def report_relay(self, report: RelayStatistics) -> None:
+        """Take what a relay reports of itself."""
+        self.loop_owner.check_usable("reporting")
+        self.relay_reports.take(report, self.clock.time())
 
     async def info(self) -> dict[str, Any]:
         """Version, journal and fsync."""

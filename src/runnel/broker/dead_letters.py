@@ -7,21 +7,17 @@ put back once, also after a crash. The letters themselves stay in their topic as
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING
 
 from runnel.broker.history import read_history
-from runnel.broker.read.cursor import Cursor
 from runnel.broker.read.reader import LocalReader
-from runnel.broker.topic.catalog import UNDECLARED
 from runnel.broker.tx.commit import CommitAttempt
 from runnel.broker.writer import LocalWriter
-from runnel.core.backend import DeadLetterPage, DeadLetterTopic, Taken
+from runnel.core.backend import DeadLetterPage, DeadLetterTopic
 from runnel.core.dead_letter import TOPIC, is_dead_letter, original_headers
-from runnel.core.errors import InvalidOption, NameInUse, TopicDeleted, UnknownTopic
+from runnel.core.errors import InvalidOption, NameInUse, TooLarge, TopicDeleted, UnknownTopic, ValidationFailed
 from runnel.core.markers import Marker
 from runnel.core.options import NO_TOPIC_OPTIONS, positive
 from runnel.core.pattern import check_name
@@ -29,14 +25,13 @@ from runnel.core.position import Position
 from runnel.core.publishing import append_of
 from runnel.core.record import Record
 from runnel.core.transaction import TransactionRequest
-from runnel.runtime.waiting import resolve_waiter
 
 if TYPE_CHECKING:
     from runnel.broker.parts import BrokerParts
     from runnel.broker.topic.log import Log
 
 
-DEFAULT_PREFIX = "dead-letters."  # and a group: where its letters go, if nobody says otherwise
+DEFAULT_PREFIX = "dead-letters."  # and a group: where its letters go, by default
 REPLAYED_PREFIX = "$runnel.replayed."  # and a topic: the name that keeps up to where all letters are done with
 HIDDEN_PREFIX = "$runnel."  # how the names of marks begin that are the broker's own
 MARKER_PREFIX = f"{HIDDEN_PREFIX}letters."  # an epoch and a block: the letters in it that are done with
@@ -165,10 +160,35 @@ async def list_dead_letters(backend: BrokerParts, topic: str, start: int, limit:
     return DeadLetterPage(found, box.log.epoch, backend.timeline.first(box.log), box.log.end, at, box.open())
 
 
-async def settle_dead_letters(
-    backend: BrokerParts, topic: str, offsets: Iterable[int] | None, *, put_back: bool
+async def replay(
+    backend: BrokerParts, topic: str, limit: int | None, where: Callable[[Record[bytes]], bool] | None
 ) -> int:
-    """Have letters put back or discarded, each once: those at `offsets`, or all that are there; how many."""
+    """Put dead letters of `topic` back where they came from, each once, in order; how many.
+
+    `where` chooses, and those it refuses are done with as well. A topic that does not exist yet has none.
+    """
+    if limit is not None:
+        positive("limit", limit)
+    log = backend.catalog.find(topic)
+    try:
+        return await settle_dead_letters(backend, topic, None, put_back=True, limit=limit, where=where)
+    finally:
+        backend.catalog.forget_unused(log)
+
+
+async def settle_dead_letters(
+    backend: BrokerParts,
+    topic: str,
+    offsets: Iterable[int] | None,
+    *,
+    put_back: bool,
+    limit: int | None = None,
+    where: Callable[[Record[bytes]], bool] | None = None,
+) -> int:
+    """Have letters put back or discarded, each once: those at `offsets`, or all that are there; how many.
+
+    Letters that `where` refuses are done with and not counted. After `limit` letters the others are left alone.
+    """
     count = 0
     backend.loop_owner.check_usable("settling dead letters")
     box = _state_of(backend, topic)
@@ -180,23 +200,51 @@ async def settle_dead_letters(
             for name in useless:
                 request.mark(Marker(name, None))
             await CommitAttempt(backend, request).commit()
-        async for some in _open_ones(backend, box, wanted):
-            request = TransactionRequest()
-            for letter in some if put_back else ():
-                writer = LocalWriter(backend, check_name(letter.headers[TOPIC]), None, NO_TOPIC_OPTIONS)
-                request.publish(writer, append_of(writer, letter.value, letter.key, original_headers(letter)))
-            for name, (value, before) in box.settled(letter.offset for letter in some).items():
-                request.mark(Marker(name, value, before))
-            await CommitAttempt(backend, request).commit()
-            count += len(some)
+        async with aclosing(_open_ones(backend, box, wanted)) as open_ones:
+            async for some in open_ones:
+                done: list[Record[bytes]] = []
+                chosen: list[Record[bytes]] = []
+                for letter in some:
+                    if limit is not None and count + len(chosen) >= limit:
+                        break
+                    done.append(letter)
+                    if where is None or where(letter):
+                        chosen.append(letter)
+                await _settle(backend, box, done, {letter.offset for letter in chosen} if put_back else set())
+                count += len(chosen)
+                if limit is not None and count >= limit:
+                    break
         if (floor := box.raised()) is not None:
             backend.positions.keep(f"{REPLAYED_PREFIX}{topic}", topic, box.log.position(floor))
     return count
 
 
+async def _settle(backend: BrokerParts, box: DeadLetterState, letters: list[Record[bytes]], put_back: set[int]) -> None:
+    """Be done with `letters` in one transaction, which publishes those at the offsets `put_back` again.
+
+    Where a `block` reader has room for only a part of them, or one is refused, they go in several: one that can never
+    be put back does not keep those before it from it.
+    """
+    request = TransactionRequest()
+    for letter in letters:
+        if letter.offset in put_back:
+            writer = LocalWriter(backend, check_name(letter.headers[TOPIC]), None, NO_TOPIC_OPTIONS)
+            request.publish(writer, append_of(writer, letter.value, letter.key, original_headers(letter)))
+    for name, (value, before) in box.settled(letter.offset for letter in letters).items():
+        request.mark(Marker(name, value, before))
+    try:
+        await CommitAttempt(backend, request).commit()
+    except (TooLarge, UnknownTopic, ValidationFailed):  # nothing was written
+        if len(letters) < 2:
+            raise
+        half = len(letters) // 2
+        await _settle(backend, box, letters[:half], put_back)
+        await _settle(backend, box, letters[half:], put_back)
+
+
 @contextmanager
 def exclusively(backend: BrokerParts, topic: str) -> Iterator[None]:
-    """While nobody else deals with the letters of `topic`."""
+    """Exclude other calls that work on the dead letters of `topic`."""
     name = f"{REPLAYED_PREFIX}{topic}"
     if name in backend.replaying:
         raise NameInUse(name)
@@ -209,7 +257,7 @@ def exclusively(backend: BrokerParts, topic: str) -> Iterator[None]:
 
 async def _open_ones(
     backend: BrokerParts, box: DeadLetterState, wanted: list[int] | None
-) -> AsyncIterator[list[Record[bytes]]]:
+) -> AsyncGenerator[list[Record[bytes]], None]:
     """The letters that are meant and not done with, as many at a time as go into a transaction."""
     end = box.log.end  # what comes meanwhile may be one that was put back just now
     places = iter([box.floor] if wanted is None else wanted)
@@ -229,6 +277,8 @@ async def _open_ones(
                 if (chosen is not None and letter.offset not in chosen) or not box.is_open(letter.offset):
                     continue
                 if not is_dead_letter(letter):
+                    if some:
+                        yield some
                     why = f"its record at {letter.offset} is not a dead letter"
                     raise InvalidOption("topic", letter.topic, why)
                 some.append(letter)
@@ -258,62 +308,3 @@ def _count(bits: bytes, block: int, first: int, end: int) -> int:
     number = int.from_bytes(bits, "little")
     low, high = max(0, first - block * BLOCK), min(BLOCK, end - block * BLOCK)
     return (number >> low & (1 << high - low) - 1).bit_count() if high > low else 0
-
-
-# -- Put dead letters back in order ----------------------------------------------------------------------
-
-
-async def replay(
-    backend: BrokerParts, topic: str, limit: int | None, where: Callable[[Record[bytes]], bool] | None
-) -> int:
-    """Put dead letters of `topic` back where they came from, each once; how many."""
-    name = f"{REPLAYED_PREFIX}{topic}"
-    if limit is not None:
-        positive("limit", limit)
-    log = backend.catalog.find(topic)
-    with exclusively(backend, topic), _unless_unused(backend, log):
-        start = backend.positions.stored.get(name, (topic, "earliest"))[1]
-        cursor, _ = backend.cursors.open({log}, start, is_pattern=False)
-        count, box = 0, DeadLetterState(backend, log)
-        await backend.flushed()  # a dead letter may still be on its way to the disk
-        end = log.end  # what comes while replaying may be one that we put back
-        while cursor.position < end and (limit is None or count < limit):
-            taken = await _take_one(backend, cursor)
-            for record in taken.slices[0].records if taken is not None and taken.slices else ():
-                if box.is_open(record.offset):  # and not done with by itself
-                    count += await _put_back(backend, record, where)
-            backend.positions.keep(name, topic, log.position(cursor.position))
-    return count
-
-
-@contextmanager
-def _unless_unused(backend: BrokerParts, log: Log) -> Iterator[None]:
-    """Afterwards forget a topic that nobody but us has ever asked for."""
-    try:
-        yield
-    finally:
-        backend.catalog.forget_unused(log)
-
-
-async def _take_one(backend: BrokerParts, cursor: Cursor) -> Taken | None:
-    """The next record, from memory or from disk."""
-    backend.loop_owner.check_usable("replaying")
-    taken = cursor.take(1)
-    while taken is None and cursor.pending():
-        came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        cursor.wake = partial(resolve_waiter, came)
-        await came
-        backend.loop_owner.check_usable("replaying")
-        taken = cursor.take(1)
-    return taken
-
-
-async def _put_back(backend: BrokerParts, record: Record[bytes], where: Callable[[Record[bytes]], bool] | None) -> bool:
-    """Publish one dead letter as it was; False: `where` passed it over."""
-    if where is not None and not where(record):
-        return False
-    if not is_dead_letter(record):
-        raise InvalidOption("topic", record.topic, f"its record at {record.offset} is not a dead letter")
-    writer = LocalWriter(backend, record.headers[TOPIC], None, UNDECLARED)
-    await writer.append(append_of(writer, record.value, record.key, original_headers(record)))
-    return True

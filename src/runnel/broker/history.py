@@ -1,4 +1,4 @@
-"""Read a page of a topic's records from an offset on. Waits for the disk, never for new records."""
+"""Read a page of a topic's records from an offset on. Waits for the disk or a source, never for new records."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
+from runnel.broker.read.history_reads import unavailable
 from runnel.core.backend import SLICE, HistoryPage
 from runnel.core.errors import TopicDeleted, UnknownTopic
 from runnel.core.record import Gap, MissedRange, Record, joined_missed
@@ -13,7 +14,7 @@ from runnel.runtime.waiting import resolve_waiter
 
 if TYPE_CHECKING:
     from runnel.broker.parts import BrokerParts
-    from runnel.broker.read.cursor import Cursor
+    from runnel.broker.read.cursor import LogCursor
     from runnel.broker.topic.log import Log
     from runnel.core.backend import Taken
     from runnel.core.position import Start
@@ -24,7 +25,7 @@ STEP = 256  # records taken at a time, of which the last ones may be too much
 async def read_history(backend: BrokerParts, topic: str, start: Start, limit: int, max_bytes: int) -> HistoryPage:
     """At most `limit` records of `topic` from `start` on, of which all but the first fit into `max_bytes`.
 
-    A `start` below 0 counts from the end. Only what is there now is read; `UnknownTopic` if nobody made it.
+    A `start` below 0 counts from the end. Only what is there now is read; `UnknownTopic` if it does not exist.
     """
     backend.loop_owner.check_usable("reading a topic")
     log = backend.catalog.logs.get(topic)
@@ -32,8 +33,37 @@ async def read_history(backend: BrokerParts, topic: str, start: Start, limit: in
         raise UnknownTopic(topic)
     end = log.end
     if isinstance(start, int) and start < 0:
-        start = max(backend.timeline.first(log), end + start)
-    cursor, missed = backend.cursors.open({log}, start, is_pattern=False)
+        start = max(await first_offset(backend, log, end + start), end + start)
+    asked = backend.cursors.old_place(log, start, once=True)
+    place = None if asked is None else await asked
+    cursor, missed = backend.cursors.on_log(log, start, with_history=True, place=place)
+    try:
+        return await _read(backend, log, cursor, missed, end, limit, max_bytes)
+    finally:
+        cursor.stop()
+
+
+async def first_offset(backend: BrokerParts, log: Log, below: int | None = None) -> int:
+    """The oldest offset of a topic that can be read, from the journal or a source of history.
+
+    With `below`, a source is asked only if the journal begins behind that offset.
+    """
+    first = backend.timeline.first(log)
+    if below is not None and first <= below:
+        return first
+    asked = backend.cursors.old_place(log, "earliest", once=True)
+    return first if asked is None else await asked
+
+
+async def _read(
+    backend: BrokerParts,
+    log: Log,
+    cursor: LogCursor,
+    missed: MissedRange | None,
+    end: int,
+    limit: int,
+    max_bytes: int,
+) -> HistoryPage:
     records: list[Record[bytes]] = []
     following, size = cursor.position, 0
     while cursor.position < end and len(records) < limit:
@@ -42,7 +72,7 @@ async def read_history(backend: BrokerParts, topic: str, start: Start, limit: in
             break
         missed = joined_missed(missed, taken.missed) if not records else missed
         if taken.missed is not None and records:
-            break  # a gap is told before what follows it: with the next excerpt
+            break  # a gap is reported before the records that follow it: with the next excerpt
         now = backend.clock.time()
         for part in taken.slices:
             for record in part.records:
@@ -62,10 +92,13 @@ def _page(
     log: Log, backend: BrokerParts, records: list[Record[bytes]], missed: MissedRange | None, following: int
 ) -> HistoryPage:
     gap = None if missed is None else Gap(log.name, missed.first, missed.end, missed.count, missed.reason)
-    return HistoryPage(records, gap, log.epoch, backend.timeline.first(log), log.end, following)
+    first = backend.timeline.first(log)
+    if records:
+        first = min(first, records[0].offset)  # of a source of history
+    return HistoryPage(records, gap, log.epoch, first, log.end, following)
 
 
-async def _take(backend: BrokerParts, log: Log, cursor: Cursor, limit: int) -> Taken | None:
+async def _take(backend: BrokerParts, log: Log, cursor: LogCursor, limit: int) -> Taken | None:
     """The next records, from memory or from disk."""
     while True:
         backend.loop_owner.check_usable("reading a topic")
@@ -74,6 +107,8 @@ async def _take(backend: BrokerParts, log: Log, cursor: Cursor, limit: int) -> T
         taken = cursor.take(limit)
         if taken is not None or not cursor.pending():
             return taken
+        if cursor.failure is not None:
+            raise unavailable(log.name, cursor.failure)
         came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         cursor.wake = partial(resolve_waiter, came)
         await came

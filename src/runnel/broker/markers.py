@@ -1,6 +1,6 @@
 """Markers: named values that move forward, written in the same entry as the records of their transaction.
 
-A marker says how far somebody came: the last row of a table, the number of a batch. A transaction whose marker is
+A marker says how far a program came: the last row of a table, the number of a batch. A transaction whose marker is
 stored already, or further, was done before. A marker that is being written counts for later transactions: if it fails,
 so do they.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PendingMarkers:
-    """The marks of one transaction on its way, and who waits for them to be durable."""
+    """The markers of one transaction on its way, and the waiters for their commit."""
 
     __slots__ = ("marks", "waiters")
 

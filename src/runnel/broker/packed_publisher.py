@@ -8,27 +8,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import msgspec
 
 from runnel.broker.parts import BrokerParts
 from runnel.broker.topic.log import Log
 from runnel.broker.writer import LocalWriter
 from runnel.core.backend import Done
-from runnel.core.batch_format import BYTES, JSON, MSGPACK, UnpackedBatch
-from runnel.core.errors import BrokerClosed, RunnelError, Stalled, TopicDeleted, ValidationFailed, WouldDeadlock
+from runnel.core.errors import BrokerClosed, RunnelError, Stalled, TopicDeleted, WouldDeadlock
+from runnel.core.lone_record import append_of_lone
 from runnel.core.options import NO_TOPIC_OPTIONS, TopicOptions
 from runnel.core.position import Position, Span
 from runnel.core.publishing import Append, PublishDetails, append_of_batch, checked_batch
-from runnel.core.schema import Schema, schema_mismatch, schema_title
+from runnel.core.schema import Schema
 from runnel.runtime.waiting import wait_all
 
 MAX_KNOWN = 65_536  # topics whose logs are cached
-
-_CONTENT = {"json": JSON, "msgpack": MSGPACK}
-_PARSE: dict[str, Callable[[bytes], Any]] = {"json": msgspec.json.decode, "msgpack": msgspec.msgpack.decode}
+CLOCK_ERROR = 2.0  # seconds: how well a client knows our time, and how late in its loop iteration a record is appended
 
 
 class LocalPackedPublisher:
@@ -79,10 +75,12 @@ class LocalPackedPublisher:
         span = entry.span(entry.known or log.position(first))
         if entry.pending_batch is not None:
             entry.pending_batch.listeners.append(lambda error: done(span if error is None else error))
-        elif (landed := parts.publisher.landing(log, entry, first)) is not None:  # stored, or being stored
+        elif (log.stored is not None or entry.known is not None) and (
+            landed := parts.publisher.landing(log, entry, first)
+        ) is not None:  # stored, or being stored
             landed.add_done_callback(lambda landed: done(_failure(landed) or span))
         else:
-            self.is_turn_over = self.is_turn_over or (log.stored is None and parts.publisher.is_turn_over(log))
+            self.is_turn_over = self.is_turn_over or (log.stored is None and parts.publisher.is_turn_over(log, entry))
             done(span)
         return None
 
@@ -101,45 +99,21 @@ class LocalPackedPublisher:
     # -- looking at it ------------------------------------------------------------------------------------------
 
     def _append(self, topic: str, data: bytes, details: PublishDetails | None) -> Append:
-        """The append of a batch, with the checks of `publish`."""
-        batch = checked_batch(topic, data)
-        if details is None or details.schema is None:
-            self._check_type(topic, batch)
-        return append_of_batch(topic, data, batch, details)
-
-    def checked(self, topic: str, data: bytes, *, typed: bool) -> UnpackedBatch:
-        """Check a batch for the topic and return it unpacked. `typed`: its writer knows the type."""
-        batch = checked_batch(topic, data)
-        if not typed:
-            self._check_type(topic, batch)
-        return batch
-
-    def _check_type(self, topic: str, batch: UnpackedBatch) -> None:
-        """Validate values of untyped publishers against the topic's schema, where no codec does."""
-        log = self._parts.catalog.logs.get(topic)
-        if log is None or log.codec is not None or log.schema is None:
-            return  # the codec checks every value later
-        encoding, content = log.schema.encoding, batch.header.content_type
-        if content == _CONTENT[encoding]:
-            return  # its writer validated it, and its schema was checked
-        schema = log.schema.schema
-        if content != BYTES:
-            raise ValidationFailed(topic, schema_title(schema), "the value", f"it is not written as {encoding}")
-        for at, value in enumerate(batch.values):
-            if not value and (meta := batch.metas.get(at)) is not None and meta.key is not None:
-                continue  # a tombstone
-            try:
-                wrong = schema_mismatch(schema, _PARSE[encoding](value))
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                wrong = "the value", str(error)
-            if wrong is not None:
-                raise ValidationFailed(topic, schema_title(schema), *wrong)
+        """The append of a batch, with the checks of `publish`. A publisher that sends a schema validated its values."""
+        if details is None and (lone := append_of_lone(data)) is not None:
+            return lone
+        append = append_of_batch(topic, data, checked_batch(topic, data), details)
+        if details is not None:
+            append.checked = details.schema is not None
+            if details.sent is not None:
+                append.sent = details.sent - CLOCK_ERROR
+        return append
 
     def _log(self, topic: str, details: PublishDetails | None) -> Log:
         """The log of a topic; the first publish creates it or checks its options."""
         said = details is not None and (details.options or details.schema)
         known = self._logs.get(topic)
-        if known is not None and not known.deleted and not said and known.stored is not None:
+        if known is not None and not known.deleted and not said and (known.stored is not None or known.end):
             if self._parts.loop_owner.closed:
                 raise BrokerClosed("publishing")
             return known
@@ -223,7 +197,7 @@ class WaitingPublish:
         return not self._entry.appended
 
     def withdraw(self) -> bool:
-        """Take it back; False: it is on its way to disk, and `done` is told where it is."""
+        """Take it back; False: it is on its way to disk, and `done` gets its offsets."""
         if self._entry.appended and not self._for_readers:
             return False
         if self.task is not None:

@@ -6,6 +6,7 @@ handles and listeners ask for. All of it is used on one event loop, the one that
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -19,8 +20,11 @@ from runnel.broker.group.logic.group import GroupOptions
 from runnel.broker.group.member import LocalMember
 from runnel.broker.group.reader import GroupReader
 from runnel.broker.group.registry import GroupRegistry
+from runnel.broker.group.turns import GroupTurns
+from runnel.broker.inboxes import GivenUpRequests, Inboxes
 from runnel.broker.markers import Markers
 from runnel.broker.read.attachment import Attachment, Cursors
+from runnel.broker.read.history_reads import HistoryReads
 from runnel.broker.read.reader import LocalReader
 from runnel.broker.topic.catalog import TopicCatalog
 from runnel.broker.topic.log import Log
@@ -32,8 +36,10 @@ from runnel.broker.topic.timeline import Timeline
 from runnel.broker.totals import Totals
 from runnel.core.clock import Clock
 from runnel.core.errors import BrokerClosed, NotSupported, TopicDeleted, UnknownTopic
+from runnel.core.history import HistorySource
 from runnel.core.options import SubscribeOptions
 from runnel.core.position import Position, Start
+from runnel.core.statistics import RelayReports
 from runnel.journal.folder_lock import FolderLock
 from runnel.journal.write.journal import Journal
 from runnel.runtime.clock import SystemClock
@@ -43,22 +49,13 @@ logger = logging.getLogger("runnel")
 
 
 class Events:
-    """Events of one part that concern others: see `CatalogEvents`, `LandingListener`, `ReaderEvents`."""
+    """Events of one part that concern others: see `CatalogEvents`, `LandingListener`."""
 
-    def __init__(self, readers: AttachedReaders, totals: Totals) -> None:
-        self._readers, self._totals = readers, totals
-        self.loop_owner: LoopOwner
+    def __init__(self, totals: Totals) -> None:
+        self._totals = totals
         self.publisher: Publisher
         self.groups: GroupRegistry
         self.retention: TopicRetention
-
-    def check_usable(self, what: str) -> None:
-        """Raise unless the broker is open, on its own loop."""
-        self.loop_owner.check_usable(what)
-
-    def ended(self, reader: LocalReader) -> None:
-        """A reader ended: its counts go into the totals."""
-        self._totals.add(reader)
 
     # -- of the catalog -----------------------------------------------------------------------------------------
 
@@ -82,10 +79,6 @@ class Events:
         """Records of a topic that has retention are visible."""
         self.retention.landed(log)
 
-    def overtaken(self) -> None:
-        """Records in memory that waited for a commit are visible: wake the readers of patterns."""
-        self._readers.wake_patterns()
-
     def visible(self) -> None:
         """A commit is visible: there may be room for blocked publishers."""
         if self.publisher.blocked:
@@ -104,12 +97,16 @@ class BrokerParts:
     """The parts of one broker, from opening to closing."""
 
     def __init__(
-        self, *, auto_create: bool = True, clock: Clock | None = None, folder: BrokerFolder | None = None
+        self,
+        *,
+        auto_create: bool = True,
+        clock: Clock | None = None,
+        folder: BrokerFolder | None = None,
+        history: Sequence[HistorySource] = (),
     ) -> None:
         clock = clock or SystemClock()
         self.clock, self.folder = clock, folder
         self._id = secrets.token_hex(16)  # of a broker in memory
-        self.life = secrets.token_hex(6)  # unique for every opening of a broker
         self._numbers = 0
         self.readers, self.positions, self.totals, self.markers = (
             AttachedReaders(),
@@ -117,18 +114,23 @@ class BrokerParts:
             Totals(),
             Markers(),
         )
-        self.timeline = Timeline(clock, self.readers.settle)
+        self.timeline = Timeline(clock)
         self.loop_owner = LoopOwner(self.timeline.move_in, self._forked, entered=folder is None)
-        events = self._events = Events(self.readers, self.totals)
+        self.relay_reports = RelayReports()
+        events = self._events = Events(self.totals)
         check = self.loop_owner.check_usable
         self.catalog = TopicCatalog(
             self.timeline, self.readers, clock, check, events, is_durable=self.is_durable, auto_create=auto_create
         )
         self.publisher = Publisher(self.timeline, clock, self.catalog.logs, check)
         self.cursors = Cursors(self.timeline)
+        self.history_reads = HistoryReads(history, self.timeline, clock) if history else None
+        self._group_turns = GroupTurns(self.loop_owner)
         self.groups = GroupRegistry(self.catalog, self.publisher, check, self._group_reader)
-        events.loop_owner, events.publisher, events.groups = self.loop_owner, self.publisher, self.groups
+        events.publisher, events.groups = self.publisher, self.groups
         self.store: Store | None = None
+        self.inboxes = Inboxes()
+        self._given_up = GivenUpRequests(self.inboxes, self.timeline, self.publisher, self.catalog)
         self.replaying: set[str] = set()  # topics whose dead letters are being replayed
         self._sampled: WeakKeyDictionary[LocalReader, int] = WeakKeyDictionary()
 
@@ -159,6 +161,24 @@ class BrokerParts:
         if self.store is not None:
             await self.store.commits.flushed()
 
+    async def synced(self) -> None:
+        """Return when all earlier changes are synced to disk, whatever `fsync` is; raise if the journal failed."""
+        await self.flushed()
+        if self.store is None:
+            return
+        journal = self.store.journal
+        on_disk = asyncio.wrap_future(self.store.commits.call(journal.sync))
+        try:
+            await asyncio.shield(on_disk)  # the commit thread sets its result, also if no task waits any more
+        except asyncio.CancelledError:
+            if on_disk.cancelled():
+                raise BrokerClosed("syncing") from None
+            raise
+        except OSError:
+            pass  # the journal has failed with it
+        if journal.failed is not None:
+            raise journal.failed
+
     # -- readers ----------------------------------------------------------------------------------------------
 
     def attachment(self, pattern: str | Sequence[str], start: Start) -> Attachment:
@@ -182,7 +202,8 @@ class BrokerParts:
             attachment,
             self.positions,
             self.publisher,
-            self._events,
+            self.loop_owner.check_usable,
+            self.totals.add,
             self.clock,
             options,
             label,
@@ -217,11 +238,12 @@ class BrokerParts:
     ) -> GroupReader:
         progress = None if self.store is None else self.store.pending_state
         attachment = self.attachment(pattern, start)
-        return GroupReader(
+        reader = GroupReader(
             attachment,
             self.publisher,
             progress,
             self.loop_owner,
+            self._group_turns,
             self.clock,
             name,
             options,
@@ -229,6 +251,8 @@ class BrokerParts:
             buffer,
             buffer_bytes,
         )
+        reader.dead_letters.tell_requester = self._given_up.tell
+        return reader
 
     # -- opening and closing ----------------------------------------------------------------------------------
 
@@ -260,7 +284,12 @@ class BrokerParts:
         self._events.retention = store.retention
         self.catalog.durable, self.publisher.commits = store, store.commits
         self.positions.store, self.cursors.reads = store.pending_state, store.reads
+        if (history := self.history_reads) is not None:
+            history.reads, self.cursors.history = store.reads, history
         store.restore()
+        if history is not None:
+            for name in self.catalog.logs:
+                history.source_of(name)  # raises if there are two
         self.publisher.deduplicator.restore(ledger)
         self.markers.values.update(ledger.marks)
         for group in ledger.groups.values():
@@ -285,6 +314,8 @@ class BrokerParts:
             return
         if self.loop_owner.loop is not None and self.loop_owner.loop.is_closed():
             self._move_out()
+        if self.history_reads is not None:
+            self.history_reads.close()
         try:
             self._end()
         finally:
@@ -301,6 +332,7 @@ class BrokerParts:
         for reader in list(self.readers):
             with self._heard_or_not():
                 reader.end()
+        self.inboxes.close_all()
 
     def _move_out(self) -> None:
         """The event loop is closed: drop every reference to it."""

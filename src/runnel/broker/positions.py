@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from runnel.broker.history import first_offset
 from runnel.core.errors import InvalidOption, NameInUse, NotSupported, OffsetOutOfRange, TopicDeleted, UnknownTopic
 from runnel.core.pattern import is_pattern, matches
 from runnel.core.position import Position
@@ -18,26 +20,48 @@ if TYPE_CHECKING:
     from runnel.broker.topic.log import Log
 
 
-def bounds_of(backend: BrokerParts, patterns: Sequence[str], time: datetime | None) -> Iterator[TopicBounds]:
-    """The bounds of the topics that match, sorted by name. Names are looked up; only patterns scan all topics."""
+def _covered(backend: BrokerParts, patterns: Sequence[str]) -> dict[str, Log]:
+    """The topics that match. Names are looked up; only patterns scan all topics."""
     logs = backend.catalog.logs
     covered = {name: logs[name] for name in patterns if name in logs}
     if wild := [one for one in patterns if is_pattern(one)]:
         covered |= {name: log for name, log in logs.items() if any(matches(one, name) for one in wild)}
-    for name, log in sorted(covered.items()):
-        if not log.deleted:
-            first, end = backend.timeline.first(log), log.end
-            known = log.codec or log.schema
-            yield TopicBounds(
+    return covered
+
+
+async def bounds_of(
+    backend: BrokerParts,
+    patterns: Sequence[str],
+    time: datetime | None,
+    places: Mapping[str, int] | None,
+    *,
+    history: bool,
+) -> list[TopicBounds]:
+    """The bounds of the topics that match, sorted by name. `places`: by name, where a sequence lies in them."""
+    found: list[TopicBounds] = []
+    for name, log in sorted(_covered(backend, patterns).items()):
+        if log.deleted:
+            continue
+        first = await first_offset(backend, log) if history else backend.timeline.first(log)
+        at = None if time is None else await _at(backend, log, time, history=history)
+        end = log.end
+        if log.deleted:
+            continue  # while a source was asked
+        if places is not None:
+            at = places.get(name, end)  # one that came meanwhile has nothing before it
+        found.append(
+            TopicBounds(
                 name,
                 log.epoch,
                 first,
                 end,
                 estimated_bytes(log.count_bytes(), _given(backend, log, end), end - first),
                 log.stored is not None,
-                None if time is None else _at(backend, log, time),
-                None if known is None else Schema(known.encoding, known.schema),
+                at,
+                None if log.type is None else Schema(log.type.encoding, log.type.schema),
             )
+        )
+    return found
 
 
 def store_places(backend: BrokerParts, places: Mapping[str, tuple[str, Position]], hold: bool | None) -> None:
@@ -55,13 +79,43 @@ def _given(backend: BrokerParts, log: Log, end: int) -> int:
     stored = (
         None if backend.store is None or log.stored is None else backend.store.journal.ledger.topics.get(log.stored.id)
     )
-    return end if stored is None else end - count_skipped(list(stored.gone), 0, end)
+    return end if stored is None else end - count_skipped(stored.gone, 0, end)
 
 
-def _at(backend: BrokerParts, log: Log, time: datetime) -> int:
+async def _at(backend: BrokerParts, log: Log, time: datetime, *, history: bool) -> int:
+    asked = backend.cursors.old_place(log, time, once=True) if history else None
+    if asked is not None:
+        return await asked
     return (
         log.offset_at(time) if backend.store is None or log.stored is None else backend.store.reads.offset_at(log, time)
     )
+
+
+async def offsets_at(backend: BrokerParts, patterns: Sequence[str], sequence: int) -> dict[str, int]:
+    """By topic: the offset of the first record that does not lie before `sequence`; the end, if all do.
+
+    The journal is read in a thread: finding thousands of topics in old segments takes long.
+    """
+    backend.timeline.cool()  # an open run does not know its end
+    places: dict[str, int] = {}
+    stored: dict[int, Log] = {}
+    for name, log in _covered(backend, patterns).items():
+        if backend.store is None or log.stored is None or (log.runs and log.runs[0].sequence <= sequence):
+            places[name] = max(log.offset_behind(sequence), log.first)
+        else:
+            stored[log.stored.id] = log
+    if stored and backend.store is not None:
+        reads, ends = backend.store.reads, {number: log.end for number, log in stored.items()}
+        came: asyncio.Future[dict[int, int] | OSError] = asyncio.get_running_loop().create_future()
+        history = reads.journal.history
+        reads.look(
+            lambda: history.offsets_at(sequence, ends), lambda found: None if came.done() else came.set_result(found)
+        )
+        if isinstance(found := await came, OSError):
+            raise found
+        for number, log in stored.items():
+            places[log.name] = max(min(found.get(number, ends[number]), ends[number]), log.first)
+    return places
 
 
 def _check_position(backend: BrokerParts, name: str, topic: str, position: Position, hold: bool | None) -> None:

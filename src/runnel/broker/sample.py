@@ -48,6 +48,7 @@ async def take_sample(backend: BrokerParts) -> BackendSample:
         ended.dropped + sum(one.figures.dropped for one in subscriptions),
         waiting_publishers(backend),
         None if backend.store is None else _journal(backend.store),
+        backend.relay_reports.current(backend.clock.time()),
     )
 
 

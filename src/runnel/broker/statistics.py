@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING
 
 from runnel.broker.read.reader import LocalReader
@@ -11,9 +12,11 @@ from runnel.core.statistics import (
     CursorStatistics,
     HolderStatistics,
     JournalStatistics,
+    OtherTopics,
     Statistics,
     SubscriptionStatistics,
     TopicStatistics,
+    chosen_topics,
 )
 
 if TYPE_CHECKING:
@@ -57,16 +60,31 @@ def journal_statistics(store: Store) -> JournalStatistics:
 
 def topic_statistics(backend: BrokerParts, log: Log) -> TopicStatistics:
     """A topic as it is now."""
+    end, readers = log.end, log.topic_readers
     return TopicStatistics(
         log.name,
         log.epoch,
-        log.end,
+        end,
         log.count_bytes(),
         backend.timeline.first(log),
-        log.end,
+        end,
         log.live_bytes,
-        sum(reader.members for reader in log.topic_readers or ()),
+        0 if readers is None else sum(reader.members for reader in readers),
     )
+
+
+def other_topics(logs: Mapping[str, Log], chosen: Container[str]) -> OtherTopics:
+    """The sums over topics that are not `chosen`. There may be very many: no object is made for each."""
+    count = published = published_bytes = kept_bytes = subscribers = 0
+    for name, log in logs.items():
+        if name not in chosen and name[0] != "$":
+            count += 1
+            published += log.end
+            published_bytes += log.count_bytes()
+            kept_bytes += log.live_bytes
+            if log.topic_readers is not None:
+                subscribers += sum(reader.members for reader in log.topic_readers)
+    return OtherTopics(count, published, published_bytes, kept_bytes, subscribers)
 
 
 def open_readers(backend: BrokerParts) -> list[LocalReader]:
@@ -91,7 +109,7 @@ def subscription_statistics(one: LocalReader) -> SubscriptionStatistics:
 
 
 def cursor_statistics(backend: BrokerParts, name: str) -> CursorStatistics:
-    """A name under which nobody reads, as it stands."""
+    """A name without a reader, and its position."""
     pattern, place = backend.positions.stored[name]
     hold = backend.store is not None and name in backend.store.holding.holds
     if not isinstance(place, Position):
@@ -108,12 +126,15 @@ def waiting_publishers(backend: BrokerParts) -> int:
     return sum(len(log.topic_readers.blocked or ()) for log in backend.publisher.blocked if log.topic_readers)
 
 
-def snapshot(backend: BrokerParts) -> Statistics:
+def snapshot(backend: BrokerParts, pattern: str | None = None, limit: int | None = None) -> Statistics:
     """The broker as it is now. It knows of no handlers: those are of the handle that users hold."""
-    topics = {}
-    for log in backend.catalog.logs.values():
-        if log.name[0] != "$":
-            topics[log.name] = topic_statistics(backend, log)
+    logs = backend.catalog.logs
+    topics = {name: topic_statistics(backend, logs[name]) for name in chosen_topics(logs, pattern, limit)}
+    other = OtherTopics() if pattern is None and limit is None else other_topics(logs, topics)
+    totals = backend.totals
+    published = totals.published + other.published + sum(topic.published for topic in topics.values())
+    published_bytes = totals.published_bytes + other.published_bytes
+    published_bytes += sum(topic.published_bytes for topic in topics.values())
     open_ones = open_readers(backend)
     sums = backend.totals.with_open(open_ones)
     return Statistics(
@@ -122,8 +143,8 @@ def snapshot(backend: BrokerParts) -> Statistics:
         tuple(reader.statistics() for reader in backend.groups),
         (),
         sums,
-        backend.totals.published + sum(topic.published for topic in topics.values()),
-        backend.totals.published_bytes + sum(topic.published_bytes for topic in topics.values()),
+        published,
+        published_bytes,
         sum(each.delivered for each in sums.values()),
         sum(each.dropped for each in sums.values()),
         waiting_publishers(backend),
@@ -133,4 +154,7 @@ def snapshot(backend: BrokerParts) -> Statistics:
             for name in sorted(backend.positions.stored.keys() - backend.positions.open.keys())
             if name[0] != "$"
         ),
+        other,
+        backend.relay_reports.current(backend.clock.time()),
+        None if backend.history_reads is None else backend.history_reads.statistics(),
     )

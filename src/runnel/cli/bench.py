@@ -44,7 +44,7 @@ examples:
 Publishers and subscribers run in processes of their own (--processes), so they need cores of their own, too: on one
 machine they compete with the server. With --rate a latency counts from when a record was due, not from when it could
 be sent. Values are random bytes. The topic is made for the run and deleted afterwards, unless it was named.
-Exit code 1: something was lost that nobody said was dropped.
+Exit code 1: records were lost without a reported gap.
 """
 
 
@@ -187,7 +187,7 @@ def shown(found: dict[str, Any], load: BenchLoad) -> str:
     if found["dropped"]:
         lines.append(("dropped", f"{found['dropped']:,}: the subscribers were too slow, and said so"))
     if found["lost"]:
-        lines.append(("LOST", f"{found['lost']:,} records never came, and nobody said so"))
+        lines.append(("LOST", f"{found['lost']:,} records never came, and no gap was reported"))
     return pairs(lines)
 
 
@@ -215,13 +215,13 @@ class WorkerChannel(NamedTuple):
 
 
 def share_out(count: int, among: int) -> list[int]:
-    """So many, over so many, as evenly as it goes; nobody gets none."""
+    """So many, over so many, as evenly as it goes; none gets 0."""
     among = min(count, among)
     return [count // among + (at < count % among) for at in range(among)] if among else []
 
 
 def workers_by_process(publishers: int, subscribers: int, processes: int) -> list[tuple[int, int]]:
-    """Who works in which process: publishers and subscribers apart, where there are two processes or more."""
+    """The roles of each process: publishers and subscribers apart, where there are two processes or more."""
     if processes == 1:
         return [(publishers, subscribers)]
     for_publishers = max(1, processes // 2) if subscribers else processes
@@ -232,7 +232,7 @@ def workers_by_process(publishers: int, subscribers: int, processes: int) -> lis
 async def run_worker(
     load: BenchLoad, publishers: int, subscribers: int, say: Say, hear: Hear, *, alone: bool = False
 ) -> None:
-    """One crew: it says when it is ready, publishes when it is told to go, and reads until it has the total.
+    """One crew: it says when it is ready, publishes at the start signal, and reads until it has the total.
 
     If it is the only one, it also tidies up.
     """
@@ -332,7 +332,7 @@ def _received(pipe: Connection) -> Message:
 def _child(load: BenchLoad, publishers: int, subscribers: int, pipe: Connection) -> None:
     import signal
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever conducts hears it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles it
     try:
         import uvloop
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import tomllib
 from pathlib import Path
 
+from runnel.cli.archive import archive_config_of
 from runnel.cli.command import Commands, add_command, add_family, add_json
-from runnel.cli.errors import FINE, FOUND
+from runnel.cli.errors import FINE, FOUND, CommandError
 from runnel.cli.output import many, print_document, table
-from runnel.config.errors import InvalidConfig
+from runnel.cli.relay import relay_config_of
+from runnel.config.errors import ConfigProblem, InvalidConfig
+from runnel.config.history import check_sources
 from runnel.config.keys import keys
 from runnel.config.settings import DEFAULT, Settings, load
+from runnel.core.errors import RunnelError
 
 EXAMPLE = """\
 examples:
@@ -85,20 +90,35 @@ def run_show(chosen: argparse.Namespace) -> int:
 def run_check(chosen: argparse.Namespace) -> int:
     """Check a file; print what is wrong."""
     settings: Settings | None = None
-    problems = []
+    problems: list[ConfigProblem] = []
     try:
         settings = load({}, {}, chosen.file)
     except InvalidConfig as error:
         problems = list(error.problems)
+    else:
+        problems = [*check_sources(settings.history), *_table_problems(Path(chosen.file))]
     if chosen.json:
         told = [{"where": one.where, "message": one.message} for one in problems]
         print_document({"file": chosen.file, "fine": not problems, "problems": told})
-    elif settings is not None:
+    elif settings is not None and not problems:
         print(f"{chosen.file} is fine: {many(len(settings.given), 'setting')}")
     else:
         for problem in problems:
             print(problem)
     return FOUND if problems else FINE
+
+
+def _table_problems(file: Path) -> list[ConfigProblem]:
+    """What is wrong with [relay] and [archive], which commands of their own read. Nothing is connected to."""
+    tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    problems = []
+    for name, read in (("relay", relay_config_of), ("archive", archive_config_of)):
+        if name in tables:
+            try:
+                read(file)
+            except (CommandError, RunnelError) as error:
+                problems.append(ConfigProblem(f"{file}: [{name}]", str(error)))
+    return problems
 
 
 def _plain(value: object) -> object:

@@ -9,11 +9,11 @@ from runnel.cli.errors import USAGE, CommandError
 
 
 def check_can_confirm(chosen: argparse.Namespace) -> None:
-    """Raise unless `--yes` was said, or there is somebody to ask."""
+    """Raise unless `--yes` was given or there is a terminal to ask on."""
     if chosen.yes:
         return
     if chosen.json:
-        raise CommandError("usage_error", "with --json nobody is asked: say --yes", USAGE)
+        raise CommandError("usage_error", "with --json there is no question: say --yes", USAGE)
     if sys.stdin is None or not sys.stdin.isatty():
         raise CommandError("usage_error", "there is no terminal to ask on, and nothing was done: say --yes", USAGE)
 

@@ -23,7 +23,7 @@ examples:
   runnel cursor list --json
 
 PLACE is an offset; of a subscription on a pattern it is a sequence, and it has no LAG. What one that holds has
-not read is not taken away, by retention or anybody. Of one that is being read at a server, DELIVERED is said instead.
+not read is not removed, by retention or a trim. Of one that is being read at a server, DELIVERED is said instead.
 """
 FORGET = """\
 examples:

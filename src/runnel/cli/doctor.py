@@ -44,7 +44,7 @@ EXTRAS = {
 SPARK = ("4.2", "4.3")
 OLDEST = (3, 11)
 FILES = 1024  # fewer than these, and a server is soon at its end
-SLOW = 0.020  # seconds: a sync that takes longer is told of when a folder is opened, too
+SLOW = 0.020  # seconds: a sync that takes longer is also reported when a folder is opened
 SYNCS = 20
 
 

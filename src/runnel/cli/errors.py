@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 
+from runnel.cli.output import escaped
 from runnel.config.errors import InvalidConfig
 from runnel.core.errors import (
     BadAddress,
@@ -36,7 +37,7 @@ def print_error(error: RunnelError | CommandError | OSError) -> int:
     """Print the error; the exit code. A configuration may have several."""
     if isinstance(error, InvalidConfig):
         for problem in error.problems:
-            print(f"runnel: {problem} ({error.code})", file=sys.stderr)
+            print(f"runnel: {escaped(str(problem))} ({error.code})", file=sys.stderr)
         return USAGE
     if isinstance(error, FolderInUse):
         error = in_use(error)
@@ -47,7 +48,7 @@ def print_error(error: RunnelError | CommandError | OSError) -> int:
     else:
         code, status = "os_error", FOUND
         message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    print(f"runnel: {' '.join(message.split())} ({code})", file=sys.stderr)
+    print(f"runnel: {escaped(' '.join(message.split()))} ({code})", file=sys.stderr)
     return status
 
 
@@ -72,7 +73,7 @@ def needs_folder(what: str, server: object) -> CommandError:
 
 
 def in_use(error: FolderInUse) -> CommandError:
-    """Somebody else has the folder open, and it was to be changed."""
+    """Another process has the folder open, and it was to be changed."""
     who = "another process" if error.pid is None else f"process {error.pid}"
     return CommandError(
         error.code,

@@ -29,7 +29,7 @@ SMALL_SEGMENT = 256 * 1024  # for a few bytes of state; the next owner begins it
 
 
 def add_data(parser: argparse.ArgumentParser, *, bare: bool = True, refuse_server: bool = True) -> None:
-    """`--data DIR`, and where `bare` DIR alone. Unless told otherwise, `--server` is refused with a word of why."""
+    """`--data DIR`, and where `bare` DIR alone. By default `--server` is refused, with the reason."""
     if refuse_server:
         parser.add_argument("--server", metavar="URL", help=argparse.SUPPRESS)
         parser.set_defaults(only_folder=parser.prog.removeprefix("runnel "))
@@ -69,7 +69,7 @@ def open_inspection(chosen: argparse.Namespace) -> Inspection:
 
 @contextmanager
 def open_journal(folder: Path, *, create: bool = False) -> Iterator[Journal]:
-    """The journal, to change it. Somebody else's cannot be changed from here."""
+    """The journal, to change it. One that another process has open cannot be changed."""
     if not create:
         check_folder(folder)
     lock = FolderLock(folder)

@@ -50,7 +50,7 @@ examples:
   runnel group delete billing --topic orders          asks, on a terminal
   runnel group delete billing --topic orders --yes    does not; needed in scripts, and with --json
 
-What it settled is forgotten; whoever joins it again makes a new group. A program says
+What it settled is forgotten; the next member to join makes a new group. A program says
 `await broker.forget_group("billing", "orders")`.
 """
 

@@ -113,7 +113,7 @@ def facts(seen: Inspection) -> dict[str, Any]:
 
 
 def _archives(seen: Inspection) -> tuple[list[ArchiveHolder], list[str]]:
-    """The archives that hold, and what is to be said if that cannot be told."""
+    """The archives that hold, and the message if they are not known."""
     try:
         return archive_holds.load(seen.storage), []
     except JournalDamaged as error:

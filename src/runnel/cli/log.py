@@ -235,7 +235,7 @@ examples:
   runnel log staged data/ --json
   runnel log staged data/ --drop 7 8     give stages 7 and 8 up, and their space back
 
-A stage that nobody writes to expires by itself (stage_expiry, a day by default). To drop one here nobody may have the
+A stage without writes expires by itself (stage_expiry, a day by default). To drop one here no process may have the
 folder open; where a broker runs, it drops them: `await broker.stage(...).drop()`.
 """
 
@@ -248,7 +248,7 @@ def add_staged(commands: Commands) -> None:
         "what is staged and not committed",
         STAGED,
         run_staged,
-        "The open stages of a journal: records that are durable, and that nobody sees before a transaction\n"
+        "The open stages of a journal: records that are durable, and invisible before a transaction\n"
         "commits them. Listing them works while a broker has the folder open.",
     )
     add_data(parser)
@@ -293,7 +293,7 @@ def run_staged(chosen: argparse.Namespace) -> int:
             ),
         )
     )
-    print("\nto give one up while nobody has the folder open: runnel log staged --drop ID")
+    print("\nto drop one while no process has the folder open: runnel log staged --drop ID")
     return 0
 
 

@@ -21,7 +21,7 @@ import msgspec
 from runnel.cli.command import Commands, add_command, add_json, check_count
 from runnel.cli.errors import FINE, FOUND, USAGE, CommandError, unknown_topic
 from runnel.cli.folder import add_data, open_inspection
-from runnel.cli.output import ProgressBar, line_of, many, of_gap, of_record, print_document, print_line
+from runnel.cli.output import ProgressBar, escaped, line_of, many, of_gap, of_record, print_document, print_line
 from runnel.cli.start import Start, parse_start
 from runnel.core.errors import InvalidOption, OffsetOutOfRange
 from runnel.core.pattern import check_pattern, is_pattern, matches
@@ -70,7 +70,7 @@ def run_cat(chosen: argparse.Namespace) -> int:
             if isinstance(found, Gap):
                 status = FOUND
                 sys.stdout.flush()
-                print(f"runnel: {found}", file=sys.stderr)
+                print(f"runnel: {escaped(str(found))}", file=sys.stderr)
             if chosen.json:
                 print_line(of_gap(found) if isinstance(found, Gap) else of_record(found))
             elif isinstance(found, Record):
@@ -222,7 +222,7 @@ def _export(
         for found in items if count is None or count > 0 else ():
             if isinstance(found, Gap):
                 gaps += 1
-                print(f"runnel: {found}", file=sys.stderr)
+                print(f"runnel: {escaped(str(found))}", file=sys.stderr)
                 print_line(of_gap(found), out)
                 continue
             records += 1
@@ -240,7 +240,7 @@ def _export(
 def _resumed(file: Path, patterns: tuple[str, ...], start: Start, seen: Inspection) -> Iterator[Record[bytes] | Gap]:
     """What comes behind the last record in the file. What lies behind that in the file is cut off.
 
-    That is half a line, which was being written when the last run stopped, and gaps, which are told again.
+    That is half a line, which was being written when the last run stopped, and gaps, which are reported again.
     """
     with open(file, "r+b") as written:
         end, last = _last_record(written, file)
@@ -256,7 +256,7 @@ def _resumed(file: Path, patterns: tuple[str, ...], start: Start, seen: Inspecti
 
 
 def _last_record(written: BinaryIO, file: Path) -> tuple[int, dict[str, Any] | None]:
-    """The last whole line that is a record, and where it ends. Raises where somebody else wrote the file."""
+    """The last whole line that is a record, and where it ends. Raises where another program wrote the file."""
     for end, line in _lines_from_the_end(written):
         try:
             last = msgspec.json.decode(line)

@@ -85,7 +85,7 @@ examples:
   runnel log repair data/                the same, then asks (on a terminal), then does it
   runnel log repair data/ --yes          without asking
 
-Nobody may have the folder open. The damaged files are kept under DIR/damaged/ with a report.
+No process may have the folder open. The damaged files are kept under DIR/damaged/ with a report.
 Exit code 0: nothing to do, or done. 1: with --dry-run something would be done; or you said no.
 """
 

@@ -30,6 +30,7 @@ GROUPS = {
     "a server, and talking to it": ("serve", "pub", "sub", "top", "bench"),
     "topics, and who reads them": ("topic", "group", "cursor"),
     "a folder": ("info", "log"),
+    "PostgreSQL": ("relay", "archive"),
     "getting along": ("doctor", "config", "completion"),
 }
 
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(arguments)
     except BrokenPipeError:
-        # Whoever read our output has gone (`runnel log cat | head`): nothing to say, and nobody to say it to.
+        # The reader of our output has gone (`runnel log cat | head`): there is nothing to print.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 

@@ -75,12 +75,19 @@ class Size(int):
 
 
 def text(cell: object) -> str:
-    """A cell as it is shown."""
+    """A cell as it is shown. Names that others chose cannot break the line or the terminal."""
     if cell is None:
         return "-"
     if isinstance(cell, Size | bool) or not isinstance(cell, int):
-        return str(cell)
+        return escaped(str(cell))
     return f"{cell:,}"
+
+
+def escaped(text: str) -> str:
+    """The text, with what is not printable escaped: no name and no message moves the cursor or hides a line."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def human_size(size: int) -> str:
@@ -116,6 +123,7 @@ def human_time(microseconds: int) -> str | None:
 
 _UTF_8 = ("utf-8", "utf8")
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")  # in JSON these are in strings only
+_CONTROL = re.compile(r"[\x7f-\x9f]")  # those that JSON does not escape, and that terminals act on
 
 
 def print_document(found: object) -> None:
@@ -154,10 +162,10 @@ def iso(time: datetime) -> str:
 
 
 def _fit(text: str, stream: TextIO) -> str:
-    """The same JSON, in characters that the stream can take: all but ASCII escaped where it may not be UTF-8."""
-    if text.isascii() or (getattr(stream, "encoding", None) or "utf-8").lower().replace("_", "-") in _UTF_8:
-        return text
-    return _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)
+    """The same JSON without control characters, and with all but ASCII escaped where the stream may not be UTF-8."""
+    is_utf_8 = (getattr(stream, "encoding", None) or "utf-8").lower().replace("_", "-") in _UTF_8
+    text = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return text if is_utf_8 else _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def _bytes(name: str, value: bytes | None) -> dict[str, str | None]:
@@ -184,9 +192,7 @@ def readable(value: bytes) -> str:
         text = value.decode()
     except UnicodeDecodeError:
         return f"hex:{value.hex()}"
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return escaped(text)
 
 
 # -- Progress, on the error stream -----------------------------------------------------------------------
@@ -198,7 +204,7 @@ WIDTH = 30
 class StatusLine:
     """Call it with a line about how far it is: shown in place on the error stream, where a person sees it.
 
-    Whether somebody does is what the call returns. Gone when it ends.
+    The call returns whether there is one. Gone when it ends.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:

@@ -215,7 +215,7 @@ async def read_lines(descriptor: int) -> AsyncIterator[tuple[list[bytes], int]]:
         room.acquire()
         try:
             loop.call_soon_threadsafe(arrived.put_nowait, item)
-        except RuntimeError:  # nobody waits any more, and the loop is closed
+        except RuntimeError:  # the loop is closed
             pass
 
     def read() -> None:
@@ -232,7 +232,7 @@ async def read_lines(descriptor: int) -> AsyncIterator[tuple[list[bytes], int]]:
         except OSError as error:
             hand_over(error)
 
-    # A daemon: it may wait for a line that never comes, and nobody can end that wait.
+    # A daemon: it may wait for a line that never comes, and that wait cannot be ended.
     threading.Thread(target=read, name="runnel-lines", daemon=True).start()
     while (item := await arrived.get()) is not None:
         if isinstance(item, BaseException):

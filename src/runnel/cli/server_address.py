@@ -13,7 +13,7 @@ DEFAULT_SERVER = "runnel://127.0.0.1:7788"
 
 
 def add_server(parser: argparse.ArgumentParser) -> None:
-    """`--server URL`, for commands that talk to a server unless they are told of a folder."""
+    """`--server URL`, for commands that talk to a server unless a folder is given."""
     parser.add_argument(
         "--server",
         metavar="URL",
@@ -24,7 +24,7 @@ def add_server(parser: argparse.ArgumentParser) -> None:
 
 
 def location_of(chosen: argparse.Namespace) -> str:
-    """What `runnel.open` takes, for commands that talk to a server unless they are told of a folder."""
+    """What `runnel.open` takes, for commands that talk to a server unless a folder is given."""
     if chosen.server and chosen.data:
         raise CommandError("usage_error", f"a server and a folder were named: {chosen.server!r} and {chosen.data!r}", 2)
     if chosen.data and not chosen.server:
@@ -40,5 +40,5 @@ def check_url(url: str) -> str:
 
 
 def load_settings() -> Settings:
-    """What the environment and the file say. Variables that mean nothing are somebody else's business here."""
+    """What the environment and the file say. Unknown variables are ignored here."""
     return load(environment=os.environ, strict=False)

@@ -7,6 +7,7 @@ acknowledged.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import shlex
@@ -15,8 +16,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
@@ -24,14 +29,16 @@ import msgspec
 import runnel
 from runnel.api.broker import Broker
 from runnel.cli.errors import FINE, FOUND
-from runnel.cli.output import StatusLine, human_size, pairs, print_line
+from runnel.cli.output import StatusLine, escaped, human_size, pairs, print_line
 from runnel.cli.server_address import DEFAULT_SERVER
 from runnel.client.backend import RemoteBackend
+from runnel.config.history import open_sources
 from runnel.config.settings import DEFAULT, Settings
 from runnel.opening.shared_folder import SharedBackend
 from runnel.server import Server, ServerOptions, http
 
 if TYPE_CHECKING:
+    from runnel.postgres.config import RelayConfig
     from runnel.server.served_broker import ListenerAddress
 
 
@@ -40,7 +47,9 @@ LEFT_FOR_THE_DISK = 0.2  # of the deadline: closing the journal comes after the 
 QUIET_SECONDS = 2.0  # seconds of opening before anything is said about it
 FIRST_WAIT = 1.0  # seconds for a server that has the topics to be reached, before clients are let in
 WAIT_FOR_EVER = 1e9  # seconds: a server that has the topics is waited for, whenever it comes
-TELL_EVERY = 10.0  # seconds, where nobody watches
+TELL_EVERY = 10.0  # seconds, without a terminal
+
+SWITCH_INTERVAL = 0.0005  # so that the commit thread need not wait 5 ms for its turn
 
 log = logging.getLogger("runnel.serve")
 
@@ -48,23 +57,32 @@ log = logging.getLogger("runnel.serve")
 class ServerProcess:
     """One server, from its opening to its end."""
 
-    def __init__(self, settings: Settings, *, as_json: bool = False) -> None:
-        self.settings, self._as_json = settings, as_json
+    def __init__(self, settings: Settings, *, as_json: bool = False, relay: RelayConfig | None = None) -> None:
+        self.settings, self._as_json, self._relay = settings, as_json, relay
         self._asked: signal.Signals | None = None
         self._stop = asyncio.Event()
         self._ending: float | None = None  # since when
+        self._deadline = ExitDeadline(settings.serving.deadline)
         self._options, self._note = server_options(settings)
 
     def run(self) -> int:
         """Serve; the exit code."""
-        with asyncio.Runner(loop_factory=_fast_loop()) as runner:
-            return runner.run(self._live())
+        before = {number: signal.getsignal(number) for number in SIGNALS}
+        try:
+            with asyncio.Runner(loop_factory=_fast_loop()) as runner:
+                return runner.run(self._live())
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            self._deadline.cancel()
 
     async def _live(self) -> int:
         loop, me = asyncio.get_running_loop(), asyncio.current_task()
         serving = self.settings.serving
-        for one in SIGNALS:
-            loop.add_signal_handler(one, self._on_signal, one)
+        # Not `add_signal_handler`, which calls back when the loop has time: the deadline runs from the signal on,
+        # however busy the loop is.
+        for number in SIGNALS:
+            signal.signal(number, partial(self._on_signal, loop))
         if serving.backend is not None:
             return await self._serve_backend(serving.backend)
         opening = asyncio.ensure_future(self._open())
@@ -80,15 +98,16 @@ class ServerProcess:
             return FINE
         finally:
             stopped.cancel()
+        gc.freeze()  # the topics of the folder are there to stay: no collection walks over them again
         try:
             async with Server(broker, self._options) as server:
                 if isinstance(broker.backend, SharedBackend):
                     # Processes that open the folder come in there, and count among the server's clients.
                     broker.backend.hand_listener_to(server)
                 self._announce(server)
-                await self._stop.wait()
-                self._begin_to_end()
-                await server.close(serving.deadline * (1 - LEFT_FOR_THE_DISK))
+                async with self._relaying(broker):
+                    await self._stop.wait()
+                await server.close(self._time_for_clients())
         finally:
             began = self._begin_to_end()
             await broker.__aexit__(None, None, None)
@@ -101,7 +120,7 @@ class ServerProcess:
         opening = asyncio.ensure_future(broker.__aenter__())
         stopped = asyncio.ensure_future(self._stop.wait())
         try:
-            # Mostly it is there, and then no client is refused; what stays wrong, such as a certificate, is told now.
+            # Mostly it is there, and then no client is refused; what stays wrong, like a certificate, is reported now.
             await asyncio.wait([opening, stopped], timeout=FIRST_WAIT, return_when=asyncio.FIRST_COMPLETED)
             if opening.done():
                 await opening
@@ -110,9 +129,10 @@ class ServerProcess:
                 await asyncio.wait([opening, stopped], return_when=asyncio.FIRST_COMPLETED)
                 if not stopped.done():
                     await opening
-                    await stopped
+                    async with self._relaying(broker):
+                        await stopped
                 began = self._begin_to_end()
-                await server.close(self.settings.serving.deadline * (1 - LEFT_FOR_THE_DISK))
+                await server.close(self._time_for_clients())
         finally:
             stopped.cancel()
             if opening.cancel():
@@ -121,13 +141,29 @@ class ServerProcess:
         log.info("stopped in %.1f s", time.monotonic() - began)
         return FINE
 
+    @asynccontextmanager
+    async def _relaying(self, broker: Broker) -> AsyncIterator[None]:
+        """Run the relay of the configuration, if there is one, until the server stops."""
+        if self._relay is None:
+            yield
+            return
+        from runnel.cli.relay import keep_relaying
+
+        relaying = asyncio.ensure_future(keep_relaying(broker, self._relay))
+        try:
+            yield
+        finally:
+            relaying.cancel()
+            await asyncio.wait([relaying])
+
     async def _open(self) -> Broker:
         settings = self.settings
         if settings.serving.memory:
             broker = runnel.open()
             return await broker.__aenter__()
         folder = settings.general.data
-        broker = Broker(SharedBackend(Path(folder), settings.journal, joins=False))
+        history = open_sources(settings.history, os.environ)
+        broker = Broker(SharedBackend(Path(folder), settings.journal, joins=False, history=history))
         waiting = asyncio.ensure_future(_tell_of_opening(Path(folder)))
         try:
             return await broker.__aenter__()
@@ -147,24 +183,60 @@ class ServerProcess:
 
     # -- the end ------------------------------------------------------------------------------------------------
 
-    def _on_signal(self, number: signal.Signals) -> None:
+    def _on_signal(self, loop: asyncio.AbstractEventLoop, number: int, frame: FrameType | None) -> None:
         if self._asked is not None:
-            log.warning("%s again: going at once", number.name)
+            log.warning("%s again: going at once", signal.Signals(number).name)
             _exit_now(128 + number)
-        self._asked = number
+        self._asked = signal.Signals(number)
+        self._begin_to_end()
+        loop.call_soon_threadsafe(self._stop_serving)
+
+    def _stop_serving(self) -> None:
+        assert self._asked is not None
+        deadline = self.settings.serving.deadline
+        log.info("%s: no more is taken, what is under way is finished, within %g s", self._asked.name, deadline)
         self._stop.set()
 
     def _begin_to_end(self) -> float:
         """From now on the deadline runs, whatever hangs: a disk that does not answer holds up a thread, too."""
         if self._ending is None:
             self._ending = time.monotonic()
-            deadline = self.settings.serving.deadline
-            if self._asked is not None:
-                log.info("%s: no more is taken, what is under way is finished, within %g s", self._asked.name, deadline)
-            watch = threading.Timer(deadline, _too_late, (deadline,))
-            watch.daemon = True
-            watch.start()
+            self._deadline.begin()
         return self._ending
+
+    def _time_for_clients(self) -> float:
+        """Seconds that clients may take of what is left until the deadline."""
+        left = self.settings.serving.deadline - (time.monotonic() - self._begin_to_end())
+        return max(0.0, left) * (1 - LEFT_FOR_THE_DISK)
+
+
+class ExitDeadline:
+    """Ends the process `seconds` after `begin`, unless `cancel` comes first. Both may be called in a signal handler.
+
+    A thread waits, so that neither a busy event loop nor a disk that does not answer delays the end. It is started
+    ahead: starting a thread takes locks, which the code that a signal interrupts may hold.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._said: SimpleQueue[bool] = SimpleQueue()  # whose `put` may interrupt another
+        threading.Thread(target=self._wait, name="runnel-deadline", daemon=True).start()
+
+    def begin(self) -> None:
+        """The time runs from now on."""
+        self._said.put(True)
+
+    def cancel(self) -> None:
+        """It ended in time, or did not begin to."""
+        self._said.put(False)
+
+    def _wait(self) -> None:
+        if self._said.get():
+            try:
+                self._said.get(timeout=self._seconds)
+            except Empty:
+                log.error("not done within %g s: going; the next opening recovers", self._seconds)
+                _exit_now(FOUND)
 
 
 def server_options(settings: Settings) -> tuple[ServerOptions, str | None]:
@@ -195,17 +267,12 @@ async def _tell_of_opening(folder: Path) -> None:
             await asyncio.sleep(0.25)
 
 
-def _too_late(deadline: float) -> None:
-    log.error("not done within %g s: going; the next opening recovers", deadline)
-    _exit_now(FOUND)
-
-
 def _exit_now(status: int) -> None:
     """End the process here and now; what was acknowledged is on disk."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError):
+        except (OSError, ValueError, RuntimeError):  # RuntimeError: the signal came while it was written to
             pass
     os._exit(status)
 
@@ -317,6 +384,11 @@ class TextLogFormatter(logging.Formatter):
         super().__init__("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
         self.converter = time.gmtime
 
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as logging calls it
+        """One line, whatever clients chose as names."""
+        record.message = escaped(record.message)
+        return super().formatMessage(record)
+
 
 class JsonLogFormatter(logging.Formatter):
     """A JSON object a line: `time`, `level`, `logger`, `message`, and `error` where there is one."""
@@ -335,11 +407,23 @@ class JsonLogFormatter(logging.Formatter):
         return msgspec.json.encode(found).decode()
 
 
-def set_up_logging(level: str, form: str, stream: TextIO | None = None) -> logging.Handler:
-    """Have everything of `level` and above told; the way it is told, to take it back with `logging`."""
+@contextmanager
+def process_settings(level: str, form: str, stream: TextIO | None = None) -> Iterator[None]:
+    """Logging, switch interval and collector of a long-running command.
+
+    They are put back at the end: a program that calls the command in its own process keeps its settings.
+    """
+    root, interval, thresholds = logging.getLogger(), sys.getswitchinterval(), gc.get_threshold()
+    before = root.level
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(JsonLogFormatter() if form == "json" else TextLogFormatter())
-    root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(level.upper())
-    return handler
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(before)
+        sys.setswitchinterval(interval)
+        gc.set_threshold(*thresholds)

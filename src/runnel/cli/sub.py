@@ -11,7 +11,7 @@ from typing import Any
 from runnel.cli.command import Commands, add_command, check_count
 from runnel.cli.errors import FINE
 from runnel.cli.options import add_options, read_options
-from runnel.cli.output import line_of, of_gap, of_record, print_line
+from runnel.cli.output import escaped, line_of, of_gap, of_record, print_line
 from runnel.cli.server_address import add_server, location_of
 from runnel.config import units
 from runnel.core.errors import InvalidOption
@@ -130,7 +130,7 @@ def _write_raw(record: Any) -> None:
 def _gap_shower(chosen: argparse.Namespace) -> Callable[[Gap], None]:
     def show(gap: Gap) -> None:
         sys.stdout.flush()
-        print(f"runnel: {gap}", file=sys.stderr)
+        print(f"runnel: {escaped(str(gap))}", file=sys.stderr)
         if chosen.json:
             print_line(of_gap(gap))
 

@@ -44,7 +44,7 @@ from runnel.journal.write.journal import Journal
 
 if TYPE_CHECKING:
     from runnel.api.broker import Broker
-    from runnel.core.statistics import Statistics
+    from runnel.core.statistics import Statistics, TopicStatistics
 
 
 def add_target(parser: argparse.ArgumentParser, *, bare: bool = True) -> None:
@@ -412,9 +412,9 @@ class ServerTarget:
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(work)
 
-    def statistics(self) -> Statistics:
+    def statistics(self, pattern: str | None = None, *, limit: int | None = None) -> Statistics:
         """What the server did and holds."""
-        return self._broker.statistics()
+        return self._broker.statistics(pattern, limit=limit)
 
     def info(self) -> Facts:
         """What the server is, and did since it started."""
@@ -427,26 +427,14 @@ class ServerTarget:
 
     def topics(self) -> list[Facts]:
         """Every topic, and what it holds."""
-        return [
-            {
-                "topic": one.name,
-                "epoch": one.epoch,
-                "first": one.first,
-                "end": one.end,
-                "bytes": one.kept_bytes,
-                "published": one.published,
-                "subscribers": one.subscribers,
-            }
-            for _, one in sorted(self.statistics().topics.items())
-        ]
+        return [_topic_facts(one) for _, one in sorted(self.statistics().topics.items())]
 
     def topic(self, name: str) -> Facts:
         """One topic, with the groups and the subscriptions on it."""
-        seen = self.statistics()
-        found = next((one for one in self.topics() if one["topic"] == name), None)
-        if found is None:
+        seen = self.statistics(name)
+        if name not in seen.topics:
             raise unknown_topic(name, self.name)
-        return found | {
+        return _topic_facts(seen.topics[name]) | {
             "groups": [one.name for one in seen.groups if one.pattern == name],
             "cursors": [one.name for one in seen.subscriptions if one.pattern == name and one.name],
         }
@@ -458,10 +446,10 @@ class ServerTarget:
         return {"topic": name, "epoch": self.topic(name)["epoch"], "options": options, "made": made}
 
     def configure(self, name: str, given: Facts) -> Facts:
-        """The options of a topic are changed in a folder that nobody has open."""
+        """The options of a topic are changed in a folder that no process has open."""
         raise CommandError(
             "needs_folder",
-            f"the options of a topic are changed while nobody has its folder open, and {self.name!r} is being served: "
+            f"the options of a topic change while no process has its folder open, and {self.name!r} is being served: "
             "stop that, and say --data DIR",
             USAGE,
         )
@@ -493,7 +481,7 @@ class ServerTarget:
 
     def groups(self) -> list[Facts]:
         """Every group, how far it has come, and its members."""
-        return [_renamed(one, name="group") for one in self.statistics().groups]
+        return [_renamed(one, name="group") for one in self.statistics(limit=0).groups]
 
     def reset(self, name: str, pattern: str, start: Start) -> Facts:
         """Have a group go on somewhere else."""
@@ -538,7 +526,7 @@ class ServerTarget:
 
     def cursor(self, name: str) -> Facts:
         """What is known of a named subscription that is to be forgotten; of one that is not there, its name."""
-        found = next((one for one in self.statistics().cursors if one.name == name), None)
+        found = next((one for one in self.statistics(limit=0).cursors if one.name == name), None)
         return {"name": name} if found is None else msgspec.to_builtins(found)
 
     def forget(self, name: str) -> None:
@@ -557,3 +545,15 @@ class ServerTarget:
 def _renamed(found: Any, **names: str) -> Facts:
     """A struct's fields as facts, some under another name."""
     return {names.get(name, name): value for name, value in msgspec.to_builtins(found).items()}
+
+
+def _topic_facts(one: TopicStatistics) -> Facts:
+    return {
+        "topic": one.name,
+        "epoch": one.epoch,
+        "first": one.first,
+        "end": one.end,
+        "bytes": one.kept_bytes,
+        "published": one.published,
+        "subscribers": one.subscribers,
+    }

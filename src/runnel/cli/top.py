@@ -38,6 +38,7 @@ from runnel.cli.output import (
 from runnel.cli.server_address import add_server, location_of
 from runnel.config import units
 from runnel.core.errors import InvalidOption
+from runnel.core.statistics import RelayStatistics
 
 if TYPE_CHECKING:
     from runnel.api.broker import Broker
@@ -52,10 +53,12 @@ examples:
   runnel top --json | jq .published             a JSON line each interval
 
 Rates are per second, over the last interval. LAG is what subscribers and groups have not read or settled; DROPPED is
-what was too much for an in-memory subscriber, since the server started.
+what was too much for an in-memory subscriber, since the server started. Of a relay of PostgreSQL, LAG is what it has
+not confirmed of PostgreSQL's log, BEHIND the age of the oldest unpublished transaction, LOG KEPT the log that its slot
+holds back, and SAFE how much more until the slot is lost.
 """
 
-_MOST = 1000  # rows of each table, where nobody scrolls
+_MOST = 1000  # rows of each table, without a terminal
 
 
 def add_to(commands: Commands) -> None:
@@ -131,7 +134,7 @@ async def _info(broker: Broker) -> dict[str, Any]:
 
 
 def heading(where: str, info: dict[str, Any]) -> str:
-    """The first line: whom it is about."""
+    """The first line: the broker."""
     parts = [f"runnel top · {where}"]
     if "uptime" in info:
         parts.append(f"up {human_age(info['uptime'])}")
@@ -141,7 +144,7 @@ def heading(where: str, info: dict[str, Any]) -> str:
 
 
 def draw(view: BrokerRates, title: str, height: int, colourful: bool) -> list[str]:
-    """The page: sums, then topics, groups and subscribers, as many of each as there is room for."""
+    """The page: sums, then relays, topics, groups and subscribers, as many of each as there is room for."""
     dropped = f"dropped {view.dropped:,.0f}/s ({view.dropped_ever:,} ever)"
     lines = [
         painted(title, BOLD, colourful),
@@ -153,7 +156,7 @@ def draw(view: BrokerRates, title: str, height: int, colourful: bool) -> list[st
             else ""
         ),
     ]
-    tables = [one for one in (_topics(view), _groups(view), _readers(view)) if len(one) > 1]
+    tables = [one for one in (_relays(view), _topics(view), _groups(view), _readers(view)) if len(one) > 1]
     if not tables:
         return [*lines, "", painted("there are no topics yet", DIM, colourful)]
     room = max(3 * len(tables), height - len(lines) - 2 * len(tables))  # a blank line and heads before each
@@ -165,6 +168,25 @@ def draw(view: BrokerRates, title: str, height: int, colourful: bool) -> list[st
     for one in tables:
         lines += ["", painted(one[0], DIM, colourful), *one[1:]]
     return lines
+
+
+def _relays(view: BrokerRates) -> list[str]:
+    heads = ("RELAY", "STATE", "ROWS/S", "LAG", "BEHIND", "SLOT", "LOG KEPT", "SAFE", "LAST ERROR")
+    rows = (
+        (
+            one.slot,
+            one.state,
+            round(one.rows_per_second),
+            Size(one.lag_bytes),
+            human_age(one.lag_seconds),
+            one.wal_status or "-",
+            "-" if one.retained_bytes is None else Size(one.retained_bytes),
+            "-" if one.safe_wal_bytes is None else Size(one.safe_wal_bytes),
+            one.last_error or "-",
+        )
+        for one in view.relays
+    )
+    return table(heads, rows).splitlines() if view.relays else []
 
 
 def _topics(view: BrokerRates) -> list[str]:
@@ -265,10 +287,11 @@ class BrokerRates(msgspec.Struct, frozen=True):
     topics: tuple[TopicRow, ...]
     groups: tuple[GroupRow, ...]
     readers: tuple[ReaderRow, ...]
+    relays: tuple[RelayStatistics, ...] = ()
 
 
 def cursor_positions(statistics: Statistics) -> dict[tuple[str, str], int]:
-    """Where the names stand under which nobody reads now."""
+    """The positions of names without a reader."""
     return {(one.pattern, one.name): one.place for one in statistics.cursors}
 
 
@@ -301,7 +324,7 @@ def rates_between(before: Statistics, now: Statistics, seconds: float) -> Broker
         return rows + [ReaderRow(*key, passed(*key), 0.0, 0, lag) for key, lag in parked.items()]
 
     def passed(pattern: str, name: str) -> float:
-        """How fast a name moves under which nobody reads here: it reads elsewhere, and says where it is."""
+        """How fast a name moves that has no reader here: it is read elsewhere and reports its position."""
         new, old = cursor_positions(now).get((pattern, name), 0), cursor_positions(before).get((pattern, name))
         return 0.0 if old is None else max(0, new - old) / seconds
 
@@ -337,6 +360,7 @@ def rates_between(before: Statistics, now: Statistics, seconds: float) -> Broker
         tuple(sorted(topic_rows(), key=lambda row: (-row.published, row.topic))),
         tuple(sorted(group_rows(), key=lambda row: (-row.lag, row.group, row.reads))),
         tuple(sorted(reader_rows(), key=lambda row: (-row.dropped, -row.lag, row.reads, row.subscriber))),
+        now.relays,
     )
 
 

@@ -1,6 +1,6 @@
 """`runnel topic`: list, show, create, configure, trim and delete topics of a folder or a server.
 
-A folder is changed through the process that has it open if that one shares it, else only while nobody has it open.
+A folder is changed through the process that has it open if that one shares it, else only while no process has it open.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def add_to(commands: Commands) -> None:
         "list, show, create, configure, trim and delete topics",
         EXAMPLE,
         "The topics of a folder, or of a server. Of a folder, `list` and `show` work while a broker has it open, and\n"
-        "so does `config` that only shows. `create`, `delete` and `trim` go through whoever has the folder open, if\n"
-        "that one shares it, as a server does; `config` with --set or --unset needs one that nobody has open.",
+        "so does `config` that only shows. `create`, `delete` and `trim` go through the owner of an open folder, if\n"
+        "that one shares it, as a server does; `config` with --set or --unset needs one that no process has open.",
     )
 
     listing = add_command(inner, "list", "the topics, and what they hold", LIST, run_list)

@@ -44,7 +44,7 @@ from runnel.core.publishing import append_of
 from runnel.core.record import Gap, Record
 from runnel.core.schema import Codec
 from runnel.core.stages import StageInfo, StageKey
-from runnel.core.statistics import BackendSample, GroupStatistics, Statistics
+from runnel.core.statistics import BackendSample, GroupStatistics, RelayStatistics, Statistics, chosen_topics
 from runnel.core.topic_bounds import TopicBounds
 from runnel.core.transaction import TransactionRequest
 from runnel.runtime.clock import SystemClock
@@ -137,6 +137,11 @@ class RemoteBackend:
         self.link.flush_all()
         with suppress(NotSupported):  # an earlier server writes it within milliseconds, without an answer
             await self._call_newer("flush", {})
+
+    async def synced(self) -> None:
+        """Return when all earlier changes are synced to the server's disk, whatever its `fsync` is."""
+        self.link.flush_all()
+        await self._call_newer("sync", {})
 
     async def _call_newer(self, method: str, args: dict[str, Any]) -> Any:
         """The result of a call that earlier servers do not have."""
@@ -237,12 +242,26 @@ class RemoteBackend:
         found: dict[str, Any] | None = await self.link.call("describe", {"topic": topic})
         return None if found is None else found["options"]
 
-    async def bounds(self, patterns: Sequence[str], time: datetime | None = None) -> list[TopicBounds]:
+    async def bounds(
+        self,
+        patterns: Sequence[str],
+        time: datetime | None = None,
+        sequence: int | None = None,
+        *,
+        history: bool = True,
+    ) -> list[TopicBounds]:
         """The first and end offsets of the topics that match `patterns`, sorted by name."""
         if not patterns:
             return []  # to the server, none means all
         asked = {"patterns": tuple(patterns), "time": None if time is None else micros(time)}
-        return msgspec.convert(await self.link.call("bounds", asked), list[TopicBounds])
+        if sequence is not None:
+            asked["sequence"] = sequence
+        if not history:
+            asked["history"] = False
+        found = msgspec.convert(await self.link.call("bounds", asked), list[TopicBounds])
+        if sequence is not None and any(one.at is None for one in found):
+            raise NotSupported("bounds() with a sequence", "the server is of an earlier version and cannot do it")
+        return found
 
     async def end_sequence(self) -> int:
         """The sequence after the last visible record."""
@@ -349,17 +368,21 @@ class RemoteBackend:
 
     # -- figures, history ---------------------------------------------------------------------------------------
 
-    def statistics(self) -> Statistics:
+    def statistics(self, pattern: str | None = None, limit: int | None = None) -> Statistics:
         """Counters and current state of the server. A round trip that blocks the thread; from any thread."""
-        return _statistics(self.link.ask("statistics", {}))
+        return _statistics(self.link.ask("statistics", _asked_topics(pattern, limit)), pattern, limit)
 
-    async def snapshot(self) -> Statistics:
+    async def snapshot(self, pattern: str | None = None, limit: int | None = None) -> Statistics:
         """The same as `statistics()`, without blocking the loop."""
-        return _statistics(await self.link.call("statistics", {}))
+        return _statistics(await self.link.call("statistics", _asked_topics(pattern, limit)), pattern, limit)
 
     async def sample(self) -> BackendSample:
         """The figures of the console."""
         return msgspec.convert(await self._call_newer("sample", {}), BackendSample)
+
+    async def report_relay(self, report: RelayStatistics) -> None:
+        """Tell the server what a relay reports of itself."""
+        await self._call_newer("report_relay", {"report": report})
 
     async def info(self) -> dict[str, Any]:
         """Version, uptime, listeners, journal, limits and connections of the server."""
@@ -374,6 +397,13 @@ class RemoteBackend:
         return HistoryPage(records, gap, *(found[name] for name in HistoryPage._fields[2:]))
 
 
-def _statistics(found: dict[str, Any]) -> Statistics:
+def _asked_topics(pattern: str | None, limit: int | None) -> dict[str, Any]:
+    chosen_topics({}, pattern, limit)  # what is wrong with them is said here
+    return {name: value for name, value in (("pattern", pattern), ("limit", limit)) if value is not None}
+
+
+def _statistics(found: dict[str, Any], pattern: str | None, limit: int | None) -> Statistics:
+    # A server of an earlier version tells of all topics.
+    found["topics"] = {name: found["topics"][name] for name in chosen_topics(found["topics"], pattern, limit)}
     found["flowed"] = {(pattern, subscriber): flowed for pattern, subscriber, flowed in found["flowed"]}
     return msgspec.structs.replace(msgspec.convert(found, Statistics), handlers=())

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ClientCall:
-    """A request, and who waits for its answer."""
+    """A request, and the future of its answer."""
 
     __slots__ = ("again", "answer", "id", "kind", "payload")
 
@@ -49,7 +49,7 @@ class ClientCalls:
         return f"<ClientCalls, {len(self._sent)} under way, {len(self._waiting)} waiting>"
 
     async def request(self, what: str, kind: int, payload: bytes, *, again: bool, timeout: float | None) -> bytes:
-        """The payload of the answer; `NoAnswer` after `timeout` seconds. Given up, the server is told."""
+        """The payload of the answer; `NoAnswer` after `timeout` seconds. If it is given up, the server is informed."""
         call = ClientCall(kind, payload, asyncio.get_running_loop().create_future(), again=again)
         self._send(call)
         try:
@@ -71,7 +71,7 @@ class ClientCalls:
             self._waiting.append(call)
 
     def _forget(self, call: ClientCall) -> None:
-        """Nobody waits any more: because it is answered, or because it is given up."""
+        """The caller stopped waiting: it is answered, or given up."""
         if call.id and self._sent.pop(call.id, None) is not None:
             self._link.send(frame(FrameKind.CANCEL, call.id))
         elif call in self._waiting:

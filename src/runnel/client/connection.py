@@ -6,7 +6,7 @@ A connection is never reused after an error: `reconnect` makes the next one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from runnel.client.address import ServerAddress
@@ -14,13 +14,14 @@ from runnel.client.handshake import MAX_FRAME, failure_reason, hello_bytes, read
 from runnel.client.options import ClientOptions
 from runnel.core.errors import ConnectionLost, RunnelError, Unreachable
 from runnel.runtime.loop_owner import detach_sockets
+from runnel.runtime.writing import write_all
 from runnel.wire.errors import read_error
 from runnel.wire.frames import FROM_SERVER, FrameDecoder, FrameKind, frame
-from runnel.wire.msgpack_messages import Welcome
+from runnel.wire.msgpack_messages import RECALLS, SHARED_DELIVER, Welcome
 
 Receive = Callable[[int, int, int, int, bytes], None]
 
-_GIVEN_UP = ConnectionLost("the server", "nobody waits for it any more")
+_GIVEN_UP = ConnectionLost("the server", "the client is closed")
 
 
 class ClientConnection(asyncio.BufferedProtocol):
@@ -56,7 +57,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """It stands: greet."""
         transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass of it
         self._transport = transport
-        transport.write(hello_bytes(self._options))
+        transport.write(hello_bytes(self._options, [RECALLS, SHARED_DELIVER]))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go."""
@@ -65,9 +66,9 @@ class ClientConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes came."""
         self._heard = True
-        self._decoder.buffer_updated(nbytes)
         try:
-            for kind, flags, extra, id, payload in self._decoder.frames(views=True):
+            only = self._decoder.received(nbytes)
+            for kind, flags, extra, id, payload in self._decoder.frames(views=True) if only is None else (only,):
                 if id == 0 or not self.greeted.done():
                     self._about_itself(kind, payload)
                 else:
@@ -129,10 +130,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._heard = False
         self._watch = self._loop.call_later(self._options.ping, self._look)
 
-    def write(self, pieces: Iterable[bytes]) -> None:
+    def write(self, pieces: Sequence[bytes]) -> None:
         """Hand over what is to be sent."""
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.writelines(pieces)
+            if len(pieces) == 1:
+                self._transport.write(pieces[0])
+            else:
+                write_all(self._transport, pieces)
 
     def close(self) -> None:
         """End it, after what was written."""

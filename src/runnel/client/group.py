@@ -43,7 +43,7 @@ class RemoteGroup:
         """Go on from `start`, whatever was settled. What is out is void: settling it raises LeaseEnded."""
         check_start(start, self.pattern, is_pattern=is_pattern(self.pattern))
         self._ask("group_reset", start=wire_start(start))
-        if self._link.loop_owner.is_here():  # members of this very broker know at once; others are told by the server
+        if self._link.loop_owner.is_here():  # members of this very broker know at once; others learn it from the server
             forget_leases(self._link, self.name, self.pattern)
 
     def _ask(self, method: str, **args: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+from collections.abc import Sequence
 
 from runnel.client.address import ServerAddress
 from runnel.client.options import ClientOptions
@@ -16,12 +17,12 @@ from runnel.wire.errors import read_error
 from runnel.wire.frames import PREFACE, FrameKind, frame
 from runnel.wire.msgpack_messages import PROTOCOL_VERSION, Hello, Welcome, decode_message, encode_message
 
-MAX_FRAME = 2**31  # a server is believed, up to here: it may be told to take and send large frames
+MAX_FRAME = 2**31  # a server's limit is accepted up to here: it may be configured for large frames
 
 
-def hello_bytes(options: ClientOptions) -> bytes:
-    """The first bytes of a client."""
-    hello = Hello(version=PROTOCOL_VERSION, client=options.name or "python")
+def hello_bytes(options: ClientOptions, features: Sequence[str] = ()) -> bytes:
+    """The first bytes of a client. `features`: what it understands beyond version 1 of the protocol."""
+    hello = Hello(version=PROTOCOL_VERSION, client=options.name or "python", features=[*features])
     return PREFACE + frame(FrameKind.HELLO, 0, encode_message(hello))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -63,11 +64,13 @@ class RemoteLease:
         "end",
         "ended",
         "first",
+        "guard",
         "handed",
         "low",
         "member",
         "number",
         "on_end",
+        "on_recall",
         "promised",
     )
 
@@ -78,7 +81,9 @@ class RemoteLease:
         self.ended = False  # it lapsed, or its connection was lost: it cannot be settled
         self.begun = False  # whether the server knows that the user has started it
         self.promised: dict[int, bool] | None = None  # places a transaction acks; True: it alone settles them
+        self.guard: AbstractContextManager[Any] | None = None
         self.on_end: Callable[[], None] | None = None  # called when it ends with unsettled places
+        self.on_recall: Callable[[int], None] | None = None  # asks the holder for what the user has not received
         self.encoding: str | None = None  # of its values, once unpacked
         self._grants = grants
         self._parts: list[tuple[int, Slice]] | None = None  # the place of the first record of each slice
@@ -129,6 +134,11 @@ class RemoteLease:
 
     # -- settling -----------------------------------------------------------------------------------------------
 
+    @property
+    def has_gaps(self) -> bool:
+        """Whether places above `low` are settled."""
+        return bool(self._settled)
+
     def is_open(self, place: int) -> bool:
         """Whether `place` is unsettled."""
         return self.low <= place < self.end and not (self._settled and place in self._settled)
@@ -159,6 +169,11 @@ class RemoteLease:
         if self._settled is None:
             self._settled = set()
         self._settled.update(range(first, end))
+
+    def give_back(self, place: int) -> None:
+        """The places from `place` on, which the user has not received, no longer belong to the member."""
+        self.end = place
+        self.ended = place == self.first
 
     def reopen(self, first: int, end: int) -> None:
         """Undo the settlement of the places [first, end)."""
@@ -259,7 +274,7 @@ class RemoteMember(RemoteSession):
             self.settle(lease, SettleVerb.NACK, lease.first, lease.end, None, f"it could not be read: {error.why}")
             return False
         if lease.end - lease.first == 1 and (metas := parts[0][1].metas):  # only such a one can have an end of its time
-            now = self.clock.time() + self._link.skew()
+            now = self._link.server_time()
             if any(meta.expires is not None and meta.expires <= now for meta in metas.values()):
                 self.hand(lease, lease.first, lease.end)  # the server finds it expired, too, and counts it
                 self._leases.pop(lease.number, None)
@@ -270,7 +285,8 @@ class RemoteMember(RemoteSession):
         """The user receives the places [first, end): tell the server, so that their time starts."""
         lease.handed = end
         self._settlements.begin(lease, first, end)
-        self._in_a_moment()
+        if self._soon is None:
+            self._in_a_moment()
 
     def records(self, lease: RemoteLease, first: int, end: int) -> tuple[Record[bytes], ...]:
         """The records at places [first, end) of a started lease."""
@@ -282,7 +298,11 @@ class RemoteMember(RemoteSession):
 
     def parts(self, lease: RemoteLease) -> Sequence[tuple[int, Slice]]:
         """All records of a lease as slices, each with the place of its first record."""
-        return lease.open(verify=self._link.verify)
+        parts: list[tuple[int, Slice]] = []
+        for place, part in lease.open(verify=self._link.verify):
+            if (left := lease.end - place) > 0:  # else it was given back
+                parts.append((place, part if left >= len(part) else part.cut(part.start, part.start + left)))
+        return parts
 
     def encoding_of(self, lease: RemoteLease, topic: str) -> str | None:
         """The encoding of the values of a lease."""
@@ -292,7 +312,15 @@ class RemoteMember(RemoteSession):
 
     def ack(self, lease: RemoteLease, place: int) -> None:
         """Ack one record."""
-        self.settle(lease, SettleVerb.ACK, place, place + 1)
+        if place != lease.low or lease.ended or lease.has_gaps or not self._link.is_here():
+            self.settle(lease, SettleVerb.ACK, place, place + 1)
+            return
+        lease.low = place + 1  # in order, as most are
+        if lease.low == lease.end:
+            self._leases.pop(lease.number, None)
+        self._settlements.ack(lease.number, place)
+        if self._soon is None:
+            self._in_a_moment()
 
     def settle(
         self,
@@ -313,7 +341,10 @@ class RemoteMember(RemoteSession):
             raise LeaseEnded(self.group, first, lease.attempt)
         if not lease.is_open(first):
             raise AlreadySettled(self.group, first)
-        if verb == SettleVerb.EXTEND:
+        if verb in (SettleVerb.EXTEND, SettleVerb.RETURN):
+            if verb == SettleVerb.RETURN:
+                lease.give_back(first)
+                self.let_go(lease)
             self._settlements.say(lease, verb, first, end, number)
             self._in_a_moment()
             return None
@@ -391,6 +422,17 @@ class RemoteMember(RemoteSession):
                     self._coming = []  # the rest of it is not sent
                 if (lapsed := self._leases.pop(number, None)) is not None:
                     lapsed.lapse()
+        elif kind == FrameKind.RECALL:
+            for number, place, _ in read_lapsed(payload):
+                if (recalled := self._leases.get(number)) is not None:
+                    self._recall(recalled, place)
+
+    def _recall(self, lease: RemoteLease, place: int) -> None:
+        """Another member has nothing to do: give back what the user has not received, from `place` on."""
+        if lease.on_recall is not None:
+            lease.on_recall(place)
+        elif (place := max(place, lease.handed)) < lease.end:
+            self.settle(lease, SettleVerb.RETURN, place, lease.end)
 
     def broken(self) -> None:
         """The connection was lost: the server returned its leases to the group."""
@@ -434,19 +476,38 @@ _MERGED_VERBS = (SettleVerb.ACK, SettleVerb.REJECT, SettleVerb.NACK)
 class PendingSettlements:
     """Settlements that are not sent yet, in order."""
 
-    __slots__ = ("_begun", "_said")
+    __slots__ = ("_acked", "_acked_end", "_acked_first", "_begun", "_said")
 
     def __init__(self) -> None:
-        self._begun: dict[RemoteLease, tuple[int, int]] = {}
+        self._begun: dict[RemoteLease, list[int]] = {}
         self._said: list[Settlement] = []
+        self._acked: int | None = None  # the lease of which [_acked_first, _acked_end) was acked after all in `_said`
+        self._acked_first = self._acked_end = 0
 
     def __bool__(self) -> bool:
-        return bool(self._said or self._begun)
+        return bool(self._said or self._begun or self._acked is not None)
 
     def begin(self, lease: RemoteLease, first: int, end: int) -> None:
         """The user received the records at [first, end), in order within one lease."""
         known = self._begun.get(lease)
-        self._begun[lease] = (first if known is None else known[0], end)
+        if known is None:
+            self._begun[lease] = [first, end]
+        else:
+            known[1] = end
+
+    def ack(self, lease: int, place: int) -> None:
+        """Add the ack of one place of a lease."""
+        if self._acked == lease and self._acked_end == place:
+            self._acked_end = place + 1
+            return
+        self._end_acks()
+        self._acked, self._acked_first, self._acked_end = lease, place, place + 1
+
+    def _end_acks(self) -> None:
+        """Put the acks that were counted behind the other settlements."""
+        lease, self._acked = self._acked, None
+        if lease is not None:
+            self._add(lease, SettleVerb.ACK, self._acked_first, self._acked_end, None, None)
 
     def say(
         self,
@@ -458,13 +519,19 @@ class PendingSettlements:
         reason: str | None = None,
     ) -> None:
         """Add a settlement of the places [first, end) of a lease."""
+        self._end_acks()
+        self._add(lease.number, verb, first, end, number, reason)
+
+    def _add(
+        self, lease: int, verb: SettleVerb, first: int, end: int, number: float | None, reason: str | None
+    ) -> None:
         said = self._said
         if said and verb in _MERGED_VERBS:
             _, other, before, start, last, *rest = said[-1]
-            if other == lease.number and before == verb and last == first and rest == [number, reason]:
-                said[-1] = Settlement(0, lease.number, verb, start, end, number, reason)
+            if other == lease and before == verb and last == first and rest == [number, reason]:
+                said[-1] = Settlement(0, lease, verb, start, end, number, reason)
                 return
-        said.append(Settlement(0, lease.number, verb, first, end, number, reason))
+        said.append(Settlement(0, lease, verb, first, end, number, reason))
 
     def taken(self, subscription: int) -> list[Settlement]:
         """All settlements as messages for the subscription `id`, BEGIN first.
@@ -472,6 +539,7 @@ class PendingSettlements:
         Where all that was begun is settled by now there is no need to say so, except for the first of a lease.
         """
         found: list[Settlement] = []
+        self._end_acks()
         for lease, (first, end) in self._begun.items():
             if not lease.ended and (not lease.begun or lease.open_ranges(first, end)):
                 lease.begun = True
@@ -484,6 +552,7 @@ class PendingSettlements:
         """Discard all of them."""
         self._begun.clear()
         self._said.clear()
+        self._acked = None
 
 
 # -- Durable acks ----------------------------------------------------------------------------------------

@@ -93,8 +93,8 @@ class ClientOptions(msgspec.Struct, frozen=True):
       thousands of clients do not come back in step.
     - `ping`: after so much silence the server is asked whether it is there; after twice that it is not.
     - `name`: what the server calls this client.
-    - With `runnels://`: `ca` (a file of those to trust), `cert` and `key` (to show who this client is),
-      `server_hostname` (whom the certificate must name), `verify=False` (trust anybody), or a whole `ssl` context.
+    - With `runnels://`: `ca` (a file of those to trust), `cert` and `key` (the client's certificate),
+      `server_hostname` (the name in the certificate), `verify=False` (trust any), or a whole `ssl` context.
     """
 
     timeout: float | None = 30.0

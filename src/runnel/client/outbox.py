@@ -10,8 +10,10 @@ sends in order, with at most `WINDOW` unanswered frames. The rules it keeps:
   old connection, so a lane that would have to reuse a number takes a new producer id instead.
 - A new or restarted server knows no producers and accepts any first number. So on every connection a lane waits for the
   answer to its first frame before it sends the next.
+- A batch that is resent says when it was sent first, in the server's time. A server that may have forgotten it since
+  answers `OutcomeUnknown`, and stores nothing.
 
-No socket, no event loop, no clock.
+No socket, no event loop; time is an argument.
 """
 
 from __future__ import annotations
@@ -21,12 +23,17 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from runnel.core.batch_format import BYTES, pack, unpack, with_producer_sequence
 from runnel.core.checksum import crc_of
+from runnel.core.columns import Columns
 from runnel.core.errors import LimitExceeded, RunnelError
-from runnel.core.record import Meta
-from runnel.wire.binary_messages import publish_frame
+from runnel.core.lone_record import pack_lone
+from runnel.core.publishing import PublishDetails
+from runnel.wire.binary_messages import publish_frame, small_publish_frame
 from runnel.wire.frames import FrameKind, frame
+from runnel.wire.msgpack_messages import decode_message
 
 LANES = 64
 UNSAID = -1.0  # of a timeout: as in the options
@@ -65,12 +72,12 @@ class OutgoingBatch:
         "batch",
         "born",
         "cap",
+        "columns",
         "count",
         "epoch",
         "first",
         "id",
         "lane",
-        "metas",
         "number",
         "numbered",
         "once",
@@ -80,6 +87,7 @@ class OutgoingBatch:
         "route",
         "said",
         "sent",
+        "sent_at",
         "size",
         "tries",
         "values",
@@ -91,7 +99,7 @@ class OutgoingBatch:
         self,
         route: Route,
         values: list[bytes],
-        metas: list[Meta | None] | None = None,
+        columns: Columns | None = None,
         *,
         size: int = 0,
         cap: int = 0,
@@ -100,7 +108,7 @@ class OutgoingBatch:
         said: bytes | None = None,
         batch: bytes | None = None,
     ) -> None:
-        self.route, self.values, self.metas = route, values, metas
+        self.route, self.values, self.columns = route, values, columns
         self.size, self.cap, self.whole, self.numbered = size, cap, whole, numbered
         self.said = said or route.said
         self.waiters: list[list[Any]] = []
@@ -110,12 +118,13 @@ class OutgoingBatch:
         self.producer = self.number = 0
         self.id = 0  # of its frame; 0: it is not under way
         self.sent = False  # at least once
+        self.sent_at: float | None = None  # when it was sent first, in the server's time, if it may be stored since
         self.lane: Any = None  # that it waits in, or is under way in; None: it is answered
         self.order = 0  # among all that was ever published by this client
         self.epoch = self.first = 0  # where it is, once that is known
         self.once = False  # whether it may not be sent twice
         self.tries = 0  # how often its numbers did not fit
-        self.abandoned = False  # nobody waits for it any more, and nobody is to have it
+        self.abandoned = False  # no caller waits for it, and it is not to be stored
         self.born = 0.0
         self.patience: float | None = UNSAID  # seconds that its waiters wait
 
@@ -123,39 +132,36 @@ class OutgoingBatch:
         state = f"under way as {self.id}" if self.id else "waiting to be sent"
         return f"<OutgoingBatch of {self.count or len(self.values)} records for {self.route.topic!r}, {state}>"
 
-    def add(self, value: bytes, meta: Meta | None, size: int) -> int:
+    def add(self, value: bytes, columns: Columns | None, size: int) -> int:
         """Take in one more record; its index. One that carries nothing may be appended to `values` as well."""
         index = len(self.values)
-        if meta is not None:
-            self._fill_metas()
-            if self.metas is None:
-                self.metas = [None] * index
-            self.metas.append(meta)
+        if columns is not None:
+            if self.columns is None:
+                self.columns = Columns()
+            self.columns.extend(index, columns)
         self.values.append(value)
         self.size += size
         return index
 
-    def _fill_metas(self) -> None:
-        """Have as many metas as values, if there are any."""
-        if self.metas is not None and len(self.metas) < len(self.values):
-            self.metas += [None] * (len(self.values) - len(self.metas))
-
     def pack(self, producer: int, number: int) -> bytes:
         """The batch, with its numbers; packed now if it was not before. Nothing can be added or taken out any more."""
         if self.batch is None:
-            self._fill_metas()
-            self.count = len(self.values)
-            route = self.route
-            self.batch = pack(
-                self.values,
-                self.metas,
-                compression=route.compression,
-                content_type=route.content_type,
-                producer=producer if self.numbered else 0,
-                producer_sequence=number if self.numbered else 0,
-            )
             self.producer, self.number = producer, number
-            self.values, self.metas = [], None
+            if not self.numbered:
+                producer = number = 0
+            self.count, route = len(self.values), self.route
+            if self.count == 1 and self.columns is None and route.compression is None:
+                self.batch = pack_lone(self.values[0], route.content_type, producer, number)
+            else:
+                self.batch = pack(
+                    self.values,
+                    self.columns,
+                    compression=route.compression,
+                    content_type=route.content_type,
+                    producer=producer,
+                    producer_sequence=number,
+                )
+            self.values, self.columns = [], None
         return self.batch
 
     def withdraw(self, waiter: Any) -> int:
@@ -166,20 +172,20 @@ class OutgoingBatch:
         index, _ = self.waiters.pop(place)
         if self.whole:
             freed, self.size = self.size, 0
-            self.values, self.metas, self.batch = [], None, None
+            self.values, self.columns, self.batch = [], None, None
             return freed
-        self._fill_metas()
-        freed = record_cost(self.values[index], None if self.metas is None else self.metas[index])
+        columns = self.columns
+        freed = batch_cost([self.values[index]], None if columns is None else columns.part(index, index + 1))
         del self.values[index]
-        if self.metas is not None:
-            del self.metas[index]
+        if columns is not None:
+            columns.remove(index, index + 1)
         for pair in self.waiters[place:]:
             pair[0] -= 1
         self.size -= freed
         return freed
 
     def is_awaited(self) -> bool:
-        """Whether anybody still wants to have it sent: one who waits, or one who never did."""
+        """Whether it is still to be sent: a caller waits, or none ever did."""
         if any(not waiter.done() for _, waiter in self.waiters):
             return True
         return not self.waiters if self.whole else len(self.waiters) < (self.count or len(self.values))
@@ -188,11 +194,11 @@ class OutgoingBatch:
         """The same records in two batches, with the same numbers. It was packed, and has two records at least."""
         assert self.batch is not None, "what was refused was packed"
         unpacked = unpack(self.batch, verify=False)
-        metas = unpacked.metas
+        columns = unpacked.columns
         middle = self.count // 2
         made = []
         for start, end in ((0, middle), (middle, self.count)):
-            found = [metas.get(index) for index in range(start, end)] if metas else None
+            found = None if columns is None else columns.part(start, end)
             values = list(unpacked.values[start:end])
             half = OutgoingBatch(self.route, values, found, size=batch_cost(values, found), said=self.said)
             half.waiters = [[index - start, waiter] for index, waiter in self.waiters if start <= index < end]
@@ -203,15 +209,10 @@ class OutgoingBatch:
         return made[0], made[1]
 
 
-def record_cost(value: bytes, meta: Meta | None) -> int:
-    """What a record counts towards the bound of what may be on its way."""
-    return len(value) + OVERHEAD if meta is None else len(value) + OVERHEAD + meta.weight
-
-
-def batch_cost(values: Sequence[bytes], metas: Sequence[Meta | None] | None) -> int:
-    """What records count together."""
+def batch_cost(values: Sequence[bytes], columns: Columns | None) -> int:
+    """What records count towards the bound of what may be on its way."""
     size = sum(map(len, values)) + OVERHEAD * len(values)
-    return size if metas is None else size + sum(meta.weight for meta in metas if meta is not None)
+    return size if columns is None else size + columns.weight
 
 
 # -- Lanes and the outbox --------------------------------------------------------------------------------
@@ -219,6 +220,7 @@ def batch_cost(values: Sequence[bytes], metas: Sequence[Meta | None] | None) -> 
 
 
 WINDOW = 64  # as many publishes as a server remembers of each producer
+JOINED = 4096  # bytes of a batch that is sent in one piece with its frame: copying it costs less than a second piece
 BATCH_BYTES = 1024 * 1024  # what is gathered into one frame
 MAX_TRIES = 4  # how often a server may refuse a number that it asked for
 
@@ -305,7 +307,7 @@ class Outbox:
 
     def gathering(self, route: Route, size: int = 0) -> tuple[OutgoingBatch, bool]:
         """The batch that takes a record of `size` that is published by `route` now, and whether it is new."""
-        lane = self._lane(route.lane)
+        lane = self._lanes.get(route.lane) or self._lane(route.lane)
         found = lane.open.get(route.topic)
         if (
             found is not None
@@ -373,11 +375,13 @@ class Outbox:
 
     # -- out ----------------------------------------------------------------------------------------------------
 
-    def take(self, new_id: Callable[[], int]) -> list[bytes]:
-        """All that may be sent now, in pieces to be written one after the other."""
+    def take(self, new_id: Callable[[], int], now: float) -> list[bytes]:
+        """All that may be sent now, in pieces to be written one after the other. `now`: the server's time."""
         pieces: list[bytes] = []
         for lane in list(self._ready):
-            while lane.queue and not lane.stopped and lane.under_way < WINDOW and not self._must_wait(lane):
+            while lane.queue and not lane.stopped and lane.under_way < WINDOW:
+                if lane.fresh and self._must_wait(lane):
+                    break
                 outgoing = lane.queue.popleft()
                 if outgoing.cap:
                     outgoing.cap = 0
@@ -385,39 +389,48 @@ class Outbox:
                 if outgoing.batch is None and not outgoing.values:
                     self._let_go(outgoing)  # all were withdrawn
                 else:
-                    self._send(lane, outgoing, new_id(), pieces)
+                    self._send(lane, outgoing, new_id(), now, pieces)
             if lane.stopped or not lane.queue:
                 del self._ready[lane]
         return pieces
 
     def _must_wait(self, lane: Lane) -> bool:
-        """Whether the next of a lane has to wait for the answer to its first number.
+        """Whether the next of a fresh lane has to wait for the answer to its first number.
 
         A producer that the server does not know yet could skip numbers unnoticed. A batch without a number of the lane
         neither waits nor is waited for.
         """
-        if not (lane.fresh and lane.under_way and lane.queue[0].numbered):
+        if not (lane.under_way and lane.queue[0].numbered):
             return False
         return any(outgoing.numbered for outgoing in self._sent.values() if outgoing.lane is lane)
 
-    def _send(self, lane: Lane, outgoing: OutgoingBatch, id: int, pieces: list[bytes]) -> None:
+    def _send(self, lane: Lane, outgoing: OutgoingBatch, id: int, now: float, pieces: list[bytes]) -> None:
         is_new = outgoing.batch is None
         try:
             batch = outgoing.pack(lane.producer, lane.next)
         except RunnelError as error:
             self._refuse(outgoing, error)
             return
-        parts = publish_frame(id, outgoing.route.name, batch, outgoing.said)
-        if (size := len(parts[0]) + len(batch)) > self.max_frame:
+        said: PublishDetails | bytes | None = outgoing.said
+        if outgoing.sent_at is not None:
+            details = PublishDetails() if outgoing.said is None else decode_message(PublishDetails, outgoing.said)
+            said = replace(details, sent=outgoing.sent_at)
+        if said is None and len(batch) <= JOINED:
+            parts = [small_publish_frame(id, outgoing.route.name, batch)]
+        else:
+            parts = publish_frame(id, outgoing.route.name, batch, said)
+        if (size := sum(map(len, parts))) > self.max_frame:
             self._refuse(outgoing, LimitExceeded("max_frame", size, self.max_frame))
             return
         if is_new and outgoing.numbered:
             lane.next += outgoing.count
         outgoing.id, outgoing.sent = id, True
+        if outgoing.sent_at is None:
+            outgoing.sent_at = now
         lane.under_way += 1
         self._sent[id] = outgoing
         pieces += parts
-        if outgoing.abandoned:  # what was sent once is sent again: nobody knows whether its number is taken
+        if outgoing.abandoned:  # what was sent once is sent again: it is not known whether its number is taken
             pieces.append(frame(FrameKind.CANCEL, id))
 
     def _refuse(self, outgoing: OutgoingBatch, error: RunnelError) -> None:
@@ -427,7 +440,7 @@ class Outbox:
     # -- answers ------------------------------------------------------------------------------------------------
 
     def published(self, id: int, epoch: int, first: int) -> OutgoingBatch | None:
-        """The server stored the batch of frame `id`; None: nobody asked."""
+        """The server stored the batch of frame `id`; None: no caller waits."""
         outgoing = self._answered(id)
         if outgoing is not None:
             lane: Lane = outgoing.lane
@@ -436,11 +449,12 @@ class Outbox:
                 lane.fresh = False
                 lane.stored = max(lane.stored, outgoing.number + outgoing.count)
             self._let_go(outgoing)
-            self._go_on(lane)
+            if lane.queue or lane.stopped:
+                self._go_on(lane)
         return outgoing
 
     def refused(self, id: int, error: RunnelError) -> OutgoingBatch | None:
-        """The server refused the batch of frame `id`; None: it will be sent again, or nobody asked."""
+        """The server refused the batch of frame `id`; None: it will be sent again, or no caller waits."""
         outgoing = self._answered(id)
         if outgoing is None:
             return None
@@ -458,6 +472,7 @@ class Outbox:
 
     def _to_send_again(self, lane: Lane, outgoing: OutgoingBatch, error: RunnelError) -> list[OutgoingBatch]:
         """What of a refused batch has to be sent again: nothing, all of it, or its halves."""
+        outgoing.sent_at = None  # it is certain that it is not stored
         if outgoing.abandoned:
             return []
         if error.code == "sequence_gap" and outgoing.numbered:
@@ -532,7 +547,7 @@ class Outbox:
                 merged = sorted([*unanswered, *lane.again], key=_order)
                 lane.queue.extendleft(reversed(merged))
             lane.under_way, lane.again, lane.stopped, lane.asked = 0, [], False, None
-            lane.fresh = True  # it may be another server, or one that was started again and knows nobody
+            lane.fresh = True  # it may be another server, or one that was started again and knows no client
             if lane.queue:
                 self._ready[lane] = None
         return given_up

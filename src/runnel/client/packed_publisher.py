@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from runnel.client.outbox import LANES, OutgoingBatch, Route
 from runnel.client.writer import RemoteWriter, checked_options
 from runnel.core.backend import Done
-from runnel.core.batch_format import UnpackedBatch
 from runnel.core.errors import RunnelError
+from runnel.core.lone_record import append_of_lone
 from runnel.core.options import NO_TOPIC_OPTIONS, TopicOptions
 from runnel.core.position import Position
 from runnel.core.publishing import Append, PublishDetails, append_of_batch, checked_batch
@@ -59,7 +59,8 @@ class RemotePackedPublisher:
         """Forward a batch; `done` is called once, with the answer of the server or the error."""
         try:
             self._link.check_usable("publishing")
-            append = append_of_batch(topic, data, checked_batch(topic, data), details)
+            lone = append_of_lone(data) if details is None else None
+            append = lone or append_of_batch(topic, data, checked_batch(topic, data), details)
         except RunnelError as error:
             done(error)
             return None
@@ -122,10 +123,6 @@ class RemotePackedPublisher:
             if details.options:
                 options = checked_options(TopicOptions.of(details.options), durable=self._link.welcome.durable)
         return RemoteWriter(self._link, topic, schema, options), append
-
-    def checked(self, topic: str, data: bytes, *, typed: bool) -> UnpackedBatch:
-        """Check a batch and return it unpacked. The server behind validates it against the topic's type."""
-        return checked_batch(topic, data)
 
     async def declare(self, topic: str, options: Mapping[str, Any], schema: Schema | None) -> None:
         """Create a topic, or check that it exists with these options and this type."""

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from secrets import randbits
 from typing import TYPE_CHECKING
 
-from runnel.client.outbox import UNSAID, Outbox, OutgoingBatch, Route, batch_cost, record_cost
+from runnel.client.outbox import UNSAID, Outbox, OutgoingBatch, Route, batch_cost
+from runnel.core.columns import Columns
 from runnel.core.errors import BrokerClosed, Full, NoAnswer, RunnelError
 from runnel.core.position import Position
 from runnel.core.publishing import PublishDetails
-from runnel.core.record import Meta
 from runnel.runtime.tracing import Tracing
 from runnel.wire.binary_messages import batch_weight, read_published
 from runnel.wire.errors import read_error
@@ -67,7 +67,7 @@ class ClientPublisher:
             raise Full(topic, OUTBOX, self.outbox.limit)
 
     async def room(self, topic: str, size: int) -> None:
-        """Return when `size` more bytes may be on their way; those who came first go first."""
+        """Return when `size` more bytes may be on their way; first come, first served."""
         if self.has_room(size):
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -111,19 +111,18 @@ class ClientPublisher:
         return True
 
     def make_room(self) -> None:
-        """Let those go on who waited for room, as far as there is: at once, so that nothing overtakes them."""
+        """Let waiting publishers go on, as far as there is room: at once, so that nothing overtakes them."""
         outbox = self.outbox
         while self._room and (outbox.bytes + self._room[0].size <= outbox.limit or not outbox.bytes):
             self._room.popleft().go()
 
-    def gather(self, route: Route, value: bytes, meta: Meta | None) -> tuple[OutgoingBatch, int]:
+    def gather(self, route: Route, value: bytes, columns: Columns | None) -> tuple[OutgoingBatch, int]:
         """Put one record, for which there is room, into the batch that gathers; that, and the record's index in it."""
-        size = record_cost(value, meta)
+        size = batch_cost((value,), columns)
         outgoing, is_new = self.outbox.gathering(route, size)
-        index = outgoing.add(value, meta, size)
+        index = outgoing.add(value, columns, size)
         self.outbox.bytes += size
         if is_new:
-            outgoing.born = self._link.now()
             self._link.soon()
             if self.outbox.is_full:
                 self._link.at_once()
@@ -133,16 +132,16 @@ class ClientPublisher:
         self,
         route: Route,
         values: Sequence[bytes],
-        metas: Sequence[Meta | None] | None,
+        columns: Columns | None,
         about: PublishDetails | None = None,
         patience: float | None = UNSAID,
     ) -> OutgoingBatch:
         """Have records sent in one frame of their own, with what is said about them. A list is not copied."""
-        size = batch_cost(values, metas)
+        size = batch_cost(values, columns)
         outgoing = OutgoingBatch(
             route,
             values if isinstance(values, list) else list(values),
-            metas if isinstance(metas, list) or metas is None else list(metas),
+            columns,
             size=size,
             whole=True,
             numbered=about is None or about.message_id is None,
@@ -167,6 +166,8 @@ class ClientPublisher:
         said = None if about is None else encode_message(about)
         size = batch_weight(batch)  # as the server counts it
         outgoing = OutgoingBatch(route, [], size=size, whole=True, numbered=False, said=said, batch=batch)
+        if about is not None and about.sent is not None:
+            outgoing.sent_at = about.sent + self._link.skew()
         outgoing.count, outgoing.answered, outgoing.once = count, answered, once
         return self._added(outgoing, UNSAID)
 
@@ -180,7 +181,7 @@ class ClientPublisher:
         return is_back
 
     def _added(self, outgoing: OutgoingBatch, patience: float | None) -> OutgoingBatch:
-        outgoing.born, outgoing.patience = self._link.now(), patience
+        outgoing.patience = patience
         self.outbox.add(outgoing)
         self._link.soon()
         if outgoing.size >= self.outbox.limit // 2:
@@ -191,19 +192,26 @@ class ClientPublisher:
 
     async def answer(self, outgoing: OutgoingBatch, index: int = 0) -> Position:
         """Where the record at `index` of a batch is, once the server has answered."""
-        waiter: asyncio.Future[Position] = self._link.loop.create_future()
-        if not outgoing.waiters:
-            outgoing.born = self._link.now()  # records without a waiter may have been gathered long before
-        outgoing.waiters.append([index, waiter])
-        if self._timer is None:
-            self._watch()
+        waiter = self.waiter(outgoing, index)
         try:
             return await waiter
         except asyncio.CancelledError:
-            self._give_up(outgoing, waiter)
+            self.give_up(outgoing, waiter)
             raise
 
-    def _give_up(self, outgoing: OutgoingBatch, waiter: asyncio.Future[Position]) -> None:
+    def waiter(self, outgoing: OutgoingBatch, index: int) -> asyncio.Future[Position]:
+        """A future of where the record at `index` of a batch is. If its task is cancelled, call `give_up`."""
+        loop = self._link.loop
+        waiter: asyncio.Future[Position] = loop.create_future()
+        if not outgoing.waiters:
+            outgoing.born = loop.time()  # records without a waiter may have been gathered long before
+        outgoing.waiters.append([index, waiter])
+        if self._timer is None:
+            self._watch()
+        return waiter
+
+    def give_up(self, outgoing: OutgoingBatch, waiter: asyncio.Future[Position]) -> None:
+        """The task that waited for a record was cancelled: send it no more, if that is still possible."""
         id = self.outbox.give_up(outgoing, waiter)
         if id:
             self._link.cancel(id)
@@ -230,7 +238,7 @@ class ClientPublisher:
             for _, waiter in list(outgoing.waiters):
                 if not waiter.done():
                     waiter.set_exception(NoAnswer(f"a publish to {topic!r}", patience, state))
-                    self._give_up(outgoing, waiter)
+                    self.give_up(outgoing, waiter)
         if is_awaited:
             self._watch()
 
@@ -244,7 +252,9 @@ class ClientPublisher:
 
     def take(self) -> list[bytes]:
         """What may be sent now."""
-        pieces = self.outbox.take(self._link.new_id)
+        if not self.outbox.has_ready:
+            return []
+        pieces = self.outbox.take(self._link.new_id, self._link.server_time())
         if self.outbox.refusals:
             refusals, self.outbox.refusals = self.outbox.refusals, []
             for outgoing, error in refusals:
@@ -308,7 +318,7 @@ class ClientPublisher:
 
 
 def _copy_error(error: RunnelError) -> RunnelError:
-    """The same error for another one who waits: raised in two places, one would show the other's traceback."""
+    """The same error for another waiter: raised in two places, one would show the other's traceback."""
     twin = type(error).__new__(type(error))
     twin.args = error.args
     twin.__dict__.update(error.__dict__)

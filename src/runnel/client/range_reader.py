@@ -110,7 +110,7 @@ class RemoteRangeReader(RemoteSession):
             self._items.append(found)
             self._next = found.offset + count
         elif kind == FrameKind.GAP:
-            gap = read_gap(payload)
+            gap, _ = read_gap(payload)
             self._items.append(MissedRange(gap.first, gap.end, gap.count or 0, gap.reason))
             self._next = max(self._next, gap.end)
         self._wake()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from runnel.client.receive_buffer import ReceiveBuffer, unpack_frame
+from runnel.client.receive_buffer import ReceiveBuffer, SharedBatch, unpack_frame
 from runnel.client.subscription_session import RemoteSession
 from runnel.core.backend import SLICE, SharedStep, SharedSteps, Taken
 from runnel.core.batch import without_expired
@@ -22,7 +22,7 @@ from runnel.core.errors import BadBatch, BrokerClosed, RunnelError, TopicDeleted
 from runnel.core.options import Policy, PolicyKind, SubscribeOptions
 from runnel.core.position import Position
 from runnel.core.record import Gap
-from runnel.wire.binary_messages import ReaderCounts, credit_frame, read_deliver
+from runnel.wire.binary_messages import DeliverPayload, credit_frame, read_deliver
 from runnel.wire.frames import DROPPED, FrameKind
 from runnel.wire.msgpack_messages import AtSequence, Subscribe, SubscribeReply, read_gap, wire_start
 
@@ -59,7 +59,7 @@ class RemoteReader(RemoteSession):
         self.is_eager = True  # until the server says otherwise
         self.ended = False
         self.error: RunnelError | None = None
-        self.is_quiet = False  # every place is reported
+        self.is_quiet, self.due = False, 0  # every place is reported
         self.in_hand: Callable[[], int | None]
         self.delivered = self.dropped_count = self.expired = 0
         self._asked, self._on_drop = asked, options.on_drop
@@ -79,8 +79,8 @@ class RemoteReader(RemoteSession):
         self._finishing: asyncio.Task[None] | None = None  # asks the server for the end
         self._is_complete = False  # the server has sent all there was
         self._before = (0, 0)  # expired and unreadable over earlier connections
-        self._counted = (0, 0, 0)  # what was told last: see `ReaderCounts`
-        self._soon: asyncio.Handle | None = None
+        self._counted = (0, 0, 0)  # what was reported last: see `ReaderCounts`
+        self._is_to_flush = False  # at the end of this turn of the loop
 
     def __repr__(self) -> str:
         return f"<RemoteReader {self.label!r}, {self._received!r}, confirmed up to {self._place}>"
@@ -165,11 +165,15 @@ class RemoteReader(RemoteSession):
         if slices:
             if self._place >= self._sent:  # all is confirmed: offsets before the first of these are holes
                 self._place = slices[0].sequence if received.is_pattern else slices[0].start
-            if any(part.metas for part in slices):
-                slices, expired = without_expired(slices, self.clock.time() + self._link.skew())
-                self.expired += expired
-        self._sent = max(self._sent, end)
-        self.delivered += sum(map(len, slices))
+            for part in slices:
+                if part.columns is not None:
+                    slices, expired = without_expired(slices, self._link.server_time())
+                    self.expired += expired
+                    break
+        if end > self._sent:
+            self._sent = end
+        for part in slices:
+            self.delivered += len(part)
         if missed is not None:
             self.dropped_count += missed.count
         return Taken(slices, missed)
@@ -229,7 +233,7 @@ class RemoteReader(RemoteSession):
         if place >= self._place:
             self._place = place
             self._moved = True
-            if self._soon is None:
+            if not self._is_to_flush:
                 self._in_a_moment()
 
     @property
@@ -272,17 +276,16 @@ class RemoteReader(RemoteSession):
         """Count all records sent as taken and processed, for a client that reports nothing."""
         self.confirm(self._sent)
 
-    # -- what the server is told --------------------------------------------------------------------------------
+    # -- what is sent to the server ----------------------------------------------------------------------------
 
     def _in_a_moment(self) -> None:
-        if self._soon is None:
-            self._soon = asyncio.get_running_loop().call_soon(self.flush)
+        if not self._is_to_flush:
+            self._is_to_flush = True
+            self._link.flush_soon(self)
 
     def flush(self) -> None:
         """Send a CREDIT frame: credit, position, and whether the user waits. At most once per event loop iteration."""
-        if self._soon is not None:
-            self._soon.cancel()
-            self._soon = None
+        self._is_to_flush = False
         if not self.is_up or self.ended:
             return
         received = self._received
@@ -290,9 +293,8 @@ class RemoteReader(RemoteSession):
         counted = self._counts()
         if self._moved or self._asks_now or given or counted != self._counted:
             place = self._place if self._moved else None
-            counts = ReaderCounts(max(1, self._limit - received.records), *counted)
-            frame = credit_frame(self.id, given, place, ask=self._asks_now, counts=counts)
-            self._link.send(frame, ahead=True)
+            counts = max(1, self._limit - received.records), *counted
+            self._link.send(credit_frame(self.id, given, place, ask=self._asks_now, counts=counts), ahead=True)
             self._moved = self._asks_now = False
             self._counted = counted
             received.returned -= given
@@ -340,20 +342,32 @@ class RemoteReader(RemoteSession):
 
     def frame(self, kind: int, flags: int, extra: int, payload: bytes) -> None:
         """A frame of this subscription: records, most of the time."""
-        if kind == FrameKind.DELIVER and not flags & DROPPED and self._gone is None and not self._is_over:
-            self._received.deliver(extra, payload)
-            self._asking = False
-            self.wake()
+        if kind == FrameKind.DELIVER and not flags & DROPPED:
+            self.deliver(read_deliver(extra, payload), len(payload))
         else:
             self._is_complete |= kind == FrameKind.END and self._gone is None
             super().frame(kind, flags, extra, payload)
+
+    def deliver(self, where: DeliverPayload, size: int, shared: SharedBatch | None = None) -> None:
+        """Records came, in a frame with a payload of `size` bytes; `shared` with other subscriptions."""
+        if self._gone is None and not self._is_over:  # else it was under way when the subscription was left
+            self._received.add(where, size, shared)
+            self._asking = False
+            self.wake()
 
     def arrived(self, kind: int, flags: int, extra: int, payload: bytes) -> None:
         """Records were missed, or dropped by a policy."""
         if kind == FrameKind.DELIVER:
             self._dropped(extra, payload)
         elif kind == FrameKind.GAP:
-            self._received.miss(read_gap(payload))
+            gap, unshown = read_gap(payload)
+            self._received.miss(gap)
+            if unshown:
+                log.warning(
+                    "%d records that subscriber %r dropped were not shown to its on_drop: the connection was too slow",
+                    unshown,
+                    self.label,
+                )
             self._asking = False
             self.wake()
 
@@ -390,7 +404,4 @@ class RemoteReader(RemoteSession):
 
     def _release(self) -> None:
         self._link.blockers.discard(self)
-        if self._soon is not None:
-            self._soon.cancel()
-            self._soon = None
         self.wake()

@@ -8,7 +8,7 @@ socket.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -25,27 +25,53 @@ from runnel.core.batch_format import (
 )
 from runnel.core.clock import from_micros
 from runnel.core.errors import BadBatch
-from runnel.core.record import Gap, Meta, MissedRange, joined_missed
+from runnel.core.lone_record import unpack_lone
+from runnel.core.record import Gap, MissedRange, joined_missed
 from runnel.wire.binary_messages import DeliverPayload, GrantPayload, read_deliver
 from runnel.wire.frames import FRAME_HEADER_SIZE
 
 ENCODINGS = {BYTES: None, JSON: "json", MSGPACK: "msgpack"}
 
 _COUNT = slice(8, 12)  # of the header of a batch
-_NO_METAS: Mapping[int, Meta] = {}
+
+
+class SharedBatch:
+    """The records of a frame for several subscriptions: unpacked once, by the first that reads them."""
+
+    __slots__ = ("_found", "where")
+
+    def __init__(self, where: DeliverPayload) -> None:
+        self.where = where
+        self._found: dict[bool, tuple[Slice, str | None]] = {}
+
+    def opened(self, *, verify: bool, packed: bool) -> tuple[Slice, str | None]:
+        """Its records, and how their values are written; or `BadBatch`."""
+        found = self._found.get(packed)
+        if found is None:
+            open_frame = packed_frame if packed else unpack_frame
+            found = self._found[packed] = open_frame(self.where, verify=verify)
+        return found
 
 
 class ReceivedBatch:
     """One frame's records. `count` is what its header says; what is in it is known when it was `opened`."""
 
-    __slots__ = ("_skipped", "_slice", "_where", "cost", "count", "encoding", "size")
+    __slots__ = ("_shared", "_skipped", "_slice", "_where", "cost", "count", "encoding", "size")
 
-    def __init__(self, where: DeliverPayload | GrantPayload, cost: int, skipped: int = 0) -> None:
+    def __init__(
+        self,
+        where: DeliverPayload | GrantPayload,
+        cost: int,
+        count: int,
+        skipped: int = 0,
+        shared: SharedBatch | None = None,
+    ) -> None:
         self._where: DeliverPayload | GrantPayload | None = where
+        self._shared = shared
         self._slice: Slice | None = None
         self._skipped = skipped  # records at its beginning that are known already
         self.size = self.cost = cost  # bytes; and of the credit that it came on
-        self.count = record_count(where.batch) - skipped
+        self.count = count - skipped
         self.encoding: str | None = None  # how its values are written, once it was opened
 
     def __repr__(self) -> str:
@@ -60,11 +86,14 @@ class ReceivedBatch:
         """Its records, or `BadBatch`. `packed`: they are sent on, and not decoded before a value is asked for."""
         if self._slice is None:
             assert self._where is not None, "it is opened once"
-            open_frame = packed_frame if packed else unpack_frame
-            found, self.encoding = open_frame(self._where, verify=verify)
+            if self._shared is not None:
+                found, self.encoding = self._shared.opened(verify=verify, packed=packed)
+            else:
+                open_frame = packed_frame if packed else unpack_frame
+                found, self.encoding = open_frame(self._where, verify=verify)
             if self._skipped:
                 found = found.cut(found.start + self._skipped, found.end)
-            self._slice, self._where = found, None
+            self._slice, self._where, self._shared = found, None, None
         return self._slice
 
     def first(self, count: int) -> Slice:
@@ -84,17 +113,19 @@ def record_count(batch: bytes) -> int:
 
 def unpack_frame(where: DeliverPayload | GrantPayload, *, verify: bool) -> tuple[Slice, str | None]:
     """The records of a frame, and how their values are written; or `BadBatch`."""
+    start, time = where.offset, from_micros(where.time)
+    if (lone := unpack_lone(where.batch, verify=verify)) is not None:
+        runs = [SliceRun(start, where.sequence, time)]
+        return Slice(where.topic, where.epoch, start, lone[:1], runs, None, [where.batch]), ENCODINGS[lone[1]]
     batch = unpack(where.batch, verify=verify)
     if batch.deltas is not None:
         raise BadBatch("its records do not lie side by side")
-    start, time = where.offset, from_micros(where.time)
     stretches: Sequence[SliceRun] = [SliceRun(start, where.sequence, time)]
     if batch.times is not None:
         stretches = _by_time(start, where.sequence, time, batch.times)
-    metas = _NO_METAS if not batch.metas else {start + at: meta for at, meta in batch.metas.items()}
     encoding = ENCODINGS[batch.header.content_type]
     packs: list[bytes | None] | None = [where.batch] if len(stretches) == 1 else None  # to be sent on as it came
-    return Slice(where.topic, where.epoch, start, batch.values, stretches, metas, packs), encoding
+    return Slice(where.topic, where.epoch, start, batch.values, stretches, batch.columns, packs), encoding
 
 
 def packed_frame(where: DeliverPayload | GrantPayload, *, verify: bool) -> tuple[Slice, str | None]:
@@ -131,7 +162,7 @@ class ReceivedRecords(NamedTuple):
     end: int
 
 
-LARGE = 256  # records: so many are handed out as they came, if nobody said how many he wants
+LARGE = 256  # records: so many are handed out as they came, if the user gave no number
 
 
 class ReceiveBuffer:
@@ -174,7 +205,7 @@ class ReceiveBuffer:
                 item.cost = 0
 
     def _let_go(self) -> None:
-        """Have too much of what came last sent again. Who does not read would keep more with every connection."""
+        """Have the excess sent again: a user that does not read would keep more with every connection."""
         items, held = self._items, sum(item.size for item in self._items if isinstance(item, ReceivedBatch))
         while held > self.credit and not (isinstance(items[-1], ReceivedBatch) and not items[-1].cost):
             last = items.pop()
@@ -186,7 +217,7 @@ class ReceiveBuffer:
                 self.next = last.place(is_pattern=self.is_pattern)
 
     def clear(self) -> None:
-        """Nobody reads it any more."""
+        """Reading has ended."""
         self._items.clear()
         self.records = self.bytes = 0
 
@@ -194,7 +225,11 @@ class ReceiveBuffer:
 
     def deliver(self, extra: int, payload: bytes) -> None:
         """The records of a DELIVER."""
-        where, cost = read_deliver(extra, payload), FRAME_HEADER_SIZE + len(payload)
+        self.add(read_deliver(extra, payload), len(payload))
+
+    def add(self, where: DeliverPayload, size: int, shared: SharedBatch | None = None) -> None:
+        """The same, read already: its payload has `size` bytes, and it may be `shared` with other subscriptions."""
+        cost = FRAME_HEADER_SIZE + size
         place, count = where.sequence if self.is_pattern else where.offset, record_count(where.batch)
         skipped = 0
         if place < self._known:
@@ -208,7 +243,7 @@ class ReceiveBuffer:
             self.returned += cost
             self.next = max(self.next, place + 1)
             return
-        self._items.append(ReceivedBatch(where, cost, skipped))
+        self._items.append(ReceivedBatch(where, cost, count, skipped, shared))
         self.records += count - skipped
         self.bytes += cost
         self.next = place + count
@@ -254,7 +289,7 @@ class ReceiveBuffer:
             if isinstance(found, MissedRange):
                 items[0] = found
                 if slices:
-                    break  # told with what follows it
+                    break  # reported with what follows it
                 missed = joined_missed(missed, found)
                 end = max(end, found.end)
                 items.popleft()
@@ -263,17 +298,19 @@ class ReceiveBuffer:
             if slices and item.encoding != encoding:
                 break
             encoding = item.encoding
-            if len(found) > limit:
-                found = item.first(limit)
+            count = len(found)
+            if count > limit:
+                found, count = item.first(limit), limit
             else:
                 items.popleft()
-                self._spend(item)
+                self.bytes -= item.cost
+                self.returned += item.cost
             slices.append(found)
-            self.records -= len(found)
-            self.taken += len(found) if item.cost else 0
-            limit -= len(found)
-            end = (found.sequence if self.is_pattern else found.start) + len(found)
-            if as_it_came and len(found) >= LARGE:
+            self.records -= count
+            self.taken += count if item.cost else 0
+            limit -= count
+            end = (found.sequence if self.is_pattern else found.start) + count
+            if as_it_came and count >= LARGE:
                 break
         return ReceivedRecords(slices, missed, encoding, end)
 
@@ -283,11 +320,8 @@ class ReceiveBuffer:
             return item.opened(verify=self._verify, packed=self._packed)
         except BadBatch as error:
             place = item.place(is_pattern=self.is_pattern)
-            self._spend(item)
+            self.bytes -= item.cost
+            self.returned += item.cost
             self.records -= item.count
             self.taken += item.count if item.cost else 0
             return MissedRange(place, place + item.count, item.count, f"what came could not be read: {error.why}")
-
-    def _spend(self, item: ReceivedBatch) -> None:
-        self.bytes -= item.cost
-        self.returned += item.cost

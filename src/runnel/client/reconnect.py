@@ -83,7 +83,7 @@ class Reconnector:
 
 
 def reconnect_delay(rounds: int, goodbye: Goodbye | None, options: ClientOptions) -> float:
-    """How long to wait before the next round. Random: those who lost it together must not come back in step."""
+    """How long to wait before the next round. Random: clients that lost it together must not come back in step."""
     if goodbye is not None and goodbye.retry is not None:
         return goodbye.retry * random.uniform(1.0, 1.5)
     longest = min(options.backoff_max, options.backoff_min * 2 ** min(rounds, 30))

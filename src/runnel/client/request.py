@@ -44,7 +44,7 @@ def topic_of_reply(record: RequestRecord) -> str | None:
     """The topic that a reply is published to; None: it goes to an inbox of the server."""
     inbox = record.reply_to
     if inbox is None:
-        raise InvalidOption("record", record.topic, "it is not a request: nobody waits for a reply")
+        raise InvalidOption("record", record.topic, "it is not a request: no reply is expected")
     return None if inbox.startswith(INBOX) else inbox
 
 
@@ -60,8 +60,8 @@ def _packed(link: ServerLink, topic: str, value: object, key: object, headers: M
     tracing = link.publishing.tracing
     if tracing.is_active:
         headers = tracing.traced(headers)
-    values, metas, _, _ = publishing.checked_record(topic, None, value, key, headers)
-    return pack(values, metas)
+    values, columns, _, _ = publishing.checked_record(topic, None, value, key, headers)
+    return pack(values, columns)
 
 
 def _record(found: dict[str, Any]) -> Record[bytes]:

@@ -18,6 +18,8 @@ from runnel.client.connection import ClientConnection
 from runnel.client.options import ClientOptions
 from runnel.client.outbox import LANES, UNSAID, Route
 from runnel.client.publishing import ClientPublisher
+from runnel.client.reader import RemoteReader
+from runnel.client.receive_buffer import SharedBatch
 from runnel.client.reconnect import Reconnector
 from runnel.core.batch_format import read_batch_header
 from runnel.core.clock import Clock
@@ -25,7 +27,8 @@ from runnel.core.errors import BrokerClosed, ConnectionLost, ProtocolError, Runn
 from runnel.core.position import Position, Span
 from runnel.runtime.connection_state import ConnectionState
 from runnel.runtime.loop_owner import LoopOwner
-from runnel.wire.frames import FrameKind, frame
+from runnel.wire.binary_messages import read_deliver, read_shares
+from runnel.wire.frames import SHARED, FrameKind, frame
 from runnel.wire.msgpack_messages import (
     Goodbye,
     PublishDetails,
@@ -49,11 +52,11 @@ class FrameHandler(Protocol):
 
     @property
     def task(self) -> asyncio.Task[Any] | None:
-        """Who reads it, once that is known. For `WouldDeadlock`: see `ServerLink.blockers`."""
+        """The task that reads it, once that is known. For `WouldDeadlock`: see `ServerLink.blockers`."""
 
     @property
     def is_left(self) -> bool:
-        """Whether nobody uses it any more, and only the server's answer to that is to come."""
+        """Whether its user has left, and only the server's answer to that is to come."""
 
     def connected(self) -> None:
         """There is a connection, and `id` is the handler's on it: send SUBSCRIBE (again)."""
@@ -82,7 +85,7 @@ class ServerLink:
             self._on_loop_bound, self._forked, entered=False, before="it is connected", refused=counted
         )
         self.welcome = Welcome()
-        self.blockers: set[FrameHandler] = set()  # whom publishers may wait for: they come and go; publishes name them
+        self.blockers: set[FrameHandler] = set()  # readers that publishers may wait for; publishes name them
         self.publishing = ClientPublisher(self)
         self.blocking_calls = BlockingCalls(self)
         self.loop: asyncio.AbstractEventLoop
@@ -99,13 +102,14 @@ class ServerLink:
         self._reconnect_task: asyncio.Task[None] | None = None
         self._last_id = 0
         self._pieces: list[bytes] = []
+        self._to_flush: list[FrameHandler] = []  # handlers that have something to send at the end of this turn
         self._ahead: list[bytes] = []  # those that go before what is published
         self._is_due = False  # whether the loop was asked to write
         self._linger: asyncio.TimerHandle | None = None
         self._skew = 0.0
         self._deadline: asyncio.TimerHandle | None = None  # of closing
         self._is_closing = self.said_goodbye = False
-        self._drained: asyncio.Future[None] | None = None  # done when nothing keeps it open but who still reads
+        self._drained: asyncio.Future[None] | None = None  # done when only readers keep it open
 
     def __repr__(self) -> str:
         return f"<ServerLink {self.connection!r}, {len(self._attached)} subscriptions>"
@@ -135,6 +139,10 @@ class ServerLink:
     def skew(self) -> float:
         """What to add to the clock's time to have the server's."""
         return self._skew
+
+    def server_time(self) -> float:
+        """The server's time, in seconds since 1970, as far as it is known here."""
+        return self.clock.time() + self._skew
 
     def now(self) -> float:
         """The loop's time."""
@@ -186,7 +194,7 @@ class ServerLink:
     # -- sending ------------------------------------------------------------------------------------------------
 
     def new_id(self) -> int:
-        """An id that nobody has on this connection."""
+        """An id that is free on this connection."""
         self._last_id += 1
         if self._last_id == LAST_ID and self._current is not None:
             # On another connection they begin anew, and all that is under way is sent again there.
@@ -203,8 +211,13 @@ class ServerLink:
             self._write_soon()
 
     def cancel(self, id: int) -> None:
-        """Nobody waits for the answer to `id` any more."""
+        """The caller no longer waits for the answer to `id`."""
         self.send(frame(FrameKind.CANCEL, id))
+
+    def flush_soon(self, handler: FrameHandler) -> None:
+        """Have the `flush` of `handler` called at the end of this turn of the loop, before all is written."""
+        self._to_flush.append(handler)
+        self._write_soon()
 
     def later(self, call: Callable[[], object]) -> None:
         """Have `call` made at the next turn of the loop."""
@@ -215,8 +228,9 @@ class ServerLink:
         if self.options.linger:
             if self._linger is None:
                 self._linger = self.loop.call_later(self.options.linger, self.at_once)
-        else:
-            self._write_soon()
+        elif not self._is_due:
+            self._is_due = True
+            self.loop.call_soon(self._flush)
 
     def at_once(self) -> None:
         """Do not linger: send what is there at the end of this turn."""
@@ -231,6 +245,10 @@ class ServerLink:
             self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
+        if self._to_flush:
+            handlers, self._to_flush = self._to_flush, []
+            for handler in handlers:
+                handler.flush()
         self._is_due = False
         connection = self._current
         if connection is None:
@@ -282,24 +300,35 @@ class ServerLink:
     def receive(self, kind: int, flags: int, extra: int, id: int, payload: bytes) -> None:
         """Route a received frame to its handler. A frame without a handler is late, and dropped."""
         handler = self._handlers.get(id)
-        if handler is not None:
-            handler.frame(kind, flags, extra, payload)
-        elif kind == FrameKind.PUBLISHED:
+        if handler is None and kind == FrameKind.PUBLISHED:
             self.publishing.published(id, payload)
-            self._go_on()
+            if self._is_closing or self.publishing.outbox.has_ready:
+                self._write_soon()
+        elif flags & SHARED and kind == FrameKind.DELIVER:
+            self._deliver_shared(extra, id, payload)
+        elif handler is not None:
+            handler.frame(kind, flags, extra, payload)
         elif kind in (FrameKind.REPLY, FrameKind.ERROR):
             if not self._calls.answered(kind, id, payload) and kind == FrameKind.ERROR:
                 self.publishing.refused(id, payload)
-                self._go_on()
+                if self._is_closing or self.publishing.outbox.has_ready:
+                    self._write_soon()
         elif kind == FrameKind.GOODBYE:
             self._reconnector.goodbye = decode_message(Goodbye, payload)
         elif id == 0:
             raise ProtocolError(f"the server sent {FrameKind(kind).name} for the connection itself")
 
-    def _go_on(self) -> None:
-        """A publish was answered: others may go now."""
-        if self._is_closing or self.publishing.outbox.has_ready:
-            self._write_soon()
+    def _deliver_shared(self, extra: int, first: int, payload: bytes) -> None:
+        """A DELIVER for several subscriptions: read once for all."""
+        others, rest = read_shares(payload)
+        where = read_deliver(extra, rest)
+        shared = SharedBatch(where)
+        for id in (first, *others):
+            handler = self._handlers.get(id)
+            if isinstance(handler, RemoteReader):
+                handler.deliver(where, len(rest), shared)
+            elif handler is not None:
+                handler.frame(FrameKind.DELIVER, 0, extra, bytes(rest))
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -405,7 +434,7 @@ class ServerLink:
             self._try_to_end()
 
     def _try_to_end(self) -> None:
-        """Closing: say goodbye once all is sent; end once nobody waits for anything.
+        """Closing: say goodbye once all is sent; end once no caller waits.
 
         The server answers what is under way, and ends the subscriptions, of which some may be in the way of that.
         """

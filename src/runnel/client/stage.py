@@ -73,8 +73,8 @@ class RemoteStageWriter:
                 await self._put(None, at)  # opens it, or raises why it has ended
             return self.state()[0]
 
-    async def write_packed(self, data: bytes, batch: UnpackedBatch, ordinal: int | None) -> int:
-        """Stage a batch unchanged."""
+    async def write_packed(self, data: bytes, batch: UnpackedBatch, ordinal: int | None, *, typed: bool) -> int:
+        """Stage a batch unchanged. The server holds it against the type of the topic."""
         self.check_usable("staging")
         async with self._turn():
             return await self._put(data, ordinal)

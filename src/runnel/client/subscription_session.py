@@ -84,7 +84,7 @@ class RemoteSession(ABC):
             raise
 
     def unsubscribe(self, place: int | None) -> None:
-        """Nobody reads any more; `place`: all before it was processed. Send first what counts before."""
+        """Reading has ended; `place`: all before it was processed. Send first what counts before."""
         if self._is_over or self._gone is not None:
             return
         if self._is_asked:
@@ -94,7 +94,7 @@ class RemoteSession(ABC):
             self._end(None)
 
     async def left(self) -> None:
-        """Return when the server has seen that nobody reads any more, or there is none."""
+        """Return when the server has ended the subscription, or there is no connection."""
         if self._gone is not None and not self._gone.done():
             await self._gone
 

@@ -1,13 +1,13 @@
 """Publish to one topic of a server: the fast path of a handle, and the writer behind it.
 
-Records published in one iteration of the event loop share a batch. The fast path puts a plain record into the batch
-that is being filled.
+Records published in one iteration of the event loop share a batch. The fast path puts a record into the batch that is
+being filled.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
 from secrets import token_hex
 from threading import get_ident
@@ -19,7 +19,7 @@ from runnel.core.compression import compress
 from runnel.core.errors import NotSupported
 from runnel.core.options import NO_TOPIC_OPTIONS, Seconds, TopicOptions
 from runnel.core.position import Position
-from runnel.core.publishing import Append, PublishDetails, append_of
+from runnel.core.publishing import Append, PublishDetails, append_of, checked_record
 from runnel.core.schema import Codec, Schema
 from runnel.wire.msgpack_messages import encode_message
 
@@ -42,6 +42,7 @@ class RemoteWriter:
         "_publishing",
         "_route",
         "codec",
+        "filling",
         "link",
         "loop_owner",
         "options",
@@ -66,7 +67,8 @@ class RemoteWriter:
         said = encode_message(PublishDetails(**self._described)) if self._described else None
         content_type = BYTES if codec is None else _CONTENT[codec.encoding]
         self._route = Route.to(topic, said, content_type, options.compression)
-        self.outgoing = _NOWHERE  # the batch that is being filled
+        self.filling = _NOWHERE  # the batch that is being filled
+        self.outgoing = _NOWHERE  # the same, if the topic's values are plain bytes
         self.thread = 0
         self._has_tombstones = bool(options.compact)
 
@@ -75,7 +77,7 @@ class RemoteWriter:
 
     def now(self) -> float:
         """The server's time."""
-        return self.link.clock.time() + self.link.skew()
+        return self.link.server_time()
 
     def has_tombstones(self) -> bool:
         """Whether the topic is compacted, as far as this process knows."""
@@ -92,13 +94,17 @@ class RemoteWriter:
     def append_nowait(self, append: Append) -> None:
         """Send it, if there is room in the outbox, or raise `Full`."""
         self.link.check_usable("publishing")
-        self._publishing.check_room(self.topic, batch_cost(append.values, append.metas))
+        self._publishing.check_room(self.topic, batch_cost(append.values, append.columns))
         if append.message_id is None:
             self._gather(append)
         else:
-            self._publishing.add(self._route, append.values, append.metas, self.details(append))
+            self._publishing.add(self._route, append.values, append.columns, self.details(append))
 
     take_over = append_nowait  # only the outbox can be full
+
+    def appends(self, values: list[bytes]) -> Iterable[Append]:
+        """What to append for plain values of another thread: one by one. The outbox gathers them."""
+        return (Append((value,), None, len(value)) for value in values)
 
     def append(self, append: Append) -> Coroutine[Any, Any, Position]:
         """Send it, and wait for the answer: then it is stored."""
@@ -106,7 +112,7 @@ class RemoteWriter:
         self.link.check_usable("publishing")
         if len(append.values) > 1:
             append.values = list(append.values)  # the caller may change its list later
-        size = batch_cost(append.values, append.metas)
+        size = batch_cost(append.values, append.columns)
         return self._send(append) if self._publishing.has_room(size) else self._send_later(append, size)
 
     async def _send_later(self, append: Append, size: int) -> Position:
@@ -122,18 +128,18 @@ class RemoteWriter:
             return publishing.answer(*self._gather(append))
         else:
             details = None
-        return publishing.answer(publishing.add(self._route, append.values, append.metas, details))
+        return publishing.answer(publishing.add(self._route, append.values, append.columns, details))
 
     async def append_and_wait(self, append: Append, timeout: float | None) -> Position:
         """Send it; the server answers when every current subscriber has processed it."""
         self.link.check_usable("publishing")
-        await self._publishing.room(self.topic, batch_cost(append.values, append.metas))
+        await self._publishing.room(self.topic, batch_cost(append.values, append.columns))
         # Deduplicated by an id instead of a number: its answer may take long, and later numbers must not wait for it.
         append.message_id = token_hex(16)
         details = self.details(append, wait=True, timeout=timeout, reads=self.reads())
         usual = self.link.options.timeout
         patience = None if timeout is None or usual is None else timeout + usual
-        outgoing = self._publishing.add(self._route, append.values, append.metas, details, patience)
+        outgoing = self._publishing.add(self._route, append.values, append.columns, details, patience)
         return await self._publishing.answer(outgoing)
 
     def _gather(self, append: Append) -> tuple[OutgoingBatch, int]:
@@ -141,13 +147,64 @@ class RemoteWriter:
 
         Remembers that batch for the fast path, if that may be taken.
         """
-        metas = append.metas
-        outgoing, index = self._publishing.gather(self._route, append.values[0], None if metas is None else metas[0])
-        if self.codec is None and not self.tracing.is_active:
-            self.outgoing, self.thread = outgoing, get_ident()
-        else:
-            self.outgoing = _NOWHERE  # every record may belong to another span, or has to be encoded
+        outgoing, index = self._publishing.gather(self._route, append.values[0], append.columns)
+        is_known = not self.tracing.is_active  # else every record may belong to another span
+        self.filling, self.thread = outgoing if is_known else _NOWHERE, get_ident()
+        self.outgoing = self.filling if self.codec is None else _NOWHERE
         return outgoing, index
+
+    def put(self, value: Any, key: Any, headers: Any, delay: Any, expires: Any, priority: int) -> int:
+        """Put a small record with a key or options, or of the topic's type, into the batch that is being filled.
+
+        Returns its index there; -1: take the slow path.
+        """
+        outgoing, outbox, codec = self.filling, self.outbox, self.codec
+        if (
+            outgoing.size >= outgoing.cap
+            or outbox.bytes >= outbox.limit
+            or value is None
+            or get_ident() != self.thread
+            or not (codec is None or isinstance(codec, Codec))
+        ):
+            return -1
+        now = 0.0 if delay is None and expires is None else self.now()
+        values, columns, size, extra = checked_record(
+            self.topic, codec, value, key, headers, delay, expires, priority, None, now
+        )
+        size += extra
+        if size >= SMALL:
+            return -1
+        size += OVERHEAD
+        outbox.bytes += size
+        return outgoing.add(values[0], columns, size)
+
+    def begin(self, value: bytes) -> OutgoingBatch | None:
+        """Begin a batch with a plain record, on the thread of the fast path. None: there is something to check first.
+
+        It does what `append` and `append_nowait` do, for the publish that finds no batch being filled.
+        """
+        link, owner, publishing, size = self.link, self.loop_owner, self._publishing, len(value) + OVERHEAD
+        if (
+            self.codec is not None
+            or owner.closed
+            or owner.forked
+            or owner.loop is not asyncio._get_running_loop()
+            or link.connection.state == "closed"
+            or self.tracing.is_active
+            or not publishing.has_room(size)
+        ):
+            return None
+        outgoing, is_new = self.outbox.gathering(self._route, size)
+        if not is_new:
+            return None  # another handle on the topic fills it
+        outgoing.values.append(value)
+        outgoing.size = size
+        self.outbox.bytes += size
+        link.soon()
+        if self.outbox.is_full:
+            link.at_once()
+        self.filling = self.outgoing = outgoing
+        return outgoing
 
     def reads(self) -> list[int]:
         """The blocking subscriptions that this task reads itself: a publish that waited for one would never end."""
@@ -168,7 +225,7 @@ class RemoteWriter:
             return append.packed
         return pack(
             append.values,
-            append.metas,
+            append.columns,
             compression=self.options.compression,
             content_type=self._route.content_type,
             producer=producer,
@@ -217,7 +274,6 @@ class RemoteFastPath:
         outgoing, outbox = writer.outgoing, writer.outbox
         if (
             value.__class__ is bytes
-            and outgoing.size < outgoing.cap
             and outbox.bytes < outbox.limit
             and key is None
             and headers is None
@@ -228,10 +284,15 @@ class RemoteFastPath:
             and (size := len(value)) < SMALL
             and get_ident() == writer.thread
         ):
-            outgoing.values.append(value)
-            size += OVERHEAD
-            outgoing.size += size
-            outbox.bytes += size
+            if outgoing.size < outgoing.cap:
+                outgoing.values.append(value)
+                size += OVERHEAD
+                outgoing.size += size
+                outbox.bytes += size
+                return
+            if writer.begin(value) is not None:
+                return
+        elif message_id is None and writer.put(value, key, headers, delay, expires, priority) >= 0:
             return
         self._slow_publish_nowait(value, key, headers, delay, expires, priority, message_id)
 
@@ -252,7 +313,6 @@ class RemoteFastPath:
         outgoing, outbox, link = writer.outgoing, writer.outbox, writer.link
         if (
             value.__class__ is bytes
-            and outgoing.size < outgoing.cap
             and outbox.bytes < outbox.limit
             and key is None
             and headers is None
@@ -265,12 +325,31 @@ class RemoteFastPath:
             and get_ident() == writer.thread
             and not (link.blockers and writer.reads())  # few tasks publish where they read with `block`
         ):
-            index = len(outgoing.values)
-            outgoing.values.append(value)
-            size += OVERHEAD
-            outgoing.size += size
-            outbox.bytes += size
-            return await link.publishing.answer(outgoing, index)
+            found: OutgoingBatch | None = outgoing
+            index = 0
+            if outgoing.size < outgoing.cap:
+                index = len(outgoing.values)
+                outgoing.values.append(value)
+                size += OVERHEAD
+                outgoing.size += size
+                outbox.bytes += size
+            else:
+                found = writer.begin(value)
+            if found is not None:  # as `ClientPublisher.answer` does it, without another coroutine
+                publishing = link.publishing
+                waiter = publishing.waiter(found, index)
+                try:
+                    return await waiter
+                except asyncio.CancelledError:
+                    publishing.give_up(found, waiter)
+                    raise
+        elif (
+            message_id is None
+            and expected_offset is None
+            and not (link.blockers and writer.reads())
+            and (index := writer.put(value, key, headers, delay, expires, priority)) >= 0
+        ):
+            return await link.publishing.answer(writer.filling, index)
         if value is not None and writer.loop_owner.is_here():  # a key or option: saves a coroutine over the slow path
             return await writer.append(
                 append_of(writer, value, key, headers, delay, expires, priority, message_id, expected_offset)

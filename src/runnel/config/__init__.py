@@ -2,6 +2,7 @@
 
 - `keys`: every configuration key, derived from the structs that use them.
 - `settings`: reads all sources; flags override the environment, which overrides the file.
+- `history`: the tables that say where old records are kept.
 - `units`: durations and sizes as people write them.
 - `errors`: what is wrong, where, and the nearest valid name.
 """

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from runnel.config.errors import ConfigProblem, InvalidConfig, nearest
+from runnel.config.history import DSN_VARIABLE, HistoryTable, history_tables
 from runnel.config.keys import SERVE_DEFAULTS, STRUCTS, ConfigKey, GeneralSettings, ServeSettings, keys
 from runnel.core.errors import InvalidOption, UsageError
 from runnel.journal.options import JournalOptions
@@ -21,7 +22,9 @@ from runnel.server.options import ServerOptions
 
 ENVIRONMENT_PREFIX = "RUNNEL_"
 CONFIG_VARIABLE = "RUNNEL_CONFIG"  # names the file
-# A service called `runnel` gives every pod in its namespace such variables; nobody meant them for this.
+OTHER_VARIABLES = (CONFIG_VARIABLE, "RUNNEL_RELAY_DSN", "RUNNEL_ARCHIVE_DSN", DSN_VARIABLE)  # read elsewhere
+OTHER_TABLES = ("archive", "history", "relay")  # of the file, read by the commands of these names, and `config.history`
+# A service called `runnel` gives every pod in its namespace such variables; they are not meant as settings.
 _KUBERNETES = re.compile(r"RUNNEL_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
 _SOCKET = re.compile(r"(tcp|udp|sctp)://")
 
@@ -45,6 +48,8 @@ def from_file(path: Path, text: str) -> Found:
     found: dict[str, GivenValue] = {}
     problems: list[ConfigProblem] = []
     for name, value in document.items():
+        if name in OTHER_TABLES and isinstance(value, dict | list):
+            continue
         inner = value.items() if name in STRUCTS and isinstance(value, dict) else None
         for section, key, said in [("", name, value)] if inner is None else [(name, k, v) for k, v in inner]:
             where = _location(path, text, section, key)
@@ -64,11 +69,11 @@ def from_environment(environment: Mapping[str, str]) -> Found:
     found: dict[str, GivenValue] = {}
     problems: list[ConfigProblem] = []
     for name, text in sorted(environment.items()):
-        if not name.startswith(ENVIRONMENT_PREFIX) or name == CONFIG_VARIABLE or not text or _is_kubernetes(name, text):
+        if not name.startswith(ENVIRONMENT_PREFIX) or name in OTHER_VARIABLES or not text or _is_kubernetes(name, text):
             continue
         key = known.get(name)
         if key is None:
-            problems.append(ConfigProblem(name, f"there is no such setting{nearest(name, [*known, CONFIG_VARIABLE])}"))
+            problems.append(ConfigProblem(name, f"there is no such setting{nearest(name, [*known, *OTHER_VARIABLES])}"))
             continue
         try:
             found[key.dotted] = GivenValue(key.parsed(text), name)
@@ -111,7 +116,7 @@ def _broken(path: Path, error: tomllib.TOMLDecodeError) -> ConfigProblem:
 
 
 def _location(path: Path, text: str, section: str, name: str) -> str:
-    """The file, and the line if it can be told."""
+    """The file, and the line if it is known."""
     inside = ""
     for number, line in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[\s*\"?([\w.-]+)\"?\s*\]", line):
@@ -136,8 +141,10 @@ DEFAULT = "default"
 class Settings:
     """What was said, and where. Making one checks all of it."""
 
-    def __init__(self, given: Mapping[str, GivenValue], file: Path | None = None) -> None:
-        self.given, self.file = dict(given), file
+    def __init__(
+        self, given: Mapping[str, GivenValue], file: Path | None = None, history: Sequence[HistoryTable] = ()
+    ) -> None:
+        self.given, self.file, self.history = dict(given), file, tuple(history)
         problems: list[ConfigProblem] = []
         self.general: GeneralSettings = self._made(GeneralSettings, problems)
         self.serving: ServeSettings = self._made(ServeSettings, problems)
@@ -159,7 +166,7 @@ class Settings:
         return key.default
 
     def _made(self, struct: type[Any], problems: list[ConfigProblem]) -> Any:
-        """The struct, made of what was said; what it refuses is told with its place."""
+        """The struct, made of the settings; a refused setting is reported with its place."""
         fields: dict[str, Any] = dict(SERVE_DEFAULTS) if struct is ServerOptions else {}
         inner: dict[str, dict[str, Any]] = {}
         structs: dict[str, type[Any]] = {}
@@ -209,15 +216,17 @@ def load(
     """
     environment = {} if environment is None else environment
     path = _file(file, environment)
-    said: list[Found] = [({}, []) if path is None else from_file(path, _text(path))]
+    text = "" if path is None else _text(path)
+    said: list[Found] = [({}, []) if path is None else from_file(path, text)]
+    history, wrong = ([], []) if path is None else history_tables(path, text)
     said.append(from_environment(environment))
     said.append(_from_flags(flags or {}))
     if not strict:
         said[1] = (said[1][0], [])
-    problems = [problem for _, found in said for problem in found]
+    problems = [*(problem for _, found in said for problem in found), *wrong]
     merged = {dotted: given for values, _ in said for dotted, given in values.items()}
     try:
-        settings = Settings(merged, path)
+        settings = Settings(merged, path, history)
     except InvalidConfig as error:
         raise InvalidConfig([*problems, *error.problems]) from None
     if problems:

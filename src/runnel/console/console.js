@@ -9,6 +9,7 @@ import { subscribers } from "./view_subscribers.js";
 import { groups } from "./view_groups.js";
 import { letters } from "./view_letters.js";
 import { journal } from "./view_journal.js";
+import { relays } from "./view_relays.js";
 
 /**
  * A view: `node` is what is shown, `query()` what it wants to know, `update(figures)` is called with that, every
@@ -17,7 +18,7 @@ import { journal } from "./view_journal.js";
  *   leave?: () => void}} View
  */
 
-const VIEWS = { topics, subscribers, groups, "dead-letters": letters, journal };
+const VIEWS = { topics, subscribers, groups, "dead-letters": letters, journal, relays };
 const STATES = { connecting: "connecting", live: "live", lost: "no connection: trying again" };
 
 const find = (id) => document.getElementById(id);
@@ -63,6 +64,7 @@ function show(figures) {
     if (node.dataset.count === "dead_letters") attribute(node, "data-warn", count ? "" : null);
   }
   say(find("where"), `${totals.durable ? "on disk" : "in memory"} · ${totals.version}`);
+  find("relays").hidden = !totals.relays && view?.title !== "Relays"; // most brokers have none
   find("trouble").hidden = !totals.trouble;
   say(find("trouble"), totals.trouble ?? "");
   view?.update(figures);

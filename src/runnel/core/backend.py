@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
@@ -28,7 +29,7 @@ from runnel.core.stages import StageKey
 if TYPE_CHECKING:
     from runnel.core.markers import MarkerValue
     from runnel.core.stages import StageInfo
-    from runnel.core.statistics import BackendSample, GroupStatistics, Statistics
+    from runnel.core.statistics import BackendSample, GroupStatistics, RelayStatistics, Statistics
     from runnel.core.topic_bounds import TopicBounds
     from runnel.core.transaction import TransactionRequest
 
@@ -82,6 +83,7 @@ class Reader(Protocol):
     ended: bool  # no new records are added; those already there can be taken
     error: RunnelError | None  # why it failed: then `take` gives nothing more
     is_quiet: bool  # whether single records need no `confirm` now: the backend asks `in_hand`
+    due: int  # if they do: places before this need none either
     in_hand: Callable[[], int | None]  # the place of the record that the user is processing
     delivered: int  # records taken, without those that could not be decoded
     dropped_count: int
@@ -212,6 +214,7 @@ class SettleVerb(IntEnum):
     NACK = 2  # `number`: seconds until redelivery
     REJECT = 3  # `reason`
     EXTEND = 4  # `number`: seconds
+    RETURN = 5  # the user has not received them and will not: they go back to the group as they were
 
 
 class Lease(Protocol):
@@ -224,6 +227,8 @@ class Lease(Protocol):
     ended: bool  # it cannot be settled any more
     promised: dict[int, bool] | None  # places that a transaction acks; True: only the transaction settles them
     on_end: Callable[[], None] | None  # called when it ends with unsettled places
+    guard: AbstractContextManager[Any] | None  # held while a place is handed out by a thread beside the event loop
+    on_recall: Callable[[int], None] | None  # asks for the places, from this one on, that were not received
 
     def __len__(self) -> int:
         """The number of unsettled places."""
@@ -278,7 +283,8 @@ class Member(Protocol):
     def enter(self) -> Awaitable[None] | None:
         """Join the group. Returns an awaitable that is done when it has joined; None: it has."""
 
-    def take_up(self, lease: Any) -> bool:
+    @property
+    def take_up(self) -> Callable[[Any], bool]:
         """Start a lease; False: it has no unsettled places left."""
 
     def records(self, lease: Any, first: int, end: int) -> tuple[Record[bytes], ...]:
@@ -385,6 +391,9 @@ class Writer(AppendTarget, Protocol):
     def append_nowait(self, append: Append) -> None:
         """Append without waiting; raise `Full` where `append` would wait."""
 
+    def appends(self, values: list[bytes]) -> Iterable[Append]:
+        """What to append for plain values of another thread, in order: together, if the topic allows it."""
+
     def take_over(self, append: Append) -> None:
         """Append a publish of another thread as soon as there is room; a failure is logged."""
 
@@ -439,8 +448,8 @@ class StageWriter(Protocol):
     async def write(self, pieces: StagePieces, ordinal: int | None) -> int:
         """Stage records; the first has the number `ordinal`, or the next. Return the number of durable records."""
 
-    async def write_packed(self, data: bytes, batch: UnpackedBatch, ordinal: int | None) -> int:
-        """Stage a checked batch, in the bytes in which it arrived."""
+    async def write_packed(self, data: bytes, batch: UnpackedBatch, ordinal: int | None, *, typed: bool) -> int:
+        """Stage a checked batch, in the bytes in which it arrived. `typed`: its writer knows the type of the topic."""
 
     async def drop(self) -> None:
         """Discard the stage."""
@@ -486,9 +495,6 @@ class PackedPublisher(Protocol):
 
     def plan(self, topic: str, data: bytes, details: PublishDetails | None) -> tuple[Writer, Append]:
         """A batch as part of a transaction: the writer, and what it appends."""
-
-    def checked(self, topic: str, data: bytes, *, typed: bool) -> UnpackedBatch:
-        """Check a batch for the topic and return it unpacked. `typed`: its writer knows the topic's type."""
 
     async def declare(self, topic: str, options: Mapping[str, Any], schema: Schema | None) -> None:
         """Create a topic, or check that it exists with these options and this type."""
@@ -622,6 +628,9 @@ class Backend(ReadableBackend, Protocol):
     async def flushed(self) -> None:
         """Return when all earlier changes are durable, if the backend has a disk."""
 
+    async def synced(self) -> None:
+        """Return when all earlier changes are synced to disk, whatever `fsync` is; at once if there is no disk."""
+
     # -- writing ------------------------------------------------------------------------------------------------
 
     @property
@@ -658,8 +667,18 @@ class Backend(ReadableBackend, Protocol):
     async def describe(self, topic: str) -> dict[str, Any] | None:
         """The options with which a topic was declared; None: there is no such topic."""
 
-    async def bounds(self, patterns: Sequence[str], time: datetime | None = None) -> list[TopicBounds]:
-        """The first and end offsets of the topics that match `patterns`, sorted by name."""
+    async def bounds(
+        self,
+        patterns: Sequence[str],
+        time: datetime | None = None,
+        sequence: int | None = None,
+        *,
+        history: bool = True,
+    ) -> list[TopicBounds]:
+        """The first and end offsets of the topics that match `patterns`, sorted by name.
+
+        Without `history`, no source of history is asked: the first offset is that of the journal.
+        """
 
     async def end_sequence(self) -> int:
         """The sequence after the last visible record."""
@@ -722,14 +741,20 @@ class Backend(ReadableBackend, Protocol):
 
     # -- figures, history ---------------------------------------------------------------------------------------
 
-    def statistics(self) -> Statistics:
-        """Counters and current state, without handlers. From any thread, which may block."""
+    def statistics(self, pattern: str | None = None, limit: int | None = None) -> Statistics:
+        """Counters and current state, without handlers. From any thread, which may block.
 
-    async def snapshot(self) -> Statistics:
+        `topics` has those that match `pattern`, and at most `limit` of them.
+        """
+
+    async def snapshot(self, pattern: str | None = None, limit: int | None = None) -> Statistics:
         """The same as `statistics()`, without blocking the loop."""
 
     async def sample(self) -> BackendSample:
         """The figures of the console. With many topics it yields to the event loop in between."""
+
+    async def report_relay(self, report: RelayStatistics) -> None:
+        """Take what a relay reports of itself: `statistics()` shows it. Nothing is stored."""
 
     async def info(self) -> dict[str, Any]:
         """Version, journal and fsync; of a server also uptime, listeners, limits and connections."""

@@ -7,13 +7,15 @@ built on first use. A `Batch` is one subscriber's view of one or more slices, wi
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain, repeat
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from runnel.core.batch_format import unpack
+from runnel.core.columns import EXPIRES, HEADERS, KEYS, Columns
 from runnel.core.record import NO_HEADERS, Gap, Meta, Record
 
 T = TypeVar("T")
@@ -30,11 +32,24 @@ class SliceRun(NamedTuple):
 class Slice:
     """The immutable records [start, end) of one topic.
 
+    `columns` is what they carry besides their values; None: nothing.
     `packs` holds, for each stretch, its records here as a packed batch, if there is one; None elsewhere.
     `written` is what a listener made of it for its readers, kept for the next of them.
     """
 
-    __slots__ = ("_records", "epoch", "metas", "packs", "start", "stretches", "topic", "values", "written")
+    __slots__ = (
+        "_metas",
+        "_records",
+        "_size",
+        "columns",
+        "epoch",
+        "packs",
+        "start",
+        "stretches",
+        "topic",
+        "values",
+        "written",
+    )
 
     def __init__(
         self,
@@ -43,12 +58,14 @@ class Slice:
         start: int,
         values: tuple[bytes, ...],
         stretches: Sequence[SliceRun],
-        metas: Mapping[int, Meta],
+        columns: Columns | None = None,
         packs: list[bytes | None] | None = None,
     ) -> None:
         self.topic, self.epoch, self.start, self.values = topic, epoch, start, values
-        self.stretches, self.metas, self.packs = stretches, metas, packs
+        self.stretches, self.columns, self.packs = stretches, columns, packs
+        self._metas: Mapping[int, Meta] | None = None
         self._records: tuple[Record[bytes], ...] | None = None
+        self._size = -1  # until it is asked for
         self.written: Any = None
 
     def __len__(self) -> int:
@@ -61,6 +78,20 @@ class Slice:
     def end(self) -> int:
         """The offset after the last."""
         return self.start + len(self.values)
+
+    @property
+    def size(self) -> int:
+        """The bytes of the values, summed once for all readers of this slice."""
+        if self._size < 0:
+            self._size = sum(map(len, self.values))
+        return self._size
+
+    @property
+    def metas(self) -> Mapping[int, Meta]:
+        """What some records carry, by offset; built when first asked for and then shared."""
+        if self._metas is None:
+            self._metas = {} if self.columns is None else self.columns.rows(self.start)
+        return self._metas
 
     @property
     def sequence(self) -> int:
@@ -77,20 +108,17 @@ class Slice:
 
     def _built(self) -> Iterator[Iterator[Record[bytes]]]:
         ends = [stretch.offset for stretch in self.stretches[1:]] + [self.end]
-        metas = self.metas
+        keys: Iterator[bytes | None] = repeat(None)
+        headers: Iterator[Mapping[str, str]] = repeat(NO_HEADERS)
+        if self.columns is not None:  # read on from stretch to stretch
+            keys = chain(self.columns.get(KEYS, ()), keys)
+            headers = chain(_read_only(self.columns.get(HEADERS, ())), headers)
         for (offset, sequence, time), end in zip(self.stretches, ends, strict=True):
             first = max(offset, self.start)
-            offsets = range(first, end)
-            keys: Iterator[bytes | None] = repeat(None)
-            headers: Iterator[Mapping[str, str]] = repeat(NO_HEADERS)
-            if metas:
-                found = [metas.get(at) for at in offsets]
-                keys = (None if meta is None else meta.key for meta in found)
-                headers = (meta.headers if meta else NO_HEADERS for meta in found)
             yield map(
                 Record,
                 repeat(self.topic),
-                offsets,
+                range(first, end),
                 range(sequence + first - offset, sequence + end - offset),
                 repeat(self.epoch),
                 keys,
@@ -110,9 +138,20 @@ class Slice:
                 packs[0] = None
             if packs and end < (self.stretches[last].offset if last < len(self.stretches) else self.end):
                 packs[-1] = None
-        return Slice(
-            self.topic, self.epoch, start, self.values[start - self.start : end - self.start], kept, self.metas, packs
-        )
+        at, behind = start - self.start, end - self.start
+        columns = None if self.columns is None else self.columns.part(at, behind)
+        return Slice(self.topic, self.epoch, start, self.values[at:behind], kept, columns, packs)
+
+    def without(self, offsets: Sequence[int]) -> Iterator[Slice]:
+        """What is left without the records at `offsets`, which are here and in order."""
+        if not offsets:
+            yield self
+            return
+        start = self.start
+        for offset in (*offsets, self.end):
+            if start < offset:
+                yield self.cut(start, offset)
+            start = offset + 1
 
 
 class PackedSlice(Slice):
@@ -127,9 +166,11 @@ class PackedSlice(Slice):
         self, topic: str, epoch: int, start: int, count: int, stretches: Sequence[SliceRun], packs: list[bytes | None]
     ) -> None:
         self.topic, self.epoch, self.start, self._count = topic, epoch, start, count
-        self.stretches, self.metas, self.packs = stretches, _NO_METAS, packs
+        self.stretches, self.columns, self.packs = stretches, None, packs
+        self._metas = None
         self._records: tuple[Record[bytes], ...] | None = None
         self._unpacked: tuple[bytes, ...] | None = None
+        self._size = -1
         self.written = None
 
     def __len__(self) -> int:
@@ -158,8 +199,16 @@ class PackedSlice(Slice):
         )
 
 
-_NO_METAS: Mapping[int, Meta] = {}
 _offset = attrgetter("offset")
+
+
+def _read_only(column: Iterable[dict[str, str] | None]) -> Iterator[Mapping[str, str]]:
+    """The headers of records, as their readers see them; most often those of one record are those of the next."""
+    last, shown = None, NO_HEADERS
+    for headers in column:
+        if headers is not last:
+            last, shown = headers, MappingProxyType(headers) if headers else NO_HEADERS
+        yield shown
 
 
 def without_expired(slices: list[Slice], now: float) -> tuple[list[Slice], int]:
@@ -167,20 +216,10 @@ def without_expired(slices: list[Slice], now: float) -> tuple[list[Slice], int]:
     kept: list[Slice] = []
     count = 0
     for part in slices:
-        gone = [
-            offset
-            for offset, meta in part.metas.items()
-            if meta.expires is not None and meta.expires <= now and part.start <= offset < part.end
-        ]
-        if not gone:
-            kept.append(part)
-            continue
+        expires = () if part.columns is None else part.columns.get(EXPIRES, ())
+        gone = [offset for offset, time in enumerate(expires, part.start) if time is not None and time <= now]
         count += len(gone)
-        start = part.start
-        for offset in [*sorted(gone), part.end]:
-            if start < offset:
-                kept.append(part.cut(start, offset))
-            start = offset + 1
+        kept += part.without(gone)
     return kept, count
 
 

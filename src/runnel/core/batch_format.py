@@ -27,23 +27,25 @@ Input is untrusted: bytes that break any of these rules raise `BadBatch`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import chain, islice, repeat
 from operator import lt
 from struct import Struct
 from sys import float_info
-from types import MappingProxyType
 from typing import Annotated, Any
 
 import msgspec
-from msgspec.structs import astuple
 
 from runnel.core.checksum import BEFORE_CRC, crc_extended, crc_of
+from runnel.core.columns import DELTAS as DELTAS  # a batch is found here with the bits of its columns
+from runnel.core.columns import DUE, EXPIRES, HEADERS, KEYS, PRIORITIES, Columns
+from runnel.core.columns import TIMES as TIMES
+from runnel.core.columns import VALUES as VALUES
 from runnel.core.compression import COMPRESSIONS, compress, decompress
 from runnel.core.errors import BadBatch, TooLarge
 from runnel.core.payload import HEADER_NAME, MAX_HEADERS
-from runnel.core.record import NO_HEADERS, Meta
+from runnel.core.record import Meta
 from runnel.core.trace_context import TRACEPARENT as TRACE
 from runnel.core.trace_context import is_traceparent
 
@@ -54,12 +56,9 @@ MAX_DELTA = 2**32 - 1
 MAX_BATCH_RECORDS = 1_000_000  # records of a batch from outside
 _COUNT = slice(8, 12)  # where a header says how many there are
 
-VALUES, KEYS, HEADERS, TIMES, DUE, EXPIRES, PRIORITIES, DELTAS = (1 << bit for bit in range(8))
-
 BYTES, JSON, MSGPACK = range(3)
 CONTENT_TYPES: dict[str | None, int] = {None: BYTES, "json": JSON, "msgpack": MSGPACK}  # by encoding
 
-_PLAIN = Meta()
 _RESERVED = bytes(7)
 _AFTER_CRC = Struct("<BBHIIIQQIB7x")
 _WHOLE = Struct("<IBBHIIIQQIB7s")
@@ -79,6 +78,7 @@ _COLUMNS: tuple[tuple[int, Any], ...] = (
     (DELTAS, tuple[Annotated[int, msgspec.Meta(ge=0, le=MAX_DELTA)], ...]),
 )
 
+_CARRIED = (KEYS, HEADERS, DUE, EXPIRES, PRIORITIES)
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -150,29 +150,22 @@ class UnpackedBatch:
     def metas(self) -> dict[int, Meta]:
         """What some records carry, by their index in the batch; built when first asked for."""
         if self._metas is None:
-            self._metas = self._carried()
+            columns = self.columns
+            self._metas = {} if columns is None else columns.rows()
         return self._metas
+
+    @property
+    def columns(self) -> Columns | None:
+        """What the records carry besides their values; None: nothing."""
+        if not self.header.columns & (KEYS | HEADERS | DUE | EXPIRES | PRIORITIES):
+            return None
+        every = zip(_CARRIED, (self.keys, self.headers, self.due, self.expires, self.priorities), strict=True)
+        return Columns((kind, column) for kind, column in every if column is not None)
 
     @property
     def last_delta(self) -> int:
         """How far the last record lies behind the first."""
         return self.deltas[-1] if self.deltas else len(self.values) - 1
-
-    def _carried(self) -> dict[int, Meta]:
-        if not self.header.columns & (KEYS | HEADERS | DUE | EXPIRES | PRIORITIES):
-            return {}
-        headers: Iterable[Mapping[str, str]] = repeat(NO_HEADERS)
-        if self.headers is not None:
-            headers = [MappingProxyType(one) if one else NO_HEADERS for one in self.headers]
-        every = map(
-            Meta,
-            repeat(None, len(self.values)) if self.keys is None else self.keys,
-            headers,
-            repeat(None) if self.due is None else self.due,
-            repeat(None) if self.expires is None else self.expires,
-            repeat(0) if self.priorities is None else self.priorities,
-        )
-        return {index: meta for index, meta in enumerate(every) if meta != _PLAIN}
 
 
 # -- writing ----------------------------------------------------------------------------------------------------
@@ -180,7 +173,7 @@ class UnpackedBatch:
 
 def pack(
     values: Sequence[bytes],
-    metas: Sequence[Meta | None] | None = None,
+    carried: Columns | None = None,
     *,
     compression: str | None = None,
     content_type: int = BYTES,
@@ -200,10 +193,10 @@ def pack(
     if not isinstance(values, (list, tuple)):
         values = tuple(values)
     columns = VALUES
-    if metas is None and deltas is None and times is None:
+    if carried is None and deltas is None and times is None:
         body = _encode((values,))
     else:
-        columns, present = _gathered(values, metas, times, deltas)
+        columns, present = _gathered(values, carried or Columns(), times, deltas)
         body = _encode(present)
     return pack_body(
         columns,
@@ -268,35 +261,31 @@ def with_producer_sequence(data: bytes, producer: int, sequence: int) -> bytes:
 
 def _gathered(
     values: Sequence[bytes],
-    metas: Sequence[Meta | None] | None,
+    carried: Columns,
     times: Sequence[int | None] | None,
     deltas: Sequence[int] | None,
 ) -> tuple[int, list[Sequence[Any]]]:
     """The columns that have something to say, and their bits."""
     count = len(values)
-    for given in (metas, times, deltas):
+    for given in (times, deltas):
         if given is not None and len(given) != count:
             raise ValueError(f"{count} values, and a column of {len(given)}")
-    absent: Sequence[Any] = (None,) * count
-    keys = headers = due = expires = absent
-    priorities: Sequence[int] = ()
-    if metas:
-        keys, headers, due, expires, priorities = zip(*map(astuple, [meta or _PLAIN for meta in metas]), strict=True)
-        headers = [dict(one) if one else None for one in headers] if any(headers) else absent
+    if any(len(column) > count for column in carried.values()):
+        raise ValueError(f"{count} values, and a column of {max(map(len, carried.values()))}")
     bits = VALUES
     columns: list[Sequence[Any]] = [values]
-    for bit, column in (
-        (KEYS, keys),
-        (HEADERS, headers),
-        (TIMES, absent if times is None else list(times)),
-        (DUE, due),
-        (EXPIRES, expires),
-        (PRIORITIES, priorities if any(priorities) else absent),
-        (DELTAS, absent if deltas is None else list(deltas)),
-    ):
-        if column.count(None) != count:
-            bits |= bit
-            columns.append(column)
+    for bit, _ in _COLUMNS[1:]:
+        column = times if bit == TIMES else deltas if bit == DELTAS else carried.get(bit)
+        if column is None or column.count(None) == len(column):
+            continue
+        if bit == PRIORITIES:
+            if not any(column):
+                continue
+            column = [priority or 0 for priority in column] + [0] * (count - len(column))
+        elif len(column) < count:
+            column = [*column, *repeat(None, count - len(column))]
+        bits |= bit
+        columns.append(column if isinstance(column, (list, tuple)) else list(column))
     return bits, columns
 
 

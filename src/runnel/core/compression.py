@@ -18,7 +18,7 @@ from runnel.core.errors import BadBatch, InvalidOption, NotSupported
 COMPRESSIONS = ("zstd", "lz4")
 
 # A context of zstd costs more to make than a batch to compress, and serves one thread at a time.
-# Whoever needs one takes it out of its list, so a list grows to the number of threads that met.
+# A thread takes one out of its list, so a list grows to the number of threads that met.
 _compressors: list[Any] = []
 _decompressors: list[Any] = []
 
@@ -71,7 +71,7 @@ def _unlz4(lz4: ModuleType, data: bytes | memoryview, raw_size: int) -> bytes:
 
 
 def _unzstd(zstd: ModuleType, data: bytes | memoryview, raw_size: int) -> bytes:
-    # The library makes room for what the frame claims, whatever it is told: look at the claim first.
+    # The library makes room for what the frame claims, whatever limit it is given: look at the claim first.
     claimed = zstd.frame_content_size(data)
     if claimed != raw_size:
         raise ValueError("it claims no length" if claimed < 0 else f"it claims {claimed:,} bytes")

@@ -2,7 +2,8 @@
 
 A producer numbers its records; one publish has the sequences [sequence, sequence + count). Per producer
 the last MAX_POSITIONS publishes are remembered (contiguous ones count as one), and in all the
-MAX_PRODUCERS that published last, for MAX_PRODUCER_SECONDS. A forgotten producer starts anew. Time is an
+MAX_PRODUCERS that published last, for MAX_PRODUCER_SECONDS. A forgotten producer starts anew, unless what it
+sends is a retry that may have been stored before it was forgotten: then the outcome is unknown. Time is an
 argument, in seconds.
 """
 
@@ -14,13 +15,15 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heapreplace
 from itertools import islice
+from math import inf
 from typing import Any
 
-from runnel.core.errors import SequenceForgotten, SequenceGap, SequenceOverlap
+from runnel.core.errors import OutcomeUnknown, SequenceForgotten, SequenceGap, SequenceOverlap
 from runnel.core.position import Position
 
-MAX_PRODUCERS = 16_384
+MAX_PRODUCERS = 65_536
 MAX_POSITIONS = 64
+MAX_TOTAL_POSITIONS = 1_048_576  # of all producers together: 34 MB
 MAX_PRODUCER_SECONDS = 24 * 3600.0
 MAX_SEQUENCE = 2**63 - 1
 
@@ -30,6 +33,12 @@ _FIELDS = 4  # of a stretch: its first number, the number behind its last, and t
 def producer_id(name: str) -> int:
     """The id of the producer that is called `name`: 64 bits, and never 0."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") or 1
+
+
+def check_remembered(sent: float | None, forgotten: float) -> None:
+    """Raise for a retry, sent first at `sent`, that may be among what was stored up to `forgotten` and forgotten."""
+    if sent is not None and sent <= forgotten:
+        raise OutcomeUnknown("too many others published since, or it is too long ago", repeated=True)
 
 
 class ProducerState:
@@ -87,6 +96,8 @@ class ProducerTable:
             OrderedDict()
         )  # a dict would pass all that moved, to find its first
         self._unsorted = False  # checkpoints do not keep the order
+        self._fields = 0  # in the stretches of all of them
+        self._forgotten = -inf  # when the last producer published that was forgotten before its time
 
     def __len__(self) -> int:
         return len(self._known)
@@ -99,10 +110,17 @@ class ProducerTable:
         found = self._found(producer, now)
         return None if found is None else found.next
 
-    def find(self, producer: int, sequence: int, count: int, now: float) -> Position | None:
-        """Where this publish was stored first; None: it is new. Raises when its numbers fit neither."""
+    def find(self, producer: int, sequence: int, count: int, now: float, sent: float | None = None) -> Position | None:
+        """Where this publish was stored first; None: it is new. Raises when its numbers fit neither.
+
+        `sent`: it is a retry, and was sent first at this time. Raises if it may have been stored and forgotten.
+        """
         found = self._found(producer, now)
-        if found is None or sequence == found.next:
+        if found is None:
+            self._sort()
+            check_remembered(sent, max(self._forgotten, now - MAX_PRODUCER_SECONDS))
+            return None
+        if sequence == found.next:
             return None
         if sequence > found.next:
             raise SequenceGap(producer, found.next, sequence)
@@ -117,9 +135,10 @@ class ProducerTable:
     def remember(self, producer: int, sequence: int, count: int, position: Position, now: float) -> None:
         """A publish was stored, or is about to be. Saying it twice changes nothing."""
         found, end = self._known.pop(producer, None), sequence + count
+        before = 0 if found is None else len(found.stretches)
         if found is not None and (
-            found.time <= now - MAX_PRODUCER_SECONDS  # nobody asked since it was to be forgotten
-            # or whoever let it begin anew had forgotten it already, being told of more producers than this
+            found.time <= now - MAX_PRODUCER_SECONDS  # not used since it was to be forgotten
+            # or the writer that let it begin anew had forgotten it already, since it knew more producers than this
             or (sequence < found.next and found.where(sequence, end) != position)
         ):
             found = None
@@ -130,23 +149,27 @@ class ProducerTable:
             found.time = now
         if sequence >= found.next:
             found.add(sequence, end, position)
+        self._fields += len(found.stretches) - before
         self.expire(now)
 
     def take_back(self, producer: int, sequence: int) -> None:
         """What `producer` published from number `sequence` on was not stored."""
         found = self._known.get(producer)
         if found is not None and sequence < found.next:
+            self._fields -= len(found.stretches)
             if sequence <= found.begun:
                 del self._known[producer]  # nothing of it ever was
             else:
                 found.cut(sequence)
+                self._fields += len(found.stretches)
 
     def copy(self) -> ProducerTable:
         """The same, apart. All of it is stored."""
+        self._sort()
         twin = ProducerTable()
-        twin._unsorted = self._unsorted
         for name, one in self._known.items():
             twin._known[name] = ProducerState(-1, one.next, one.time, one.stretches[:])
+        twin._fields, twin._forgotten = self._fields, self._forgotten
         return twin
 
     def _found(self, producer: int, now: float) -> ProducerState | None:
@@ -154,15 +177,29 @@ class ProducerTable:
         return found if found is not None and found.time > now - MAX_PRODUCER_SECONDS else None
 
     def expire(self, now: float) -> None:
-        """Forget those who published too long ago, and those who are too many."""
+        """Forget producers that published too long ago, and the oldest of too many."""
+        self._sort()
+        while self._known:
+            oldest = self._known[name := next(iter(self._known))]
+            if oldest.time > now - MAX_PRODUCER_SECONDS:
+                if len(self._known) <= MAX_PRODUCERS and self._fields <= MAX_TOTAL_POSITIONS * _FIELDS:
+                    return
+                self._forgotten = max(self._forgotten, oldest.time)
+            del self._known[name]
+            self._fields -= len(oldest.stretches)
+
+    def _sort(self) -> None:
+        """After a checkpoint was read: bring the producers into the order of their last publishes.
+
+        A checkpoint does not say whether others were forgotten. They may have been if it is full, and then they
+        published before all that it holds.
+        """
         if self._unsorted:
             self._known = OrderedDict(sorted(self._known.items(), key=lambda item: item[1].time))
             self._unsorted = False
-        while self._known:
-            oldest = next(iter(self._known))
-            if len(self._known) <= MAX_PRODUCERS and self._known[oldest].time > now - MAX_PRODUCER_SECONDS:
-                return
-            del self._known[oldest]
+            self._fields = sum(len(one.stretches) for one in self._known.values())
+            if len(self._known) >= MAX_PRODUCERS or self._fields > (MAX_TOTAL_POSITIONS - MAX_POSITIONS) * _FIELDS:
+                self._forgotten = max(self._forgotten, next(iter(self._known.values())).time)
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 
@@ -173,12 +210,12 @@ class ProducerTable:
 
     def restore(self, item: list[Any] | int) -> None:
         """One producer from a checkpoint."""
+        self._unsorted = True
         if isinstance(item, int):
             self._known.pop(item, None)
             return
         producer, time, following, stretches = item
         self._known[producer] = ProducerState(-1, following, time, array("Q", stretches))
-        self._unsorted = True
 
 
 # -- Message ids -----------------------------------------------------------------------------------------
@@ -195,34 +232,59 @@ SHRINK_DIVISOR = 64  # when there are too many, this part of them goes at once
 class MessageIdWindow:
     """Where each recent message id of one topic was stored."""
 
-    __slots__ = ("_order", "_seen", "epoch", "fresh", "max_ids", "max_seconds")
+    __slots__ = ("_expires", "_order", "_seen", "epoch", "forgotten", "fresh", "max_ids", "max_seconds")
 
     def __init__(self, max_ids: int = MAX_MESSAGE_IDS, max_seconds: float = MAX_MESSAGE_ID_SECONDS) -> None:
         self.max_ids, self.max_seconds = max_ids, max_seconds
         self.epoch = 0  # of the topic
         self.fresh = 0  # ids that no checkpoint holds; at least so many
+        self.forgotten = -inf  # when the last id was stored that is forgotten
         self._seen: dict[str, tuple[float, int]] = {}  # when, and at which offset
         # By both, oldest first. A dict knows that too, but to find its first key it passes all that were deleted.
         self._order: deque[str] = deque()
+        self._expires = -inf  # when the oldest is too old, or was when that was last looked at: not later
 
     def __len__(self) -> int:
         return len(self._seen)
 
-    def find(self, message_id: str, now: float) -> Position | None:
-        """Where `message_id` was stored first, if that is still remembered."""
+    def find(self, message_id: str, now: float, sent: float | None = None) -> Position | None:
+        """Where `message_id` was stored first, if that is still remembered.
+
+        `sent`: it is a retry, and was sent first at this time. Raises if it may have been stored and forgotten.
+        """
         self.expire(now)
         found = self._seen.get(message_id)
-        return Position(self.epoch, found[1]) if found else None
+        if found is None:
+            check_remembered(sent, max(self.forgotten, now - self.max_seconds))
+            return None
+        return Position(self.epoch, found[1])
 
-    def remember(self, message_id: str, position: Position, now: float) -> None:
-        """Note that `message_id` was stored at `position`, behind all others."""
-        self.epoch = position.epoch
+    def remember(self, message_id: str, epoch: int, offset: int, now: float) -> None:
+        """Note that `message_id` was stored at this position, behind all others."""
+        self.epoch = epoch
         if message_id in self._seen:
-            self._order.remove(message_id)  # whoever let it come again had forgotten it
+            self._order.remove(message_id)  # the writer that let it come again had forgotten it
         self._order.append(message_id)
-        self._seen[message_id] = (now, position.offset)
+        self._seen[message_id] = (now, offset)
         self.fresh += 1
         self.expire(now)
+
+    def claim(self, message_id: str, epoch: int, offset: int, now: float) -> int | None:
+        """Note that `message_id` is stored at this position, unless it was before: the offset of that."""
+        order, seen = self._order, self._seen
+        if now >= self._expires:
+            self.expire(now)
+            self._expires = self.max_seconds + (seen[order[0]][0] if order else now)
+        found = seen.get(message_id)
+        if found is not None:
+            return found[1]
+        order.append(message_id)
+        seen[message_id] = (now, offset)
+        self.epoch = epoch
+        self.fresh += 1
+        if len(order) > self.max_ids:
+            self.drop_oldest()
+        return None
 
     def forget_from(self, offset: int) -> None:
         """What was to be stored at `offset` and behind it was not."""
@@ -233,6 +295,7 @@ class MessageIdWindow:
         """The same, apart."""
         twin = MessageIdWindow(self.max_ids, self.max_seconds)
         twin.epoch, twin._seen, twin._order = self.epoch, self._seen.copy(), self._order.copy()
+        twin.forgotten = self.forgotten
         return twin
 
     @property
@@ -242,11 +305,12 @@ class MessageIdWindow:
 
     def drop_oldest(self) -> None:
         """Forget one id."""
-        del self._seen[self._order.popleft()]
+        self.forgotten = max(self.forgotten, self._seen.pop(self._order.popleft())[0])
 
     def expire(self, now: float) -> None:
         """Forget what is too old, or too much."""
-        while self._order and (len(self._order) > self.max_ids or self.oldest <= now - self.max_seconds):
+        order, seen, too_old = self._order, self._seen, now - self.max_seconds
+        while order and (len(order) > self.max_ids or seen[order[0]][0] <= too_old):
             self.drop_oldest()
 
     # -- checkpoints --------------------------------------------------------------------------------------------
@@ -263,23 +327,33 @@ class MessageIdWindow:
             self._seen.clear()
             self._order.clear()
         for name, time, offset in found:
-            self.remember(name, Position(epoch, offset), time)
+            self.remember(name, epoch, offset, time)
         self.fresh = 0
+        if len(self._order) >= self.max_ids:  # there may have been others before these
+            self.forgotten = max(self.forgotten, self.oldest)
 
 
 class MessageIdLimit:
     """How many more ids there may be in all; looks at the windows only when that may be used up."""
 
-    __slots__ = ("_left", "limit")
+    __slots__ = ("left", "limit")
 
     def __init__(self, limit: int = MAX_TOTAL_MESSAGE_IDS) -> None:
-        self.limit, self._left = limit, 0
+        self.limit, self.left = limit, 0
 
     def take(self, count: int, windows: Callable[[], Iterable[MessageIdWindow]]) -> None:
         """`count` ids came; if there may be too many now, the oldest of all go, some at a time."""
-        self._left -= count
-        if self._left < 0:
-            self._left = self.limit - shrink_windows(windows(), self.limit)
+        self.left -= count
+        if self.left < 0:
+            self.left = self.limit - shrink_windows(windows(), self.limit)
+
+
+def forgotten_of_all(windows: Iterable[MessageIdWindow], limit: int = MAX_TOTAL_MESSAGE_IDS) -> float:
+    """Of windows from a checkpoint: up to when ids may have been stored that `shrink_windows` made them forget."""
+    filled = [window for window in windows if len(window)]
+    if sum(map(len, filled)) < limit - limit // SHRINK_DIVISOR:
+        return -inf
+    return min(window.oldest for window in filled)
 
 
 def shrink_windows(windows: Iterable[MessageIdWindow], limit: int) -> int:

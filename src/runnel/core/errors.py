@@ -1,6 +1,6 @@
 """Every error of runnel: a stable code, the facts as fields, and what to do about it.
 
-The base class says who has to act:
+The base class says which side has to act:
 
 - `UsageError`: the call was wrong; change the program.
 - `NotNow`: the call was right, the moment was not; retry or wait longer.
@@ -162,7 +162,7 @@ class UnknownTopic(UsageError):
 
 
 class UnknownGroup(UsageError):
-    """A group that nobody has joined yet."""
+    """A group that was never joined."""
 
     code = "unknown_group"
     group: str
@@ -306,11 +306,11 @@ class Stalled(NotNow, TimeoutError):
 
 
 class NoResponders(NotNow):
-    """A request that nobody listens for."""
+    """A request without a responder."""
 
     code = "no_responders"
     topic: str
-    _says = "nobody is subscribed to {topic!r}, so no reply can come; start the responder first"
+    _says = "{topic!r} has no subscriber, so no reply can come; start the responder first"
 
 
 class RequestTimeout(NotNow, TimeoutError):
@@ -320,6 +320,19 @@ class RequestTimeout(NotNow, TimeoutError):
     topic: str
     seconds: float
     _says = "no reply to the request on {topic!r} within {seconds:g} s; the responder may still act on it"
+
+
+class RequestFailed(NotNow):
+    """A request whose responder raised, could not decode it, or, in a group, gave it up.
+
+    `error` is the code of what it raised or, of a plain exception, its class; `given_up` if a group had another reason.
+    """
+
+    code = "request_failed"
+    topic: str
+    error: str
+    why: str
+    _says = "the responder of {topic!r} failed: {error}: {why}"
 
 
 # -- the end ----------------------------------------------------------------------------------------------------
@@ -422,17 +435,22 @@ class RecordsMissed(RunnelError):
 
 
 class DataLost(RunnelError):
-    """Records that a query had not read are not there any more, and it was told to fail then (`failOnDataLoss`)."""
+    """Records that a query had not read are not there any more, and its option `failOnDataLoss` is on."""
 
     code = "data_lost"
     topic: str
     first: int
     end: int
     why: str
-    _says = (
-        "offsets [{first}, {end}) of topic {topic!r} were to be read, and are lost: {why}; "
-        "with the option failOnDataLoss=false the query goes on behind them, and tells how many were lost"
-    )
+
+    def __init__(self, topic: str, first: int, end: int, why: str) -> None:
+        self.topic, self.first, self.end, self.why = topic, first, end, why
+        lost = f"offsets [{first}, {end}) of topic {topic!r} were to be read, and are lost: {why}"
+        if end <= first:
+            lost = f"what follows offset {first} of topic {topic!r} cannot be known: {why}"
+        super().__init__(
+            f"{lost}; with the option failOnDataLoss=false the query goes on behind them, and tells how many were lost"
+        )
 
 
 # -- Errors of the journal: the folder, the disk, the bytes on it ----------------------------------------
@@ -492,7 +510,10 @@ class JournalFailed(Ended):
 
     code = "journal_failed"
     why: str
-    _says = "the journal failed and takes no more writes: {why}; see to the disk, then close and open the broker again"
+    _says = (
+        "the journal failed and takes no more writes: {why}; see to the disk and the folder, then close and open the "
+        "broker again"
+    )
 
 
 class DiskFull(NotNow):
@@ -506,6 +527,15 @@ class DiskFull(NotNow):
         "(segment_bytes) that leaves min_free; make room, delete topics or shorten their retention, "
         "and publish again"
     )
+
+
+class HistoryUnavailable(NotNow):
+    """The source that keeps the old records of a topic failed. A subscription waits and tries again instead."""
+
+    code = "history_unavailable"
+    topic: str
+    why: str
+    _says = "old records of {topic!r} are kept elsewhere, and that failed: {why}; try again when it is back"
 
 
 class TopicHeld(NotNow):
@@ -554,11 +584,18 @@ class OutcomeUnknown(NotNow):
 
     code = "outcome_unknown"
 
-    def __init__(self, why: str, *, committing: bool = False) -> None:
+    def __init__(self, why: str, *, committing: bool = False, repeated: bool = False) -> None:
         self.why = why
+        if repeated:
+            super().__init__(
+                "it was sent again after the connection was lost, and the server does not remember any more whether "
+                f"it stored it the first time: {why}; "
+                "look at the end of the topic, or publish it again if twice does no harm"
+            )
+            return
         if committing:
             super().__init__(
-                f"the server was asked to commit a transaction, and nobody knows whether it did: {why}; "
+                f"the server was asked to commit a transaction, and it is not known whether it did: {why}; "
                 "do it again if it has a mark, which makes sure that it happens once, or look at what it publishes"
             )
         else:
@@ -634,7 +671,7 @@ class BadAddress(UsageError):
 
 
 class Unreachable(NotNow):
-    """Nobody answered at the address, or not in time."""
+    """No answer at the address, or not in time."""
 
     code = "unreachable"
     address: str
@@ -734,12 +771,12 @@ class AddressInUse(UsageError):
 
 
 class PublicBindRefused(UsageError):
-    """A server without any check of who comes was to listen where others can reach it."""
+    """A server without authentication was to listen on an address that other machines can reach."""
 
     code = "public_bind_refused"
     host: str
     _says = (
-        "{host} can be reached from other machines, and this server asks nobody who they are; "
+        "{host} can be reached from other machines, and this server has no authentication; "
         "listen on 127.0.0.1, or say --insecure-public (insecure_public=True) if the network itself is trusted"
     )
 
@@ -808,7 +845,7 @@ class MarkConflict(NotNow):
     actual: object
     _says = (
         "mark {mark!r} is {actual!r}, not {expected!r} as expected; "
-        "somebody else moved it: read it again, and stop if you are not the one to go on"
+        "another program moved it: read it again, and stop if that program goes on instead"
     )
 
 
@@ -832,7 +869,7 @@ class StageEnded(Ended):
 
 
 class UnknownStage(UsageError):
-    """A stage that was to be committed, and that nobody wrote to, as far as is remembered."""
+    """A stage that was to be committed, and that has no known writes."""
 
     code = "unknown_stage"
     stage: str
@@ -843,7 +880,7 @@ class UnknownStage(UsageError):
 
 
 class StagingFull(NotNow):
-    """As much is staged as may be, and nobody commits it."""
+    """As much is staged as may be, and none of it is committed."""
 
     code = "staging_full"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from runnel.core.errors import InvalidOption, MarkConflict
+from runnel.core.pattern import check_no_control
 
 MarkerValue = int | str | bytes
 
@@ -17,7 +18,7 @@ _LEAST, _MOST = -(1 << 63), (1 << 64) - 1
 
 
 class NoExpectation:
-    """Stands for an expectation that nobody has."""
+    """Stands for no expectation."""
 
     def __repr__(self) -> str:
         return "ANYTHING"
@@ -35,6 +36,8 @@ class Marker:
         self, name: str, value: MarkerValue | None, expected: MarkerValue | NoExpectation | None = ANYTHING
     ) -> None:
         self.name, self.value, self.expected = check_marker_name(name), _checked("value", value), expected
+        if value is not None:  # one that an earlier version stored can still be forgotten
+            check_no_control("mark", name)
         if not isinstance(expected, NoExpectation):
             _checked("expected", expected)
 

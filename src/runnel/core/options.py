@@ -17,8 +17,8 @@ import msgspec
 
 from runnel.core.compression import check_compression
 from runnel.core.errors import InvalidName, InvalidOption
-from runnel.core.pattern import check_name, is_pattern, matches
-from runnel.core.position import Start, check_start
+from runnel.core.pattern import check_name, check_no_control, is_pattern, matches
+from runnel.core.position import SnapshotStart, Start, check_start
 from runnel.core.record import Gap, Record
 
 ENCODINGS = ("json", "msgpack")
@@ -279,22 +279,30 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_seconds(option: str, value: Seconds) -> float:
     """`value` in seconds, when it is a duration of 0 or more."""
+    if (value.__class__ is float or value.__class__ is int) and 0 <= value < 10**10:
+        return float(value)
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 10**10:
         raise InvalidOption(option, value, "expected seconds (or a timedelta), 0 or more")
     return float(seconds)
 
 
+MAX_PRIORITY = 9
+
+
 def check_priority(option: str, value: int) -> int:
     """`value`, when it is a priority."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 9:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_PRIORITY:
         raise InvalidOption(option, value, "a priority is a whole number from 0 (last) to 9 (first)")
     return value
 
 
+MAX_MESSAGE_ID = 256  # characters
+
+
 def check_message_id(option: str, value: str) -> str:
     """`value`, when it is a message id."""
-    if not (isinstance(value, str) and 0 < len(value) <= 256):
+    if not (isinstance(value, str) and 0 < len(value) <= MAX_MESSAGE_ID):
         raise InvalidOption(option, value, "a message id is a str of 1 to 256 characters")
     return value
 
@@ -314,7 +322,7 @@ def _start(_: str, value: Start) -> Start:
 def _name(option: str, value: str) -> str:
     if not (isinstance(value, str) and value):
         raise InvalidOption(option, value, "a subscription's name is text of 1 character or more")
-    return value
+    return check_no_control(option, value)
 
 
 def _topic_name(option: str, value: str) -> str:
@@ -561,7 +569,7 @@ class SharedSubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             kind=OptionKind.COUNT,
             about="attempts before a record goes to the dead-letter topic",
-            default="no end",
+            default="20",
             only="group",
         ),
     ] = None
@@ -630,7 +638,7 @@ class SubscribeOptions(_Checked, SharedSubscribeOptions, frozen=True, kw_only=Tr
     def lags(self) -> bool:
         """Whether nothing was said about bounds: then a subscriber of a durable topic may lag without limit."""
         bounds = (self.policy, self.buffer, self.buffer_bytes, self.on_drop, self.dead_letter)
-        return all(bound is None for bound in bounds)
+        return bounds == (None, None, None, None, None)
 
     def check_for(self, patterns: Iterable[str], *, several: bool = False) -> None:
         """Raise if the options do not fit what is read: `several` patterns, or one."""
@@ -692,7 +700,7 @@ class PublishManyKeywords(RecordsKeywords, total=False):
 class SubscribeKeywords(TypedDict, total=False):
     """The options of `subscribe`, as keyword arguments. `group` and `type` stand apart: they decide what it returns."""
 
-    start: Start
+    start: Start | SnapshotStart
     name: str | None
     policy: Policy | str | None
     buffer: int | None

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-from runnel.core.errors import InvalidName, InvalidPattern
+from runnel.core.errors import InvalidName, InvalidOption, InvalidPattern
 
 MAX_NAME_BYTES = 255
 
@@ -20,6 +20,14 @@ T = TypeVar("T")
 # Control characters and white space would let a name forge a line or a header on a text protocol.
 _FORBIDDEN = re.compile(r"[\s\x00-\x20\x7f-\x9f]")
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def check_no_control(option: str, name: str) -> str:
+    """`name`, when it has no control character: one would act on the terminal that shows it, or forge a log line."""
+    if found := _CONTROL.search(name):
+        raise InvalidOption(option, name, f"it holds the control character {found.group()!r}; use printable characters")
+    return name
 
 
 def check_name(name: object) -> str:
@@ -96,28 +104,28 @@ class PatternTable(Generic[T]):
         self._root: _Node[T] = _Node()
 
     def add(self, pattern: str, item: T) -> None:
-        """Register `item` under `pattern`."""
+        """Register `item` under `pattern`, once."""
         node = self._root
         for token in pattern.split("."):
             node = node.children.setdefault(token, _Node())
-        node.items.append(item)
+        node.items[item] = None
 
     def remove(self, pattern: str, item: T) -> None:
-        """Take back one `add`; branches left empty are pruned."""
+        """Take back an `add`; branches left empty are pruned."""
         path = [self._root]
         tokens = pattern.split(".")
         for token in tokens:
             path.append(path[-1].children[token])
-        path[-1].items.remove(item)
+        del path[-1].items[item]
         for token, parent, node in zip(reversed(tokens), reversed(path[:-1]), reversed(path[1:]), strict=True):
             if node.items or node.children:
                 break
             del parent.children[token]
 
     def covering(self, name: str) -> list[T]:
-        """Every item whose pattern covers `name`."""
+        """Every item with a pattern that covers `name`, once."""
         tokens = name.split(".")
-        return list(self._walk(self._root, tokens, 0, internal=name[0] == "$"))
+        return list(dict.fromkeys(self._walk(self._root, tokens, 0, internal=name[0] == "$")))
 
     def _walk(self, node: _Node[T], tokens: list[str], at: int, *, internal: bool) -> Iterator[T]:
         if at == len(tokens):
@@ -136,4 +144,4 @@ class _Node(Generic[T]):
 
     def __init__(self) -> None:
         self.children: dict[str, _Node[T]] = {}
-        self.items: list[T] = []
+        self.items: dict[T, None] = {}

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from runnel.core.errors import InvalidOption
-from runnel.core.pattern import check_name
+from runnel.core.pattern import check_name, check_no_control
 
 
 class Position(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -51,6 +51,26 @@ class Span(NamedTuple):
 Start = str | int | datetime | Position | None
 
 
+class SnapshotStart(Protocol):
+    """A start behind what its reader has seen elsewhere, such as in a snapshot of a database.
+
+    It is looked up in the topic when the subscription is entered. From there on records that were seen are left out.
+    """
+
+    @property
+    def topic(self) -> str:
+        """The topic that it is for."""
+
+    async def find(self, backend: Any) -> tuple[Position | None, str | None]:
+        """The position of a record before all that were not seen, and why records may be missing there.
+
+        None instead of a position: the beginning of the topic.
+        """
+
+    def seen(self, headers: Mapping[str, str]) -> bool | None:
+        """Whether a record was seen; None: neither this one nor any after it."""
+
+
 def check_start(start: Start, pattern: str, *, is_pattern: bool) -> None:
     """Raise unless `start` makes sense for `pattern`."""
     known = start is None or isinstance(start, str | int | datetime | Position)
@@ -77,6 +97,7 @@ def checked_positions(places: Mapping[str, tuple[str, Position]], hold: bool | N
     for name, place in places.items():
         if not isinstance(name, str) or not name:
             raise InvalidOption("name", name, "a name is a str that is not empty")
+        check_no_control("name", name)
         if not isinstance(place, tuple) or len(place) != 2 or not isinstance(place[1], Position):
             raise InvalidOption("places", place, f"expected (topic, Position) for {name!r}")
         topic, position = place

@@ -5,28 +5,27 @@ Pure: the time is an argument. The result, an `Append`, is ready to be appended,
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from itertools import repeat
+from collections.abc import Generator, Mapping, Sequence
 from typing import Annotated, Any, Protocol
 
 import msgspec
 
 from runnel.core.batch_format import DELTAS, MAX_BATCH_RECORDS, TIMES, UnpackedBatch, unpack_untrusted
+from runnel.core.columns import DUE, EXPIRES, HEADERS, KEYS, PRIORITIES, Columns
 from runnel.core.errors import BadBatch, InvalidOption, InvalidValue, NotSupported, TooLarge
 from runnel.core.options import Headers as Headers  # found here by publishers
 from runnel.core.options import Seconds as Seconds
 from runnel.core.options import check_message_id, check_offset, check_priority, check_seconds
-from runnel.core.payload import frozen_headers, key_bytes, value_bytes
+from runnel.core.payload import checked_headers, key_bytes, value_bytes
 from runnel.core.position import Position, Span
-from runnel.core.record import NO_HEADERS, Meta
 from runnel.core.schema import Codec, Schema
 
 MAX_RECORD_BYTES = 16 * 1024 * 1024
 MAX_ENTRY_BYTES = 64 * 1024 * 1024
 MAX_ENTRY_RECORDS = MAX_BATCH_RECORDS
 
-# Values, what each carries besides (None: none of them anything), bytes of the values, bytes of keys and headers.
-CheckedRecords = tuple[Sequence[bytes], Sequence[Meta | None] | None, int, int]
+# Values, what they carry besides (None: nothing), bytes of the values, bytes of keys and headers.
+CheckedRecords = tuple[Sequence[bytes], Columns | None, int, int]
 
 
 def checked_record(
@@ -56,13 +55,19 @@ def checked_record(
         raise TooLarge(f"a record for {topic!r}", size, "max_record_bytes", MAX_RECORD_BYTES)
     if message_id is not None:
         check_message_id("message_id", message_id)
-    meta = meta_of(topic, key, headers, delay, expires, priority, now)
-    if meta is None:
+    if key is None and not headers and delay is None and expires is None and priority == 0:
         return (data,), None, size, 0
-    extra = meta.weight
-    if extra > MAX_RECORD_BYTES:
-        raise TooLarge(f"the key and headers of a record for {topic!r}", extra, "max_record_bytes", MAX_RECORD_BYTES)
-    return (data,), (meta,), size, extra
+    columns, weight = Columns(), 0
+    if key is not None:
+        key = key if key.__class__ is bytes else key_bytes(topic, key)
+        columns[KEYS], weight = [key], len(key)  # type: ignore[arg-type]  # it is bytes now
+    if headers:
+        own, more = checked_headers(topic, headers)
+        columns[HEADERS] = [own]
+        weight += more
+    check_weight(topic, weight)
+    _share(columns, 1, delay, expires, priority, now)
+    return (data,), columns, size, weight
 
 
 def checked_records(
@@ -88,7 +93,7 @@ def checked_records(
         raise TooLarge(f"a batch for {topic!r}", len(values), "max_entry_records", MAX_ENTRY_RECORDS)
     data: Sequence[bytes]
     if codec is not None:
-        data = [codec.encode(topic, value) for value in values]
+        data = codec.encode_all(topic, values)
     elif list(map(type, values)).count(bytes) == len(values):
         data = values  # type: ignore[assignment]  # just checked
     else:
@@ -98,24 +103,29 @@ def checked_records(
         raise TooLarge(f"a record for {topic!r}", largest, "max_record_bytes", MAX_RECORD_BYTES)
     if size > MAX_ENTRY_BYTES:
         raise TooLarge(f"a batch for {topic!r}", size, "max_entry_bytes", MAX_ENTRY_BYTES)
-    each: Iterable[Mapping[str, str] | None]
+    if keys is None and not headers and delay is None and expires is None and priority == 0:
+        return data, None, size, 0
+    count, columns, extra = len(data), Columns(), 0
+    if keys is not None:
+        if len(keys) != count:
+            raise InvalidOption("keys", len(keys), f"there are {count} values; give a key or None for each")
+        columns[KEYS] = _keys(topic, keys)
+        extra = sum(map(len, filter(None, columns[KEYS])))
     if isinstance(headers, Sequence) and not isinstance(headers, str | bytes):
-        each = headers_of_each(headers, len(data))
-    elif keys is None:
-        meta = meta_of(topic, None, headers, delay, expires, priority, now)
-        if meta is None:
-            return data, None, size, 0
-        shared = [meta] * len(data)
-        return data, shared, size, _weight(topic, size, shared)
-    else:
-        each = repeat(headers)
-    if keys is not None and len(keys) != len(data):
-        raise InvalidOption("keys", len(keys), f"there are {len(data)} values; give a key or None for each")
-    metas = [
-        meta_of(topic, key, own, delay, expires, priority, now)
-        for key, own in zip(repeat(None, len(data)) if keys is None else keys, each, strict=False)
-    ]
-    return data, metas, size, _weight(topic, size, metas)
+        columns[HEADERS] = column = []
+        for one in headers_of_each(headers, count):
+            own, weight = checked_headers(topic, one) if one else (None, 0)
+            column.append(own)
+            extra += weight
+    elif headers:
+        shared, weight = checked_headers(topic, headers)
+        columns[HEADERS] = [shared] * count
+        extra += weight * count
+    _share(columns, count, delay, expires, priority, now)
+    if size + extra > MAX_ENTRY_BYTES:
+        what = f"a batch for {topic!r}, with its keys and headers,"
+        raise TooLarge(what, size + extra, "max_entry_bytes", MAX_ENTRY_BYTES)
+    return data, columns, size, extra
 
 
 def headers_of_each(headers: Sequence[Mapping[str, str] | None], count: int) -> Sequence[Mapping[str, str] | None]:
@@ -125,36 +135,29 @@ def headers_of_each(headers: Sequence[Mapping[str, str] | None], count: int) -> 
     return headers
 
 
-def _weight(topic: str, size: int, metas: Sequence[Meta | None]) -> int:
-    """What keys and headers weigh, if that is not too much beside `size` bytes of values."""
-    extra = sum(meta.weight for meta in metas if meta is not None)
-    if size + extra > MAX_ENTRY_BYTES:
-        what = f"a batch for {topic!r}, with its keys and headers,"
-        raise TooLarge(what, size + extra, "max_entry_bytes", MAX_ENTRY_BYTES)
-    return extra
+def _keys(topic: str, keys: Sequence[object]) -> list[bytes | None]:
+    """A column of keys."""
+    if list(map(type, keys)).count(bytes) == len(keys):
+        return list(keys)  # type: ignore[arg-type]  # just checked
+    return [key if key.__class__ is bytes else key_bytes(topic, key) for key in keys]
 
 
-def meta_of(
-    topic: str,
-    key: object,
-    headers: Mapping[str, str] | None,
-    delay: Seconds | None,
-    expires: Seconds | None,
-    priority: int,
-    now: float,
-) -> Meta | None:
-    """What a record carries besides its value; None: nothing."""
-    if key is None and not headers and delay is None and expires is None and priority == 0:
-        return None
-    if priority != 0 or priority.__class__ is not int:  # most say nothing, and a call costs more than this
-        check_priority("priority", priority)
-    return Meta(
-        key_bytes(topic, key),
-        frozen_headers(topic, headers) if headers else NO_HEADERS,
-        None if delay is None else now + check_seconds("delay", delay),
-        None if expires is None else now + check_seconds("expires", expires),
-        priority,
-    )
+def _share(
+    columns: Columns, count: int, delay: Seconds | None, expires: Seconds | None, priority: int, now: float
+) -> None:
+    """Give `count` records the same times and the same priority."""
+    if delay is not None:
+        columns[DUE] = [now + check_seconds("delay", delay)] * count
+    if expires is not None:
+        columns[EXPIRES] = [now + check_seconds("expires", expires)] * count
+    if check_priority("priority", priority):
+        columns[PRIORITIES] = [priority] * count
+
+
+def check_weight(topic: str, weight: int) -> None:
+    """Raise if the key and headers of one record take too many bytes."""
+    if weight > MAX_RECORD_BYTES:
+        raise TooLarge(f"the key and headers of a record for {topic!r}", weight, "max_record_bytes", MAX_RECORD_BYTES)
 
 
 def check_expected_offset(offset: int | None) -> int | None:
@@ -169,7 +172,7 @@ class Append(msgspec.Struct, eq=False):  # with gc: a failed publish is part of 
     """What one publish appends, all or nothing. A backend's writer takes it, and notes in it what becomes of it."""
 
     values: Sequence[bytes]
-    metas: Sequence[Meta | None] | None
+    columns: Columns | None  # what they carry besides
     size: int
     message_id: str | None = None
     checked: bool = False  # against the type of its topic
@@ -178,6 +181,7 @@ class Append(msgspec.Struct, eq=False):  # with gc: a failed publish is part of 
     producer_sequence: int = 0  # the number of the first; below 0: the next one, or -1 - n where none is known
     expected_offset: int | None = None  # what its first record must get, or nothing is appended
     packed: bytes | None = None  # the batch that it came as, over a network: stored and sent on as it is
+    sent: float | None = None  # of a retry: the broker's time, in seconds, when it was sent first
     # Of the backend that it is in:
     known: Position | None = None  # where it was stored before, says its number
     is_awaited: bool = False  # whether the task that publishes it waits until there is room
@@ -217,7 +221,7 @@ class AppendTarget(Protocol):
 
     @property
     def tracing(self) -> Traces:
-        """Who knows the current span."""
+        """The source of the current span."""
 
     def now(self) -> float:
         """The backend's time: what is delayed or expires does so by its clock."""
@@ -241,7 +245,7 @@ def append_of(
     tracing, codec = target.tracing, target.codec
     if tracing.is_active:
         headers = tracing.traced(headers)
-    values, metas, size, extra = checked_record(
+    values, columns, size, extra = checked_record(
         target.topic,
         codec,
         value,
@@ -254,7 +258,7 @@ def append_of(
         0.0 if delay is None and expires is None else target.now(),
         tombstones=value is None and target.has_tombstones(),
     )
-    append = Append(values, metas, size, message_id, codec is not None, extra)
+    append = Append(values, columns, size, message_id, codec is not None, extra)
     if expected_offset is not None:
         append.expected_offset = check_offset("expected_offset", expected_offset)
     return append
@@ -275,10 +279,10 @@ def append_of_many(
     if tracing.is_active:
         headers = tracing.traced_all(headers)
     now = 0.0 if delay is None and expires is None else target.now()
-    data, metas, size, extra = checked_records(
+    data, columns, size, extra = checked_records(
         target.topic, codec, values, keys, headers, delay, expires, priority, now
     )
-    append = Append(data, metas, size, None, codec is not None, extra)
+    append = Append(data, columns, size, None, codec is not None, extra)
     if expected_offset is not None:
         append.expected_offset = check_offset("expected_offset", expected_offset)
     return append
@@ -294,6 +298,7 @@ class PublishDetails(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=Tr
     - `options`: the topic's, as `TopicOptions.given()`; `schema`: of its type.
     - `reads`: the ids of `block` subscriptions that the publishing task itself reads.
     - `wait`, `timeout`: answer when all current subscribers have passed it (`publish_and_wait`).
+    - `sent`: it was sent before, first at this time of the server, and not answered: it may be stored already.
     """
 
     message_id: str | None = None
@@ -303,6 +308,7 @@ class PublishDetails(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=Tr
     reads: list[Annotated[int, msgspec.Meta(ge=0)]] = []
     wait: bool = False
     timeout: float | None = None
+    sent: float | None = None  # seconds since 1970
 
 
 def checked_batch(topic: str, data: bytes) -> UnpackedBatch:
@@ -333,9 +339,8 @@ def append_of_batch(topic: str, data: bytes, batch: UnpackedBatch, details: Publ
         append.expected_offset = check_expected_offset(details.expected_offset)
         if details.message_id is not None and header.count > 1:
             raise BadBatch(f"it has a message id and {header.count} records; an id is for one")
-    if batch.metas:
-        append.metas = [batch.metas.get(at) for at in range(header.count)]
-        append.extra = sum(meta.weight for meta in batch.metas.values())
+    if (columns := batch.columns) is not None:
+        append.columns, append.extra = columns, columns.weight
     if size + append.extra > MAX_ENTRY_BYTES:
         raise TooLarge(f"a batch for {topic!r}", size + append.extra, "max_entry_bytes", MAX_ENTRY_BYTES)
     return append

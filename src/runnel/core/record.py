@@ -21,6 +21,7 @@ T = TypeVar("T", covariant=True)
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 REPLY_TO = "runnel-reply-to"
+FAILURE = "runnel-error"  # of a reply: the code of the error with which the responder failed
 
 
 class Gap(msgspec.Struct, frozen=True, gc=False):
@@ -28,7 +29,7 @@ class Gap(msgspec.Struct, frozen=True, gc=False):
 
     `first` and `end` (not included) are offsets of the topic, or sequences of the
     broker when the subscription is a pattern. `count` is how many of *this*
-    subscriber's records lay between them; None where nobody can know any more.
+    subscriber's records lay between them; None where it is not known any more.
     """
 
     topic: str
@@ -90,6 +91,8 @@ class Meta(msgspec.Struct, frozen=True, gc=False):
     def weight(self) -> int:
         """About how many bytes the key and the headers take."""
         weight = 0 if self.key is None else len(self.key)
+        if self.headers is NO_HEADERS:
+            return weight
         for name, text in self.headers.items():
             weight += len(name) + len(text)
         return weight
@@ -111,7 +114,7 @@ class MissedRange(msgspec.Struct, frozen=True, gc=False):
 
 
 def joined_missed(one: MissedRange | None, two: MissedRange | None) -> MissedRange | None:
-    """Two stretches that were missed one after the other, told as one."""
+    """Two stretches that were missed one after the other, reported as one."""
     if one is None or two is None:
         return one or two
     reason = one.reason if two.reason in one.reason else f"{one.reason}; {two.reason}"

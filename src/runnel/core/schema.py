@@ -7,9 +7,15 @@ have defaults.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from datetime import datetime
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from functools import lru_cache
+from math import inf
+from operator import ge, gt, le, lt
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+from uuid import UUID
 
 import msgspec
 
@@ -28,6 +34,11 @@ class Schema(NamedTuple):
     encoding: str
     schema: dict[str, Any]
 
+    def check(self) -> None:
+        """Raise InvalidOption unless it is a schema as msgspec writes them. It may come from any client."""
+        if why := _malformed(self.encoding, self.schema):
+            raise InvalidOption("schema", str(self.schema)[:100], why)
+
 
 class Codec(Generic[T]):
     """Encodes and validates values of one type, as JSON or as msgpack."""
@@ -36,7 +47,7 @@ class Codec(Generic[T]):
         if encoding not in ("json", "msgpack"):
             raise InvalidOption("encoding", encoding, "expected 'json' or 'msgpack'")
         self.type, self.encoding = type_, encoding
-        self._other: Codec[T] | None = None  # of the other encoding, once somebody needs it
+        self._other: Codec[T] | None = None  # of the other encoding, once it is needed
         try:
             self.schema: dict[str, Any] = msgspec.json.schema(type_)
             self._encode: Callable[[object], bytes]
@@ -68,6 +79,15 @@ class Codec(Generic[T]):
         self.decode(topic, data)
         return data
 
+    def encode_all(self, topic: str, values: Sequence[object]) -> list[bytes]:
+        """Each of `values` as bytes, or ValidationFailed: the same as `encode`, without a call for each."""
+        try:
+            data = list(map(self._encode, values))
+            deque(map(self._decode, data), maxlen=0)
+        except (TypeError, ValueError, OverflowError, RecursionError):  # so do the errors of msgspec
+            return [self.encode(topic, value) for value in values]  # raises at the one that is wrong
+        return data
+
     def decode(self, topic: str, data: bytes) -> T:
         """The value in `data`, a new object each time, or ValidationFailed."""
         try:
@@ -76,6 +96,10 @@ class Codec(Generic[T]):
             raise ValidationFailed(topic, self.name, *field_and_reason(str(error))) from None
         except RecursionError:
             raise ValidationFailed(topic, self.name, "the value", "it is nested too deeply") from None
+
+    def check(self, topic: str, data: bytes) -> None:
+        """Raise ValidationFailed, with the field that is wrong, unless `data` is a value of the type."""
+        self.decode(topic, data)
 
     def value_of(self, record: Record[bytes]) -> T | None:
         """The value of a record, or ValidationFailed; None for a tombstone: a key, and no value."""
@@ -96,10 +120,30 @@ class Codec(Generic[T]):
         check_schema_evolution(topic, self, earlier)
 
 
-def check_schema_evolution(topic: str, later: Codec[Any] | Schema, earlier: Codec[Any] | Schema) -> None:
+@lru_cache(maxsize=1024)
+def _known_codec(type_: Any, encoding: str) -> Codec[Any]:
+    return Codec(type_, encoding)
+
+
+def codec_of(type_: Any, encoding: str = "json") -> Codec[Any]:
+    """The codec of a type, the same one each time: making one writes its schema, which takes about 50 us."""
+    try:
+        hash(type_)
+    except TypeError:
+        return Codec(type_, encoding)  # metadata in an annotation may be anything
+    return _known_codec(type_, encoding)
+
+
+def check_schema_evolution(
+    topic: str, later: Codec[Any] | Schema, earlier: Codec[Any] | Schema | SchemaValidator
+) -> None:
     """Raise SchemaConflict unless `later` may follow `earlier` on `topic`."""
     if later.encoding != earlier.encoding:
         raise SchemaConflict(topic, f"it is encoded as {earlier.encoding}, not {later.encoding}")
+    if isinstance(later, Schema):
+        later.check()
+    if why := _malformed(earlier.encoding, earlier.schema):  # an earlier version took it from a client, and kept it
+        raise SchemaConflict(topic, f"the schema it has is none ({why}); delete the topic, or publish without a type")
     if why := _not_grown(_parts(earlier.schema), _parts(later.schema)):
         raise SchemaConflict(topic, why)
 
@@ -112,6 +156,30 @@ def field_and_reason(message: str) -> tuple[str, str]:
     if named := _MISSING.search(why):
         path = f"{path}.{named['field']}" if path else named["field"]
     return path or "the value", why
+
+
+def _malformed(encoding: str, schema: dict[str, Any]) -> str | None:
+    """Why this is no schema that can be compared with another; None: it is one."""
+    if encoding not in ("json", "msgpack"):
+        return f"expected the encoding 'json' or 'msgpack', not {encoding!r}"
+    try:
+        msgspec.json.encode(schema)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        return f"it is not JSON: {error}"
+    named = schema.get("$defs", {})
+    if not isinstance(named, dict):
+        return "its $defs are not an object"
+    if "$ref" in schema and (not isinstance(schema["$ref"], str) or schema["$ref"].rpartition("/")[2] not in named):
+        return "its $ref is not among its $defs"
+    for part in (schema, *named.values()):
+        if not isinstance(part, dict):
+            return "a definition is not an object"
+        fields, required = part.get("properties", {}), part.get("required", [])
+        if not isinstance(fields, dict) or not all(isinstance(kind, dict) for kind in fields.values()):
+            return "its properties are not an object of objects"
+        if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+            return "its required fields are not a list of names"
+    return None
 
 
 def _parts(schema: dict[str, Any]) -> dict[str, Any]:
@@ -149,135 +217,280 @@ def _shape(kind: dict[str, Any] | None) -> dict[str, Any] | None:
     return kind and {name: value for name, value in kind.items() if name not in ("default", "title")}
 
 
-# -- Checking plain values against a stored schema -------------------------------------------------------
-# For processes that know a topic's schema and not its Python type. Refuses what the type would certainly
-# refuse: a missing field, a field of another kind. Patterns, formats and unknown keywords pass.
+# -- A type of which only the schema is known ------------------------------------------------------------
 
-
-MAX_DEPTH = 200  # levels that are looked at
 
 Mismatch = tuple[str, str]
 """(the field, what is wrong with it)."""
 
-
-def schema_title(schema: dict[str, Any]) -> str:
-    """What the type is called."""
-    return str(_resolved(schema, schema).get("title", "its type"))
+Check = Callable[[Any], Mismatch | None]
+"""Why a value, as JSON or msgpack gave it, does not fit; None: it does."""
 
 
-def schema_mismatch(schema: dict[str, Any], value: Any) -> Mismatch | None:
-    """Why `value`, as JSON or msgpack gave it, does not fit; None: it does, as far as can be told."""
-    return _mismatch(schema, schema, value, "", 0)
+class SchemaValidator:
+    """Checks values of a topic whose schema is known, and its Python type is not.
+
+    Knows all that msgspec writes into a schema, except patterns: the schema may come from a client, and a regular
+    expression of a client could occupy a server for hours. What a schema does not say, and unknown keywords, pass.
+    """
+
+    def __init__(self, encoding: str, schema: dict[str, Any]) -> None:
+        self.encoding, self.schema = encoding, schema
+        self._is_json = encoding == "json"
+        self._decode = msgspec.json.decode if self._is_json else msgspec.msgpack.decode
+        self._named: dict[str, Check] = {}  # the checks of definitions, once one was needed
+        self._check: Check | None = None
+
+    def __repr__(self) -> str:
+        return f"<SchemaValidator of {self.name} as {self.encoding}>"
+
+    @property
+    def name(self) -> str:
+        """The type's name, for messages."""
+        return str(self._resolved(self.schema).get("title", "its type"))
+
+    def check(self, topic: str, data: bytes) -> None:
+        """Raise ValidationFailed, with the field that is wrong, unless `data` fits the schema."""
+        try:
+            wrong = self.mismatch(self._decode(data))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            wrong = "the value", str(error)
+        except RecursionError:
+            wrong = "the value", "it is nested too deeply"
+        if wrong is not None:
+            raise ValidationFailed(topic, self.name, *wrong)
+
+    def mismatch(self, value: Any) -> Mismatch | None:
+        """The field of `value` that does not fit, and why; None: all fit."""
+        if self._check is None:
+            self._check = self._check_of(self.schema)
+        found = self._check(value)
+        return found and (found[0].removeprefix(".") or "the value", found[1])
+
+    def _resolved(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """`schema`, or the definition that it refers to."""
+        passed = set()
+        while isinstance(name := schema.get("$ref"), str):
+            if name in passed:
+                return {}  # it refers to itself, and says nothing
+            passed.add(name)
+            schema = _part(_part(self.schema, "$defs", {}), name.rpartition("/")[2], {})
+        return schema
+
+    def _check_of(self, schema: Any) -> Check:
+        """The check of one part of the schema. The fields that it names begin with a dot or a bracket."""
+        if not isinstance(schema, dict):
+            return _anything
+        if isinstance(name := schema.get("$ref"), str):
+            return lambda value: self._definition(name)(value)  # looked up late: a type may contain itself
+        if isinstance(schema.get("discriminator"), dict):
+            return self._tagged(schema["discriminator"], self._union(_part(schema, "anyOf", [])))
+        if "anyOf" in schema:
+            return self._union(_part(schema, "anyOf", []))
+        if isinstance(schema.get("enum"), list):
+            return _one_of(schema["enum"])
+        kind = schema.get("type")
+        if kind == "object":
+            return self._object(schema)
+        if kind == "array":
+            return self._array(schema)
+        if kind == "string":
+            return _text(schema, is_json=self._is_json)
+        return _number(schema, kind) if kind in ("integer", "number") else _PLAIN.get(str(kind), _anything)
+
+    def _definition(self, name: str) -> Check:
+        check = self._named.get(name)
+        if check is None:
+            check = self._named[name] = self._check_of(self._resolved({"$ref": name}))
+        return check
+
+    def _union(self, options: list[Any]) -> Check:
+        checks = [self._check_of(option) for option in options]
+
+        def check(value: Any) -> Mismatch | None:
+            faults = []
+            for one in checks:
+                if (fault := one(value)) is None:
+                    return None
+                faults.append(fault)
+            # The fault that lies deepest is that of the option that fits best.
+            return max(faults, key=lambda fault: fault[0].count("."), default=None)
+
+        return check
+
+    def _tagged(self, discriminator: dict[str, Any], otherwise: Check) -> Check:
+        """Of several kinds of objects, which say in a field what they are."""
+        field, mapping = str(discriminator.get("propertyName")), _part(discriminator, "mapping", {})
+        kinds = {tag: self._check_of({"$ref": name}) for tag, name in mapping.items()}
+
+        def check(value: Any) -> Mismatch | None:
+            said = value.get(field) if isinstance(value, dict) else None
+            return (kinds.get(said, otherwise) if isinstance(said, str) else otherwise)(value)
+
+        return check
+
+    def _object(self, schema: dict[str, Any]) -> Check:
+        fields = {name: self._check_of(one) for name, one in _part(schema, "properties", {}).items()}
+        required = [name for name in _part(schema, "required", []) if isinstance(name, str)]
+        is_closed = schema.get("additionalProperties") is False
+        names, other = schema.get("propertyNames"), self._check_of(schema.get("additionalProperties"))
+        name_check = self._check_of({"type": "string", **names}) if isinstance(names, dict) else _anything
+        length = _length_check(schema, "Properties", "fields")
+        is_open = name_check is _anything and other is _anything and not is_closed
+
+        def check(value: Any) -> Mismatch | None:
+            if not isinstance(value, dict):
+                return _expected("object", value)
+            for name in required:
+                if name not in value:
+                    return f".{name}", f"Object missing required field `{name}`"
+            if length is not None and (fault := length(value)) is not None:
+                return fault
+            for name, one in value.items():
+                field = fields.get(name)
+                if field is not None:
+                    if (fault := field(one)) is not None:
+                        return f".{name}{fault[0]}", fault[1]
+                elif is_open:
+                    continue
+                elif is_closed:
+                    return f".{name}", f"Object contains unknown field `{name}`"
+                elif (fault := name_check(name) or other(one)) is not None:
+                    return f"[...]{fault[0]}", fault[1]
+            return None
+
+        return check
+
+    def _array(self, schema: dict[str, Any]) -> Check:
+        first = [self._check_of(one) for one in _part(schema, "prefixItems", [])]
+        others = self._check_of(schema.get("items"))
+        length = _length_check(schema, "Items", "items")
+
+        def check(value: Any) -> Mismatch | None:
+            if not isinstance(value, list):
+                return _expected("array", value)
+            if length is not None and (fault := length(value)) is not None:
+                return fault
+            for at, one in enumerate(value):
+                if (fault := (first[at] if at < len(first) else others)(one)) is not None:
+                    return f"[{at}]{fault[0]}", fault[1]
+            return None
+
+        return check
 
 
-def _resolved(whole: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    for _ in range(MAX_DEPTH):
-        reference = schema.get("$ref")
-        if not isinstance(reference, str):
-            break
-        schema = whole.get("$defs", {}).get(reference.rpartition("/")[2], {})
-    return schema
+def _part(schema: dict[str, Any], keyword: str, default: Any) -> Any:
+    """What `schema` says, if it is of the kind of `default`: a client may have written anything."""
+    found = schema.get(keyword)
+    return found if isinstance(found, type(default)) else default
 
 
-def _mismatch(whole: dict[str, Any], schema: Any, value: Any, path: str, depth: int) -> Mismatch | None:
-    if not isinstance(schema, dict) or depth > MAX_DEPTH:
-        return None
-    schema = _resolved(whole, schema)
-    if (said := _discriminated(schema, value)) is not None:
-        return _mismatch(whole, {"$ref": said}, value, path, depth + 1)
-    if "anyOf" in schema:
-        return _union_mismatch(whole, schema["anyOf"], value, path, depth)
-    if "enum" in schema and not _is_in(value, schema["enum"]):
-        return path or "the value", f"it is not one of {schema['enum']}"
-    if "const" in schema and not _is_in(value, [schema["const"]]):
-        return path or "the value", f"it is not {schema['const']!r}"
-    kind = schema.get("type")
-    if isinstance(kind, str) and kind in _KINDS and not _KINDS[kind](value):
-        return path or "the value", f"expected {kind}, got {_kind_of(value)}"
-    if isinstance(value, dict):
-        return _object_mismatch(whole, schema, value, path, depth)
-    if isinstance(value, list):
-        return _array_mismatch(whole, schema, value, path, depth)
+def _bound(schema: dict[str, Any], keyword: str, default: Any) -> Any:
+    """A number that `schema` says."""
+    found = schema.get(keyword)
+    return found if found.__class__ in (int, float) else default
+
+
+def _anything(value: Any) -> Mismatch | None:
     return None
 
 
-def _discriminated(schema: dict[str, Any], value: Any) -> str | None:
-    """Which of several kinds a value says that it is, where they are told apart by a field."""
-    told_apart = schema.get("discriminator")
-    if not isinstance(told_apart, dict) or not isinstance(value, dict):
-        return None
-    said = value.get(told_apart.get("propertyName"))
-    found = told_apart.get("mapping", {}).get(said) if isinstance(said, str) else None
-    return found if isinstance(found, str) else None
-
-
-def _union_mismatch(whole: dict[str, Any], options: list[Any], value: Any, path: str, depth: int) -> Mismatch | None:
-    """The fault that lies deepest: of the option that fits best."""
-    faults = [_mismatch(whole, option, value, path, depth + 1) for option in options]
-    if not faults or any(fault is None for fault in faults):
-        return None
-    return max((fault for fault in faults if fault is not None), key=lambda fault: fault[0].count("."))
-
-
-def _object_mismatch(
-    whole: dict[str, Any], schema: dict[str, Any], value: dict[Any, Any], path: str, depth: int
-) -> Mismatch | None:
-    fields: dict[str, Any] = schema.get("properties", {})
-    for name in schema.get("required", ()):
-        if name not in value:
-            return _below(path, name), f"Object missing required field `{name}`"
-    others = schema.get("additionalProperties")
-    for name, one in value.items():
-        if name in fields:
-            fault = _mismatch(whole, fields[name], one, _below(path, name), depth + 1)
-        elif others is False:
-            fault = _below(path, name), f"Object contains unknown field `{name}`"
-        else:
-            fault = _mismatch(whole, others, one, f"{path}[...]", depth + 1)
-        if fault is not None:
-            return fault
-    return None
-
-
-def _array_mismatch(
-    whole: dict[str, Any], schema: dict[str, Any], value: list[Any], path: str, depth: int
-) -> Mismatch | None:
-    if len(value) < schema.get("minItems", 0):
-        return path or "the value", f"expected {schema['minItems']} items or more, got {len(value)}"
-    first: list[Any] = schema.get("prefixItems", [])
-    for at, one in enumerate(value):
-        kind = first[at] if at < len(first) else schema.get("items")
-        if kind is False:
-            return path or "the value", f"expected {len(first)} items, got {len(value)}"
-        if (fault := _mismatch(whole, kind, one, f"{path}[{at}]", depth + 1)) is not None:
-            return fault
-    return None
-
-
-def _below(path: str, name: object) -> str:
-    return f"{path}.{name}" if path else str(name)
-
-
-def _is_in(value: Any, allowed: list[Any]) -> bool:
-    return any(one == value and isinstance(one, bool) == isinstance(value, bool) for one in allowed)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-_KINDS: dict[str, Callable[[Any], bool]] = {
-    "null": lambda value: value is None,
-    "boolean": lambda value: isinstance(value, bool),
-    "integer": lambda value: _is_number(value) and (isinstance(value, int) or value.is_integer()),
-    "number": _is_number,
-    "string": lambda value: isinstance(value, str | bytes | datetime),  # msgpack has bytes and times of its own
-    "array": lambda value: isinstance(value, list),
-    "object": lambda value: isinstance(value, dict),
-}
+def _expected(kind: str, value: Any) -> Mismatch:
+    return "", f"expected {kind}, got {_kind_of(value)}"
 
 
 def _kind_of(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return "null" if value is None else "boolean"
-    return {int: "integer", float: "number", dict: "object", list: "array"}.get(type(value), "string")
+    known = {int: "integer", float: "number", dict: "object", list: "array", str: "string"}
+    return known.get(type(value), type(value).__name__)
+
+
+def _length_check(schema: dict[str, Any], of: str, what: str) -> Check | None:
+    """The check of the bounds that are called min and max `of`; None: there are none."""
+    least, most = _bound(schema, f"min{of}", 0), _bound(schema, f"max{of}", inf)
+    if not least and most == inf:
+        return None
+
+    def check(value: Any) -> Mismatch | None:
+        if least <= len(value) <= most:
+            return None
+        bound = f"{least} {what} or more" if len(value) < least else f"{most} {what} at most"
+        return "", f"expected {bound}, got {len(value)}"
+
+    return check
+
+
+def _one_of(allowed: list[Any]) -> Check:
+    def check(value: Any) -> Mismatch | None:
+        if any(one == value and isinstance(one, bool) == isinstance(value, bool) for one in allowed):
+            return None
+        return "", f"it is not one of {allowed}"
+
+    return check
+
+
+def _number(schema: dict[str, Any], kind: str) -> Check:
+    kinds = (int,) if kind == "integer" else (int, float)
+    said = [(fits, _bound(schema, keyword, None), words) for keyword, fits, words in _BOUNDS]
+    bounds = [(fits, bound, words) for fits, bound, words in said if bound is not None]
+
+    def check(value: Any) -> Mismatch | None:
+        if value.__class__ not in kinds:
+            return _expected(kind, value)
+        for fits, bound, words in bounds:
+            if not fits(value, bound):
+                return "", f"expected {words} {bound}, got {value}"
+        return None
+
+    return check
+
+
+def _text(schema: dict[str, Any], *, is_json: bool) -> Check:
+    form, is_base64 = schema.get("format"), schema.get("contentEncoding") == "base64"
+    length = _length_check(schema, "Length", "characters")
+    written = bytes if is_base64 else _FORMATS.get(str(form))
+    # msgpack has bytes and times of its own. A schema does not say which strings without a format are times.
+    others: tuple[type, ...] = ()
+    if not is_json:
+        others = (bytes,) if is_base64 or form == "uuid" else (datetime,) if form in (None, "date-time") else ()
+    if form == "decimal":
+        others = (int, float)
+
+    def check(value: Any) -> Mismatch | None:
+        if value.__class__ is not str:
+            return None if value.__class__ in others else _expected("string", value)
+        if length is not None and (fault := length(value)) is not None:
+            return fault
+        if written is not None:
+            try:
+                msgspec.convert(value, written)
+            except msgspec.ValidationError as error:
+                return "", str(error)
+        return None
+
+    return check
+
+
+_PLAIN: dict[str, Check] = {
+    "null": lambda value: None if value is None else _expected("null", value),
+    "boolean": lambda value: None if isinstance(value, bool) else _expected("boolean", value),
+}
+
+_BOUNDS: list[tuple[str, Callable[[Any, Any], bool], str]] = [
+    ("minimum", ge, "at least"),
+    ("maximum", le, "at most"),
+    ("exclusiveMinimum", gt, "more than"),
+    ("exclusiveMaximum", lt, "less than"),
+    ("multipleOf", lambda value, of: of == 0 or value % of == 0, "a multiple of"),
+]
+
+_FORMATS: dict[str, Any] = {
+    "date-time": Annotated[datetime, msgspec.Meta(tz=True)],
+    "date": date,
+    "time": Annotated[time, msgspec.Meta(tz=True)],
+    "partial-time": Annotated[time, msgspec.Meta(tz=False)],
+    "duration": timedelta,
+    "uuid": UUID,
+    "decimal": Decimal,
+}

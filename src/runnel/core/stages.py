@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from runnel.core.errors import InvalidOption
+from runnel.core.pattern import check_no_control
 
 STAGE_PIECE_BYTES = 1024 * 1024  # bytes of values that are staged at once; a larger value is a piece of its own
 
@@ -14,7 +15,7 @@ _LARGEST = 2**63 - 1
 
 
 class StageKey(NamedTuple):
-    """Who staged what: a writer's batch, one part of it, and which attempt at it."""
+    """The key of a stage: a writer's batch, one part of it, and which attempt at it."""
 
     writer: str
     batch: int
@@ -23,7 +24,7 @@ class StageKey(NamedTuple):
 
 
 class StageInfo(msgspec.Struct, frozen=True):
-    """An open stage: whose it is, what it holds, and for how many seconds nobody has written to it."""
+    """An open stage: whose it is, what it holds, and for how many seconds it was not written to."""
 
     id: int
     writer: str
@@ -53,6 +54,7 @@ def checked_stage_key(key: tuple[str, int, int, int]) -> StageKey:
     writer, *numbers = key
     if not isinstance(writer, str) or not 0 < len(writer) <= 256:
         raise InvalidOption("writer", writer, "a writer is a str of 1 to 256 characters")
+    check_no_control("writer", writer)
     for name, number in zip(StageKey._fields[1:], numbers, strict=True):
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _LARGEST:
             raise InvalidOption(name, number, f"expected a whole number from 0 to {_LARGEST}")

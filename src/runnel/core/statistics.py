@@ -6,12 +6,16 @@ Counters never decrease while a broker is open.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
 
 import msgspec
 
 from runnel.core.backend import DeadLetterTopic
+from runnel.core.errors import InvalidOption
 from runnel.core.options import TopicOptions
+from runnel.core.pattern import check_pattern, is_pattern, matches
 
 # Of work: handlers.
 DURATION_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -143,7 +147,21 @@ class JournalStatistics(msgspec.Struct, frozen=True):
     sync_durations: HistogramSnapshot = HistogramSnapshot((), (0,), 0.0)
 
 
-class TopicStatistics(msgspec.Struct, frozen=True):
+class HistoryStatistics(msgspec.Struct, frozen=True):
+    """Reading from the sources of history since the broker was opened.
+
+    `readers` read old records now; `waiting` of them wait for a source that failed. `records` were handed out, and
+    `errors` calls failed; `last_error` is the last of them.
+    """
+
+    readers: int
+    waiting: int
+    records: int
+    errors: int
+    last_error: str | None = None
+
+
+class TopicStatistics(msgspec.Struct, frozen=True, gc=False):
     """One topic: what was ever published to it, and what is kept."""
 
     name: str
@@ -171,7 +189,7 @@ class SubscriptionStatistics(msgspec.Struct, frozen=True):
 
 
 class CursorStatistics(msgspec.Struct, frozen=True):
-    """One name under which nobody reads now, and where it stands: it was left there, or it reads elsewhere (Spark).
+    """One name without a reader, and its position: it was left there, or it is read elsewhere (Spark).
 
     `place` is an offset; of a pattern it is a sequence, and `lag` is None. `hold`: nothing behind it is taken away.
     """
@@ -220,8 +238,104 @@ class SubscriberTotals(msgspec.Struct, frozen=True):
     lag: int
 
 
+class OtherTopics(msgspec.Struct, frozen=True):
+    """The topics that a `pattern` or `limit` of `statistics` left out: how many, and their figures summed."""
+
+    count: int = 0
+    published: int = 0
+    published_bytes: int = 0
+    kept_bytes: int = 0
+    subscribers: int = 0
+
+
+class SnapshotStatistics(msgspec.Struct, frozen=True):
+    """How far a relay's snapshot of a table is, since it connected."""
+
+    table: str
+    rows: int  # read
+    estimated: int  # in the table; -1: PostgreSQL does not know
+    is_done: bool
+
+
+class RelayStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a relay is.
+
+    - `slot`: the name of its slot.
+    - `state`: "starting", "standby" (another relay holds the slot), "streaming", "paused", or "waiting" to connect
+      again; of a report also "failed" (it ended with `last_error`) and "silent" (none came for 10 seconds).
+    - `published`: the last row that was published, as (commit LSN, number in its transaction).
+    - `confirmed`: the LSN before which PostgreSQL may forget its log.
+    - `lag_bytes`: bytes of PostgreSQL's log that are not confirmed.
+    - `lag_seconds`: the age of the oldest transaction that was received and is not published; 0 if there is none.
+    - `rows`, `transactions`, `dead_letters`: how many were routed since this object was made.
+    - `rows_per_second`: in the last seconds, between two calls.
+    - `wal_status`: of the slot: reserved, extended, unreserved or lost.
+    - `retained_bytes`: bytes of log that PostgreSQL keeps for the slot.
+    - `safe_wal_bytes`: bytes of log until the slot is lost; None: never, or not known.
+    - `snapshots`: of tables that are being read, or were.
+    - `errors`: how often it had to connect again.
+    - `last_error`: why it connected again the last time.
+    """
+
+    slot: str
+    state: str
+    published: tuple[int, int] = (0, 0)
+    confirmed: int = 0
+    lag_bytes: int = 0
+    lag_seconds: float = 0.0
+    rows: int = 0
+    rows_per_second: float = 0.0
+    transactions: int = 0
+    dead_letters: int = 0
+    wal_status: str | None = None
+    retained_bytes: int | None = None
+    safe_wal_bytes: int | None = None
+    snapshots: tuple[SnapshotStatistics, ...] = ()
+    errors: int = 0
+    last_error: str | None = None
+
+
+class RelayReports:
+    """What relays report of themselves to the broker that they publish to: the last report of each slot, in memory.
+
+    Several relays may share a slot. A standby, or one that cannot connect, does not hide one that streams.
+    """
+
+    MOST = 64  # slots
+    SILENT = 10.0  # seconds without a report after which a relay counts as silent
+    FORGOTTEN = 3600.0
+
+    def __init__(self) -> None:
+        self._reports: dict[str, tuple[RelayStatistics, float]] = {}
+
+    def take(self, report: RelayStatistics, now: float) -> None:
+        """Take a report; one with the state "stopped" is the last."""
+        error = report.last_error and report.last_error[:1000]  # it came over a network: it is kept, so it is bounded
+        report = msgspec.structs.replace(
+            report, slot=report.slot[:63], last_error=error, snapshots=report.snapshots[:100]
+        )
+        known = self._reports.get(report.slot)
+        is_hidden = known is not None and now - known[1] < self.SILENT and known[0].state in ("streaming", "paused")
+        if report.state == "stopped":
+            self._reports.pop(report.slot, None)
+        elif not (is_hidden and report.state not in ("streaming", "paused")):
+            self._reports.pop(report.slot, None)
+            self._reports[report.slot] = report, now
+            while len(self._reports) > self.MOST:
+                del self._reports[next(iter(self._reports))]
+
+    def current(self, now: float) -> tuple[RelayStatistics, ...]:
+        """The relays, sorted by slot."""
+        known = sorted(self._reports.items())
+        return tuple(
+            one if now - at < self.SILENT else msgspec.structs.replace(one, state="silent", rows_per_second=0.0)
+            for _, (one, at) in known
+            if now - at < self.FORGOTTEN
+        )
+
+
 class Statistics(msgspec.Struct, frozen=True):
-    """A broker at one moment.
+    """A broker at one moment. `published` and `published_bytes` count those in `other` and deleted topics, too.
 
     `flowed` sums by (pattern, subscriber) over open and ended subscriptions; those without
     a name count together as "anonymous", and those beyond the first 1,000 pairs as "(other)",
@@ -239,7 +353,26 @@ class Statistics(msgspec.Struct, frozen=True):
     dropped: int
     waiting_publishers: int
     journal: JournalStatistics | None = None  # of a durable broker
-    cursors: tuple[CursorStatistics, ...] = ()  # names under which nobody reads now
+    cursors: tuple[CursorStatistics, ...] = ()  # names without a reader
+    other: OtherTopics = OtherTopics()
+    relays: tuple[RelayStatistics, ...] = ()  # that publish to this broker
+    history: HistoryStatistics | None = None  # of a broker with a source of history
+
+
+def chosen_topics(names: Mapping[str, Any], pattern: str | None, limit: int | None) -> Iterator[str]:
+    """The names that `statistics(pattern, limit)` asks for, in the order of `names`; internal ones are left out."""
+    if pattern is not None:
+        check_pattern(pattern)
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+        raise InvalidOption("limit", limit, "expected a number of topics, 0 or more")
+    found: Iterable[str]
+    if pattern is None:
+        found = names
+    elif is_pattern(pattern):
+        found = (name for name in names if matches(pattern, name))
+    else:
+        found = (pattern,) if pattern in names else ()
+    return islice((name for name in found if name[0] != "$"), limit)
 
 
 # -- What a console shows --------------------------------------------------------------------------------
@@ -294,3 +427,4 @@ class BackendSample(msgspec.Struct, frozen=True):
     dropped: int
     waiting_publishers: int
     journal: JournalSample | None = None
+    relays: tuple[RelayStatistics, ...] = ()

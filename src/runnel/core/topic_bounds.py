@@ -12,7 +12,8 @@ class TopicBounds(msgspec.Struct, frozen=True):
 
     - `bytes`: what they weigh, about: the average of all that was ever published, times how many there may be.
     - `durable`: whether they are on disk. Those in memory go when newer ones come.
-    - `at`: of a question with a time, the first offset that is not older; `end`, if all are.
+    - `at`: of a question with a time, the first offset that is not older; with a sequence, the first that does not lie
+      before it; `end`, if there is none.
     - `schema`: of a typed topic.
     """
 

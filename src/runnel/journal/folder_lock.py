@@ -1,7 +1,8 @@
 """The folder lock: one process owns a folder, and any number of readers hold a lease while they look.
 
-The owner holds `flock` on LOCK and writes its pid there. Readers hold a shared lock on READERS; while one does,
-the owner removes no file that a manifest has named.
+The owner holds `flock` on LOCK and writes its pid there. A removed LOCK lets another process in, so the owner checks
+before every acknowledgement that the file it has locked is still the one at that path (`FolderLock.check`). Readers
+hold a shared lock on READERS; while one does, the owner removes no file that a manifest has named.
 """
 
 from __future__ import annotations
@@ -29,21 +30,25 @@ _NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "glusterfs", "lustre", "f
 log = logging.getLogger("runnel")
 
 
+class FolderLost(OSError):
+    """The folder is not this owner's any more: its files were removed, or another process has it."""
+
+
 class FolderOwner(NamedTuple):
-    """Who owns a folder; None where that is not known. Whether others are let in."""
+    """The owner of a folder (None: not known), and whether it shares the folder."""
 
     pid: int | None
     shares: bool = False
 
 
 def read_owner(lock: int) -> FolderOwner:
-    """What is written in the file with the lock, whoever has it."""
+    """What is written in the lock file, by any owner."""
     pid, *rest = os.pread(lock, 64, 0).decode(errors="replace").split() or [""]
     return FolderOwner(int(pid) if pid.isdigit() else None, rest == [SHARED])
 
 
 def recorded_owner(folder: Path) -> FolderOwner:
-    """Who says to own a folder, or did last: nobody who asks holds the lock for that."""
+    """The process that owns a folder, or did last, by its own account. Asking does not take the lock."""
     try:
         fd = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -58,27 +63,30 @@ class FolderLock:
     """The ownership of a folder. It ends with `release`, or with the process.
 
     `shares`: the owner lets other processes in at a socket, and says so in the file. `tries`: how often to look again,
-    when somebody has it.
+    when it is taken.
     """
 
     def __init__(self, folder: Path, *, shares: bool = False, tries: int = TRIES) -> None:
         self.folder = folder
+        self._path = str(folder.absolute() / LOCK)  # the process may change its working directory
+        self._identity: tuple[int, int] | None = None
         self._shares, self._tries = shares, tries
         self._fd = -1
         self._readers = -1
 
     def take(self) -> None:
-        """Make the folder if need be, and own it; FolderInUse names who does. Harmless for the owner."""
+        """Make the folder if need be, and own it; else FolderInUse names the owner. Harmless for the owner."""
         if self._fd >= 0:
             return
         if fcntl is None:
             raise FolderUnusable(str(self.folder), "this system has no flock, so two brokers could own it at once")
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, exist_ok=True)  # records are for this user's processes
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         except OSError as error:
             raise FolderUnusable(str(self.folder), error.strerror or str(error)) from None
-        for left in range(self._tries, -1, -1):  # whoever asks only whether somebody owns it, holds it for a moment
+        for left in range(self._tries, -1, -1):  # a process that only asks for the owner holds it for a moment
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
@@ -96,8 +104,24 @@ class FolderLock:
         except OSError as error:
             self.release()
             raise FolderUnusable(str(self.folder), error.strerror or str(error)) from None
+        found = os.fstat(self._fd)
+        self._identity = found.st_dev, found.st_ino
         if (kind := file_system(self.folder)).startswith(_NETWORK):
             log.warning("%s lies on a network file system (%s): locks and syncs may not hold there", self.folder, kind)
+
+    def check(self) -> None:
+        """Raise FolderLost unless the path of LOCK leads to the file that is locked here. From any thread.
+
+        Another process opens the folder in this order: it makes its own LOCK, then it reads the journal. So whatever
+        was written before a check that passes, the next owner reads: that much may be acknowledged.
+        """
+        try:
+            found = os.stat(self._path)
+        except OSError as error:
+            why = f"{self._path} is gone ({error.strerror}), and another process may own the folder"
+            raise FolderLost(why) from None
+        if (found.st_dev, found.st_ino) != self._identity:
+            raise FolderLost(f"{self._path} was replaced: another process owns the folder")
 
     def has_readers(self) -> bool:
         """Whether another process is looking at the folder now, so that files must stay."""
@@ -123,7 +147,7 @@ class ReadersLease:
         try:
             self._fd = os.open(folder / READERS, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            self._fd = -1  # a copy or a snapshot, that nobody owns
+            self._fd = -1  # a copy or a snapshot, without an owner
             return
         fcntl.flock(self._fd, fcntl.LOCK_SH)
 

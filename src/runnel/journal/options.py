@@ -24,10 +24,10 @@ class JournalOptions(msgspec.Struct, frozen=True):
     - `max_pending_bytes`: how much may wait to be written before `publish` waits and `publish_nowait` raises.
     - `tail_bytes`: how much of the newest records is kept in memory for live readers.
     - `max_staged_bytes`: how much all open stages together may hold; `StagingFull` beyond that.
-    - `stage_expiry` (seconds): a stage that nobody wrote to for so long is dropped.
+    - `stage_expiry` (seconds): a stage without a write for so long is dropped.
     - `clean_bytes_per_second`: how much the cleaner may read and write, so that publishers and readers notice little.
     - `tombstone_age` (seconds): how long a compacted topic keeps a tombstone after all that it removed is gone.
-    - `scrub_interval` (seconds): how often each segment is read to find damage before anybody needs it; 0: never.
+    - `scrub_interval` (seconds): how often each segment is read to find damage before a reader needs it; 0: never.
     """
 
     fsync: str = "commit"

@@ -92,7 +92,7 @@ class Telemetry:
         group = group or getattr(record, "group", None)  # a delivery knows its own
         if group is not None:
             attributes["messaging.consumer.group.name"] = group
-        # Without a publisher's trace the span is a root: a derived parent would decide on sampling for nobody.
+        # Without a publisher's trace the span is a root: a derived parent would sample for a trace that does not exist.
         carried = {TRACEPARENT: record.headers[TRACEPARENT]} if TRACEPARENT in record.headers else {}
         parent = TraceContextTextMapPropagator().extract(carried)
         with self._tracer.start_as_current_span(

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
         GroupStatistics,
         HandlerStatistics,
         HistogramSnapshot,
+        HistoryStatistics,
         JournalStatistics,
+        RelayStatistics,
         Statistics,
     )
 
@@ -58,6 +60,13 @@ JOURNAL_FAMILIES: tuple[tuple[str, str, str, Callable[[JournalStatistics], float
     ("journal_damaged_segments", "gauge", "Segments found to be damaged.", lambda journal: len(journal.damage)),
 )
 
+HISTORY_FAMILIES: tuple[tuple[str, str, str, Callable[[HistoryStatistics], float]], ...] = (
+    ("history_readers", "gauge", "Subscriptions that read from a source of history.", lambda history: history.readers),
+    ("history_waiting", "gauge", "Those that wait for a source that failed.", lambda history: history.waiting),
+    ("history_records_total", "counter", "Records read from sources of history.", lambda history: history.records),
+    ("history_errors_total", "counter", "Calls to sources of history that failed.", lambda history: history.errors),
+)
+
 CLEANER_FAMILIES: tuple[tuple[str, str, str, Callable[[CleanerStatistics], float]], ...] = (
     ("cleaner_read_bytes_total", "counter", "Bytes that the cleaner read.", lambda cleaner: cleaner.read),
     ("cleaner_written_bytes_total", "counter", "Bytes that the cleaner wrote.", lambda cleaner: cleaner.written),
@@ -67,12 +76,26 @@ CLEANER_FAMILIES: tuple[tuple[str, str, str, Callable[[CleanerStatistics], float
     ("journal_write_amplification", "gauge", "Bytes written per byte published.", lambda one: one.amplification),
 )
 
+RELAY_FAMILIES: tuple[tuple[str, str, str, Callable[[RelayStatistics], float | None]], ...] = (
+    ("relay_streaming", "gauge", "1 while rows can arrive.", lambda relay: relay.state == "streaming"),
+    ("relay_lag_bytes", "gauge", "Bytes of PostgreSQL's log that are not confirmed.", lambda relay: relay.lag_bytes),
+    ("relay_lag_seconds", "gauge", "Age of the oldest unpublished transaction.", lambda relay: relay.lag_seconds),
+    ("relay_rows_total", "counter", "Rows, messages and reads that were routed.", lambda relay: relay.rows),
+    ("relay_rows_per_second", "gauge", "Rows in the last seconds.", lambda relay: relay.rows_per_second),
+    ("relay_transactions_total", "counter", "Transactions with published rows.", lambda relay: relay.transactions),
+    ("relay_dead_letters_total", "counter", "Rows that could not be published.", lambda relay: relay.dead_letters),
+    ("relay_errors_total", "counter", "Times that a relay had to connect again.", lambda relay: relay.errors),
+    ("relay_retained_wal_bytes", "gauge", "Bytes of log kept for the slot.", lambda relay: relay.retained_bytes),
+    ("relay_safe_wal_bytes", "gauge", "Bytes of log until the slot is lost.", lambda relay: relay.safe_wal_bytes),
+    ("relay_slot_lost", "gauge", "1 if PostgreSQL removed log of the slot.", lambda relay: relay.wal_status == "lost"),
+)
+
 
 def render(statistics: Statistics, *, max_topics: int = MAX_TOPICS) -> str:
     """The text that a Prometheus server scrapes.
 
     >>> from runnel.observe import prometheus
-    >>> print(prometheus.render(broker.statistics()))
+    >>> print(prometheus.render(broker.statistics(limit=prometheus.MAX_TOPICS)))
     """
     return "".join(f"{line}\n" for line in _lines(statistics, max_topics))
 
@@ -82,10 +105,14 @@ def _lines(statistics: Statistics, max_topics: int) -> Iterator[str]:
     oldest = sorted(statistics.topics.values(), key=lambda topic: topic.epoch)
     shown = {topic.name for topic in oldest[:max_topics]}
 
-    def by_topic(values: Iterable[tuple[str, int]]) -> Mapping[Labels, int]:
+    other = statistics.other
+
+    def by_topic(values: Iterable[tuple[str, int]], rest: int) -> Mapping[Labels, int]:
         sums: Counter[Labels] = Counter()
         for name, value in values:
             sums[(("topic", name if name in shown else OTHER),)] += value
+        if other.count:
+            sums[(("topic", OTHER),)] += rest
         return sums
 
     def by_flow(value: str) -> Mapping[Labels, int]:
@@ -95,35 +122,37 @@ def _lines(statistics: Statistics, max_topics: int) -> Iterator[str]:
         }
 
     topics = statistics.topics.values()
-    yield from _family(
-        "events_published_total", "counter", "Records published.", by_topic((t.name, t.published) for t in topics)
-    )
+    published = by_topic(((t.name, t.published) for t in topics), other.published)
+    yield from _family("events_published_total", "counter", "Records published.", published)
     yield from _family(
         "events_published_bytes_total",
         "counter",
         "Bytes of values published.",
-        by_topic((t.name, t.published_bytes) for t in topics),
+        by_topic(((t.name, t.published_bytes) for t in topics), other.published_bytes),
     )
     yield from _family("events_delivered_total", "counter", "Records handed to subscribers.", by_flow("delivered"))
     yield from _family("events_dropped_total", "counter", "Records that subscribers missed.", by_flow("dropped"))
     yield from _family("events_expired_total", "counter", "Records skipped past their time.", by_flow("expired"))
     lags = {**by_flow("lag"), **_lags(statistics, max_topics)}
     yield from _family("subscriber_lag", "gauge", "Records published and not yet asked beyond.", lags)
-    yield from _family("subscribers", "gauge", "Open subscriptions.", by_topic((t.name, t.subscribers) for t in topics))
-    yield from _family("topics", "gauge", "Topics.", {(): len(statistics.topics)})
-    yield from _family(
-        "kept_bytes", "gauge", "Bytes of values held in memory.", {(): sum(topic.kept_bytes for topic in topics)}
-    )
+    subscribers = by_topic(((t.name, t.subscribers) for t in topics), other.subscribers)
+    yield from _family("subscribers", "gauge", "Open subscriptions.", subscribers)
+    yield from _family("topics", "gauge", "Topics.", {(): len(statistics.topics) + other.count})
+    kept = other.kept_bytes + sum(topic.kept_bytes for topic in topics)
+    yield from _family("kept_bytes", "gauge", "Bytes of values held in memory.", {(): kept})
     yield from _family(
         "publishers_waiting", "gauge", "Publishes that wait for room.", {(): statistics.waiting_publishers}
     )
     yield from _journal(statistics)
+    yield from _history(statistics)
     yield from _groups(statistics)
     yield from _handlers(statistics)
+    if statistics.relays:
+        yield from _relays(statistics.relays)
 
 
 def _lags(statistics: Statistics, most: int) -> Mapping[Labels, int]:
-    """The lags of names under which nobody reads through this broker now: those of the first `most`."""
+    """The lags of names that have no reader at this broker now: those of the first `most`."""
     known = [one for one in statistics.cursors if one.lag is not None]
     return {(("topic", one.pattern), ("subscriber", one.name)): one.lag or 0 for one in known[:most]}
 
@@ -147,12 +176,32 @@ def _journal(statistics: Statistics) -> Iterator[str]:
     yield from _family("journal_held_bytes", "gauge", "Bytes kept for a subscription that holds.", held)
 
 
+def _history(statistics: Statistics) -> Iterator[str]:
+    if (history := statistics.history) is not None:
+        for name, kind, text, value in HISTORY_FAMILIES:
+            yield from _family(name, kind, text, {(): value(history)})
+
+
 def _groups(statistics: Statistics) -> Iterator[str]:
     def each(value: Callable[[GroupStatistics], float]) -> Mapping[Labels, float]:
         return {(("group", group.name), ("topic", group.pattern)): value(group) for group in statistics.groups}
 
     for name, kind, text, value in GROUP_FAMILIES:
         yield from _family(name, kind, text, each(value))
+
+
+def _relays(relays: tuple[RelayStatistics, ...]) -> Iterator[str]:
+    for name, kind, text, value in RELAY_FAMILIES:
+        known = {(("slot", one.slot),): found for one in relays if (found := value(one)) is not None}
+        yield from _family(name, kind, text, {labels: +found for labels, found in known.items()})
+    states: dict[Labels, float] = {
+        (("slot", one.slot), ("state", one.state), ("wal_status", one.wal_status or "")): 1 for one in relays
+    }
+    yield from _family("relay_state", "gauge", "What a relay does, and the state of its slot.", states)
+    errors: dict[Labels, float] = {
+        (("slot", one.slot), ("error", one.last_error[:200])): 1 for one in relays if one.last_error is not None
+    }
+    yield from _family("relay_last_error_info", "gauge", "Why a relay connected again the last time.", errors)
 
 
 def _handlers(statistics: Statistics) -> Iterator[str]:

@@ -26,7 +26,7 @@ SOCKET = "socket"
 ELSEWHERE = "socket.path"  # names the socket of a folder whose own path is too long for one
 BACKLOG = 1024
 DEADLINE = 2.0  # seconds that what is under way has to be answered, when the owner closes
-RETRY = 0.01  # seconds after which the others look who owns it now
+RETRY = 0.01  # seconds after which the others look for the new owner
 
 log = logging.getLogger("runnel")
 
@@ -105,7 +105,7 @@ class FolderListener:
         from runnel.wire.msgpack_messages import encode_message, read_reply
 
         if self._server is None or self._server.serving is None:
-            raise NotSupported(f"{method}() now", "nobody is connected to the owner of the folder yet")
+            raise NotSupported(f"{method}() now", "there is no connection to the owner of the folder yet")
         check_method(method)
         work: Any = CALLS[method](Caller(self._server.serving, _no_subscription, _no_subscription), args)
         try:

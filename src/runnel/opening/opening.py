@@ -5,22 +5,32 @@ A backend is imported when a location needs it: a program that opens a server UR
 
 from __future__ import annotations
 
+import re
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runnel.core.errors import InvalidOption, NotSupported
+from runnel.core.errors import BadAddress, InvalidOption, NotSupported
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from runnel.api.broker import Broker
     from runnel.core.backend import Backend
     from runnel.core.clock import Clock
+    from runnel.core.history import HistorySource
 
+_HOST_AND_PORT = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 SERVER_SCHEMES = ("runnel", "runnels", "runnel+unix")  # schemes of addresses
 
 
 def open(
-    where: str | Path | None = None, *, auto_create: bool = True, clock: Clock | None = None, **options: Any
+    where: str | Path | None = None,
+    *,
+    auto_create: bool = True,
+    clock: Clock | None = None,
+    history: HistorySource | Sequence[HistorySource] | None = None,
+    **options: Any,
 ) -> Broker:
     """A broker, to be used with `async with`. The same class for every location.
 
@@ -33,7 +43,14 @@ def open(
       serve` starts. Options: see `ClientOptions`.
 
     With `auto_create=False` topics must be declared before they are used. `clock` replaces the system's, for tests.
+    `history`, of a folder: where records are that retention took from it, or several such sources of different topics;
+    the broker closes them. Processes that share the folder have to give the same: the owner's acts.
     """
+    sources = _sources(history)
+    if sources and where is None:
+        raise InvalidOption("history", history, "a broker in memory begins anew every time: open a folder")
+    if sources and isinstance(where, str) and "://" in where:
+        raise InvalidOption("history", history, "a server has its own: see [history] of `runnel serve`")
     if where is None:
         for name, value in options.items():
             raise InvalidOption(name, value, "a broker in memory takes auto_create and clock")
@@ -42,7 +59,20 @@ def open(
         return _broker(_remote(where, auto_create, clock, options))
     if not isinstance(where, str | Path) or not str(where):
         raise InvalidOption("where", where, "expected None, the path of a folder, or the address of a server")
-    return _broker(_local(auto_create, clock, Path(where), options))
+    if isinstance(where, str) and _HOST_AND_PORT.fullmatch(where) and not Path(where).exists():
+        why = f"did you mean 'runnel://{where}'? A new folder of that name is asked for with './{where}'"
+        raise BadAddress(where, why)
+    return _broker(_local(auto_create, clock, Path(where), options, sources))
+
+
+def _sources(history: HistorySource | Sequence[HistorySource] | None) -> tuple[HistorySource, ...]:
+    if history is None:
+        return ()
+    sources = tuple(history) if isinstance(history, list | tuple) else (history,)
+    for source in sources:
+        if not callable(getattr(source, "read_sequences", None)):
+            raise InvalidOption("history", source, "expected a HistorySource, or a list of them")
+    return sources
 
 
 def _broker(backend: Backend) -> Broker:
@@ -52,7 +82,11 @@ def _broker(backend: Backend) -> Broker:
 
 
 def _local(
-    auto_create: bool, clock: Clock | None, path: Path | None = None, options: dict[str, Any] | None = None
+    auto_create: bool,
+    clock: Clock | None,
+    path: Path | None = None,
+    options: dict[str, Any] | None = None,
+    history: Sequence[HistorySource] = (),
 ) -> Backend:
     from runnel.broker.backend import LocalBackend
 
@@ -64,15 +98,17 @@ def _local(
     for name, value in chosen.items():
         if name not in JournalOptions.__struct_fields__:
             known = ", ".join(JournalOptions.__struct_fields__)
-            raise InvalidOption(name, value, f"a broker with a folder takes auto_create, clock, share, {known}")
+            raise InvalidOption(
+                name, value, f"a broker with a folder takes auto_create, clock, history, share, {known}"
+            )
     kept = JournalOptions(**chosen)
     if share:
         from runnel.opening.shared_folder import SharedBackend
 
-        return SharedBackend(path, kept, auto_create=auto_create, clock=clock)
+        return SharedBackend(path, kept, auto_create=auto_create, clock=clock, history=history)
     from runnel.broker.durable.folder import BrokerFolder
 
-    return LocalBackend(auto_create=auto_create, clock=clock, folder=BrokerFolder(path, kept))
+    return LocalBackend(auto_create=auto_create, clock=clock, folder=BrokerFolder(path, kept), history=history)
 
 
 def _shared(options: dict[str, Any]) -> tuple[bool, dict[str, Any]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from runnel.broker.durable.folder import BrokerFolder
 from runnel.core.backend import Backend
 from runnel.core.clock import Clock
 from runnel.core.errors import FolderInUse, Unreachable
+from runnel.core.history import HistorySource
 from runnel.journal.folder_lock import TRIES, FolderLock, recorded_owner
 from runnel.journal.options import JournalOptions
 from runnel.opening.folder_listener import FolderListener
@@ -44,9 +46,12 @@ class SharedBackend(LocalBackend):
         auto_create: bool = True,
         clock: Clock | None = None,
         joins: bool = True,
+        history: Sequence[HistorySource] = (),
     ) -> None:
         lock = FolderLock(path, shares=True, tries=0 if joins else TRIES)
-        super().__init__(auto_create=auto_create, clock=clock, folder=BrokerFolder(path, options, lock=lock))
+        folder = BrokerFolder(path, options, lock=lock)
+        super().__init__(auto_create=auto_create, clock=clock, folder=folder, history=history)
+        self._history = history
         self._path, self._options, self._auto_create, self._joins = path, options, auto_create, joins
         self._listener: FolderListener | None = None
         self.joined: JoinedBackend | None = None  # the backend in use, if another process owns the folder
@@ -91,7 +96,9 @@ class SharedBackend(LocalBackend):
         from runnel.opening.standby import JoinedBackend, StandbyOwner
 
         import_module("runnel.server.server")  # a standby needs it at once, and now there is time
-        standby = StandbyOwner(self._path.absolute(), self._options, self.clock, auto_create=self._auto_create)
+        standby = StandbyOwner(
+            self._path.absolute(), self._options, self.clock, auto_create=self._auto_create, history=self._history
+        )
         joined = JoinedBackend(standby, self.clock)
         try:
             await joined.open()
@@ -112,7 +119,7 @@ class SharedBackend(LocalBackend):
             if self._listener is not None:
                 await self._listener.close()
         finally:
-            self.close()
+            await super().aclose()
 
     def hand_listener_to(self, server: Server) -> None:
         """Let `server` accept the other processes, so that it counts their connections."""

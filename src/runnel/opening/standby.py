@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from runnel.client.options import ClientOptions
 from runnel.client.server_link import ServerLink
 from runnel.core.clock import Clock
 from runnel.core.errors import FolderInUse
+from runnel.core.history import HistorySource
 from runnel.journal.folder_lock import FolderLock
 from runnel.journal.options import JournalOptions
 from runnel.opening.folder_listener import FolderListener, listener_at, socket_of
@@ -31,8 +33,16 @@ log = logging.getLogger("runnel")
 class StandbyOwner:
     """A process that shares a folder, and may be its next owner."""
 
-    def __init__(self, folder: Path, options: JournalOptions, clock: Clock, *, auto_create: bool) -> None:
-        self.folder = folder
+    def __init__(
+        self,
+        folder: Path,
+        options: JournalOptions,
+        clock: Clock,
+        *,
+        auto_create: bool,
+        history: Sequence[HistorySource] = (),
+    ) -> None:
+        self.folder, self._history = folder, history
         self._options, self._clock, self._auto_create = options, clock, auto_create
         self._backend: LocalBackend | None = None
         self._listener: FolderListener | None = None
@@ -60,7 +70,7 @@ class StandbyOwner:
     async def _take_over(self, lock: FolderLock) -> None:
         began = time.perf_counter()
         place = BrokerFolder(self.folder, self._options, lock=lock)  # lets the lock go if it cannot be opened
-        backend = LocalBackend(auto_create=self._auto_create, clock=self._clock, folder=place)
+        backend = LocalBackend(auto_create=self._auto_create, clock=self._clock, folder=place, history=self._history)
         await backend.open()
         listener = FolderListener(backend, self.folder)
         try:

@@ -11,9 +11,10 @@ import logging
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
-from threading import get_ident
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from functools import partial
+from threading import Lock, get_ident
+from typing import Any, Protocol, TypeVar
 
 from runnel.core.errors import BrokerClosed, Forked, Full, NotSupported, RunnelError
 
@@ -24,6 +25,29 @@ MAX_POSTED = 65_536  # calls that other threads may have handed over and the loo
 log = logging.getLogger("runnel")
 
 _owners: weakref.WeakSet[LoopOwner] = weakref.WeakSet()
+
+
+class PostedWriter(Protocol):
+    """The writer of a topic, for values that other threads publish."""
+
+    def appends(self, values: list[bytes]) -> Iterable[Any]:
+        """What to append for these values, in order."""
+
+    def take_over(self, append: Any) -> None:
+        """Append it as soon as there is room."""
+
+
+class PostedValues:
+    """Plain values that other threads published to one topic, one behind the other."""
+
+    __slots__ = ("values", "writer")
+
+    def __init__(self, writer: PostedWriter, value: bytes) -> None:
+        self.writer, self.values = writer, [value]
+
+    def calls(self) -> Iterator[Callable[[], object]]:
+        """Append them, with as few calls as the topic allows."""
+        return (partial(self.writer.take_over, append) for append in self.writer.appends(self.values))
 
 
 class LoopOwner:
@@ -44,7 +68,9 @@ class LoopOwner:
         self.closed = self.forked = False
         self._on_loop_bound, self._on_fork, self._on_refused = on_loop_bound, forked, refused
         self._thread = 0
-        self._posted: deque[Callable[[], object]] = deque()
+        self._posting = Lock()
+        self._posted: deque[Callable[[], object] | PostedValues] = deque()
+        self._waiting = 0  # calls and values in it
         self._taking = False  # whether the loop was asked to take what is posted
         _owners.add(self)
 
@@ -109,24 +135,59 @@ class LoopOwner:
     def post(self, call: Callable[[], object]) -> None:
         """Have the loop make `call` at its next turn; from any thread."""
         self._check_open("publishing")
-        assert self.loop is not None, "only a broker with a loop can be posted to"
-        if len(self._posted) >= MAX_POSTED:
+        with self._posting:
+            self._check_room()
+            self._posted.append(call)
+            self._take_soon()
+
+    def post_value(self, writer: PostedWriter, value: bytes) -> None:
+        """Have the loop append a plain value at its next turn, together with those posted right before it."""
+        self._check_open("publishing")
+        with self._posting:
+            self._check_room()
+            last = self._posted[-1] if self._posted else None
+            if isinstance(last, PostedValues) and last.writer is writer:
+                last.values.append(value)
+            else:
+                self._posted.append(PostedValues(writer, value))
+            self._take_soon()
+
+    def _check_room(self) -> None:
+        if self._waiting >= MAX_POSTED:
             raise Full("the loop's inbox", "event loop", MAX_POSTED)
-        self._posted.append(call)
-        if not self._taking:  # read after appending, as it is written before taking: no call is left behind
+
+    def _take_soon(self) -> None:
+        self._waiting += 1
+        if not self._taking:
+            assert self.loop is not None, "only a broker with a loop can be posted to"
             self._taking = True
             self.loop.call_soon_threadsafe(self.take_posted)
 
     def take_posted(self) -> None:
-        """Make the calls that were handed over. Nobody is left to hear what they raise: it is logged and told."""
-        self._taking = False
-        while self._posted:
-            try:
-                self._posted.popleft()()
-            except RunnelError as error:
-                log.error("a record that another thread published was refused: %s", error)
-                if self._on_refused is not None:
-                    self._on_refused()
+        """Make the calls that were handed over. Their callers cannot receive an error: it is logged."""
+        with self._posting:
+            posted, self._posted = self._posted, deque()
+            self._waiting, self._taking = 0, False
+        for one in posted:
+            for call in self._calls(one):
+                try:
+                    call()
+                except RunnelError as error:
+                    self._refused(error)
+
+    def _calls(self, one: Callable[[], object] | PostedValues) -> Iterable[Callable[[], object]]:
+        if not isinstance(one, PostedValues):
+            return (one,)
+        try:
+            return one.calls()
+        except RunnelError as error:
+            self._refused(error)
+            return ()
+
+    def _refused(self, error: RunnelError) -> None:
+        log.error("a record that another thread published was refused: %s", error)
+        if self._on_refused is not None:
+            self._on_refused()
 
     def fork(self) -> None:
         """Know that one is the copy in the child of a fork, and must not be used."""
@@ -157,7 +218,7 @@ def detach_sockets(fds: Iterable[int]) -> None:
     """In the child of a fork: have no part in these files, though objects here still know their numbers.
 
     Nothing is said to the other end: a connection is the parent's, and ends with it. Nothing else gets the
-    numbers, so that whoever closes one of them later harms nobody.
+    numbers, so that closing one of them later does no harm.
     """
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for fd in fds:

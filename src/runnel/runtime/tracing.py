@@ -22,7 +22,7 @@ class Tracing:
 
     @property
     def is_active(self) -> bool:
-        """Whether somebody may be in a span while publishing."""
+        """Whether a publisher may be in a span."""
         return self.current is not None or "opentelemetry.trace" in sys.modules
 
     def traced(self, headers: Mapping[str, str] | None) -> Mapping[str, str] | None:

@@ -9,8 +9,8 @@ from typing import Any
 from runnel.core.clock import Clock
 
 
-def resolve_waiter(waiter: asyncio.Future[None], error: BaseException | None = None) -> None:
-    """Have whoever waits go on, or fail; unless its loop is closed, and nobody waits any more."""
+def resolve_waiter(waiter: asyncio.Future[Any], error: BaseException | None = None) -> None:
+    """Complete a waiter with its result or error, unless its loop is closed."""
     if waiter.done():
         return
     try:

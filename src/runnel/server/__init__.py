@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Server", "ServerOptions", "TlsOptions"]
 
-# Loaded when they are first used: who reads a configuration needs the options alone, who owns a folder a socket alone.
+# Loaded when first used: reading a configuration needs only the options, owning a folder only a socket.
 _HOMES = {
     "Server": "runnel.server.server",
     **dict.fromkeys(("ServerOptions", "TlsOptions"), "runnel.server.options"),

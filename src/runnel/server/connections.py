@@ -1,19 +1,30 @@
-"""The open connections of all listeners: counted, limited (`max_connections`), drained when the server stops."""
+"""The open connections of all listeners: counted, limited, drained when the server stops.
+
+Idle connections must not lock out operators and health checks. Beyond `max_connections` a few more are accepted: HTTP
+connections that ask for health or metrics, and those on the Unix socket, which only the server's own user can open.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from collections.abc import Iterator
 from typing import Any, Protocol
 
 from runnel.core.errors import LimitExceeded
 
+RECONNECT_AFTER = 1.0  # seconds after which clients of a server that stops come back
+RESERVED = 32  # connections beyond `max_connections`, of each of the two kinds
+UNIX_SOCKET = ""  # the address of peers on a Unix socket
+
 
 class ServerConnection(Protocol):
     """One connection, whatever its protocol."""
 
+    peer_address: str  # as of `address_of`
+
     def describe(self) -> dict[str, Any]:
-        """Who it is and what it holds, for those who look after the server."""
+        """The peer and what it holds, for operators."""
 
     def drain(self, reason: str, retry: float | None) -> None:
         """Say goodbye, answer what is under way, and close. Returns at once; the connection ends by itself."""
@@ -22,15 +33,43 @@ class ServerConnection(Protocol):
         """Close now, whatever is under way."""
 
 
-class Connections:
-    """All connections of a server. A listener adds a connection when it is made and removes it when it is lost."""
+def address_of(peername: object) -> str:
+    """What counts as one peer of all that its connections have in common: an IPv4 address, or an IPv6 /64 network.
 
-    def __init__(self, limit: int) -> None:
+    Behind a proxy the host is what the proxy says, which may be anything; then it counts as it is.
+    """
+    if not isinstance(peername, tuple | list) or not peername:
+        return UNIX_SOCKET
+    host = str(peername[0]).partition("%")[0]
+    try:
+        address = ipaddress.IPv6Address(host)
+    except ValueError:
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(address), 64), strict=False))
+
+
+def is_this_machine(address: str) -> bool:
+    """Whether an address, as of `address_of`, is of the machine that the server runs on."""
+    return address in (UNIX_SOCKET, "::/64") or address.startswith("127.")
+
+
+class Connections:
+    """All connections of a server. A listener adds a connection when it is made and removes it when it is lost.
+
+    `per_address`: how many of them one peer address may have; those of this machine are not limited by it.
+    """
+
+    def __init__(self, limit: int, per_address: int | None = None) -> None:
         self.limit = limit
+        self.per_address = limit if per_address is None else per_address
         self.accepted = self.refused = 0
         self.draining = False
         self._open: dict[ServerConnection, int] = {}
+        self._addresses: dict[str, int] = {}  # connections of each, but those of this machine
         self._rejected: set[ServerConnection] = set()  # those that were one too many, until they have read why
+        self._reserved: dict[ServerConnection, None] = {}  # those that ask for one thing and go, the oldest first
         self._emptied = asyncio.Event()
         self._emptied.set()
 
@@ -42,19 +81,45 @@ class Connections:
 
     def add(self, peer: ServerConnection) -> int:
         """Count `peer` in; its number. `LimitExceeded` if there are as many as there may be: then it is not counted."""
-        if len(self._open) >= self.limit:
-            self.refused += 1
-            self._rejected.add(peer)
-            raise LimitExceeded("max_connections", len(self._open) + 1, self.limit)
+        address = peer.peer_address
+        if len(self._open) >= self.limit + (RESERVED if address == UNIX_SOCKET else 0):
+            raise self._refused(peer, "max_connections", len(self._open) + 1, self.limit)
+        if not is_this_machine(address):
+            count = self._addresses.get(address, 0) + 1
+            if count > self.per_address:
+                raise self._refused(peer, "max_peer_connections", count, self.per_address)
+            self._addresses[address] = count
         self.accepted += 1
         self._open[peer] = self.accepted
         self._emptied.clear()
         return self.accepted
 
+    def _refused(self, peer: ServerConnection, limit: str, count: int, allowed: int) -> LimitExceeded:
+        self.refused += 1
+        self._rejected.add(peer)
+        return LimitExceeded(limit, count, allowed)
+
+    def reserve(self, peer: ServerConnection) -> None:
+        """Let `peer`, which `add` refused, ask for one thing. Where there are too many of these, the oldest is cut off.
+
+        A health check asks at once: a connection that has been idle for long only takes up room.
+        """
+        while len(self._reserved) >= RESERVED:
+            oldest = next(iter(self._reserved))
+            del self._reserved[oldest]
+            oldest.abort()
+        self._reserved[peer] = None
+
     def remove(self, peer: ServerConnection) -> None:
         """It is gone. Harmless for one that was never counted."""
         self._rejected.discard(peer)
-        if self._open.pop(peer, None) is not None and not self._open:
+        self._reserved.pop(peer, None)
+        if self._open.pop(peer, None) is None:
+            return
+        address = peer.peer_address
+        if (left := self._addresses.pop(address, 0) - 1) > 0:
+            self._addresses[address] = left
+        if not self._open:
             self._emptied.set()
 
     def describe(self) -> list[dict[str, Any]]:
@@ -62,12 +127,12 @@ class Connections:
         return [{"connection": number, **peer.describe()} for peer, number in self._open.items()]
 
     async def emptied(self) -> None:
-        """Return when nobody is connected."""
+        """Return when there are no connections."""
         while self._open:  # a websocket gives its seat up and takes it again
             await self._emptied.wait()
 
     def drain(self, reason: str, retry: float | None) -> None:
-        """Tell everybody that the server stops."""
+        """Send every connection the goodbye."""
         self.draining = True
         for peer in tuple(self._rejected):
             peer.abort()

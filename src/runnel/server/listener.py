@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import quote
 
 from runnel.core.errors import AddressInUse, InvalidOption, PublicBindRefused
-from runnel.server.connections import Connections
+from runnel.server.connections import RESERVED, Connections
 from runnel.server.options import ServerOptions, TlsOptions
 from runnel.server.served_broker import ListenerAddress
 from runnel.server.unix_socket import UnixSocket
@@ -60,7 +60,7 @@ class Acceptor:
             self._loop.add_reader(one, self._accept, one)
 
     def close(self) -> None:
-        """Accept nobody any more. Those who are connected stay."""
+        """Accept no more connections. Present ones stay."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -68,8 +68,8 @@ class Acceptor:
             self._loop.remove_reader(one)
             one.close()
         self.sockets = []
-        # Whoever is being let in just now gets in, and is told that the server stops. Not cancelled: uvloop would have
-        # told the protocol that it is connected, and never that it is not, and its end would be waited for.
+        # A connection that is being accepted now gets in and receives the goodbye. Not cancelled: uvloop would have
+        # called connection_made and never connection_lost, and the server would wait for its end.
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(ACCEPTS_PER_TURN):
@@ -126,11 +126,24 @@ class Acceptor:
 def handles_for_connections() -> int:
     """The handle from which on none is given to a connection.
 
-    Some are kept back for files: a journal that cannot open its next one has failed, for everybody and for good.
+    Some are kept back for files: a journal that cannot open its next one has failed until it is reopened.
     The system gives the lowest that is free, so a high one means that there are as many.
     """
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if allowed == resource.RLIM_INFINITY else allowed - min(RESERVED_HANDLES, allowed // 4)
+
+
+def connections_allowed(wanted: int) -> int:
+    """How many connections of `wanted` can be served with the handles that are free, and still answer health checks.
+
+    Were they refused for want of handles, and not for their number, no one could look after the server either.
+    """
+    with socket.socket() as probe:
+        used = probe.fileno()
+    possible = max(1, handles_for_connections() - used - 2 * RESERVED)
+    if possible < wanted:
+        log.info("%d of max_connections=%d are served: raise the limit of open files (ulimit -n)", possible, wanted)
+    return min(wanted, possible)
 
 
 class AcceptRate:
@@ -154,7 +167,7 @@ class AcceptRate:
         return max((1 - self._left) / self._rate, 0.01)
 
     def give_back(self) -> None:
-        """Nobody came."""
+        """No connection."""
         self._left += 1
 
 
@@ -229,8 +242,7 @@ def _set_socket_options(connection: socket.socket) -> None:
 # -- All sockets of a server -----------------------------------------------------------------------------
 
 
-CLOSE_DEADLINE = 10.0  # seconds that what is under way has to be answered, if nobody says
-RECONNECT_AFTER = 1.0  # seconds after which clients come back
+CLOSE_DEADLINE = 10.0  # seconds that what is under way has to be answered, by default
 
 
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]  # what makes the protocol of each new connection
@@ -298,7 +310,7 @@ class ServerSockets:
         self.listeners.append(ListenerAddress("unix", f"runnel+unix://{quote(str(file.path))}", str(file.path), 0))
 
     def stop(self) -> None:
-        """Accept nobody any more. Those who are in stay."""
+        """Accept no more connections. Present ones stay."""
         for acceptor in self._acceptors:
             acceptor.close()
         for file in self._files:
@@ -306,7 +318,7 @@ class ServerSockets:
         self._acceptors, self._files = [], []
 
     async def close(self, deadline: float, reason: str, retry: float | None) -> None:
-        """Accept nobody any more, and see everybody out, within `deadline` seconds. A second call does it at once."""
+        """Accept no more connections and close the present ones within `deadline` seconds; a second call: at once."""
         self.stop()
         connections = self._connections
         if connections.draining:
@@ -342,7 +354,7 @@ def server_context(options: TlsOptions) -> ssl.SSLContext:
         if path is not None and not path.is_file():
             raise InvalidOption(option, str(path), "there is no such file")
     try:
-        # A passphrase would be asked for on the terminal: a server that hangs there helps nobody.
+        # A passphrase would be asked for on the terminal: a server must not hang there.
         context.load_cert_chain(options.cert, options.key, password=b"")
     except (ssl.SSLError, OSError, ValueError) as error:
         why = f"{options.cert} and {options.key} are no certificate with its key, in PEM, without passphrase: {error}"

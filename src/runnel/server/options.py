@@ -43,23 +43,31 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     - `http_hosts`: names that the HTTP listener answers to, beside addresses and localhost: "app.example,
       *.b.example"; * is any. Where it speaks TLS or is public, it answers to all unless some are named.
     - `ssl`: speak TLS at every TCP listener.
-    - `insecure_public`: listen where other machines can reach it, though nobody is asked who they are.
-    - `max_connections`: clients at all listeners together.
+    - `insecure_public`: listen on addresses that other machines can reach, without authentication.
+    - `max_connections`: clients at all listeners together. A few more are let in at the Unix socket, and to ask for
+      health and metrics over HTTP.
+    - `max_peer_connections`: clients of one address (IPv6: one /64 network); those of this machine are not limited by
+      it. None: half of `max_connections`.
     - `max_frame`: the largest frame of the native listener. `max_line`: the longest line of JSON.
     - `max_subscriptions`: subscriptions open at once on one connection. One on a pattern takes about 100 bytes
       of memory for every topic that it covers.
     - `max_calls`: calls open at once on one connection.
     - `max_pending_bytes`: what one connection published and was not answered yet; beyond it, it is not read from.
+    - `max_held_bytes`: what all connections together may hold of messages that are not whole and of bytes that
+      clients have not read; beyond it, connections that hold much are closed. None: a quarter of the memory of the
+      machine or container.
     - `high_water`: what may wait to be sent on one connection; the rest waits in the log, not in memory.
-    - `hello_timeout`: within it a client must have said hello.
-    - `frame_timeout`: within it a frame of the native listener that has begun must be whole.
+    - `hello_timeout`: within it a client must have said hello: the first frame, line, message or request.
+    - `frame_timeout`: within it a message that has begun must be whole: a native frame, a line of JSON, a WebSocket
+      message, the body of an HTTP request.
     - `ping`: after so long a silence a client is pinged. `ping_timeout`: after so much more it is gone.
     - `idle_timeout`: after so long a silence a JSON connection without subscriptions is closed; None: never.
     - `accept_rate`: new connections a second; the others wait their turn.
     - `credit`: bytes that a subscription is sent ahead, if it does not say.
     - `max_body`: the largest body of an HTTP request; lines are taken in pieces of it.
     - `max_streams`: event streams open at once, of all connections.
-    - `send_timeout`: after so long without reading anything an event stream is dropped.
+    - `send_timeout`: after so long without reading anything of a response, an event stream or a WebSocket, an HTTP
+      client is cut off.
     """
 
     host: str = "127.0.0.1"
@@ -72,11 +80,13 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     ssl: TlsOptions | None = None
     insecure_public: bool = False
     max_connections: int = 10_000
+    max_peer_connections: int | None = None
     max_frame: int = MAX_FRAME
     max_line: int = MIB
     max_subscriptions: int = 1_000
     max_calls: int = 1_000
     max_pending_bytes: int = 64 * MIB
+    max_held_bytes: int | None = None
     high_water: int = MIB
     hello_timeout: float = 5.0
     frame_timeout: float = 60.0
@@ -94,8 +104,10 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             port = getattr(self, option)
             if port is not None and (not _is_whole(port) or not 0 <= port <= LARGEST_PORT):
                 raise InvalidOption(option, port, f"a port is a whole number from 0 (any) to {LARGEST_PORT}")
-        for option in _SIZES:
+        for option in (*_SIZES, *_DERIVED):
             size = getattr(self, option)
+            if option in _DERIVED and size is None:
+                continue
             if not _is_whole(size) or size < 1:
                 raise InvalidOption(option, size, "expected a whole number above 0")
         for option in _TIMES:
@@ -115,7 +127,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hosts(self) -> tuple[str, ...] | None:
-        """The names of `http_hosts`, one by one; None: nobody said."""
+        """The names of `http_hosts`, one by one; None: not set."""
         return None if self.http_hosts is None else tuple(self.http_hosts.replace(",", " ").split())
 
     @property
@@ -123,8 +135,13 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         """The origins of `http_cors`, one by one."""
         return tuple((self.http_cors or "").replace(",", " ").split())
 
+    @property
+    def peer_connections(self) -> int:
+        """`max_peer_connections`, or what it is if it is not given."""
+        return (self.max_connections + 1) // 2 if self.max_peer_connections is None else self.max_peer_connections
+
     def limits(self) -> dict[str, Any]:
-        """The limits alone, by name."""
+        """The limits alone, by name; without those that may depend on the machine or on others."""
         return {option: getattr(self, option) for option in (*_SIZES, *_TIMES)}
 
 
@@ -140,6 +157,7 @@ _SIZES = (
     "max_body",
     "max_streams",
 )
+_DERIVED = ("max_held_bytes", "max_peer_connections")  # None: a share of something else
 _TIMES = ("hello_timeout", "frame_timeout", "ping", "ping_timeout", "idle_timeout", "accept_rate", "send_timeout")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::\d{1,5})?")
 _NAME = re.compile(r"(?:\*\.)?[a-zA-Z0-9_-]+(?:\.[a-zA-Z0-9_-]+)*")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runnel.core.errors import RunnelError, Unreachable
 from runnel.server.connections import Connections
+from runnel.server.memory_budget import MemoryBudget
 
 if TYPE_CHECKING:
     from runnel.api.broker import Broker
@@ -30,7 +31,8 @@ class ServedBroker:
     def __init__(self, broker: Broker, options: ServerOptions) -> None:
         self.broker, self.options = broker, options
         self.version = version("runnel-mq")
-        self.connections = Connections(options.max_connections)
+        self.connections = Connections(options.max_connections, options.peer_connections)
+        self.memory = MemoryBudget(options.max_held_bytes)
         self.listeners: list[ListenerAddress] = []
         self.since = broker.clock.time()
 

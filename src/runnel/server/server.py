@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from runnel.core.errors import NotSupported
 from runnel.runtime.loop_owner import detach_sockets
 from runnel.server import http
-from runnel.server.listener import CLOSE_DEADLINE, RECONNECT_AFTER, ServerSockets
+from runnel.server.connections import RECONNECT_AFTER
+from runnel.server.listener import CLOSE_DEADLINE, ServerSockets, connections_allowed
 from runnel.server.native.connection import NativeConnection
 from runnel.server.native.session import native_listener
 from runnel.server.options import ServerOptions
@@ -66,11 +67,12 @@ class Server:
         if self.options.http_port is not None:
             http.check("the HTTP listener")
         self._serving = serving = ServedBroker(self.broker, self.options)
+        serving.connections.limit = connections_allowed(self.options.max_connections)
 
         def lines() -> JsonLinesListener:
             from runnel.server.json_lines.listener import JsonLinesListener
 
-            return JsonLinesListener(self.broker, self.options, serving.connections, serving.refusal())
+            return JsonLinesListener(serving)
 
         if self.options.http_port is not None:
             from runnel.server.http.listener import HttpListener
@@ -102,7 +104,7 @@ class Server:
         detach_sockets(one.fileno() for one in (*accepted, *listening))
 
     async def close(self, deadline: float = CLOSE_DEADLINE, retry: float = RECONNECT_AFTER) -> None:
-        """Accept nobody any more, say goodbye, answer what is under way, close. A second call closes at once.
+        """Accept no more connections, say goodbye, answer what is under way, close. A second call closes at once.
 
         What is not done after `deadline` seconds is cut off. Clients are asked to come back after `retry` seconds.
         """

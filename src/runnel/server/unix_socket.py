@@ -13,14 +13,14 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from runnel.core.errors import AddressInUse, InvalidOption
 
 MAX_PATH = 107 if sys.platform == "linux" else 103  # what fits into a sockaddr_un with its final zero
 MODE = 0o600
-LOCK_TIMEOUT = 0.5  # seconds that one who starts waits for another
+LOCK_TIMEOUT = 0.5  # seconds that a starting process waits for another
 
 
 class UnixSocket:
@@ -34,7 +34,7 @@ class UnixSocket:
             with _folder_lock(path.parent), socket_address(path) as address:
                 _remove_stale(path, address, replace=replace)
                 self._bind(address)
-                os.chmod(path, MODE)  # nobody connects before `listen`, so nobody comes in before this
+                os.chmod(path, MODE)  # no client can connect before `listen`
                 self._inode = _inode(path)
                 self.socket.listen(backlog)
         except BaseException:
@@ -52,7 +52,8 @@ class UnixSocket:
         """Stop listening and take the file away, unless another server has put its own there."""
         self.socket.close()
         if _inode(self.path) == self._inode:
-            self.path.unlink(missing_ok=True)
+            with suppress(OSError):  # a read-only file system, say: the next server replaces what is left there
+                self.path.unlink()
 
 
 @contextmanager
@@ -93,13 +94,13 @@ def _remove_stale(path: Path, address: str, *, replace: bool) -> None:
             path.unlink(missing_ok=True)
             return
         except OSError:
-            pass  # EAGAIN: somebody is so busy that its backlog is full. Anything else: not ours to remove
+            pass  # EAGAIN: the owner is so busy that its backlog is full. Anything else: not ours to remove
     raise AddressInUse(str(path))
 
 
 @contextmanager
 def _folder_lock(folder: Path) -> Iterator[None]:
-    """Wait for others who make a socket in this folder; not for long: a lock on a folder may mean anything."""
+    """Wait for other processes that make a socket here; not for long: a lock on a folder may mean anything."""
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:  # not there, or not ours to read: binding says so, if it matters

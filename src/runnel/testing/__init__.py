@@ -5,6 +5,7 @@ history_events   the events of a history, one JSON line each
 checker          checks a history: lost, duplicated, reordered, missed and invented records, leases and acks
 verdict          the result: violations as values and sentences (`Verdict`)
 clock            a clock that a test moves (`JumpingClock`)
+memory_history   a source of history in memory (`MemoryHistory`)
 memory_storage   a folder in memory that loses power (`MemoryStorage`, `PowerLost`)
 power_loss       which unsynced changes survive that
 faulty_storage   a storage whose calls fail (`FaultyStorage`)
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from runnel.testing.clock import JumpingClock as JumpingClock
     from runnel.testing.faulty_storage import FaultyStorage as FaultyStorage
     from runnel.testing.history import History as History
+    from runnel.testing.memory_history import MemoryHistory as MemoryHistory
     from runnel.testing.memory_storage import MemoryStorage as MemoryStorage
     from runnel.testing.memory_storage import PowerLost as PowerLost
     from runnel.testing.verdict import HistoryViolated as HistoryViolated
@@ -33,6 +35,7 @@ _HOME = {
     "History": "runnel.testing.history",
     "HistoryViolated": "runnel.testing.verdict",
     "JumpingClock": "runnel.testing.clock",
+    "MemoryHistory": "runnel.testing.memory_history",
     "MemoryStorage": "runnel.testing.memory_storage",
     "PowerLost": "runnel.testing.memory_storage",
     "Verdict": "runnel.testing.verdict",

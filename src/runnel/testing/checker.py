@@ -106,7 +106,7 @@ class TopicLog:
         return outcome
 
     def learn(self, epoch: Epoch, offset: int, id: Id, reader: str = "") -> None:
-        """Somebody says that `id` stands at this place; `reader` got it, "" only has its ack."""
+        """The history says that `id` stands at this place; `reader` got it, "" only has its ack."""
         held = self.held[epoch]
         other = held.setdefault(offset, id)
         if other != id:
@@ -126,7 +126,7 @@ class TopicLog:
             )
 
     def reader(self, epoch: Epoch, offset: int) -> str:
-        """Somebody who got the record at this place, or ""."""
+        """A reader that got the record at this place, or ""."""
         return next((name for name, seen in self.readers[epoch] if offset in seen), "")
 
     def first_handed_after(self, epoch: Epoch, at: float) -> int | None:
@@ -143,7 +143,7 @@ class TopicLog:
         n = bisect_right(times, at)
         return lowest[n] if n < len(lowest) else None
 
-    # -- what is wrong whoever reads ----------------------------------------------------------
+    # -- what is wrong for every reader ----------------------------------------------------------
 
     def violations(self) -> Iterator[Violation]:
         """Ids at two places, places with two ids, publishers out of order, inventions."""
@@ -193,8 +193,8 @@ class TopicLog:
 
 
 # -- Plain subscribers: order, duplicates, holes, reported gaps ------------------------------------------
-# A subscriber is owed every known record in its range, once, in offset order, except those it was told a gap
-# about and those the broker cleaned.
+# A subscriber is owed every known record in its range, once, in offset order, except those in a reported gap
+# and those the broker cleaned.
 
 
 @dataclass(slots=True)
@@ -207,12 +207,12 @@ class EpochView:
 
     @property
     def first(self) -> int | None:
-        """The lowest offset it saw or was told about."""
+        """The lowest offset it saw or that was reported to it."""
         return min([*self.seen, *(gap.first for gap in self.gaps)], default=None)
 
     @property
     def end(self) -> int:
-        """One past the highest offset it saw or was told about."""
+        """One past the highest offset it saw or that was reported to it."""
         return max([self.last + 1, *(gap.end for gap in self.gaps)])
 
 
@@ -222,7 +222,7 @@ class SubscriberSession:
 
     subscriber: str
     topic: str
-    at: float | None = None  # when it was surely open; None: nobody said
+    at: float | None = None  # when it was surely open; None: not known
     start: int | None = None
     epoch: Epoch | None = None  # the one that `start` counts in; None: the first it saw
     ended: bool = False
@@ -306,7 +306,7 @@ class SubscriberChecker:
         return sessions[-1]
 
     def _deliver(self, event: events.Delivered) -> None:
-        # Runs once for each delivery: whatever needs the whole picture waits until all is told.
+        # Runs once for each delivery: whatever needs the whole picture waits for all events.
         self.deliveries += 1
         epoch, offset = event.epoch, event.offset
         views = self._session(event.subscriber, event.topic).views
@@ -363,7 +363,7 @@ class SubscriberChecker:
                 if offset < start or (end is not None and offset >= end) or offset in told or offset in cleaned:
                     continue
                 if skipped:
-                    # A record that nobody else saw has no known sequence: it may lie in the gap.
+                    # A record that no other reader saw has no known sequence: it may lie in the gap.
                     sequence = log.sequences[epoch].get(offset)
                     if sequence is None or sequence in sequences:
                         continue
@@ -401,7 +401,7 @@ def _owed(session: SubscriberSession, log: TopicLog) -> Iterator[tuple[Epoch, in
     """The ranges, by epoch, that the session should have seen; the end None: all there is."""
     epochs = list(session.views)
     if not epochs:
-        # It saw nothing: hold it against the epoch it asked for, else the newest anybody knows.
+        # It saw nothing: hold it against the epoch it asked for, else the newest known.
         asked = session.epoch if session.epoch is not None else next(reversed(log.held), None)
         epochs = [asked] if asked is not None else []
     for n, epoch in enumerate(epochs):
@@ -434,7 +434,7 @@ def _absent(session: SubscriberSession, log: TopicLog, epoch: Epoch, offset: int
     acknowledged = outcome is not None and (epoch, offset) in outcome.acknowledged
     witness = log.reader(epoch, offset)
     if outcome is None or outcome.surely_failed:
-        return None  # an invention: whoever got it is judged, not who did not
+        return None  # an invention: the reader that got it is judged, not the others
     if witness and (passed or not acknowledged):
         return MissedRecord(
             topic=session.topic, epoch=epoch, offset=offset, id=id, subscriber=session.subscriber, witness=witness
@@ -455,7 +455,7 @@ def _wrong_gaps(session: SubscriberSession, epoch: Epoch, view: EpochView, log: 
         if got:
             why = f"it got offset {got[0]} ({log.held[epoch][got[0]]!r})"
         elif gap.first < told_until:
-            why = f"another told gap reaches to {told_until}"
+            why = f"another reported gap reaches to {told_until}"
         else:
             why = _impossible(gap, known)
         told_until = max(told_until, gap.end)

@@ -140,6 +140,10 @@ class FaultyStorage:
         self._step("names", "")
         return self.inner.names()
 
+    def exists(self, name: str) -> bool:
+        """Whether there is a file of that name. Never fails."""
+        return self.inner.exists(name)
+
     def rename(self, old: str, new: str) -> None:
         """Give a file another name."""
         self._step("rename", f"{old} -> {new}")

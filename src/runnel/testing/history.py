@@ -1,7 +1,7 @@
 """The history of a run, and whether it kept its promises.
 
 Tell a `History` what the clients of a broker did and saw; `check()` then says what was lost,
-duplicated, reordered, missed without a told gap, or invented. It believes nobody but the clients:
+duplicated, reordered, missed without a reported gap, or invented. It believes the clients only:
 it never looks into the broker.
 
     history = History()
@@ -32,46 +32,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
-from typing import Protocol
+from typing import Any
 
 import msgspec
 
+from runnel.core.record import Record
 from runnel.testing import history_events as events
 from runnel.testing.checker import check_history
 from runnel.testing.history_events import Epoch, Event, Id
 from runnel.testing.verdict import Verdict
 
 __all__ = ["BadLine", "History"]
-
-
-class SeenGap(Protocol):
-    """What `History.saw` reads of a gap."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def first(self) -> int: ...
-    @property
-    def end(self) -> int: ...
-    @property
-    def count(self) -> int | None: ...
-
-
-class Seen(Protocol):
-    """What `History.saw` reads of a record; its value is its id."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def sequence(self) -> int: ...
-    @property
-    def value(self) -> Id | bytes: ...
-    @property
-    def gap(self) -> SeenGap | None: ...
 
 
 class BadLine(ValueError):
@@ -116,11 +87,11 @@ class History:
         self._add(events.Acknowledged(self._now(), topic, _text(id), epoch, offset))
 
     def failed(self, topic: str, id: Id | bytes) -> None:
-        """The publish of `id` was refused: surely not written, so nobody may ever see it."""
+        """The publish of `id` was refused: surely not written, so it must never be delivered."""
         self._add(events.Failed(self._now(), topic, _text(id)))
 
     def unknown(self, topic: str, id: Id | bytes) -> None:
-        """Nobody knows whether `id` was written. An intent without an outcome means the same."""
+        """It is not known whether `id` was written. An intent without an outcome means the same."""
         self._add(events.Unknown(self._now(), topic, _text(id)))
 
     # -- plain subscribers --------------------------------------------------------------------
@@ -145,15 +116,15 @@ class History:
         self._add(events.Delivered(self._now(), subscriber, topic, epoch, offset, _text(id), sequence))
 
     def gap(self, subscriber: str, topic: str, epoch: Epoch, first: int, end: int, count: int | None) -> None:
-        """The broker told `subscriber` that `count` records in [first, end) will not come; None: it cannot know."""
+        """The broker reported that `count` records in [first, end) will not come; None: it cannot know."""
         self._add(events.GapTold(self._now(), subscriber, topic, epoch, first, end, count))
 
     def sequence_gap(self, subscriber: str, first: int, end: int, count: int | None) -> None:
-        """The same for a pattern, whose gaps are told in sequences of the broker."""
+        """The same for a pattern, whose gaps are in sequences of the broker."""
         self._add(events.SequencesTold(self._now(), subscriber, first, end, count))
 
-    def saw(self, subscriber: str, record: Seen) -> None:
-        """`delivered`, and the gap before it if one was told, from a record as runnel delivers it."""
+    def saw(self, subscriber: str, record: Record[Any]) -> None:
+        """`delivered`, and the gap before it if one was reported, from a record as runnel delivers it."""
         gap = record.gap
         if gap is not None and gap.topic == record.topic:
             self.gap(subscriber, gap.topic, record.epoch, gap.first, gap.end, gap.count)
@@ -206,7 +177,7 @@ class History:
         self._add(events.Rejected(self._now(), group, member, topic, epoch, offset))
 
     def left(self, group: str, member: str) -> None:
-        """The member is gone. For one that was killed, whoever killed it tells this, first."""
+        """The member is gone. For a killed member, the killer calls this first."""
         self._add(events.Left(self._now(), group, member))
 
     def drained(self, group: str, topic: str) -> None:
@@ -252,7 +223,7 @@ class History:
         return history
 
     def check(self) -> Verdict:
-        """Judge all that was told so far. Changes nothing, so it may be asked again later."""
+        """Judge all events so far. Changes nothing, so it may be asked again later."""
         return check_history(self.events, torn=self.torn)
 
     def __len__(self) -> int:

@@ -83,7 +83,7 @@ class Delivered(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="del
 
 
 class GapTold(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="gap"):
-    """A subscriber was told that `count` records (None: nobody knows) in [first, end) will not come."""
+    """A subscriber got the report that `count` records (None: not known) in [first, end) will not come."""
 
     at: float
     subscriber: str
@@ -95,7 +95,7 @@ class GapTold(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="gap")
 
 
 class SequencesTold(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="sequences"):
-    """A pattern's subscriber was told that `count` records with sequences in [first, end) will not come."""
+    """A pattern's subscriber got the report that `count` records with sequences in [first, end) will not come."""
 
     at: float
     subscriber: str
@@ -199,7 +199,7 @@ class Drained(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="drain
 
 
 class Cleaned(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="cleaned"):
-    """Retention, compaction or expiry took [first, end): nobody is owed these records."""
+    """Retention, compaction or expiry took [first, end): no reader is owed these records."""
 
     at: float
     topic: str

@@ -32,7 +32,7 @@ the storage this is, counted from 1."""
 
 
 class PowerLost(BaseException):
-    """The power went. Not an Exception, so that nobody handles it by accident."""
+    """The power went. Not an Exception, so that no handler catches it by accident."""
 
     def __init__(self, call: int, operation: str, name: str) -> None:
         self.call, self.operation, self.name = call, operation, name
@@ -203,6 +203,10 @@ class MemoryStorage:
         if self._lost:
             self._die()
         return sorted(self._names)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file of that name."""
+        return name in self._names
 
     def rename(self, old: str, new: str) -> None:
         """Give a file another name."""

@@ -119,7 +119,7 @@ def found_names(
 ) -> dict[str, Inode]:
     """The names that are found after the power went: each change of a name was kept, or was not.
 
-    A rename is one change, so it is found done or not done. A file nobody removed or replaced keeps a name: where
+    A rename is one change, so it is found done or not done. A file that was not removed or replaced keeps a name: where
     its own renaming is lost, whatever took its old name since is lost as well.
     """
     names, alive = dict(durable), set(live)

@@ -38,22 +38,22 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LostRecord(Violation, frozen=True, kw_only=True):
-    """Acknowledged, yet it never reached someone it was owed to, who was told no gap."""
+    """Acknowledged, yet it never reached a reader it was owed to, and no gap was reported."""
 
     kind = "lost"
     publisher: str
     reader: str
-    story: str = "never got it and was told no gap"
+    story: str = "never got it, and no gap was reported"
     _says = "{id!r} of {publisher!r} was acknowledged, but {reader!r} {story}"
 
 
 class MissedRecord(Violation, frozen=True, kw_only=True):
-    """A hole in what a subscriber saw, where others saw a record, and no gap told."""
+    """A hole in what a subscriber saw, where others saw a record, and no gap reported."""
 
     kind = "missed"
     subscriber: str
     witness: str
-    _says = "{subscriber!r} missed {id!r} without a told gap; {witness!r} got it"
+    _says = "{subscriber!r} missed {id!r} without a reported gap; {witness!r} got it"
 
 
 class DeliveredTwice(Violation, frozen=True, kw_only=True):
@@ -108,12 +108,12 @@ class InventedRecord(Violation, frozen=True, kw_only=True):
     failed: bool
 
     def __str__(self) -> str:
-        why = "whose publish had surely failed" if self.failed else "which nobody ever published"
+        why = "whose publish had surely failed" if self.failed else "which was never published"
         return f"{self.place}: {self.reader!r} got {self.id!r}, {why}"
 
 
 class WrongGap(Violation, frozen=True, kw_only=True):
-    """A told gap does not fit what happened. `offset` is its first offset (a pattern's: sequence)."""
+    """A reported gap does not fit what happened. `offset` is its first offset (a pattern's: sequence)."""
 
     kind = "gap wrong"
     subscriber: str
@@ -124,7 +124,7 @@ class WrongGap(Violation, frozen=True, kw_only=True):
     def __str__(self) -> str:
         many = "an unknown number" if self.count is None else f"{self.count:,}"
         return (
-            f"{self.topic!r} (epoch {self.epoch}): {self.subscriber!r} was told a gap of {many} "
+            f"{self.topic!r} (epoch {self.epoch}): {self.subscriber!r} got a reported gap of {many} "
             f"in [{self.offset}, {self.end}), but {self.why}"
         )
 
@@ -192,10 +192,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         parts = [
             f"{_many(self.intended, 'publish', 'publishes')} ({self.acknowledged:,} acknowledged, "
             f"{self.failed:,} failed, {self.unknown:,} unknown)",
-            f"{_many(self.deliveries, 'delivery', 'deliveries')} to {' and '.join(readers) or 'nobody'}",
+            f"{_many(self.deliveries, 'delivery', 'deliveries')} to {' and '.join(readers) or 'no reader'}",
         ]
         if self.gaps:
-            parts.append(_many(self.gaps, "told gap"))
+            parts.append(_many(self.gaps, "reported gap"))
         if self.torn:
             parts.append(f"{_many(self.torn, 'torn line')} skipped")
         return ", ".join(parts)

@@ -6,7 +6,8 @@ Record batches are not decoded: writers return the bytes before the batch, reade
 
 from __future__ import annotations
 
-from struct import Struct
+from collections.abc import Sequence
+from struct import Struct, pack, unpack_from
 from typing import NamedTuple
 
 from runnel.core.errors import LimitExceeded, ProtocolError
@@ -20,6 +21,7 @@ from runnel.wire.frames import (
     HEADER,
     MAX_CONTROL_FRAME,
     MORE,
+    SHARED,
     FrameKind,
     frame,
 )
@@ -30,12 +32,17 @@ _PUBLISHED = Struct("<QQQ")  # epoch, first offset, last offset
 _CREDIT = Struct("<IQ")  # bytes, place
 _COUNTS = Struct("<IQIQQQ")  # the same; records that one take may have; taken up, expired, unreadable
 _PLACE = Struct("<Q")
+_SHARES = Struct("<H")  # how many other subscriptions share a DELIVER
 _DELIVER = Struct("<QQQq")  # epoch, first offset, first sequence, time
 _GRANT = Struct("<QQQqQQI")  # and lease, first place, attempt
 
+_PUBLISHED_FRAME = Struct(HEADER.format + _PUBLISHED.format[1:])
+_COUNTS_FRAME = Struct(HEADER.format + _COUNTS.format[1:])
 _DELIVER_HEAD = Struct(HEADER.format + _DELIVER.format[1:])
 _GRANT_HEAD = Struct(HEADER.format + _GRANT.format[1:])
 _BEHIND_LENGTH = FRAME_HEADER_SIZE - 4
+_PUBLISH_KIND = int(FrameKind.PUBLISH)
+_PUBLISHED_KIND = int(FrameKind.PUBLISHED)
 
 DELIVER_COST = FRAME_HEADER_SIZE + _DELIVER.size
 """What a DELIVER weighs beside its topic and its batch."""
@@ -90,6 +97,12 @@ def publish_frame(id: int, topic: bytes, batch: bytes, about: PublishDetails | b
     return [b"".join((header, topic, _LENGTH.pack(len(said)), said)), batch]
 
 
+def small_publish_frame(id: int, topic: bytes, batch: bytes) -> bytes:
+    """The same in one piece, which copies the batch: for one that is small, and says nothing about itself."""
+    size = len(topic)
+    return HEADER.pack(_BEHIND_LENGTH + size + len(batch), _PUBLISH_KIND, 0, size, id) + topic + batch
+
+
 def read_publish(flags: int, extra: int, payload: bytes | memoryview) -> PublishPayload:
     """The topic, what was said about it, and the batch. Whether the topic is a name is not looked at."""
     at, about = extra, None
@@ -106,14 +119,27 @@ def read_publish(flags: int, extra: int, payload: bytes | memoryview) -> Publish
     return PublishPayload(_topic("PUBLISH", payload, 0, extra), about, bytes(payload[at:]))
 
 
+def read_plain_publish(extra: int, payload: bytes | memoryview) -> tuple[str, bytes]:
+    """The topic and the batch of a PUBLISH that has no flags."""
+    try:
+        if extra <= len(payload):
+            return str(payload[:extra], "utf-8"), bytes(payload[extra:])
+    except UnicodeDecodeError:
+        pass
+    topic, _, batch = read_publish(0, extra, payload)  # says what is wrong
+    return topic, batch
+
+
 def published_frame(id: int, epoch: int, first: int, last: int) -> bytes:
     """Where the records of a PUBLISH are."""
-    return frame(FrameKind.PUBLISHED, id, _PUBLISHED.pack(epoch, first, last))
+    return _PUBLISHED_FRAME.pack(_BEHIND_LENGTH + _PUBLISHED.size, _PUBLISHED_KIND, 0, 0, id, epoch, first, last)
 
 
 def read_published(payload: bytes) -> tuple[int, int, int]:
     """(epoch, first offset, last offset)."""
-    return _exactly("PUBLISHED", _PUBLISHED, payload)  # type: ignore[return-value]
+    if len(payload) != _PUBLISHED.size:
+        _exactly("PUBLISHED", _PUBLISHED, payload)
+    return _PUBLISHED.unpack(payload)
 
 
 # -- subscribing ------------------------------------------------------------------------------------------------
@@ -129,24 +155,28 @@ class ReaderCounts(NamedTuple):
 
 
 def credit_frame(
-    id: int, given: int, place: int | None = None, *, ask: bool = False, counts: ReaderCounts | None = None
+    id: int, given: int, place: int | None = None, *, ask: bool = False, counts: tuple[int, int, int, int] | None = None
 ) -> bytes:
-    """Credit for subscription `id`; `place`: all before it was processed; `ask`: one take may be sent."""
+    """Credit for subscription `id`; `place`: all before it was processed; `ask`: one take may be sent.
+
+    `counts` are those of `ReaderCounts`.
+    """
     flags = (ASK if ask else 0) | (0 if place is None else HAS_POSITION)
     if counts is None:
         return frame(FrameKind.CREDIT, id, _CREDIT.pack(given, place or 0), flags)
-    return frame(FrameKind.CREDIT, id, _COUNTS.pack(given, place or 0, *counts), flags | HAS_COUNTS)
+    length = _BEHIND_LENGTH + _COUNTS.size
+    return _COUNTS_FRAME.pack(length, FrameKind.CREDIT, flags | HAS_COUNTS, 0, id, given, place or 0, *counts)
 
 
-def read_credit(flags: int, payload: bytes) -> tuple[int, int | None, bool]:
-    """(bytes given back, place or None, whether one take is asked for)."""
-    given, place, *_ = _exactly("CREDIT", _COUNTS if flags & HAS_COUNTS else _CREDIT, payload)
-    return given, place if flags & HAS_POSITION else None, bool(flags & ASK)
-
-
-def read_counts(flags: int, payload: bytes) -> ReaderCounts | None:
-    """What the reader says of itself in a CREDIT, if it does."""
-    return ReaderCounts(*_exactly("CREDIT", _COUNTS, payload)[2:]) if flags & HAS_COUNTS else None
+def read_credit(flags: int, payload: bytes) -> tuple[int, int | None, bool, ReaderCounts | None]:
+    """(bytes given back, place or None, whether one take is asked for, what the reader says of itself or None)."""
+    counts = None
+    if flags & HAS_COUNTS:
+        given, place, *counted = _exactly("CREDIT", _COUNTS, payload)
+        counts = ReaderCounts(*counted)
+    else:
+        given, place = _exactly("CREDIT", _CREDIT, payload)
+    return given, place if flags & HAS_POSITION else None, bool(flags & ASK), counts
 
 
 def unsubscribe_frame(id: int, place: int | None = None) -> bytes:
@@ -170,13 +200,38 @@ def deliver_head(
     return _DELIVER_HEAD.pack(whole, FrameKind.DELIVER, flags, name, id, epoch, offset, sequence, time) + topic
 
 
+def shared_deliver_head(
+    ids: Sequence[int], topic: bytes, epoch: int, offset: int, sequence: int, time: int, size: int
+) -> bytes:
+    """The same for several subscriptions: the first in the header, the others before the rest."""
+    name, others = len(topic), len(ids) - 1
+    whole = _BEHIND_LENGTH + _SHARES.size + 4 * others + _DELIVER.size + name + size
+    return b"".join(
+        (
+            HEADER.pack(whole, FrameKind.DELIVER, SHARED, name, ids[0]),
+            pack(f"<H{others}I", others, *ids[1:]),
+            _DELIVER.pack(epoch, offset, sequence, time),
+            topic,
+        )
+    )
+
+
+def read_shares(payload: bytes | memoryview) -> tuple[Sequence[int], bytes | memoryview]:
+    """Of a DELIVER with the flag SHARED: the ids of the other subscriptions, and the payload as it is without them."""
+    count = _SHARES.unpack_from(payload)[0] if len(payload) >= _SHARES.size else 0
+    start = _SHARES.size + 4 * count
+    if not count or len(payload) < start:
+        raise _short("DELIVER", payload)
+    return unpack_from(f"<{count}I", payload, _SHARES.size), payload[start:]
+
+
 def read_deliver(extra: int, payload: bytes | memoryview) -> DeliverPayload:
     """Where the records lie, and the batch. Whether they were dropped say the flags: `flags & DROPPED`."""
     if len(payload) < _DELIVER.size + extra:
         raise _short("DELIVER", payload)
-    epoch, offset, sequence, time = _DELIVER.unpack_from(payload)
     topic = _topic("DELIVER", payload, _DELIVER.size, extra)
-    return DeliverPayload(epoch, offset, sequence, time, topic, bytes(payload[_DELIVER.size + extra :]))
+    batch = bytes(payload[_DELIVER.size + extra :])
+    return tuple.__new__(DeliverPayload, (*_DELIVER.unpack_from(payload), topic, batch))  # saves a call in Python
 
 
 def grant_head(

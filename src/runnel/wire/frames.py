@@ -28,7 +28,7 @@ HEADER = Struct("<IBBHI")
 
 FRAME_HEADER_SIZE = HEADER.size
 MAX_FRAME = 80 << 20
-"""The bytes that a whole frame may have, if nobody says otherwise."""
+"""The bytes that a whole frame may have, by default."""
 
 MAX_CONTROL_FRAME = 8 << 20
 """The bytes of a frame that carries no records: read at once, it becomes many times as much."""
@@ -67,6 +67,7 @@ class FrameKind(IntEnum):
     SETTLE = 19
     LAPSED = 20
     GOODBYE = 21
+    RECALL = 22
 
 
 # The bits of `flags`. A kind that is not in FLAGS has none.
@@ -75,12 +76,13 @@ HAS_POSITION = 1  # CREDIT, UNSUBSCRIBE: the place is meant
 ASK = 2  # CREDIT: one take may be sent
 HAS_COUNTS = 4  # CREDIT: how much a take may have, and what the reader counts, are said too
 DROPPED = 1  # DELIVER: these records were dropped, and are shown for on_drop
+SHARED = 2  # DELIVER: other subscriptions get the same records; only to clients that said `SHARED_DELIVER` in HELLO
 MORE = 1  # GRANT: another frame of the same lease follows, or a LAPSED
 
 FLAGS: dict[FrameKind, int] = {
     FrameKind.PUBLISH: HAS_DETAILS,
     FrameKind.CREDIT: HAS_POSITION | ASK | HAS_COUNTS,
-    FrameKind.DELIVER: DROPPED,
+    FrameKind.DELIVER: DROPPED | SHARED,
     FrameKind.UNSUBSCRIBE: HAS_POSITION,
     FrameKind.GRANT: MORE,
 }
@@ -117,6 +119,7 @@ FROM_SERVER = frozenset(
         FrameKind.GRANT,
         FrameKind.LAPSED,
         FrameKind.GOODBYE,
+        FrameKind.RECALL,
     }
 )
 """The kinds that a server may send."""
@@ -223,6 +226,27 @@ class FrameDecoder:
         if self._size > SMALL_BUFFER:
             self._quiet = self._quiet + 1 if count < SMALL_BUFFER else 0
 
+    def received(self, count: int) -> Frame | None:
+        """The same; and the frame that came, if what came is exactly one. None: ask `frames`.
+
+        The frame is handed out with this, and as `frames` does it with `views`.
+        """
+        if not self._end and count < SMALL_BUFFER == self._size and count >= FRAME_HEADER_SIZE and not self._preface:
+            view = self._view
+            length, kind, flags, extra, id = HEADER.unpack_from(view)
+            has_topic = kind in _WITH_TOPIC
+            if (
+                length + 4 == count
+                and length <= self._longest[kind]
+                and not flags & self._forbidden[kind]
+                and (has_topic or not extra)
+            ):
+                self._busy = False
+                data = view[FRAME_HEADER_SIZE:count]
+                return kind, flags, extra, id, data if has_topic else bytes(data)  # type: ignore[return-value]
+        self.buffer_updated(count)
+        return None
+
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Take these bytes in: for blocking sockets and for tests."""
         rest = memoryview(data)
@@ -237,7 +261,7 @@ class FrameDecoder:
         start, end, size = self._start, self._end, self._size
         have, wanted = end - start, size
         if have == size:
-            # At most a few times what has arrived: who announces much and sends little gets little.
+            # At most a few times what has arrived: a peer that announces much and sends little gets little.
             wanted = min(self._wanted, size * (4 if size < LARGE_BUFFER else 2)) if self._wanted > size else 2 * size
         elif self._busy and size < LARGE_BUFFER:
             wanted = min(4 * size, LARGE_BUFFER)
@@ -246,7 +270,7 @@ class FrameDecoder:
         elif have <= SMALL_BUFFER // 2 and self._quiet >= _QUIET:
             wanted = SMALL_BUFFER
         if wanted != size:
-            # A new one: whoever reads from the socket may still hold a view of the old one, so it cannot be resized.
+            # A new one: the socket reader may still hold a view of the old one, so it cannot be resized.
             view = memoryview(bytearray(wanted))
             view[:have] = self._view[start:end]
             self._view, self._size, self._quiet = view, wanted, 0
@@ -261,7 +285,7 @@ class FrameDecoder:
         """The whole frames that have come, in order, each once. Take them all before more bytes come in.
 
         With `views`, the payloads of those that carry a batch are views of the buffer, and good only until the next
-        frame is asked for: whoever reads the batch out of it makes the one copy.
+        frame is asked for: the reader of the batch makes the one copy.
         """
         if self._preface:
             self._pass_preface()
@@ -269,7 +293,7 @@ class FrameDecoder:
         start, end = self._start, self._end
         while end - start >= FRAME_HEADER_SIZE:
             length, kind, flags, extra, id = unpack(view, start)
-            # `_longest` is looked up each time: whoever took the last frame may have raised the limit.
+            # `_longest` is looked up each time: the handler of the last frame may have raised the limit.
             if length > self._longest[kind] or flags & forbidden[kind] or length < _BEHIND_LENGTH:
                 raise self._refused(length, kind, flags)
             if extra and kind not in _WITH_TOPIC:
@@ -297,7 +321,7 @@ class FrameDecoder:
         if kind not in self._kinds:
             known = kind in _NAMES
             name = f"a {_NAMES[kind]} frame" if known else f"a frame of kind {kind}"
-            return ProtocolError(f"{name} came, which {'this side does not take' if known else 'nobody knows'}")
+            return ProtocolError(f"{name} came, which {'this side does not take' if known else 'is not known'}")
         name = _NAMES[kind]
         if length < _BEHIND_LENGTH:
             return ProtocolError(f"a {name} frame has length {length}, and its header alone is {_BEHIND_LENGTH}")

@@ -292,7 +292,7 @@ _WHAT = {  # how a field must look
     "records": _WHOLE,
     "durable": "it is true or false",
 }
-# What people say who know the Python API, or another broker.
+# Names from the Python API and from other brokers.
 _MEANT = {
     "start": "from",
     "pattern": "topic",
@@ -388,7 +388,7 @@ def _refused(name: str, which: str | None, why: str) -> BadCommand:
 
 
 def _suggestion(said: str, known: list[str]) -> str:
-    """The one that was meant, as far as can be told."""
+    """The one that was meant, as far as can be guessed."""
     meant = _MEANT.get(said)
     if meant not in known:
         meant = next(iter(get_close_matches(said[:64], known, 1, 0.6)), None)

@@ -136,7 +136,7 @@ class Pong(Event, frozen=True, gc=False):
 
 
 class Ping(Event, frozen=True, gc=False):
-    """Nobody need answer: it shows whether somebody still reads. Only to those who have closed their own side."""
+    """Needs no answer: it shows whether the client still reads. Only for clients that have closed their own side."""
 
 
 class Topics(Event, frozen=True, gc=False):

@@ -26,6 +26,8 @@ from runnel.core.record import NO_HEADERS, Gap, Record
 from runnel.wire.frames import MAX_CONTROL_FRAME
 
 PROTOCOL_VERSION = 1
+SHARED_DELIVER = "shared_deliver"
+"""The feature in HELLO of a client that reads a DELIVER for several subscriptions."""
 
 M = TypeVar("M")
 
@@ -33,8 +35,12 @@ Number = Annotated[int, msgspec.Meta(ge=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=-float_info.max)]  # a NaN has no place in any order
 
 
+RECALLS = "recalls"
+"""The feature of a client that answers RECALL frames."""
+
+
 class Hello(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A client's first frame: the newest version that it speaks, and what it is."""
+    """A client's first frame: the newest version that it speaks, what it is, and what it can do beyond that."""
 
     version: Number
     client: str = ""
@@ -45,7 +51,7 @@ class Welcome(msgspec.Struct, kw_only=True):
     """A server's first frame: the version that both speak from now on, and what the server is.
 
     `journal` is the id of its journal, None in memory; `time` its clock, in seconds since 1970; `ping` the seconds
-    of silence after which it asks whether anybody is there.
+    of silence after which it sends a PING.
     """
 
     version: Number = PROTOCOL_VERSION
@@ -101,14 +107,18 @@ class SubscribeReply(msgspec.Struct, kw_only=True):
     is_pattern: bool = False
 
 
-class WireGap(msgspec.Struct, kw_only=True):
-    """A `Gap` of a subscription, told before the records that follow it."""
+class WireGap(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A `Gap` of a subscription, sent before the records that follow it.
+
+    `unshown`: how many dropped records were not shown since the last gap, to a subscription with `drops`.
+    """
 
     pattern: str
     first: Number
     end: Number
     count: Number | None
     reason: str
+    unshown: Number = 0
 
 
 class Goodbye(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -230,12 +240,12 @@ def read_settle(payload: bytes) -> list[Settlement]:
 
 
 def lapsed_payload(lapses: Sequence[tuple[int, int, int]]) -> bytes:
-    """What a LAPSED carries."""
+    """What a LAPSED or a RECALL carries."""
     return encode_message(lapses)
 
 
 def read_lapsed(payload: bytes) -> list[LapsedRange]:
-    """The stretches of leases that a LAPSED names."""
+    """The ranges of leases that a LAPSED or a RECALL names."""
     return decode_message(list[LapsedRange], payload)
 
 
@@ -347,12 +357,12 @@ def read_record(note: Any) -> Record[bytes]:
     return Record(topic, offset, sequence, epoch, key, value, headers or NO_HEADERS, from_micros(time))
 
 
-def wire_gap(gap: Gap) -> WireGap:
+def wire_gap(gap: Gap, unshown: int = 0) -> WireGap:
     """A gap, as it travels."""
-    return WireGap(pattern=gap.topic, first=gap.first, end=gap.end, count=gap.count, reason=gap.reason)
+    return WireGap(pattern=gap.topic, first=gap.first, end=gap.end, count=gap.count, reason=gap.reason, unshown=unshown)
 
 
-def read_gap(payload: bytes) -> Gap:
-    """The gap that a GAP tells of."""
+def read_gap(payload: bytes) -> tuple[Gap, int]:
+    """The gap that a GAP tells of, and how many dropped records were not shown."""
     note = decode_message(WireGap, payload)
-    return Gap(note.pattern, note.first, note.end, note.count, note.reason)
+    return Gap(note.pattern, note.first, note.end, note.count, note.reason), note.unshown

@@ -34,6 +34,7 @@ from runnel.journal.storage import File, Storage
 from runnel.opening import open as open_broker
 from runnel.testing.memory_storage import MemoryStorage
 from tests.broker.durable_broker import Disk, journal_of, open_on, until
+from tests.carried import columns_of
 from tests.journal.journal_cleaning import Seen, by_topic
 from tests.journal.written_journal import Writer, flip
 
@@ -234,7 +235,7 @@ class Rounds:
     def fill(self, count: int, keys: int) -> None:
         ledger = self.writer.journal.ledger
         for number in range(count):
-            body = pack([b"%d" % number], [Meta(b"%d" % (number % keys))])
+            body = pack([b"%d" % number], columns_of([Meta(b"%d" % (number % keys))]))
             base, crc = ledger.topics[self.topic].end, int.from_bytes(body[:4], "little")
             time = self.writer.now + 1
             self.writer.write([Part(PartKind.BATCH, body, crc, self.topic, base, base, ledger.sequence, time)])

@@ -32,23 +32,29 @@ def atomic_write(*entries: tuple[Log, Append | StageState]) -> AtomicWrite:
     return AtomicWrite(entries, (), lambda: None, lambda error: None)
 
 
-async def test_entries_of_a_topic_are_one_batch_unless_a_stage_lies_between() -> None:
+async def test_entries_of_a_topic_are_one_batch_unless_something_lies_between() -> None:
     one, other = durable("t", 5), durable("uu")
     large = stage(10, 20)
     batches, firsts = batches_of(
         atomic_write(
-            (one, entry(b"a")), (other, entry(b"x")), (one, entry(b"b", b"c")), (one, large), (one, entry(b"d"))
+            (one, entry(b"a")),
+            (other, entry(b"x")),
+            (one, entry(b"b", b"c")),
+            (one, entry(b"e")),
+            (one, large),
+            (one, entry(b"d")),
         ),
         asyncio.get_running_loop(),
     )
-    assert firsts == [5, 0, 6, 8, 38]
+    assert firsts == [5, 0, 6, 8, 9, 39]
     assert [(batch.log.name, batch.first, batch.count, batch.end) for batch in batches] == [
-        ("t", 5, 3, 8),
+        ("t", 5, 1, 6),
         ("uu", 0, 1, 1),
-        ("t", 8, 30, 38),
-        ("t", 38, 1, 39),
+        ("t", 6, 3, 9),
+        ("t", 9, 30, 39),
+        ("t", 39, 1, 40),
     ]
-    assert unpack(batches[0].packed or b"").values == (b"a", b"b", b"c")
+    assert unpack(batches[2].packed or b"").values == (b"b", b"c", b"e")
     assert one.stored is not None
     assert one.stored.next == 5, "nothing is given before all of it is known to be right"
 

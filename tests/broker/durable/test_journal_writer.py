@@ -253,6 +253,23 @@ async def test_what_a_call_raises_goes_to_whoever_asked(rig: Any) -> None:
     assert (await it.results(1))[0].failed is None
 
 
+async def test_a_call_that_is_cancelled_before_its_turn_is_not_made_and_harms_nothing(rig: Any) -> None:
+    it: Rig = rig()
+    it.journal.go.clear()
+    it.committer.put(Put(0))
+    await asyncio.to_thread(it.journal.reached.wait, PATIENCE)
+    made: list[int] = []
+    cancelled = asyncio.wrap_future(it.committer.call(lambda: made.append(1)))
+    cancelled.cancel()
+    await asyncio.sleep(0)
+    it.journal.go.set()
+    await asyncio.wrap_future(it.committer.call(lambda: made.append(2)))
+    assert made == [2]
+    assert it.journal.failed is None
+    it.committer.put(Put(1))
+    assert (await it.results(2))[1].failed is None
+
+
 async def test_calls_are_made_before_the_end_and_cancelled_after_it(rig: Any) -> None:
     it: Rig = rig()
     early = it.committer.call(lambda: 5)

@@ -14,7 +14,7 @@ from runnel.journal.format.ledger import GroupState
 class Rig:
     def __init__(self) -> None:
         self.touched = self.woken = 0
-        self.pending_acks = PendingAcks(3, self._touch, self._wake)
+        self.pending_acks = PendingAcks(3, {}, self._touch, self._wake)
 
     def _touch(self) -> None:
         self.touched += 1

@@ -219,7 +219,7 @@ async def test_a_count_holds_at_once_and_is_written_within_a_minute(
         await known(broker, "t", 7)
         assert gone(broker, "t") == [(0, 7, RemovalReason.COUNT)]
         told = journal_of(broker).ledger.topics[1].gone
-        assert told == [RemovedRange(0, 7, RemovalReason.COUNT, int(clock.time() * 1e6))]
+        assert told == (RemovedRange(0, 7, RemovalReason.COUNT, int(clock.time() * 1e6)),)
         await clock.advance(10 * retention.TELL)
         await broker.backend.flushed()
         assert len(trims(broker)) == 1, "nothing is news"

@@ -15,6 +15,7 @@ from runnel.broker.durable import staging
 from runnel.broker.durable.commit_queue import STAGED
 from runnel.broker.durable.staging import StagingArea
 from runnel.broker.tx.stage import SMALL_PIECE_BYTES
+from runnel.core.columns import KEYS
 from runnel.core.errors import (
     DiskFull,
     JournalFailed,
@@ -138,7 +139,7 @@ async def test_small_stages_are_read_again_where_memory_has_no_room(
     assert reads
     assert log_of(broker, "t").values == [b"%d %d" % (number, at) * 40 for number in range(3) for at in range(4)]
     assert (staging_of(broker)._kept, staging_of(broker).bytes) == (0, 0)
-    assert {meta.key for meta in log_of(broker, "t").metas.values()} == {b"k"}
+    assert log_of(broker, "t").columns == {KEYS: [b"k"] * 12}
 
 
 async def test_a_long_write_goes_out_in_pieces_through_a_small_window(broker: Broker, disk: Disk) -> None:

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.broker.durable.staging import OpenStage, append_of_stage, read_stage
+from runnel.broker.durable.staging import OpenStage, append_of_stage, stage_batches
 from runnel.core.batch_format import pack, unpack
 from runnel.core.errors import StageEnded
 from runnel.core.record import Meta
 from runnel.journal.format.ledger import StageState
 from tests.broker.broker_parts import make_log
 from tests.broker.durable_broker import Disk, journal_of, open_on
+from tests.carried import columns_of, metas_of
 
 RECORDS = st.tuples(st.binary(max_size=5), st.none() | st.builds(Meta, key=st.binary(min_size=1, max_size=3)))
 BATCHES = st.lists(st.lists(RECORDS, min_size=1, max_size=4), min_size=1, max_size=5)
@@ -27,11 +28,11 @@ def stage(*bodies: bytes, counts: list[int]) -> OpenStage:
 
 @given(BATCHES)
 def test_all_records_come_in_order_with_what_they_carry(batches: list[list[tuple[bytes, Meta | None]]]) -> None:
-    bodies = [pack([value for value, _ in batch], [meta for _, meta in batch]) for batch in batches]
+    bodies = [pack([value for value, _ in batch], columns_of([meta for _, meta in batch])) for batch in batches]
     entry = append_of_stage(stage(*bodies, counts=[len(batch) for batch in batches]))
     assert entry is not None
     expected = [record for batch in batches for record in batch]
-    assert list(zip(entry.values, entry.metas or [None] * len(entry.values), strict=True)) == expected
+    assert list(zip(entry.values, metas_of(entry.columns, len(entry.values)), strict=True)) == expected
     assert entry.size == sum(len(value) for value, _ in expected)
     assert entry.extra == sum(meta.weight for _, meta in expected if meta is not None)
     assert entry.checked
@@ -63,9 +64,9 @@ async def test_batches_are_read_again_from_wherever_they_lie(tmp_path: Path) -> 
         journal = journal_of(broker)
         assert len(journal.manifest.segments) > 3
         state = journal.ledger.stages[1]
-        assert [unpack(body).values for body in read_stage(journal, state)] == [
+        assert [unpack(body).values for body in stage_batches(journal, state)] == [
             (b"%d" % number * 400,) for number in range(30)
         ]
         missing = StageState(1, "w", 1, 0, 0, 1, 0, [1] * 31)
         with pytest.raises(OSError, match="batch 30 of 31 is missing or damaged"):
-            read_stage(journal, missing)
+            list(stage_batches(journal, missing))

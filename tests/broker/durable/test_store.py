@@ -9,12 +9,13 @@ import pytest
 
 from runnel.api.broker import Broker
 from runnel.broker.durable.journal_reads import READER_THREADS
-from runnel.core.errors import Forked, TopicConflict
+from runnel.core.errors import FolderUnusable, Forked, TopicConflict
 from runnel.journal.folder_lock import FolderLock
 from runnel.journal.format.entry import PartKind
+from runnel.journal.format.ledger import TopicState, topic_part
 from runnel.journal.read.journal_reader import ReadPlan
 from runnel.testing.clock import START, JumpingClock
-from tests.broker.durable_broker import Disk, entries, journal_of, kinds, log_of, open_on, until
+from tests.broker.durable_broker import Disk, commits_of, entries, journal_of, kinds, log_of, open_on, until
 from tests.patience import PATIENCE
 
 BEGAN = datetime.fromtimestamp(START, UTC)
@@ -45,8 +46,8 @@ async def test_topics_come_back_as_they_were_and_go_on(disk: Disk, tmp_path: Pat
         log = log_of(broker, "t")
         assert (log.epoch, log.first, log.end, log.values) == (before.epoch, 0, 1, [])
         assert log.options.retention_count == 100
-        assert log.schema is not None
-        assert log.schema.encoding == "json"
+        assert log.type is not None
+        assert log.type.encoding == "json"
         with pytest.raises(TopicConflict):
             await broker.topic("t", retention_count=5).declare()
         assert (await broker.topic("t", int).publish(2)).offset == 1
@@ -235,3 +236,25 @@ async def test_reads_that_a_close_drops_or_finds_are_answered(disk: Disk, tmp_pa
         *_, last = await asyncio.gather(*reads)
         assert isinstance(last, bytes) or str(last) == "the broker is closed"
         assert str(await _answer(broker)) == "the broker is closed"
+
+
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        ({"schema": {}}, "a schema without encoding or fields"),
+        ({"encoding": "json"}, "a schema without encoding or fields"),
+        ({"encoding": "pickle", "schema": {}}, "a schema without encoding or fields"),
+        ({"encoding": "json", "schema": None}, "a schema without encoding or fields"),
+        ({}, "a schema without encoding or fields"),
+        (None, "options that are not valid"),
+    ],
+)
+async def test_a_topic_that_is_stored_with_something_strange_is_named(
+    disk: Disk, tmp_path: Path, stored: dict[str, object] | None, said: str
+) -> None:
+    options = {"colour": "red"} if stored is None else {}
+    async with open_on(disk, tmp_path) as broker:
+        commits_of(broker).tell(topic_part(TopicState(7, "odd", 1, options, stored)))
+    with pytest.raises(FolderUnusable, match=f"topic 'odd' is stored with {said}.*with the version of runnel"):
+        async with open_on(disk, tmp_path):
+            pass

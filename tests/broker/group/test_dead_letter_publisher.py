@@ -9,7 +9,8 @@ import pytest
 from runnel.api.broker import Broker
 from runnel.broker.durable.folder import BrokerFolder
 from runnel.broker.group import dead_letter_publisher as subject
-from runnel.core.errors import DiskFull
+from runnel.broker.topic.pending_batch import PendingBatch
+from runnel.core.errors import DiskFull, TooLarge
 from runnel.journal.options import JournalOptions
 from runnel.testing import MemoryStorage
 from tests.brokers import local_broker
@@ -76,3 +77,33 @@ async def test_a_letter_that_finds_no_room_waits_and_its_record_is_not_settled_o
         assert await letters_of(broker, 1) == [b"bad"]
         assert broker.group("workers", "jobs").statistics().lag == 0
         assert (await broker.publish("dead-letters.workers", b"next")).offset == 1, "the letter is there once"
+
+
+async def test_a_letter_that_is_refused_when_its_commit_is_made_keeps_its_record_unsettled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(subject, "RETRY", 0.01)
+    refuses, pack = True, PendingBatch.pack
+
+    def refusing(batch: PendingBatch) -> bytes:
+        if refuses and batch.log.name == "dead-letters.workers":
+            raise TooLarge("a batch in bytes", 2, "MAX_RAW", 1)
+        return pack(batch)
+
+    monkeypatch.setattr(PendingBatch, "pack", refusing)
+    storage = MemoryStorage()
+    async with opened(tmp_path, storage) as broker:
+        for value in (b"bad", b"good"):
+            await broker.publish("jobs", value)
+        async with broker.subscribe("jobs", group="workers") as deliveries:
+            bad, good = [await anext(deliveries) for _ in range(2)]
+            await bad.reject("no")
+            await good.ack(durable=True)
+        assert "is kept" in caplog.text
+        async with opened(tmp_path / "copy", storage.after_kill()) as other:
+            assert other.group("workers", "jobs").statistics().lag == 1, "it would be worked on again, not lost"
+        refuses = False
+        assert await asyncio.wait_for(letters_of(broker, 1), PATIENCE) == [b"bad"]
+    async with opened(tmp_path, storage) as broker:
+        assert await letters_of(broker, 1) == [b"bad"]
+        assert broker.group("workers", "jobs").statistics().lag == 0

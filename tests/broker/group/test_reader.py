@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from runnel import Broker, Delivery, GroupSubscription
 from runnel.broker.group.reader import STALL_SECONDS, GroupReader
 from runnel.broker.group.records import GroupSlice
+from runnel.broker.group.turns import GroupTurns
 from runnel.core.batch import Slice, SliceRun
 from runnel.core.errors import InvalidOption, OffsetOutOfRange
 from runnel.testing.clock import JumpingClock
@@ -49,7 +51,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_stock_is_a_slice_at_the_groups_places() -> None:
-    slice_ = Slice("t", 1, 10, (b"a", b"bb", b"ccc"), [SliceRun(10, 50, datetime.now(UTC))], {})
+    slice_ = Slice("t", 1, 10, (b"a", b"bb", b"ccc"), [SliceRun(10, 50, datetime.now(UTC))], None)
     contents = GroupSlice(50, slice_)
     assert contents.values(51, 53) == (b"bb", b"ccc")
     assert [record.offset for record in contents.records(50, 52)] == [10, 11]
@@ -127,10 +129,9 @@ async def test_an_idle_member_need_not_wait_until_a_busy_one_is_half_empty(runne
         got = await take(busy, 16)
         async with subscribe(runnel_broker) as idle:
             await turns()
-            for delivery in got[:2]:  # one for each of the two
-                await delivery.ack()
+            await got[0].ack()
             async with asyncio.timeout(PATIENCE):
-                assert (await anext(idle)).offset == 17
+                assert (await anext(idle)).offset == 16
 
 
 async def test_the_next_of_a_key_comes_though_the_one_before_it_expired_at_a_busy_member(
@@ -154,10 +155,84 @@ async def test_the_next_of_a_key_goes_to_an_idle_member_at_once(runnel_broker: B
         got = await take(busy, 9)
         async with subscribe(runnel_broker) as idle:
             await turns()
-            for delivery in got[:2]:
-                await delivery.ack()
+            await got[1].ack()
             async with asyncio.timeout(PATIENCE):
                 assert (await anext(idle)).offset == 10
+
+
+# -- groups that have nobody to give records to -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pattern", ["t", "*"])
+@pytest.mark.parametrize("members", ["none", "full", "paused"])
+async def test_a_publish_costs_a_group_nothing_while_no_member_has_room(
+    runnel_broker: Broker, monkeypatch: pytest.MonkeyPatch, pattern: str, members: str
+) -> None:
+    turns_taken = 0
+    add = GroupTurns.add
+
+    def counted(self: GroupTurns, turn: Callable[[], None]) -> bool:
+        nonlocal turns_taken
+        turns_taken += 1
+        return add(self, turn)
+
+    await publish(runnel_broker, 1)
+    deliveries = subscribe(runnel_broker, pattern, prefetch=1)
+    async with deliveries:
+        held = await take(deliveries, 1)
+        if members == "none":
+            await deliveries.__aexit__(None, None, None)
+        elif members == "paused":
+            group_of(runnel_broker).pause()
+        await turns()
+        monkeypatch.setattr(GroupTurns, "add", counted)
+        for _ in range(10):
+            await publish(runnel_broker, 1)
+            await turns()
+        reader = group_of(runnel_broker)
+        assert reader.overflow.lag() == 11
+        if pattern == "t":  # a topic wakes the readers of patterns in any case
+            assert turns_taken <= 1
+            assert reader.overflow.cursor.position <= 2
+        if members == "full":
+            await held[0].ack()
+    if members == "paused":
+        reader.resume()
+    async with subscribe(runnel_broker, pattern) as deliveries:
+        assert len(await take(deliveries, 10)) == 10
+
+
+async def test_a_group_without_members_wakes_for_its_first_record_only_and_warns_in_time(
+    runnel_broker: Broker, runnel_clock: JumpingClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with subscribe(runnel_broker):
+        pass
+    await turns()
+    await runnel_clock.advance(5 * STALL_SECONDS)
+    for _ in range(3):
+        await publish(runnel_broker, 1)
+        await turns()
+    reader = group_of(runnel_broker)
+    assert (reader.overflow.cursor.position, reader.overflow.lag()) == (1, 3)
+    assert runnel_broker.statistics().groups[0].oldest_unacked_age == 0.0
+    await runnel_clock.advance(STALL_SECONDS - 1)
+    assert warnings(caplog) == []
+    assert runnel_broker.statistics().groups[0].oldest_unacked_age == STALL_SECONDS - 1
+    await runnel_clock.advance(1)
+    assert warnings(caplog) == ["group 'g on t' has no member for 30 s while 3 records wait"]
+
+
+async def test_delayed_records_are_no_stall_of_a_group_without_members(
+    runnel_broker: Broker, runnel_clock: JumpingClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with subscribe(runnel_broker):
+        pass
+    for _ in range(3):
+        await publish(runnel_broker, 1, delay=3600)
+        await turns()
+    await runnel_clock.advance(2 * STALL_SECONDS)
+    assert warnings(caplog) == []
+    assert runnel_broker.statistics().groups[0].scheduled == 3
 
 
 # -- leaving and ending -----------------------------------------------------------------------------------------
@@ -289,6 +364,21 @@ async def test_the_warning_counts_from_when_it_last_moved(
         assert warnings(caplog) == []
         await runnel_clock.advance(1)
         assert len(warnings(caplog)) == 1
+
+
+async def test_an_ack_in_a_transaction_counts_as_a_move(
+    runnel_broker: Broker, runnel_clock: JumpingClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with subscribe(runnel_broker, ack_wait=1000.0) as deliveries:
+        await publish(runnel_broker, 3)
+        first, *_ = await take(deliveries, 3)
+        await runnel_clock.advance(20)
+        async with runnel_broker.transaction() as tx:
+            tx.ack(first)
+        await runnel_clock.advance(29)
+        assert warnings(caplog) == []
+        await runnel_clock.advance(1)
+        assert warnings(caplog) == ["group 'g on t' has settled nothing for 30 s while 2 records wait"]
 
 
 async def test_a_member_that_comes_begins_a_new_episode(

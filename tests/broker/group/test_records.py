@@ -18,6 +18,7 @@ from runnel.core.record import Meta, MissedRange
 from runnel.journal.format.ledger import DeliveryFailure, GroupState
 from tests.broker.broker_parts import make_log, make_timeline, on_log, put
 from tests.broker.group.group_builders import make_group, whereabouts
+from tests.carried import columns_of
 
 NOW = 100.0
 START = 10  # the offset of the first record
@@ -33,12 +34,10 @@ TRAITS = (
 
 
 def stock_of(metas: list[Meta | None], shift: int = 0) -> GroupSlice:
-    """Records from offset 10 on, at places from 10 + shift on. Others, around them, carry something too."""
-    carried = {START + at: meta for at, meta in enumerate(metas) if meta is not None}
-    carried |= {START - 1: Meta(key=b"before"), START + len(metas): Meta(key=b"behind")}
+    """Records from offset 10 on, at places from 10 + shift on."""
     values = tuple(b"x" * at for at in range(len(metas)))
     stretches = [SliceRun(START, START + shift, datetime(2026, 1, 1, tzinfo=UTC))]
-    return GroupSlice(START + shift, Slice("t", 1, START, values, stretches, carried))
+    return GroupSlice(START + shift, Slice("t", 1, START, values, stretches, columns_of(metas)))
 
 
 def in_order(group: GroupLogic, now: float = NOW) -> list[int]:
@@ -154,7 +153,7 @@ def test_stock_weighs_and_can_be_made_small() -> None:
 def test_stock_knows_when_each_record_was_published() -> None:
     times = [datetime(2026, 1, 1, 0, minute, tzinfo=UTC) for minute in range(3)]
     stretches = [SliceRun(8, 108, times[0]), SliceRun(12, 112, times[1]), SliceRun(13, 113, times[2])]
-    contents = GroupSlice(110, Slice("t", 1, 10, (b"x",) * 5, stretches, {}))
+    contents = GroupSlice(110, Slice("t", 1, 10, (b"x",) * 5, stretches, None))
     assert [contents.time(place) for place in range(110, 115)] == [
         time.timestamp() for time in (times[0], times[0], times[1], times[2], times[2])
     ]

@@ -9,6 +9,7 @@ from runnel import Broker
 from runnel.broker.group.logic.group import BACKOFF
 from runnel.core.errors import BrokerClosed, GroupInUse, InvalidName, InvalidOption, OffsetOutOfRange, UnknownGroup
 from runnel.core.options import SubscribeOptions
+from runnel.journal.format.ledger import GroupState
 
 
 def join(broker: Broker, name: str = "g", pattern: str = "t", start: Any = None, **said: Any) -> Any:
@@ -40,7 +41,7 @@ async def test_members_must_agree_on_what_they_say(runnel_broker: Broker) -> Non
     with pytest.raises(InvalidOption, match="members must agree") as caught:
         join(runnel_broker, ack_wait=6.0)
     assert (caught.value.option, caught.value.value) == ("ack_wait", 6.0)
-    with pytest.raises(InvalidOption, match="max_deliver=3: group 'g' on 't' has None"):
+    with pytest.raises(InvalidOption, match="max_deliver=3: group 'g' on 't' has 20"):
         join(runnel_broker, max_deliver=3)
 
 
@@ -55,7 +56,7 @@ async def test_a_topics_options_are_the_defaults_of_its_groups(runnel_broker: Br
 async def test_a_pattern_has_no_options_of_its_own(runnel_broker: Broker) -> None:
     await runnel_broker.topic("t.x", max_deliver=4).declare()
     options = join(runnel_broker, pattern="t.*").options
-    assert (options.max_deliver, options.backoff) == (None, BACKOFF)
+    assert (options.max_deliver, options.backoff) == (20, BACKOFF)
 
 
 @pytest.mark.parametrize(
@@ -127,3 +128,10 @@ async def test_publishers_who_waited_for_a_group_that_is_forgotten_go_on(runnel_
     assert not waiting.done()
     await runnel_broker.forget_group("g", "t")
     assert (await waiting).offset == 2
+
+
+async def test_a_stored_group_keeps_the_attempts_it_was_made_with(runnel_broker: Broker) -> None:
+    for id, max_deliver in enumerate((None, 3)):
+        stored = {"max_deliver": max_deliver}
+        runnel_broker.backend.groups.revive(GroupState(id, f"g{id}", "t", stored, 0))
+        assert join(runnel_broker, f"g{id}").options.max_deliver == max_deliver

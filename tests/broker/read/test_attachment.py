@@ -1,17 +1,22 @@
 """A reader's hold on the logs that its pattern covers."""
 
+import asyncio
+
 import pytest
 
 import runnel
 from runnel.broker.read.attachment import Attachment
+from runnel.broker.topic.log import CHUNK
+from runnel.broker.topic.readers import ENTER_TURN
 from runnel.core.errors import InvalidOption, InvalidPattern
+from runnel.core.options import KEEP_COUNT
 from tests.broker.broker_parts import Notes, make_flow, make_timeline
 from tests.brokers import local_broker
 
 
 def reader_of(attachment: Attachment) -> Notes:
-    attachment.cover()
-    return make_flow(attachment.cursor("earliest")[0], "drop_oldest")[1]
+    with attachment.covering():
+        return make_flow(attachment.cursor("earliest")[0], "drop_oldest")[1]
 
 
 async def test_a_pattern_covers_the_topics_there_are_and_those_made_later() -> None:
@@ -23,9 +28,9 @@ async def test_a_pattern_covers_the_topics_there_are_and_those_made_later() -> N
         attachment.attach(reader)
         assert {log.name for log in attachment.logs} == {"a.x"}
         await broker.topic("a.y").declare()
-        assert broker.backend.catalog.patterns.covering("a.y") == [reader]
+        assert broker.backend.readers.patterns.covering("a.y") == [reader]
         assert attachment.detach(reader)
-        assert broker.backend.catalog.patterns.covering("a.y") == []
+        assert broker.backend.readers.patterns.covering("a.y") == []
         assert not attachment.detach(reader)
 
 
@@ -94,7 +99,7 @@ async def test_several_names_and_patterns_are_one_hold_and_make_no_topic() -> No
         await broker.topic("later").declare()
         assert joined == ["a.y", "later"]
         assert attachment.detach(reader)
-        assert all(broker.backend.catalog.patterns.covering(name) == [] for name in ("a.x", "a.y", "later"))
+        assert all(broker.backend.readers.patterns.covering(name) == [] for name in ("a.x", "a.y", "later"))
 
 
 async def test_one_name_in_a_list_is_read_by_sequence() -> None:
@@ -108,9 +113,71 @@ async def test_it_shows_that_topics_came_and_went() -> None:
     async with runnel.open() as broker:
         attachment = broker.backend.attachment("a.*", None)
         before = attachment.changes
+        attachment.attach(reader := reader_of(attachment))
+        reader.join, reader.part = attachment.join, attachment.part  # type: ignore[method-assign]
+        assert attachment.logs == set()
         log = broker.backend.catalog.make("a.x")
-        attachment.join(log, reader_of(attachment))
         joined = attachment.changes
-        attachment.part(log)
+        assert attachment.logs == {log}
+        await broker.delete("a.x")
         assert before < joined < attachment.changes
         assert attachment.logs == set()
+
+
+async def test_subscribing_to_a_pattern_touches_no_topic_before_it_is_published_to() -> None:
+    async with runnel.open() as broker:
+        for name in ("a.x", "a.y"):
+            await broker.publish(name, b"x")
+        logs = broker.backend.catalog.logs
+        async with broker.subscribe("a.*") as records:
+            assert [log.readers for log in logs.values()] == [None, None]
+            await broker.publish("a.x", b"x")
+            assert [log.readers is None for log in logs.values()] == [False, True]
+            assert (await anext(records)).topic == "a.x"
+        topic_readers = logs["a.x"].readers
+        assert topic_readers is not None
+        assert topic_readers.patterns == (), "a topic that is idle keeps no reader that has left"
+
+
+async def test_what_only_one_wanted_kept_goes_soon_after_it_left() -> None:
+    async with runnel.open() as broker:
+        topic = broker.topic("t")
+        async with broker.subscribe("t", buffer=100_000):
+            for _ in range(50):
+                await topic.publish_many([b"x"] * 1000)
+            log = broker.backend.catalog.logs["t"]
+            assert len(log.values) == 50_000
+        await topic.publish_many([b"x"] * CHUNK)
+        assert len(log.values) <= KEEP_COUNT + 2 * CHUNK
+
+
+async def test_entering_many_subscriptions_lets_others_run() -> None:
+    async with runnel.open() as broker:
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        counting = asyncio.ensure_future(count())
+        subscriptions = [broker.subscribe("a.*") for _ in range(4 * ENTER_TURN)]
+        for one in subscriptions:
+            await one.__aenter__()
+        assert turns >= 3
+        counting.cancel()
+
+
+async def test_entering_that_is_cancelled_leaves_no_reader() -> None:
+    async with runnel.open() as broker:
+        subscriptions = [broker.subscribe("a.*") for _ in range(ENTER_TURN)]
+        for one in subscriptions[:-1]:
+            await one.__aenter__()
+        entering = asyncio.ensure_future(subscriptions[-1].__aenter__())
+        await asyncio.sleep(0)
+        assert len(broker.backend.readers) == ENTER_TURN
+        entering.cancel()
+        await asyncio.wait([entering])
+        assert entering.cancelled()
+        assert len(broker.backend.readers) == ENTER_TURN - 1

@@ -4,15 +4,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from runnel.broker.read.attachment import open_cursor
-from runnel.broker.read.cursor import LogCursor
-from runnel.broker.read.pattern_cursor import PatternCursor
+from runnel.broker.read.attachment import open_log_cursor, open_pattern_cursor
 from runnel.broker.topic.log import Log
 from runnel.broker.topic.timeline import Timeline
 from runnel.core.errors import OffsetOutOfRange
 from runnel.core.position import Position, Start
 from runnel.testing.clock import START, JumpingClock
-from tests.broker.broker_parts import make_log, make_timeline, put
+from tests.broker.broker_parts import Covered, make_log, make_timeline, put
 
 BEGIN = datetime.fromtimestamp(START, UTC)
 
@@ -44,8 +42,7 @@ async def two_turns() -> tuple[Timeline, Log]:
 )
 async def test_a_log_is_read_from_there(start: Start, position: int) -> None:
     timeline, log = await two_turns()
-    cursor, missed = open_cursor(timeline, {log}, start, is_pattern=False)
-    assert isinstance(cursor, LogCursor)
+    cursor, missed = open_log_cursor(timeline, log, start)
     assert (cursor.position, missed) == (position, None)
 
 
@@ -55,14 +52,13 @@ async def test_a_log_is_read_from_there(start: Start, position: int) -> None:
 )
 async def test_a_pattern_is_read_from_there(start: Start, pending: int) -> None:
     timeline, log = await two_turns()
-    cursor, missed = open_cursor(timeline, {log}, start, is_pattern=True)
-    assert isinstance(cursor, PatternCursor)
+    cursor, missed = open_pattern_cursor(timeline, Covered(log), start)
     assert (cursor.pending(), missed) == (pending, None)
 
 
 async def test_a_position_of_another_life_starts_over_and_tells() -> None:
     timeline, log = await two_turns()
-    cursor, missed = open_cursor(timeline, {log}, Position(6, 3), is_pattern=False)
+    cursor, missed = open_log_cursor(timeline, log, Position(6, 3))
     assert cursor.position == 0
     assert missed is not None
     assert (missed.count, missed.first, missed.end) == (0, 0, 0)
@@ -72,14 +68,14 @@ async def test_a_position_of_another_life_starts_over_and_tells() -> None:
 async def test_beyond_the_end_there_is_nothing() -> None:
     timeline, log = await two_turns()
     with pytest.raises(OffsetOutOfRange, match=r"\[0, 4\), not 5"):
-        open_cursor(timeline, {log}, 5, is_pattern=False)
+        open_log_cursor(timeline, log, 5)
 
 
 async def test_a_stored_place_of_a_pattern_is_told_what_went_since() -> None:
     timeline, log = make_timeline(), make_log(retention_count=1)
     put(timeline, log, b"a", b"b", b"c")
-    stored, _ = open_cursor(timeline, {log}, 0, is_pattern=True)
-    fresh, _ = open_cursor(timeline, {log}, "earliest", is_pattern=True)
+    stored, _ = open_pattern_cursor(timeline, Covered(log), 0)
+    fresh, _ = open_pattern_cursor(timeline, Covered(log), "earliest")
     for cursor, missed in ((stored, 2), (fresh, 0)):
         taken = cursor.take(9)
         assert taken is not None
@@ -89,8 +85,8 @@ async def test_a_stored_place_of_a_pattern_is_told_what_went_since() -> None:
 def test_of_a_pattern_in_memory_it_is_told_that_something_is_forgotten_though_not_how_much() -> None:
     timeline = make_timeline()
     log = make_log()
-    log.forgotten = 50
+    log.forgotten = timeline.forgotten = 50
     for sequence, told in ((10, True), (50, False), (60, False)):
-        _, missed = open_cursor(timeline, {log}, sequence, is_pattern=True)
+        _, missed = open_pattern_cursor(timeline, Covered(log), sequence)
         assert (missed is not None) == told
-    assert open_cursor(timeline, {log}, "earliest", is_pattern=True)[1] is None
+    assert open_pattern_cursor(timeline, Covered(log), "earliest")[1] is None

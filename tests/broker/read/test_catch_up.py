@@ -19,6 +19,7 @@ from runnel.journal.read.journal_reader import CHUNK
 from runnel.journal.read.segment_reader import FoundBatch, LostRange
 from tests.broker.broker_parts import make_log
 from tests.broker.durable_broker import Disk, damage, journal_of, log_of, open_on, turns
+from tests.carried import columns_of
 from tests.patience import PATIENCE
 
 
@@ -270,7 +271,7 @@ def test_slices_hold_every_record_once_in_order(steps: list[tuple[int, int, str,
             sequence += 1
             continue
         metas = [Meta(key=b"%d" % at) if keyed else None for at in range(count)]
-        body = pack([b"%d" % (first + at) for at in range(count)], metas)
+        body = pack([b"%d" % (first + at) for at in range(count)], columns_of(metas))
         if kind == "bad":
             body = body[:4] + b"\xff" * 20
         else:

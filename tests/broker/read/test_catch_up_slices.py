@@ -19,6 +19,7 @@ from runnel.journal.format.merged_batch import RecordRun
 from runnel.journal.read.journal_reader import JournalReader
 from runnel.journal.read.segment_reader import FoundBatch, LostRange, StageCommit
 from tests.broker.broker_parts import make_log
+from tests.carried import columns_of
 from tests.journal.cleaned_segments import Block, Rec, block_lists, cleaned
 from tests.nightly import examples
 
@@ -128,8 +129,14 @@ def test_a_batch_with_holes_becomes_slices_without(by_sequence: bool) -> None:
 
 
 def test_batches_of_values_alone_stay_packed_for_those_who_send_them_on_and_are_not_cut() -> None:
-    count, key = SLICE // 2 - 10, Meta(b"k")
-    bodies = [pack([b"v"] * count), pack([b"w"] * count), pack([b"x"] * count), pack([b"y"], [key]), pack([b"z"])]
+    count, key = SLICE // 2 - 10, columns_of([Meta(b"k")])
+    bodies = [
+        pack([b"v"] * count),
+        pack([b"w"] * count),
+        pack([b"x"] * count),
+        pack([b"y"], key),
+        pack([b"z"]),
+    ]
     items, at = list[FoundBatch | StageCommit | LostRange](), 0
     for body in bodies:
         size = len(unpack(body))

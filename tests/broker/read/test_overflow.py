@@ -10,13 +10,13 @@ from runnel.broker.topic.log import CHUNK, SMALL
 from runnel.core.backend import Taken
 from runnel.core.options import Policy, PolicyKind
 from runnel.core.record import TOO_SLOW, MissedRange
-from tests.broker.broker_parts import Notes, attached, make_flow, make_log, make_timeline, on_all, on_log, put
+from tests.broker.broker_parts import Notes, attached, make_flow, make_log, make_timeline, on_log, over, put
 
 
 def rig(policy: Policy | str, pattern: bool = False, **bounds: Any) -> tuple[Any, Notes, Any]:
     """A flow on a log, its owner, and a way to publish to it."""
     timeline, log = make_timeline(), make_log()
-    overflow, owner = make_flow(on_all(timeline, log) if pattern else on_log(timeline, log), policy, **bounds)
+    overflow, owner = make_flow(over(timeline, log) if pattern else on_log(timeline, log), policy, **bounds)
     attached(log, owner, pattern=pattern)
     return overflow, owner, lambda *values: put(timeline, log, *values)
 
@@ -41,6 +41,12 @@ def rig_behind(policy: Policy | str, **bounds: Any) -> tuple[Any, Notes, Any]:
     overflow, owner = make_flow(Behind(timeline, log, 0), policy, **bounds)
     attached(log, owner)
     return overflow, owner, lambda *values: put(timeline, log, *values)
+
+
+def done(overflow: OverflowPolicy, size: int) -> None:
+    """The subscriber confirms a record."""
+    overflow.passed(size, 1)
+    overflow.told()
 
 
 def values(taken: Taken | None) -> list[bytes]:
@@ -110,7 +116,7 @@ def test_an_eager_flow_hands_on_what_it_drops_at_once() -> None:
 
 def test_an_eager_flow_drops_no_more_than_it_must_after_a_deletion() -> None:
     timeline, one, two = make_timeline(), make_log("a"), make_log("b")
-    overflow, owner = make_flow(on_all(timeline, one, two), "drop_oldest", buffer=1, eager=True)
+    overflow, owner = make_flow(over(timeline, one, two), "drop_oldest", buffer=1, eager=True)
     for log in (one, two):
         attached(log, owner, pattern=True)
     put(timeline, one, b"gone")
@@ -134,8 +140,8 @@ def test_drop_newest_keeps_what_it_has_until_one_is_done_with(pattern: bool) -> 
     assert values(overflow.take(1)) == [b"a"]
     publish(b"e")  # still full: what is in hand counts
     assert overflow.drops() == 3
-    overflow.done(1)
-    assert (overflow.lag(), overflow.drops(), owner.room_made) == (1, 3, 1)
+    done(overflow, 1)
+    assert (overflow.lag(), overflow.drops(), owner.limits) == (1, 3, [False, True])
     publish(b"f")
     assert values(overflow.take(9)) == [b"b"]
     taken = overflow.take(9)
@@ -182,7 +188,7 @@ def test_a_gap_put_aside_with_what_follows_is_counted_until_told() -> None:
     overflow, _, publish = rig("drop_newest", buffer=2)
     publish(b"a", b"b", b"c")
     overflow.take(1)
-    overflow.done(1)  # c is missed
+    done(overflow, 1)  # c is missed
     publish(b"d", b"e")  # d is put aside with the gap before it
     assert overflow.drops() == 2
     assert values(overflow.take(9)) == [b"b"]
@@ -267,7 +273,7 @@ def test_block_lets_in_what_fits_beside_what_is_held() -> None:
     assert not overflow.fits(2, 2), "in hand is not done with"
     assert overflow.fits(1, 20)
     assert not overflow.fits(1, 21), "nor are its bytes"
-    overflow.done(40)
+    done(overflow, 40)
     assert overflow.fits(2, 60)
     assert owner.room_made == 1
     assert overflow.drops() == 0

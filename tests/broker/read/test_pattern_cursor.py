@@ -17,6 +17,7 @@ from runnel.broker.read.cursor import DELETED, RETENTION
 from runnel.broker.read.pattern_cursor import PatternCursor
 from runnel.core.backend import Taken
 from runnel.core.record import MissedRange, Record
+from tests.broker.broker_parts import Covered, Noting
 from tests.broker.durable_broker import Disk, damage, log_of, open_on, turns, until
 from tests.journal.cleaned_segments import clean, journal_with_stages
 from tests.patience import PATIENCE
@@ -33,8 +34,9 @@ class Reading:
 
     def __init__(self, broker: Broker, *topics: str, position: int = 0) -> None:
         backend = broker.backend
-        logs = {log_of(broker, one) for one in topics}
-        self.cursor = PatternCursor(backend.timeline, logs, position, backend.cursors.reads)
+        self.covered = Covered(*(log_of(broker, one) for one in topics))
+        self.cursor = PatternCursor(backend.timeline, self.covered, position, backend.cursors.reads)
+        backend.readers.patterns.add(topics, Noting(self.cursor))
         self.cursor.wake = self._wake
         self._woken = asyncio.Event()
         self.found: list[Record[bytes]] = []
@@ -155,7 +157,7 @@ async def test_a_topic_that_is_deleted_while_it_is_read_from_disk_is_passed(brok
     await reading._woken.wait()
     reading.take(1)
     await broker.delete("b")
-    reading.cursor.logs = {log for log in reading.cursor.logs if not log.deleted}
+    reading.covered.logs = {log for log in reading.covered.logs if not log.deleted}
     await reading.to_the_end()
     assert reading.of("a") == list(range(10))
     assert reading.of("b") == []
@@ -169,8 +171,8 @@ async def test_a_topic_made_again_is_not_taken_for_the_old_one(broker: Broker) -
     await reading._woken.wait()
     await broker.delete("t")
     await broker.publish("t", b"new")
-    reading.cursor.logs.add(log_of(broker, "t"))
-    reading.cursor.logs = {log for log in reading.cursor.logs if not log.deleted}
+    reading.covered.logs.add(log_of(broker, "t"))
+    reading.covered.logs = {log for log in reading.covered.logs if not log.deleted}
     await reading.to_the_end()
     assert [record.value for record in reading.found] == [b"new"]
 
@@ -352,3 +354,21 @@ async def test_cleaned_segments_and_committed_stages_are_read_like_all_others(
         for name in "abc":
             offsets = [one.offset for one in found if one.topic == name]
             assert offsets == list(range(len(offsets)))
+
+
+async def test_one_who_reads_topics_in_memory_alone_goes_on_when_what_was_before_them_lands(tmp_path: Path) -> None:
+    disk = Disk()
+    async with open_on(disk, tmp_path) as broker:
+        passing = broker.topic("p.m", durable=False)
+        await passing.declare()
+        await broker.topic("t").declare()
+        async with broker.subscribe("p.*") as records:
+            disk.hold("sync")
+            broker.topic("t").publish_nowait(b"stored")
+            await disk.reached()
+            await passing.publish(b"quicker")
+            reading = asyncio.ensure_future(anext(records))
+            await turns()
+            assert not reading.done(), "its place in the order is behind what nobody may see yet"
+            disk.go_on()
+            assert (await asyncio.wait_for(reading, PATIENCE)).value == b"quicker"

@@ -19,7 +19,7 @@ ON_DISK = {"tail_bytes": 1, "segment_bytes": 4096, "min_free": 0}
 
 def found(start: int, end: int) -> Slice:
     values = tuple(b"x" for _ in range(start, end))
-    return Slice("t", 1, start, values, [SliceRun(start, start, datetime.now(UTC))], {})
+    return Slice("t", 1, start, values, [SliceRun(start, start, datetime.now(UTC))], None)
 
 
 def test_what_is_read_is_not_due_any_more_and_what_retention_took_is_told_once() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import runnel
 from runnel import Broker, Position, Record
-from runnel.broker.read.reader import LocalReader
+from runnel.broker.read.reader import FAR_BYTES, LocalReader
 from runnel.core.backend import SLICE, Taken
 from runnel.core.errors import OffsetOutOfRange
 from runnel.core.options import SubscribeOptions
@@ -341,3 +341,16 @@ async def test_one_that_ends_before_its_place_was_cut_off(broker: Broker) -> Non
     reader = opened(broker, start="earliest", until=15)
     reader.end()
     assert reader.is_cut_off
+
+
+@pytest.mark.parametrize("pattern", ["t", "*"])
+async def test_what_it_takes_at_once_is_bounded_by_bytes_too(broker: Broker, pattern: str) -> None:
+    reader, values = opened(broker, pattern), [bytes([n]) * 300_000 for n in range(10)]
+    await broker.topic("t").publish_many([*values, bytes(3 * FAR_BYTES), b"", *[b"x"] * 100])
+    for number in range(3):
+        await broker.publish("t", b"%d" % number)
+    found = []
+    while (taken := reader.take(SLICE)) is not None:
+        found.append([value for part in taken.slices for value in part.values])
+    assert [len(values) for values in found] == [3, 3, 3, 1, 1, 104]
+    assert found[0] + found[1] + found[2] + found[3] == values

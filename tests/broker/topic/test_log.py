@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 from runnel.broker.topic.log import CHUNK, Log
 from runnel.broker.topic.pending_batch import DurableTopic
+from runnel.core.columns import KEYS
 from runnel.core.options import KEEP_COUNT
 from runnel.core.record import Meta
 from runnel.journal.format.removed_offsets import RemovalReason
 from runnel.testing.clock import START, JumpingClock
 from tests.broker.broker_parts import make_log, make_timeline, put
+from tests.carried import columns_of
 
 APPENDS = st.lists(st.lists(st.integers(0, 30).map(bytes), min_size=1, max_size=6), min_size=1, max_size=25)
 BEGIN = datetime.fromtimestamp(START, UTC)
@@ -96,11 +98,12 @@ def test_a_slice_holds_values_keys_times_and_sequences(appends: list[list[bytes]
     assert log.sequence_of(start) == start
 
 
-def test_only_the_records_that_carry_more_have_a_meta() -> None:
+def test_only_records_that_carry_more_have_columns() -> None:
     log, timeline = make_log(), make_timeline()
-    timeline.append(log, [b"a", b"b"], [None, Meta(b"k", expires=5.0)], 2)
+    timeline.append(log, [b"a", b"b"], columns_of([None, Meta(b"k", expires=5.0)]), 2)
     assert [record.key for record in log.slice(0, 2).records] == [None, b"k"]
-    assert make_log().metas is make_log().metas  # nothing is paid for records that carry nothing
+    assert log.slice(0, 1).columns is None
+    assert make_log().columns is None  # nothing is paid for records that carry nothing
 
 
 async def test_a_time_finds_the_first_record_that_is_not_older() -> None:
@@ -138,11 +141,14 @@ def test_large_values_are_cut_by_their_bytes() -> None:
     assert log.live_bytes == 100_000
 
 
-def test_the_metas_of_what_was_cut_go_too() -> None:
+def test_what_records_carry_goes_with_them() -> None:
     log, timeline = make_log(retention_count=10), make_timeline()
     for _ in range(5000):
-        timeline.append(log, [b"x"], [Meta(b"k")], 1)
-    assert len(log.metas) == len(log.values) < 3 * CHUNK
+        timeline.append(log, [b"x"], columns_of([Meta(b"k")]), 1)
+    assert log.columns is not None
+    assert len(log.columns[KEYS]) == len(log.values) < 3 * CHUNK
+    log.cut(log.end)
+    assert log.columns is None
 
 
 def test_a_cleared_log_keeps_its_end_and_nothing_else() -> None:
@@ -300,7 +306,7 @@ def test_what_is_passed_by_takes_offsets_and_bytes_and_nothing_else(
     runs = len(log.runs)
     timeline.cool()
     assert log.pass_by(count, size) == runs
-    assert (log.base, log.end, log.values, log.runs, log.metas) == (end + count, end + count, [], [], {})
+    assert (log.base, log.end, log.values, log.runs, log.columns) == (end + count, end + count, [], [], None)
     assert (log.count_bytes(), log.first) == (known + size, 3)
     everything: list[bytes] = []
     for values in after:

@@ -15,6 +15,7 @@ from runnel.core.publishing import Append
 from runnel.core.record import Meta
 from runnel.journal.format.entry import Draft
 from tests.broker.broker_parts import make_log
+from tests.carried import columns_of, metas_of
 
 ENTRIES = st.lists(st.lists(st.tuples(st.binary(max_size=5), st.none() | st.just(Meta(key=b"k"))), min_size=1))
 
@@ -41,9 +42,9 @@ def test_every_value_keeps_what_it_carries(entries: list[list[tuple[bytes, Meta 
         metas = [meta for _, meta in records]
         values = [value for value, _ in records]
         plain = not any(metas)
-        one.add(Append(values, None if plain else metas, sum(map(len, values))))
+        one.add(Append(values, columns_of(None if plain else metas), sum(map(len, values))))
     expected = [record for records in entries for record in records]
-    assert list(zip(one.values, one.metas or [None] * len(one.values), strict=True)) == expected
+    assert list(zip(one.values, metas_of(one.columns, len(one.values)), strict=True)) == expected
     assert one.size == one.pending.bytes == sum(len(value) for value, _ in expected)
     assert one.end == 7 + len(expected)
 
@@ -172,3 +173,22 @@ def test_offsets_that_were_never_seen_are_taken_back() -> None:
     assert stored.next == 5
     stored.take_back(9)
     assert stored.next == 5, "never forward"
+
+
+async def test_a_publisher_that_was_let_in_hands_over_before_the_next_one_is() -> None:
+    pending = PendingBytes(10, asyncio.get_running_loop())
+    pending.bytes = 10
+
+    async def publish() -> None:
+        await pending.room()
+        pending.bytes += 10
+
+    publishers = [asyncio.ensure_future(publish()) for _ in range(3)]
+    for done in range(3):
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert [one.done() for one in publishers] == [number < done for number in range(3)]
+        assert pending.bytes == 10, "the bound holds"
+        pending.bytes = 0
+        pending.make_room()
+    await asyncio.gather(*publishers)

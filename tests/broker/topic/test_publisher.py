@@ -11,12 +11,14 @@ import pytest
 import runnel
 from runnel.api.broker import Broker
 from runnel.broker.topic.pending_batch import PendingBatch
+from runnel.core.columns import HEADERS, KEYS
 from runnel.core.errors import InvalidOption, TopicDeleted, ValidationFailed, WouldDeadlock
 from runnel.core.options import NO_TOPIC_OPTIONS
 from runnel.core.publishing import Append, append_of, append_of_many
 from runnel.core.schema import Codec
 from runnel.testing.clock import START, JumpingClock
 from tests.brokers import local_broker
+from tests.carried import metas_of
 
 
 def one(broker: Broker, value: object, *, codec: Codec[Any] | None = None, **options: Any) -> Append:
@@ -29,7 +31,7 @@ def many(broker: Broker, values: list[object], *, codec: Codec[Any] | None = Non
 
 def test_a_plain_record_carries_nothing_besides_its_value() -> None:
     entry = one(local_broker(), "é")
-    assert (entry.values, entry.metas, entry.size, entry.message_id, entry.checked) == (
+    assert (entry.values, entry.columns, entry.size, entry.message_id, entry.checked) == (
         ("é".encode(),),
         None,
         2,
@@ -40,22 +42,20 @@ def test_a_plain_record_carries_nothing_besides_its_value() -> None:
 
 def test_times_are_counted_from_the_brokers_clock() -> None:
     entry = one(local_broker(clock=JumpingClock()), b"", delay=5, expires=timedelta(minutes=1), priority=3, key="k")
-    assert entry.metas is not None
-    (meta,) = entry.metas
+    (meta,) = metas_of(entry.columns, 1)
     assert meta is not None
     assert (meta.due, meta.expires, meta.priority, meta.key) == (START + 5, START + 60, 3, b"k")
 
 
-def test_many_share_one_meta_unless_they_have_keys() -> None:
+def test_many_share_what_is_the_same_for_all() -> None:
     broker = local_broker()
     plain = many(broker, [b"a", "b", bytearray(b"cc")])
-    assert (list(plain.values), plain.metas, plain.size) == ([b"a", b"b", b"cc"], None, 4)
+    assert (list(plain.values), plain.columns, plain.size) == ([b"a", b"b", b"cc"], None, 4)
     shared = many(broker, [b"a", b"b"], headers={"h": "x"})
-    assert shared.metas is not None
-    assert shared.metas[0] is shared.metas[1]
+    assert shared.columns is not None
+    assert shared.columns[HEADERS][0] is shared.columns[HEADERS][1]
     keyed = many(broker, [b"a", b"b"], keys=["k", None])
-    assert keyed.metas is not None
-    assert [meta and meta.key for meta in keyed.metas] == [b"k", None]
+    assert keyed.columns == {KEYS: [b"k", None]}
     with pytest.raises(InvalidOption, match="there are 2 values"):
         many(broker, [b"a", b"b"], keys=["k"])
 
@@ -79,6 +79,22 @@ async def test_raw_entries_of_a_typed_log_are_checked_before_they_are_appended()
         assert broker.backend.publisher.append_now(log, many(broker, [b"1", b"2"])) == 0
 
 
+async def test_a_publish_that_waits_for_the_journal_is_held_against_the_type_the_topic_gets_meanwhile(
+    tmp_path: Path,
+) -> None:
+    async with runnel.open(tmp_path, max_pending_bytes=1) as broker:
+        topic = broker.topic("t")
+        await topic.declare()
+        fills = asyncio.ensure_future(topic.publish(b"1"))
+        waits = asyncio.ensure_future(topic.publish(b"garbage"))
+        await asyncio.sleep(0)  # both are under way
+        log = broker.backend.catalog.find("t", codec=Codec(int))
+        await fills
+        with pytest.raises(ValidationFailed):
+            await waits
+        assert log.end == 1
+
+
 async def test_the_trace_is_asked_for_unless_the_caller_has_one() -> None:
     broker = local_broker()
     mine, current = f"00-{'a' * 32}-{'b' * 16}-01", f"00-{'c' * 32}-{'d' * 16}-01"
@@ -86,11 +102,10 @@ async def test_the_trace_is_asked_for_unless_the_caller_has_one() -> None:
     assert broker.backend.publisher.tracing.is_active
     for headers, expected in ((None, current), ({"h": "x"}, current), ({"traceparent": mine}, mine)):
         entry = one(broker, b"", headers=headers)
-        assert entry.metas is not None
-        assert entry.metas[0] is not None
-        assert entry.metas[0].headers["traceparent"] == expected
+        assert entry.columns is not None
+        assert entry.columns[HEADERS][0]["traceparent"] == expected
     broker.backend.publisher.tracing.current = lambda: None
-    assert one(broker, b"").metas is None
+    assert one(broker, b"").columns is None
 
 
 async def test_a_message_id_is_found_even_when_it_waited() -> None:

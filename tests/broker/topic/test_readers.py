@@ -2,9 +2,10 @@
 
 import asyncio
 from collections import deque
+from math import inf
 
 from runnel.broker.topic.log import CHUNK
-from runnel.broker.topic.readers import PUBLISH_TURN, BlockedPublish, ProcessedWaiter, TopicReaders
+from runnel.broker.topic.readers import BlockedPublish, ProcessedWaiter, TopicReaders
 from runnel.core.options import KEEP_COUNT
 from runnel.core.publishing import Append
 from tests.broker.broker_parts import Notes, make_flow, make_log, make_timeline, on_log, put
@@ -22,11 +23,11 @@ def entry(count: int = 1) -> Append:
 
 def test_readers_come_and_go() -> None:
     topic_readers, one, two = TopicReaders(), reader(), reader()
-    topic_readers.attach(one, pattern=False)
-    topic_readers.attach(two, pattern=True)
+    topic_readers.attach(one)
+    topic_readers.cover((two,))
     assert list(topic_readers) == [one, two]
     topic_readers.detach(one)
-    topic_readers.detach(two)
+    topic_readers.cover(())
     assert list(topic_readers) == []
     topic_readers.detach(one)  # harmless
 
@@ -34,49 +35,63 @@ def test_readers_come_and_go() -> None:
 def test_only_flows_that_must_be_asked_are() -> None:
     topic_readers = TopicReaders()
     for policy in ("drop_oldest", "drop_newest", "block", "disconnect"):
-        topic_readers.attach(reader(policy), pattern=False)
+        topic_readers.attach(reader(policy))
     assert [overflow.policy.kind.value for overflow in topic_readers.limited] == ["drop_newest", "block", "disconnect"]
 
 
 def test_detaching_takes_the_flow_off_the_publishers_way() -> None:
     topic_readers, blocker = TopicReaders(), reader("block", buffer=1)
-    topic_readers.attach(blocker, pattern=True)
+    topic_readers.cover((blocker,))
     assert topic_readers.refusing(make_log(), entry(2)) is blocker.overflow
-    topic_readers.detach(blocker)
+    topic_readers.cover(())
     assert topic_readers.refusing(make_log(), entry(2)) is None
 
 
-def test_publishers_pause_after_half_of_the_smallest_buffer() -> None:
-    topic_readers, small, smaller = TopicReaders(), reader(buffer=100), reader(buffer=1)
-    assert topic_readers.turn == PUBLISH_TURN
-    topic_readers.attach(reader(), pattern=False)
-    assert topic_readers.turn == KEEP_COUNT // 2
-    topic_readers.attach(small, pattern=False)
-    topic_readers.attach(smaller, pattern=True)
-    assert topic_readers.turn == 1
-    topic_readers.detach(smaller)
-    assert topic_readers.turn == 50
-    topic_readers.detach(small)
-    assert topic_readers.turn == KEEP_COUNT // 2
+def test_a_reader_that_has_no_room_hurries_publishers_until_it_turns_out_not_to_read() -> None:
+    topic_readers, timeline, log = TopicReaders(), make_timeline(), make_log()
+    small, large = (make_flow(on_log(timeline, log), "drop_oldest", buffer)[1] for buffer in (4, 100))
+    for one in (small, large):
+        topic_readers.attach(one)
+    assert topic_readers.hurried(0, 0, 9, 9) == [], "a batch that is larger than a buffer waits for nothing"
+    put(timeline, log, b"x", b"x")
+    assert topic_readers.hurried(2, 2, 2, 2) == []
+    assert topic_readers.hurried(2, 2, 3, 3) == [small.overflow]
+    assert topic_readers.room(log, 2) == 2, "the fast path goes no further either"
+    small.overflow.until = inf
+    assert topic_readers.hurried(2, 2, 3, 3) == []
+    assert topic_readers.hurried(2, 2, 99, 99) == [large.overflow]
+    small.overflow.take(9)
+    topic_readers.park(small)
+    put(timeline, log, b"x", b"x")
+    assert topic_readers.hurried(4, 4, 3, 3) == [small.overflow], "it has caught up, and counts again"
+
+
+def test_one_that_drops_records_already_hurries_nobody() -> None:
+    topic_readers, timeline, log = TopicReaders(), make_timeline(), make_log()
+    slow = make_flow(on_log(timeline, log), "drop_oldest", 4)[1]
+    topic_readers.attach(slow)
+    put(timeline, log, *[b"x"] * 5)
+    assert topic_readers.room(log, 5) == CHUNK
+    assert topic_readers.hurried(5, 5, 1, 1) == []
 
 
 def test_room_is_the_least_of_all_and_never_negative() -> None:
     topic_readers = TopicReaders()
-    assert topic_readers.room() == CHUNK
-    topic_readers.attach(reader("block", buffer=7), pattern=False)
-    assert topic_readers.room() == 3  # half a buffer
+    assert topic_readers.room(make_log(), 0) == CHUNK
+    topic_readers.attach(reader("block", buffer=7))
+    assert topic_readers.room(make_log(), 0) == 7
     timeline, log = make_timeline(), make_log()
     full = make_flow(on_log(timeline, log), "block", 2)[1]
     put(timeline, log, b"x", b"x", b"x")
-    topic_readers.attach(full, pattern=False)
-    assert topic_readers.room() == 0
+    topic_readers.attach(full)
+    assert topic_readers.room(log, 3) == 0
 
 
 def test_waking_wakes_each_sleeper_once_and_patterns_always() -> None:
     topic_readers, asleep, awake, pattern = TopicReaders(), reader(), reader(), reader()
     for one in (asleep, awake):
-        topic_readers.attach(one, pattern=False)
-    topic_readers.attach(pattern, pattern=True)
+        topic_readers.attach(one)
+    topic_readers.cover((pattern,))
     topic_readers.parked[asleep] = None
     topic_readers.wake()
     topic_readers.wake()
@@ -88,9 +103,9 @@ def test_what_readers_still_want_is_the_most_that_any_of_them_may_read() -> None
     put(timeline, log, *[b"x"] * 50)
     demanding = [make_flow(on_log(timeline, log, 20), "drop_oldest", buffer)[1] for buffer in (10, 5000)]
     for one in (reader(buffer=1000), *demanding):
-        topic_readers.attach(one, pattern=False)
+        topic_readers.attach(one)
     assert topic_readers.needed() == 30
-    assert topic_readers.needed_bytes() == 10**6 + 30, "history comes on top"
+    assert topic_readers.needed_bytes() == 50, "of a run that is in part read, all"
     for one in demanding:
         topic_readers.detach(one)
     assert topic_readers.needed() == 0
@@ -101,7 +116,7 @@ async def test_release_goes_on_in_order_while_it_fits() -> None:
     topic_readers, appended = TopicReaders(), []
     timeline, log = make_timeline(), make_log()
     blocker = make_flow(on_log(timeline, log), "block", 3)[1]
-    topic_readers.attach(blocker, pattern=False)
+    topic_readers.attach(blocker)
     loop = asyncio.get_running_loop()
     waiting = [BlockedPublish(entry(count), loop.create_future()) for count in (2, 2, 1)]
     topic_readers.blocked = deque(waiting)

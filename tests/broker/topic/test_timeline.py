@@ -14,7 +14,18 @@ from runnel.broker.topic.pending_batch import DurableTopic
 from runnel.broker.topic.timeline import CACHED_SLICES, RECORD_COST, Timeline
 from runnel.core.schema import Codec
 from runnel.testing.clock import START, JumpingClock
-from tests.broker.broker_parts import Notes, attached, make_flow, make_log, make_timeline, on_log, put
+from tests.broker.broker_parts import (
+    Covered,
+    Notes,
+    Noting,
+    attached,
+    make_flow,
+    make_log,
+    make_timeline,
+    on_all,
+    on_log,
+    put,
+)
 
 STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.booleans()), max_size=40)
 
@@ -71,7 +82,7 @@ def test_a_hot_log_may_be_appended_to_up_to_its_trip_and_a_cool_one_may_not() ->
 
 def test_a_typed_log_is_never_appended_to_the_short_way() -> None:
     timeline, log = make_timeline(), make_log()
-    log.codec = Codec(int)
+    log.type = Codec(int)
     put(timeline, log, b"1")
     assert log.trip == 0
 
@@ -81,7 +92,7 @@ def test_the_trip_heeds_the_readers() -> None:
     overflow, owner = make_flow(on_log(timeline, log), "block", buffer=5)
     attached(log, owner)
     put(timeline, log, b"x")
-    assert log.trip == len(log.values) + 2  # after half a buffer the readers get their turn
+    assert log.trip == 5, "up to the bound of the reader"
     assert overflow.lag() == 1
 
 
@@ -182,16 +193,16 @@ def test_the_dead_runs_of_many_short_lives_do_not_pile_up() -> None:
     assert timeline.sequence == 10 * CHUNK
 
 
-def test_readers_note_what_they_have_not_read_before_runs_go() -> None:
-    noted: list[int] = []
-    timeline = make_timeline(before_compacting=lambda: noted.append(len(timeline.runs)))
-    for _ in range(CHUNK + 1):
-        log = make_log()
+def test_readers_have_noted_what_they_have_not_read_when_runs_go() -> None:
+    timeline = make_timeline()
+    logs = [make_log() for _ in range(CHUNK + 1)]
+    cursor = on_all(timeline, *logs)
+    for log in logs:
         put(timeline, log, b"x")
         timeline.cool()
         timeline.forget(log)
-    assert noted == [CHUNK + 1]
     assert timeline.runs == []
+    assert cursor.pending() == CHUNK + 1
 
 
 async def test_age_is_looked_at_when_somebody_reads() -> None:
@@ -240,7 +251,7 @@ def test_nothing_behind_held_sequences_is_visible_before_they_are_released() -> 
     assert (first, timeline.sequence, timeline.given) == (1, 1, 4)
     timeline.land(log, first, timeline.now(), [b"1", b"2"], None, 2)
     assert timeline.sequence == 1, "not before all that was held with them has landed"
-    assert timeline.release(first), "others were quicker"
+    timeline.release(first)
     assert timeline.sequence == 4
     assert [(run.log.name, run.sequence) for run in timeline.runs] == [("m", 0), ("s", 1), ("m", 3)]
 
@@ -255,7 +266,7 @@ def test_holding_nothing_holds_nobody_up() -> None:
 def test_held_sequences_that_will_never_come_are_a_hole() -> None:
     timeline, log = make_timeline(), make_log()
     first = timeline.hold(5)
-    assert not timeline.release(first), "nobody was quicker"
+    timeline.release(first)
     put(timeline, log, b"x")
     assert (log.sequence_of(0), timeline.sequence) == (5, 6)
 
@@ -267,6 +278,23 @@ def test_of_several_that_are_held_the_first_counts() -> None:
     assert timeline.sequence == one
     timeline.release(one)
     assert timeline.sequence == 5
+
+
+def test_a_reader_of_patterns_is_woken_whenever_more_of_what_it_noted_may_be_visible() -> None:
+    timeline, passing = make_timeline(), make_log("m")
+    reader = Noting(PatternCursor(timeline, Covered(passing), 0))
+    attached(passing, reader, pattern=True)
+    one, two = timeline.hold(1), timeline.hold(1)
+    put(timeline, passing, b"quicker")
+    woken = reader.woken
+    timeline.release(one)
+    assert reader.woken > woken
+    woken = reader.woken
+    timeline.release(two)
+    assert reader.woken > woken, "only now its record is visible"
+    woken = reader.woken
+    timeline.release(timeline.hold(1))
+    assert reader.woken == woken, "it waits for nothing any more"
 
 
 def test_landing_wakes_the_readers() -> None:
@@ -308,7 +336,36 @@ def test_a_deleted_topic_leaves_the_tail() -> None:
     landed(timeline, other, b"y" * 50)
     timeline.forget(log)
     assert timeline._tail_cost == 50 + RECORD_COST
-    assert timeline.in_memory_from == 1
+    assert timeline.in_memory_from <= 1
+    timeline.tail_bytes = 1
+    timeline.cut_tail()
+    assert (timeline._tail_cost, timeline._tail_dead, other.base) == (0, 0, 1)
+
+
+def test_deleted_topics_cost_the_tail_nothing_for_long() -> None:
+    timeline, kept = make_timeline(), stored_log("kept")
+    timeline.tail_bytes = 10**9
+    landed(timeline, kept, b"y" * 50)
+    for number in range(2 * CHUNK + 10):
+        log = stored_log(f"t{number}")
+        landed(timeline, log, b"x")
+        timeline.forget(log)
+    assert timeline._tail_cost == 50 + RECORD_COST
+    assert len(timeline._tail) <= CHUNK + 10
+    landed(timeline, kept, b"z")
+    assert (kept.values, timeline.in_memory_from) == ([b"y" * 50, b"z"], 0)
+
+
+def test_what_a_stage_pushed_out_of_memory_costs_the_tail_nothing() -> None:
+    timeline, log = make_timeline(), stored_log()
+    timeline.tail_bytes = 10**6
+    landed(timeline, log, b"x" * 100)
+    land_elsewhere(timeline, log, 5, 500)
+    assert timeline._tail_cost == 0
+    landed(timeline, log, b"y" * 50)
+    assert timeline._tail_cost == 50 + RECORD_COST
+    timeline.forget(log)
+    assert timeline._tail_cost == 0
 
 
 def land_elsewhere(timeline: Timeline, log: Log, count: int, size: int) -> int:
@@ -341,7 +398,9 @@ def test_those_who_read_in_order_are_sent_to_disk_for_what_lands_elsewhere() -> 
     timeline, log, memory = make_timeline(), stored_log(), make_log("m")
     timeline.tail_bytes = 10**6
     store: Any = object()
-    cursor = PatternCursor(timeline, {log, memory}, 0, store)
+    cursor = PatternCursor(timeline, Covered(log, memory), 0, store)
+    for one in (log, memory):
+        attached(one, Noting(cursor), pattern=True)
     landed(timeline, log, b"a")
     taken = cursor.take(10)
     assert taken is not None
@@ -352,17 +411,12 @@ def test_those_who_read_in_order_are_sent_to_disk_for_what_lands_elsewhere() -> 
 
 
 def test_what_lands_elsewhere_is_not_buried_before_anybody_could_see_it() -> None:
-    readers: list[PatternCursor] = []
-
-    def settle() -> None:
-        for reader in readers:
-            reader.collect()
-
-    timeline = make_timeline(before_compacting=settle)
+    timeline = make_timeline()
     log, busy, store = stored_log(), stored_log("busy"), object()
     timeline.tail_bytes = 1
     nobody: Any = store
-    readers.append(PatternCursor(timeline, {log}, 0, nobody))
+    cursor = PatternCursor(timeline, Covered(log), 0, nobody)
+    attached(log, Noting(cursor), pattern=True)
     landed(timeline, busy, b"x")
     timeline._dead = 2 * CHUNK  # so that whoever buries anything compacts
     first = timeline.hold(6)
@@ -372,7 +426,7 @@ def test_what_lands_elsewhere_is_not_buried_before_anybody_could_see_it() -> Non
     timeline.cut_tail()
     assert timeline._dead == 0, "by now it is gone"
     assert timeline.run_at(first) is None
-    assert readers[0].pending() == 5
+    assert cursor.pending() == 5
 
 
 def test_the_run_of_a_sequence_is_found_while_it_is_known() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from runnel.broker.tx.stage import BatchPieces
 from runnel.core.batch_format import JSON, UnpackedBatch, pack, unpack
 from runnel.core.record import Meta
+from tests.carried import columns_of
 
 METAS = st.builds(
     Meta,
@@ -44,7 +45,7 @@ def test_cut_anywhere_every_record_comes_once_with_what_it_carries(
     records: list[tuple[bytes, Meta]], at: int, piece: int, compression: str | None
 ) -> None:
     values, metas = [value for value, _ in records], [meta for _, meta in records]
-    data = pack(values, metas, compression=compression, content_type=JSON)
+    data = pack(values, columns_of(metas), compression=compression, content_type=JSON)
     whole = said(unpack(data))
     found = pieces(data, at, piece)
     assert [one for batch in found for one in said(batch)] == whole[at:]

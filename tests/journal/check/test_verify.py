@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+import runnel
 from runnel.core.errors import FormatUnknown
+from runnel.core.record import Gap, Record
 from runnel.journal.check import scan
 from runnel.journal.check.verify import verify
 from runnel.journal.format import atomic_file
-from runnel.journal.read.inspection import NoJournal
+from runnel.journal.read.inspection import Inspection, NoJournal
 from runnel.journal.storage import Storage
 from tests.journal.folders import Owner, fill, flip, other_owner, publish_numbered, segments_of, snapshot_of
 
@@ -107,3 +109,25 @@ def test_what_an_owner_writes_while_its_last_segment_is_read_is_no_damage(
     monkeypatch.setattr(scan, "read_whole", read_whole)
     assert verify(tmp_path).damages == []
     owner.crash()
+
+
+async def test_a_transaction_of_which_one_topic_is_damaged_is_named(tmp_path: Path) -> None:
+    async with runnel.open(tmp_path, share=False) as broker:
+        await broker.publish("alone", b"before")
+        async with broker.transaction() as tx:
+            tx.publish("orders", b"the order")
+            tx.publish("stock", b"one less")
+            tx.mark("import", 7)
+    segment = tmp_path / "000000000001.seg"
+    data = segment.read_bytes()
+    segment.write_bytes(data.replace(b"one less", b"one more"))
+    found = verify(tmp_path)
+    assert [(lost.topic, lost.first, lost.end) for lost in found.lost] == [("stock", 0, 1)]
+    (note,) = found.notes
+    assert "the records of 'orders' are still read and those of 'stock' are lost" in note
+    assert "a transaction over them (marked 'import') is seen in part" in note
+    with Inspection(tmp_path) as seen:
+        (gap,) = seen.read("stock")
+        assert isinstance(gap, Gap)
+        assert gap.reason.endswith("records of 1 more topics, so a transaction may be seen in part")
+        assert [record.value for record in seen.read("orders") if isinstance(record, Record)] == [b"the order"]

@@ -12,6 +12,7 @@ from runnel.journal.clean.cleaning_job import BlockBuilder, BlockItem, LivePiece
 from runnel.journal.format import merged_batch
 from runnel.journal.format.entry import Part, PartKind
 from runnel.journal.format.merged_batch import RecordRun
+from tests.carried import columns_of
 
 
 def part_of(body: bytes, base: int = 0, sequence: int = 0, time: int = 1, span: int | None = None) -> Part:
@@ -142,7 +143,7 @@ def test_whatever_records_carry_they_carry_it_on(
         values, metas, times, lives = zip(*batch, strict=True)
         if not any(lives):
             continue
-        body = pack(values, metas, times=times)
+        body = pack(values, columns_of(metas), times=times)
         header = read_batch_header(body)
         spans = [(at, at + 1) for at, alive in enumerate(lives) if alive]
         runs = [RecordRun(offset + at, offset + at, 1, 1) for at, _ in spans]

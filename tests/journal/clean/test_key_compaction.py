@@ -17,6 +17,7 @@ from runnel.journal.format.entry import Draft, Part, PartKind, state_part
 from runnel.journal.format.ledger import StageState, stage_commit_part, stage_part, staged_part, trim_part
 from runnel.journal.format.removed_offsets import RemovalReason
 from runnel.journal.options import JournalOptions
+from tests.carried import columns_of
 from tests.journal.journal_cleaning import Seen, by_topic, clean, committed_in, finished, sealed
 from tests.journal.written_journal import SMALL, Writer, flip
 from tests.nightly import examples
@@ -41,7 +42,7 @@ class Keyed:
         ledger, time = self.writer.journal.ledger, self.writer.now + 1
         base = ledger.topics[self.topic].end
         metas = [None if key is None else Meta(key) for key, _ in records]
-        body = pack([value for _, value in records], metas, compression=compression)
+        body = pack([value for _, value in records], columns_of(metas), compression=compression)
         crc, last = int.from_bytes(body[:4], "little"), base + len(records) - 1
         self.writer.write([Part(PartKind.BATCH, body, crc, self.topic, base, last, ledger.sequence, time)])
         self.published += [(base + at, key, value) for at, (key, value) in enumerate(records)]
@@ -53,7 +54,7 @@ class Keyed:
         writer.write([stage_part(StageState(number, "w", number, 0, 0, self.topic, 5))])
         for ordinal, records in enumerate(batches):
             metas = [None if key is None else Meta(key) for key, _ in records]
-            writer.write([staged_part(number, ordinal, pack([value for _, value in records], metas), 5)])
+            writer.write([staged_part(number, ordinal, pack([value for _, value in records], columns_of(metas)), 5)])
         writer.write([stage_commit_part(ledger.stages[number], base, ledger.sequence, writer.now + 1)])
         flat = [record for records in batches for record in records]
         self.published += [(base + at, key, value) for at, (key, value) in enumerate(flat)]

@@ -16,6 +16,7 @@ from runnel.journal.format.entry import (
     MAGIC,
     MAX_LENGTH,
     PART,
+    SELF_CHECKED,
     Part,
     PartKind,
     WriteFailed,
@@ -30,7 +31,7 @@ from tests.journal.written_journal import batch
 
 U64 = st.integers(0, 2**64 - 1)
 U32 = st.integers(0, 2**32 - 1)
-STATE_KINDS = st.sampled_from([kind for kind in range(2, 256) if kind != PartKind.BATCH])
+STATE_KINDS = st.sampled_from([kind for kind in range(2, 256) if kind not in SELF_CHECKED])
 
 
 @st.composite

@@ -254,7 +254,7 @@ def test_one_changed_bit_anywhere_is_noticed() -> None:
     for at, bit in product(range(len(EXAMPLE_BYTES)), range(8)):
         data = bytearray(EXAMPLE_BYTES)
         data[at] ^= 1 << bit
-        expected = FormatUnknown if 8 <= at < 12 else JournalDamaged
+        expected = JournalDamaged  # its version, too: it is right but for that, and no later one
         assert harmed(bytes(data)) is expected, f"bit {bit} of byte {at}"
 
 

@@ -280,7 +280,9 @@ def test_thousands_of_topics_and_cursors_are_checkpointed_in_pieces() -> None:
             [1, "a", 2, {"k": 1}, None, 3, 4, 5, 6, [], 0],
         ),
         (
-            lambda: topic_part(TopicState(1, "a", 2, {}, gone=[RemovedRange(0, 3, RemovalReason.AGE, 9)], compacted=5)),
+            lambda: topic_part(
+                TopicState(1, "a", 2, {}, gone=(RemovedRange(0, 3, RemovalReason.AGE, 9),), compacted=5)
+            ),
             [1, "a", 2, {}, None, 0, 0, 0, 0, [[0, 3, 3, 9]], 5],
         ),
         (lambda: cursor_part(CursorState("n", "a.>", 0, 7)), ["n", "a.>", 0, 7, False]),
@@ -296,7 +298,7 @@ def test_a_checkpoint_of_an_earlier_version_has_no_stages_in_its_numbers() -> No
     ledger = Ledger()
     ledger.restore([["ledger", [2, 3, 4, 5, 6, 7]], ["topics", [[1, "a", 4, {}, None, 0, 9, 100, 7]]]])
     assert seen(ledger)["scalars"] == [2, 3, 4, 5, 6, 7, 1]
-    assert ledger.topics[1] == TopicState(1, "a", 4, {}, None, 0, 9, 100, 7, [], 0)
+    assert ledger.topics[1] == TopicState(1, "a", 4, {}, None, 0, 9, 100, 7, (), 0)
 
 
 # -- publishers -------------------------------------------------------------------------------------------------
@@ -361,15 +363,15 @@ def test_a_mark_has_its_last_value_until_it_is_forgotten() -> None:
 def test_a_trim_says_why_and_what_was_never_given() -> None:
     ledger = of(made_topic(1, 3, 9), batch(1, 0, 0, 7, [b"a"] * 10), trim_part(1, 4, 10, RemovalReason.AGE, 70))
     ledger.apply([trim_part(1, 4, 15, RemovalReason.UNKNOWN, 80)], 80)
-    assert ledger.topics[1].gone == [
+    assert ledger.topics[1].gone == (
         RemovedRange(0, 4, RemovalReason.AGE, 70),
         RemovedRange(10, 15, RemovalReason.SKIPPED, 80),
-    ]
+    )
 
 
 def test_what_was_compacted_is_noted() -> None:
     ledger = of(made_topic(1, 3, 9), batch(1, 0, 0, 7, [b"a"] * 10), compacted_part(1, 0, 8, 3, 5, 70))
-    assert ledger.topics[1].gone == [RemovedRange(0, 8, RemovalReason.COMPACTED, 70)]
+    assert ledger.topics[1].gone == (RemovedRange(0, 8, RemovalReason.COMPACTED, 70),)
     assert ledger.topics[1].compacted == 8
 
 

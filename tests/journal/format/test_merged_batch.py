@@ -13,6 +13,7 @@ from runnel.core.record import Meta
 from runnel.journal.format import merged_batch
 from runnel.journal.format.entry import PartKind, body_crc
 from runnel.journal.format.merged_batch import RecordRun, batch_of, encode, provable_runs, runs_of
+from tests.carried import columns_of
 
 BIG = 2**63
 COUNT_AT = 4  # where the number of runs lies
@@ -35,7 +36,7 @@ def rising(draw: st.DrawFn) -> list[RecordRun]:
 def packed(runs: list[RecordRun], *, metas: bool = False) -> bytes:
     count = sum(run.count for run in runs)
     values = [b"%d" % at for at in range(count)]
-    return pack(values, [Meta(key=value) for value in values] if metas else None)
+    return pack(values, columns_of([Meta(key=value) for value in values] if metas else None))
 
 
 def body_of(runs: list[RecordRun]) -> bytes:

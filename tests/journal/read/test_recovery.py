@@ -17,7 +17,7 @@ from runnel.journal.format.checkpoint import name_of
 from runnel.journal.format.entry import Draft, state_part
 from runnel.journal.format.ledger import CursorState, cursor_part
 from runnel.journal.format.removed_offsets import RemovalReason
-from runnel.journal.format.segment import START, ActiveSegment, SegmentInfo, entries
+from runnel.journal.format.segment import HEADER, START, ActiveSegment, SegmentInfo, entries
 from runnel.journal.read.recovery import Recovered, recover
 from runnel.journal.read.segment_reader import FoundBatch
 from runnel.journal.storage import OsStorage, Storage
@@ -44,6 +44,56 @@ def example(count: int = 3) -> Writer:
     for number in range(count):
         writer.publish(topic, b"value %d" % number)
     return writer
+
+
+# -- what a later version wrote ---------------------------------------------------------------------------------
+
+
+def several_segments() -> Writer:
+    writer = example(count=60)
+    assert len(writer.journal.manifest.segments) > 2
+    return writer
+
+
+@pytest.mark.parametrize("laid_out", ["as before", "anew"])
+@pytest.mark.parametrize("which", [0, -1], ids=["sealed", "open"])
+def test_a_segment_of_a_later_version_is_refused(which: int, laid_out: str) -> None:
+    writer = several_segments()
+    name = writer.journal.manifest.segments[which].name
+    data = bytearray(read_whole(writer.storage, name))
+    data[8] = 2
+    if laid_out == "anew":
+        data[20:30] = b"elsewhere "
+    else:
+        data[HEADER.size : HEADER.size + 4] = crc_of(bytes(data[: HEADER.size])).to_bytes(4, "little")
+    put(writer.storage, name, bytes(data))
+    with pytest.raises(FormatUnknown, match=f"{name} is written in format 2"):
+        recovered(writer.storage)
+
+
+def test_an_index_of_a_later_version_is_refused() -> None:
+    writer = several_segments()
+    name = writer.journal.manifest.segments[1].index_name
+    data = bytearray(read_whole(writer.storage, name))
+    data[8] = 2
+    put(writer.storage, name, bytes(data) + b"and something new")
+    with pytest.raises(FormatUnknown, match=f"{name} is written in format 2"):
+        recovered(writer.storage)
+
+
+def test_a_durable_mark_of_a_later_version_is_refused() -> None:
+    writer = example()
+    put(writer.storage, watermark.NAME, read_whole(writer.storage, watermark.NAME) + (2).to_bytes(4, "little"))
+    with pytest.raises(FormatUnknown, match="DURABLE is written in format 2"):
+        recovered(writer.storage)
+
+
+def test_a_version_that_changed_on_the_disk_is_damage_and_keeps_no_folder_from_opening() -> None:
+    writer = several_segments()
+    sealed = writer.journal.manifest.segments[1]
+    for name in (sealed.name, sealed.index_name):
+        flip(writer.storage, name, 8, bit=1)
+    assert recovered(writer.storage).tail is not None
 
 
 # -- what version 1 wrote ---------------------------------------------------------------------------------------

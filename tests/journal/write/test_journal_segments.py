@@ -10,6 +10,7 @@ from runnel.core.batch_format import pack
 from runnel.core.checksum import crc_of
 from runnel.core.errors import JournalDamaged, JournalFailed
 from runnel.journal.clean.planning import LiveShares
+from runnel.journal.folder_lock import FolderLost
 from runnel.journal.format import manifest
 from runnel.journal.format.atomic_file import replace_file
 from runnel.journal.format.checkpoint import name_of
@@ -42,6 +43,46 @@ def example(batches: int = 60, storage: MemoryStorage | FaultyStorage | None = N
 
 def trim_all(writer: Writer) -> None:
     writer.write([trim_part(topic.id, topic.end, topic.end) for topic in writer.journal.ledger.topics.values()])
+
+
+# -- ownership --------------------------------------------------------------------------------------------------
+
+
+def test_an_owner_finds_the_manifest_of_another_before_it_writes_its_own() -> None:
+    writer = example(batches=1)
+    other = Journal.open(writer.storage, SMALL)
+    before = manifest.load(writer.storage)
+    with pytest.raises(WriteFailed, match="another process has opened the folder"):
+        example_until_it_rolls(writer)
+    assert manifest.load(writer.storage) == before
+    other.close()
+    with pytest.raises(FolderLost, match="another process has opened the folder"):  # also when that has left again
+        writer.journal.check_owner()
+
+
+def example_until_it_rolls(writer: Writer) -> None:
+    segments = len(writer.journal.manifest.segments)
+    while len(writer.journal.manifest.segments) == segments:
+        writer.publish(1, bytes(500))
+
+
+@pytest.mark.parametrize("kind", ["MANIFEST", "sealed", "active"])
+def test_an_owner_finds_its_files_removed(kind: str) -> None:
+    writer = example()
+    names = {"sealed": writer.journal.manifest.segments[0].name, "active": writer.journal.manifest.segments[-1].name}
+    name = names.get(kind, kind)
+    writer.storage.remove(name)
+    with pytest.raises(FolderLost, match=f"{name} was removed"):
+        writer.journal.check_owner()
+    with pytest.raises(WriteFailed, match=f"{name} was removed"):
+        writer.publish(1, b"never acknowledged")
+
+
+def test_a_damaged_manifest_is_replaced_by_the_next_one() -> None:
+    writer = example(batches=1)
+    flip(writer.storage, manifest.NAME, 20)
+    example_until_it_rolls(writer)
+    assert manifest.load(writer.storage) == writer.journal.manifest
 
 
 # -- replacing --------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import uvicorn
+from starlette.types import ASGIApp
 
 from runnel.api.broker import Broker
 from runnel.server import http
@@ -36,19 +37,27 @@ async def web(broker: Broker | None = None, **options: Any) -> AsyncIterator[tup
 
 
 @asynccontextmanager
-async def mounted(broker: Broker, **options: Any) -> AsyncIterator[str]:
-    """The same routes in an application of somebody else's, served by uvicorn itself; their url."""
-    config = uvicorn.Config(http.app(broker, ServerOptions(**options)), port=0, log_level="critical", lifespan="off")
-    server = uvicorn.Server(config)
-    serving = asyncio.ensure_future(server.serve())
-    while not server.started:  # noqa: ASYNC110 - it tells nobody
-        await asyncio.sleep(0.002)
+async def on_uvicorn(broker: Broker, application: ASGIApp) -> AsyncIterator[str]:
+    """An application over the broker, served by uvicorn itself; its host and port.
+
+    Without `Server.serve`, which checks ten times a second whether it should end.
+    """
+    server = uvicorn.Server(uvicorn.Config(application, port=0, log_level="critical", lifespan="off"))
+    server.config.load()
+    server.lifespan = server.config.lifespan_class(server.config)
+    await server.startup()
     try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        yield f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
         broker.close()  # which ends the streams
-        server.should_exit = True
-        await serving
+        await server.shutdown()
+
+
+@asynccontextmanager
+async def mounted(broker: Broker, **options: Any) -> AsyncIterator[str]:
+    """The same routes as an application on uvicorn; their URL."""
+    async with on_uvicorn(broker, http.app(broker, ServerOptions(**options))) as address:
+        yield f"http://{address}"
 
 
 async def raw(server: Server, request: bytes) -> bytes:

@@ -1,39 +1,30 @@
 """The routes as an application: mounted into another, and refusing what it does not serve."""
 
-import asyncio
 import logging
 
 import httpx
 import pytest
-import uvicorn
 from fastapi import FastAPI
 
 import runnel
 from runnel.core.errors import NotSupported
 from runnel.server import http
-from tests.server.http.browser import Browser, web
+from tests.server.http.browser import Browser, on_uvicorn, web
 
 
 async def test_it_is_mounted_into_an_application_of_yours() -> None:
     async with runnel.open() as broker:
         outer = FastAPI()
         outer.mount("/bus", http.app(broker))
-        server = uvicorn.Server(uvicorn.Config(outer, port=0, log_level="error", lifespan="off", ws="none"))
-        serving = asyncio.ensure_future(server.serve())
-        while not server.started:  # noqa: ASYNC110 - it tells nobody
-            await asyncio.sleep(0.005)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        url = f"http://127.0.0.1:{port}/bus"
-        async with httpx.AsyncClient(base_url=url) as client:
-            answer = await client.post("/topics/a.b", content=b"hello")
-            assert answer.headers["location"] == "/bus/topics/a.b/records?from=0&limit=1"
-            assert (await client.get("/topics/a.b/records")).json()["records"][0]["payload"] == "hello"
-        browser = Browser(url, "topic=a.*&start=earliest")
-        await browser.read(lambda one: one.records)
-        assert browser.payloads == ["hello"]
-        broker.close()
-        server.should_exit = True
-        await serving
+        async with on_uvicorn(broker, outer) as address:
+            url = f"http://{address}/bus"
+            async with httpx.AsyncClient(base_url=url) as client:
+                answer = await client.post("/topics/a.b", content=b"hello")
+                assert answer.headers["location"] == "/bus/topics/a.b/records?from=0&limit=1"
+                assert (await client.get("/topics/a.b/records")).json()["records"][0]["payload"] == "hello"
+            browser = Browser(url, "topic=a.*&start=earliest")
+            await browser.read(lambda one: one.records)
+            assert browser.payloads == ["hello"]
 
 
 async def test_what_is_no_route_is_a_problem_too() -> None:

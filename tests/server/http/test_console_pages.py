@@ -9,6 +9,7 @@ import pytest
 import runnel
 from runnel import Broker
 from runnel.core.errors import InvalidName, InvalidOption
+from runnel.core.statistics import RelayStatistics
 from runnel.server.http import console
 from runnel.server.http.console import BrokerSampler, ConsolePages, ConsoleQuery, parse_console_query
 
@@ -91,6 +92,19 @@ async def test_groups_subscribers_and_dead_letters_are_shown(runnel_broker: Brok
         (dead,) = (await shown(runnel_broker, view="dead-letters"))["rows"]
         assert dead == {"name": "dead-letters.workers", "groups": ["workers"], "open": 1, "first": 0, "end": 1}
         assert (await shown(runnel_broker))["totals"]["dead_letters"] == 1
+
+
+async def test_relays_are_counted_and_shown_while_they_report(runnel_broker: Broker) -> None:
+    assert (await shown(runnel_broker, view="relays"))["totals"]["relays"] == 0
+    for slot in ("b", "a"):
+        report = RelayStatistics(slot=slot, state="streaming", lag_bytes=7, retained_bytes=9, last_error="away")
+        await runnel_broker.backend.report_relay(report)
+    page = await shown(runnel_broker, view="relays")
+    assert page["totals"]["relays"] == 2
+    assert [(row["slot"], row["lag_bytes"], row["last_error"]) for row in page["rows"]] == [
+        ("a", 7, "away"),
+        ("b", 7, "away"),
+    ]
 
 
 async def test_the_journal_tells_its_segments_and_syncs(tmp_path: Path) -> None:

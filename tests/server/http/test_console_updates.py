@@ -11,8 +11,8 @@ import pytest
 
 import runnel
 from runnel import Broker
+from runnel.server import http
 from runnel.server.http import console
-from runnel.server.http.application import build
 from runnel.server.http.console import BrokerSampler, ConsoleUpdates
 from runnel.server.options import ServerOptions
 from tests.patience import PATIENCE
@@ -177,14 +177,14 @@ async def test_odd_requests_are_problems() -> None:
 
 async def test_it_is_refused_to_pages_of_other_origins() -> None:
     async with runnel.open() as broker:
-        transport = httpx.ASGITransport(build(broker, ServerOptions()))
+        transport = httpx.ASGITransport(http.app(broker))
         async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
             answer = await client.get("/console/updates", headers={"origin": "https://evil.example"})
             assert (answer.status_code, answer.json()["code"]) == (403, "origin_refused")
 
 
 async def test_a_closed_broker_is_told(runnel_broker: Broker) -> None:
-    transport = httpx.ASGITransport(build(runnel_broker, ServerOptions()))
+    transport = httpx.ASGITransport(http.app(runnel_broker))
     runnel_broker.close()
     async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
         assert (await client.get("/console/updates")).json()["code"] == "broker_closed"

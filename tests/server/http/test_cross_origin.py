@@ -23,6 +23,22 @@ async def test_a_page_of_another_origin_publishes_nothing(origin: str) -> None:
         assert await broker.topics() == []
 
 
+async def test_what_a_browser_calls_cross_site_publishes_nothing_though_it_names_no_origin() -> None:
+    async with web(http_cors="https://app.example") as (broker, client):
+        site = {"sec-fetch-site": "cross-site"}
+        answer = await client.post("/topics/t", content=b"x", headers=site)
+        assert (answer.status_code, answer.json()["code"]) == (403, "origin_refused")
+        assert await broker.topics() == []
+        assert (await client.get("/topics", headers=site)).status_code == 200  # a link on another site
+        named = site | {"origin": "https://app.example"}
+        assert (await client.post("/topics/t", content=b"x", headers=named)).status_code == 201
+        for other in ("same-origin", "none"):
+            answer = await client.post("/topics/t", content=b"x", headers={"sec-fetch-site": other})
+            assert answer.status_code == 201
+    async with web(http_cors="*") as (_, client):
+        assert (await client.post("/topics/t", content=b"x", headers=site)).status_code == 201
+
+
 async def test_its_own_pages_and_programs_may() -> None:
     async with web() as (_, client):
         own = str(client.base_url).rstrip("/")

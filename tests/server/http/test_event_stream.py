@@ -46,6 +46,20 @@ async def test_retries_differ_from_browser_to_browser() -> None:
         assert len(set(browser.retries)) > 1
 
 
+@pytest.mark.parametrize("query", ["topic=t", "pattern=*", "topic=t&key=k"])
+async def test_no_event_waits_for_a_heartbeat(monkeypatch: pytest.MonkeyPatch, query: str) -> None:
+    monkeypatch.setattr(event_stream, "HEARTBEAT", 10 * PATIENCE)
+    async with serving() as server, mounted(server.broker) as application:
+        await server.broker.publish("t", b"it is there, so that it is read by offset")
+        browsers = [Browser(server.listeners[0].url, query), Browser(application, query)]
+        reading = [asyncio.ensure_future(browser.read(ending_with("9"))) for browser in browsers]
+        await until(lambda: all(browser.readies for browser in browsers))
+        for number in range(10):  # each when the one before it has arrived, and the streams wait again
+            await server.broker.publish("t", b"%d" % number, key=b"k")
+            await until(lambda: all(len(one.records) > number for one in browsers))  # noqa: B023 - called at once
+        await asyncio.gather(*reading)
+
+
 async def test_silence_is_filled_with_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_stream, "HEARTBEAT", 0.02)
     async with serving() as server:
@@ -92,7 +106,7 @@ async def test_a_browser_that_goes_is_noticed_at_once() -> None:
         browser = Browser(server.listeners[0].url, "topic=a&pattern=b.*")
         await browser.read(lambda one: one.readies)
         await until(lambda: not server.broker.statistics().subscriptions)
-        assert server.broker.backend.catalog.patterns.covering("b.x") == []
+        assert server.broker.backend.readers.patterns.covering("b.x") == []
 
 
 async def test_a_deleted_topic_ends_its_stream_with_the_reason() -> None:

@@ -7,6 +7,7 @@ import httpx
 import runnel
 from runnel.server.http.application import build
 from runnel.server.options import ServerOptions
+from runnel.server.served_broker import ServedBroker
 from tests.server.http.browser import web
 
 
@@ -22,15 +23,15 @@ async def test_it_is_alive_and_ready_and_tells_its_figures(tmp_path: Path) -> No
 
 
 async def test_it_is_not_ready_while_it_stops_nor_when_the_broker_is_closed() -> None:
-    stopping = False
     async with runnel.open() as broker:
-        app = build(broker, ServerOptions(), lambda: stopping)
+        serving = ServedBroker(broker, ServerOptions())
+        app = build(serving, mounted=True)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client:
             assert (await client.get("/readyz")).status_code == 200
-            stopping = True
+            serving.connections.draining = True
             answer = await client.get("/readyz")
             assert (answer.status_code, answer.json()["code"]) == (503, "not_ready")
             assert (await client.get("/healthz")).status_code == 200
-            stopping = False
+            serving.connections.draining = False
             broker.close()
             assert (await client.get("/readyz")).status_code == 503

@@ -1,5 +1,6 @@
 """History over HTTP: by offset, time and from the end; bounded, and it says how to go on."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -134,3 +135,24 @@ async def test_a_name_with_a_slash_is_one_name() -> None:
         assert (await client.post("/topics/a%2Fb", content=b"x")).json()["topic"] == "a/b"
         assert values(await client.get("/topics/a%2Fb/records")) == ["x"]
         assert await broker.topics() == ["a/b"]
+
+
+async def test_few_pages_are_built_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page takes memory, and time of the event loop: a hundred requests must not take it from all others."""
+    async with web() as (broker, client):
+        await filled(broker)
+        building, most = 0, 0
+        read = broker.backend.history
+
+        async def watched(*asked: Any) -> Any:
+            nonlocal building, most
+            building += 1
+            most = max(most, building)
+            await asyncio.sleep(0)
+            building -= 1
+            return await read(*asked)
+
+        monkeypatch.setattr(broker.backend, "history", watched)
+        answers = await asyncio.gather(*(client.get("/topics/t/records") for _ in range(20)))
+        assert {answer.status_code for answer in answers} == {200}
+        assert most == history.PAGES_AT_ONCE

@@ -1,10 +1,14 @@
 """A websocket at a listener of ours: pinged, bounded in what it holds, and cut off when nobody is there."""
 
 import asyncio
+import gc
+import json
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 import pytest
+from websockets.frames import Frame
 
 from runnel.server.http import listener
 from runnel.server.http.listener import WebSocketConnection
@@ -61,6 +65,26 @@ async def test_silence_means_nothing_while_nobody_listens() -> None:
             values = [(await anext(slow)).value.rstrip(b"x") for _ in range(101)]
             assert values == [b"fills it", *(b"%d" % number for number in range(100))]
             assert [one["offset"] for one in await page.events(100)] == [*range(1, 101)]
+
+
+async def test_unfinished_messages_of_many_connections_are_bounded_together() -> None:
+    async with serving(max_held_bytes=1_500_000) as server:
+        assert server.serving is not None
+        memory = server.serving.memory
+        pages = []
+        for held in (900_000, 1_800_000):
+            reader, writer = await by_hand(place(server).url)
+            pages.append((reader, writer))
+            writer.write(masked(bytes(500_000), fin=False))  # a part of a message,
+            writer.write(masked(bytes(500_000), fin=True, opcode=0)[:-1])  # and of a fragment
+            await until(partial(lambda held: memory.exceeded or memory.held >= held, held))
+        assert (memory.exceeded, memory.held <= 1_500_000) == (1, True)
+        assert (await pages[0][0].read()).endswith(b"limit_exceeded: max_held_bytes")  # it had more than the other
+        await until(lambda: server.connections == 1)
+        for _, writer in pages:
+            writer.transport.abort()
+        await until(lambda: server.connections == 0)
+        assert memory.held == 0
 
 
 async def test_a_message_that_is_never_whole_is_not_waited_for() -> None:
@@ -122,3 +146,27 @@ async def test_it_speaks_tls(tmp_path: Path) -> None:
             closing = asyncio.ensure_future(server.close())
             assert await page.closed() == 1001
             await closing
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+async def test_no_frame_keeps_its_bytes_once_they_were_taken_from_it(is_whole: bool) -> None:
+    """The parser keeps the last frame of each connection, for as long as the connection or its object lives."""
+
+    message = json.dumps({"command": "PUB", "topic": "t", "payload": "x" * 212_345}).encode()
+
+    def kept() -> int:
+        return sum(len(one.data) == len(message) for one in gc.get_objects() if type(one) is Frame)
+
+    async with serving() as server:
+        _, writer = await by_hand(place(server).url)
+        writer.write(masked(message, fin=is_whole))
+        assert server._http is not None
+        connection = cast(WebSocketConnection, next(iter(server._http.state.connections)))
+        if is_whole:
+            await until(lambda: server.broker.statistics().published == 1)
+        else:
+            await until(lambda: len(connection.frames) == 1)
+        before = kept()
+        writer.transport.abort()
+        await until(lambda: server.connections == 0)
+        assert (before, kept()) == (0, 0)

@@ -6,9 +6,8 @@ from typing import Any
 from starlette.routing import Route
 
 import runnel
-from runnel.server.http.application import build
+from runnel.server import http
 from runnel.server.http.openapi import SPECIFICATION
-from runnel.server.options import ServerOptions
 from tests.server.http.browser import web
 
 
@@ -37,7 +36,7 @@ def fits(value: Any, schema: dict[str, Any]) -> bool:
 
 async def test_it_has_every_route_and_no_other() -> None:
     async with runnel.open() as broker:
-        routes = [one for one in build(broker, ServerOptions()).routes if isinstance(one, Route)]
+        routes = [one for one in http.app(broker).routes if isinstance(one, Route)]
     served = {(re.sub(r":path", "", one.path), "post" if one.methods == {"POST"} else "get") for one in routes}
     assert served == {(path, method) for path, ways in SPECIFICATION["paths"].items() for method in ways}
 

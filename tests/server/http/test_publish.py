@@ -10,8 +10,10 @@ import pytest
 import runnel
 from runnel.api.broker import Broker
 from runnel.core.record import Record
-from runnel.server.http import publish, requests
+from runnel.server.http import listener, publish
+from runnel.server.http.requests import RequestBody
 from runnel.server.options import ServerOptions
+from runnel.server.served_broker import ServedBroker
 from tests.brokers import local_broker
 from tests.server.http.browser import web
 
@@ -120,7 +122,8 @@ async def test_events_are_the_same_records_in_every_mode() -> None:
         refused(await client.post("/topics/t", content=b"[" + whole + b"]", headers=kind), 409, "offset_conflict")
 
 
-async def test_too_much_is_refused_before_it_is_read() -> None:
+async def test_too_much_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "HTTP_LINGER", 0.2)
     async with web(max_body=100) as (broker, client):
         assert (await client.post("/topics/t", content=b"x" * 100)).status_code == 201
         refused(await client.post("/topics/t", content=b"x" * 101), 413, "too_large")
@@ -178,7 +181,7 @@ async def test_history_is_not_published_to() -> None:
 async def test_paths_that_were_looked_up_are_forgotten_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publish, "CACHED_TARGETS", 2)
     async with local_broker() as broker:
-        route = publish.PublishRoute(broker, ServerOptions())
+        route = publish.PublishRoute(ServedBroker(broker, ServerOptions()))
         for number in range(7):
             path = f"/topics/t{number % 3}"
             found = route._address({"path": path, "raw_path": path.encode(), "root_path": ""})
@@ -198,7 +201,7 @@ async def test_a_fault_of_the_server_is_a_problem_too(monkeypatch: pytest.Monkey
     async def broken(*_: object) -> bytes:
         raise RuntimeError("not for the client's eyes")
 
-    monkeypatch.setattr(requests, "read_body", broken)
+    monkeypatch.setattr(RequestBody, "whole", broken)
     async with web() as (_, client):
         answer = await client.post("/topics/t", content=b"x")
         refused(answer, 500, "runnel_error")

@@ -10,6 +10,7 @@ from runnel.core.batch import Slice, SliceRun
 from runnel.core.record import Meta
 from runnel.server.http import sse
 from runnel.server.http.sse import parse_id
+from tests.carried import columns_of
 from tests.chaos.browser import Unchunked
 from tests.server.http.browser import Browser
 
@@ -18,8 +19,8 @@ NOW = datetime(2026, 11, 15, tzinfo=UTC)
 
 
 def sliced(values: list[bytes], keys: dict[int, bytes] | None = None) -> Slice:
-    metas = {offset: Meta(key) for offset, key in (keys or {}).items()}
-    return Slice("t", 9, 3, tuple(values), [SliceRun(3, 40, NOW)], metas)
+    metas = [Meta((keys or {}).get(offset)) for offset in range(3, 3 + len(values))]
+    return Slice("t", 9, 3, tuple(values), [SliceRun(3, 40, NOW)], columns_of(metas))
 
 
 def heard(data: bytes) -> Browser:

@@ -13,8 +13,11 @@ from websockets.typing import Origin
 
 from runnel.core.batch_format import pack, unpack
 from runnel.core.record import Meta
+from runnel.server.http import websocket
+from runnel.server.native import connection as native_connection
 from runnel.wire.frames import PREFACE, FrameKind, frame
 from runnel.wire.msgpack_messages import Goodbye, Hello, Settlement, SettleVerb, decode_message, encode_message
+from tests.carried import columns_of
 from tests.server.http.browser import serving
 from tests.server.http.websocket_client import PLACES, Page, Place, by_hand, masked, place
 from tests.server.json_lines_client import Client
@@ -169,7 +172,7 @@ async def test_records_are_the_same_whoever_publishes_and_whoever_reads(publishe
                 elif publisher == "lines":
                     lines.send(command)
                 elif publisher == "native":
-                    batch = pack([value], None if key is None else [Meta(key=key)])
+                    batch = pack([value], columns_of(None if key is None else [Meta(key=key)]))
                     await native.published(native.publish_batch("t", batch))
                 else:
                     await at.broker.publish("t", value, key=key)
@@ -222,7 +225,7 @@ async def test_what_is_no_native_client_is_refused(where: str) -> None:
 
 @both
 async def test_the_limits_of_the_other_doors_hold(where: str) -> None:
-    async with place(where, max_line=1000, max_subscriptions=1, hello_timeout=0.05) as at:
+    async with place(where, max_line=1000, max_subscriptions=1) as at:
         async with at.page() as page:
             await page.ask(command="SUB", topic="a")
             assert (await page.ask(command="SUB", topic="b"))["code"] == "limit_exceeded"
@@ -230,17 +233,17 @@ async def test_the_limits_of_the_other_doors_hold(where: str) -> None:
             if where == "mounted":  # at a listener of ours it does not even come in
                 assert "max_line" in (await page.event())["message"]
             assert await page.closed() == (1008 if where == "mounted" else 1009)
-        async with at.native(hello=False) as native:
-            await native.socket.send(PREFACE)
-            assert "hello_timeout" in str(await native.error())
-            await native.eof()
-            assert native.code == 1008
+    async with place(where, hello_timeout=0.5) as at, at.native(hello=False) as native:
+        await native.socket.send(PREFACE)
+        assert "hello_timeout" in str(await native.error())
+        await native.eof()
+        assert native.code == 1008
 
 
 @both
 async def test_who_never_speaks_is_sent_away_after_a_while(where: str) -> None:
-    async with place(where, idle_timeout=0.05) as at, at.page() as page:
-        assert "idle_timeout" in (await page.event())["message"]
+    async with place(where, hello_timeout=0.1) as at, at.page() as page:
+        assert "hello_timeout" in (await page.event())["message"]
         assert await page.closed() == 1008
 
 
@@ -304,7 +307,8 @@ async def test_nothing_is_compressed_and_it_is_a_connection_like_others() -> Non
 # -- its end ----------------------------------------------------------------------------------------------------
 
 
-async def test_the_end_of_the_server_is_told_and_closes_it_as_going_away() -> None:
+async def test_the_end_of_the_server_is_told_and_closes_it_as_going_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_connection, "LINGER", 0.2)
     async with serving() as server:
         at = Place(server.broker, f"{server.listeners[0].url.replace('http', 'ws', 1)}/ws")
         async with at.page() as page, at.native() as native, at.page() as silent:
@@ -362,7 +366,10 @@ async def test_a_page_is_sent_what_it_has_asked_for(where: str) -> None:
 
 
 @both
-async def test_a_frozen_browser_is_dropped_at_its_bound_and_nobody_else_notices(where: str) -> None:
+async def test_a_frozen_browser_is_dropped_at_its_bound_and_nobody_else_notices(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(websocket, "CLOSE_TIMEOUT", 0.2)
     async with place(where, send_timeout=0.3, high_water=65_536) as at:
         topic = at.broker.topic("t")
         await topic.publish_many([b"x" * 10_000] * 1000)
@@ -377,12 +384,15 @@ async def test_a_frozen_browser_is_dropped_at_its_bound_and_nobody_else_notices(
 
 @both
 async def test_a_slow_browser_is_not_dropped(where: str) -> None:
-    async with place(where, send_timeout=1.0, high_water=65_536) as at:
-        await at.broker.topic("t", retention_count=2000).publish_many([b"x" * 10_000] * 1500)
-        reader, writer = await by_hand(at.url)
+    async with place(where, send_timeout=0.6, high_water=65_536) as at:
+        await at.broker.topic("t", retention_count=2000).publish_many([b"x" * 10_000] * 800)
+        # A few segments of the loopback device: with less room TCP itself pauses, and with much more nothing waits.
+        reader, writer = await by_hand(at.url, receive_buffer=262_144)
         writer.write(masked(b'{"command": "SUB", "topic": "t", "from": "earliest"}'))
         size = 0
-        while size < 15_000_000:
-            await asyncio.sleep(0.02)  # all in all much longer than its bound
-            size += len(await reader.read(131_072))
+        while size < 8_000_000:
+            await asyncio.sleep(0.02)  # all in all longer than its bound
+            some = await reader.read(131_072)
+            assert some, "it was dropped"
+            size += len(some)
         writer.transport.abort()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from websockets.asyncio.client import ClientConnection, connect
@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed
 import runnel
 from runnel.api.broker import Broker
 from runnel.server import ServerOptions, http
-from tests.server.http.browser import serving
+from tests.server.http.browser import on_uvicorn, serving
 from tests.server.native_client import Raw
 
 PLACES = ("door", "mounted")
@@ -65,10 +65,10 @@ class _Writer:
         self.socket = socket
         self._last: asyncio.Task[None] | None = None
 
-    def writelines(self, parts: tuple[bytes, ...]) -> None:
-        self._last = asyncio.ensure_future(self._write(b"".join(parts), self._last))
+    def write(self, data: bytes) -> None:
+        self._last = asyncio.ensure_future(self._send(data, self._last))
 
-    async def _write(self, data: bytes, before: asyncio.Task[None] | None) -> None:
+    async def _send(self, data: bytes, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             await before
         await self.socket.send(data)
@@ -127,16 +127,8 @@ class Place:
 async def mounted(broker: Broker, **options: Any) -> AsyncIterator[str]:
     """The routes below /bus of an application, served by uvicorn; the URL of its websockets."""
     outer = Starlette(routes=[Mount("/bus", http.app(broker, ServerOptions(**options)))])
-    server = uvicorn.Server(uvicorn.Config(outer, port=0, log_level="error", lifespan="off"))
-    running = asyncio.ensure_future(server.serve())
-    while not server.started:  # noqa: ASYNC110 - it tells nobody
-        await asyncio.sleep(0.005)
-    try:
-        yield f"ws://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/bus/ws"
-    finally:
-        broker.close()
-        server.should_exit = True
-        await running
+    async with on_uvicorn(broker, outer) as address:
+        yield f"ws://{address}/bus/ws"
 
 
 @asynccontextmanager
@@ -153,10 +145,15 @@ async def place(kind: str, broker: Broker | None = None, **options: Any) -> Asyn
                 yield Place(served, url)
 
 
-async def by_hand(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def by_hand(url: str, receive_buffer: int | None = None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A websocket whose frames are made by hand, and that reads nothing by itself."""
     where = urlsplit(url)
-    reader, writer = await asyncio.open_connection(where.hostname, where.port, limit=4096)
+    connection = socket.socket()
+    connection.setblocking(False)
+    if receive_buffer is not None:  # before it connects, or the system has promised more
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    await asyncio.get_running_loop().sock_connect(connection, (where.hostname, where.port))
+    reader, writer = await asyncio.open_connection(sock=connection, limit=4096)
     lines = [f"GET {where.path} HTTP/1.1", "host: localhost", "connection: upgrade", "upgrade: websocket"]
     lines += ["sec-websocket-version: 13", "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==", "", ""]
     writer.write("\r\n".join(lines).encode())
@@ -168,5 +165,8 @@ def masked(data: bytes, opcode: int = 1, *, fin: bool = True) -> bytes:
     """A frame of a client, with a mask that changes nothing."""
     head = bytes([opcode | (0x80 if fin else 0)])
     size = len(data)
-    head += bytes([0x80 | size]) if size < 126 else bytes([0x80 | 126]) + size.to_bytes(2, "big")
+    if size < 126:
+        head += bytes([0x80 | size])
+    else:
+        head += bytes([0x80 | 126]) + size.to_bytes(2, "big") if size < 1 << 16 else b"\xff" + size.to_bytes(8, "big")
     return head + bytes(4) + data

@@ -126,10 +126,81 @@ async def test_connections_beyond_the_limit_are_told_so() -> None:
         assert (await first.ask(command="PING"))["event"] == "pong"
 
 
+@pytest.mark.parametrize("begun", [b"", b"\n \n", b'{"command": "PI'])
+async def test_a_first_line_that_does_not_come_is_not_waited_for(begun: bytes) -> None:
+    async with json_listener(hello_timeout=0.05) as listener:
+        client = await listener.client()
+        client.send(begun)
+        (only,) = await client.rest()
+        assert only["code"] == "limit_exceeded"
+        assert "hello_timeout=0.05" in only["message"]
+        client.close()
+        await listener.connections.emptied()
+
+
+async def test_a_line_that_has_begun_must_be_whole_in_time() -> None:
+    async with json_listener(frame_timeout=1.0) as listener:
+        with held_time() as later:
+            client = await listener.client()
+
+            async def received(size: int) -> None:
+                while listener.connections.describe()[0]["receive_bytes"] != size:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0)
+                await later(0)
+
+            await client.ask(command="SUB", topic="t")  # who has a subscription may be silent, but not within a line
+            await later(1.5)
+            for _ in range(4):
+                client.send(b" " * 10)
+                await received(10)
+                await later(0.5)
+                client.send(b"\n")
+                await received(0)
+            client.send(b'{"command": "PI')
+            for _ in range(3):
+                await received(len(b'{"command": "PI'))
+                await later(0.3)
+            assert len(listener.connections) == 1
+            client.send(b"NG")  # a few bytes now and then do not help
+            await received(len(b'{"command": "PING'))
+            await later(0.2)
+            (only,) = await client.rest()
+            assert (only["code"], "frame_timeout=1" in only["message"]) == ("limit_exceeded", True)
+
+
+async def test_unfinished_lines_of_many_connections_are_bounded_together() -> None:
+    async with json_listener(max_held_bytes=1_500_000) as listener:
+        first, second = await listener.client(), await listener.client()
+        for client in (first, second):
+            client.send(PUB, b'{"command": "PUB", "topic": "test", "payload": "' + b"x" * 900_000)
+            assert (await client.event())["event"] == "published"
+            await listener.until(lambda one: one["receive_bytes"] > 900_000)
+        (only,) = await first.rest()  # it had more than the other when there was too much
+        assert (only["code"], "max_held_bytes" in only["message"]) == ("limit_exceeded", True)
+        assert listener.memory.held < 1_500_000
+        second.send(b'"}\n')
+        assert (await second.event())["event"] == "published"
+        assert listener.memory.held == 0
+
+
+async def test_what_is_not_read_counts_until_it_is_read(tmp_path: Path) -> None:
+    async with runnel.open(tmp_path / "data") as broker, json_listener(broker, high_water=10_000) as listener:
+        client = await slow_client(listener)
+        await client.ask(command="SUB", topic="t")
+        await fill(listener)
+        assert listener.memory.held > 10_000
+        while listener.memory.held:
+            await client.long_event()
+        await fill(listener)
+        client.vanish()
+        await listener.connections.emptied()
+        assert listener.memory.held == 0
+
+
 async def test_who_is_silent_for_too_long_is_sent_away_and_told_why() -> None:
     async with json_listener(idle_timeout=0.05) as listener:
         client = await listener.client()
-        client.send(b'{"command": "PI')  # not a whole line: a slow-loris
+        await client.ask(command="PING")
         (only,) = await client.rest()
         assert only["code"] == "limit_exceeded"
         assert "idle_timeout=0.05" in only["message"]

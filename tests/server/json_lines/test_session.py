@@ -473,3 +473,10 @@ async def test_a_failure_of_the_server_is_answered_and_logged(caplog: pytest.Log
         assert (answer["code"], answer["id"]) == ("runnel_error", 4)
         assert "ZeroDivisionError" in caplog.text
         assert (await client.ask(command="PING"))["event"] == "pong"
+
+
+async def test_a_name_that_would_act_on_a_terminal_is_refused() -> None:
+    async with json_listener() as listener:
+        client = await listener.client()
+        refused = await client.ask(command="SUB", topic="t", name="a\x1b[2J")
+        assert (refused["code"], "control character" in refused["message"]) == ("invalid_option", True)

@@ -13,12 +13,13 @@ from runnel.core.backend import SettleVerb
 from runnel.core.batch_format import pack, unpack
 from runnel.core.record import Meta
 from runnel.core.schema import Codec
-from runnel.core.statistics import BackendSample
+from runnel.core.statistics import BackendSample, RelayStatistics, SnapshotStatistics
 from runnel.server.native.calls import CALLS
 from runnel.server.server import Server
 from runnel.wire.binary_messages import unsubscribe_frame
 from runnel.wire.frames import FrameKind
 from runnel.wire.msgpack_messages import PublishDetails, Settlement
+from tests.carried import columns_of
 from tests.server.native_client import Raw, connected, serving
 
 
@@ -43,7 +44,8 @@ def test_the_table_holds_what_the_protocol_promises() -> None:
     promised = (
         "declare describe delete topics trim mark marks stages forget forget_group group group_pause group_resume "
         "group_reset replay discard statistics request reply producer_next info connections transact stage_write "
-        "stage_drop stage_state place bounds history dead_letters dead_letter_list end_sequence sample flush finish"
+        "stage_drop stage_state place bounds history dead_letters dead_letter_list end_sequence sample flush sync "
+        "finish report_relay"
     )
     assert set(CALLS) == set(promised.split())
 
@@ -70,6 +72,13 @@ async def test_a_typed_topic_is_declared_by_its_schema(raw: Raw) -> None:
     other: Codec[Any] = Codec(list[str])
     conflict = raw.call("declare", topic="typed", schema=["json", other.schema])
     assert (await raw.error(conflict)).code == "schema_conflict"
+
+
+async def test_a_malformed_schema_is_refused_and_makes_no_topic(raw: Raw) -> None:
+    for encoding, schema in (("json", {"$ref": "#/$defs/Missing"}), ("json", {"properties": [1]}), ("xml", {})):
+        refused = await raw.error(raw.call("declare", topic="t", schema=[encoding, schema]))
+        assert refused.code == "invalid_option"
+    assert await raw.ask("topics") == []
 
 
 async def test_trimming_by_offset_and_by_time(raw: Raw) -> None:
@@ -126,6 +135,17 @@ async def test_dead_letters_are_listed_and_all_put_back(raw: Raw) -> None:
     assert ([one[6] for one in found["letters"]], found["next"], found["open"]) == ([b"0"], 1, 2)
     assert await raw.ask("replay", topic=name, all=True) == 2
     assert (await raw.ask("dead_letter_list", topic=name))["open"] == 0
+
+
+async def test_a_relay_reports_what_statistics_and_the_console_show(raw: Raw) -> None:
+    report = RelayStatistics(
+        slot="s", state="streaming", published=(5, 2), snapshots=(SnapshotStatistics("t", 1, -1, False),)
+    )
+    await raw.ask("report_relay", report=report)
+    assert msgspec.convert((await raw.ask("statistics"))["relays"], list[RelayStatistics]) == [report]
+    assert msgspec.convert(await raw.ask("sample"), BackendSample).relays == (report,)
+    await raw.ask("report_relay", report=msgspec.structs.replace(report, state="stopped"))
+    assert (await raw.ask("statistics"))["relays"] == []
 
 
 async def test_a_sample_holds_what_a_console_shows(raw: Raw, server: Server) -> None:
@@ -204,7 +224,7 @@ async def test_a_transaction_over_an_absurd_range_of_places_is_refused_at_its_fi
 async def test_stages_are_written_looked_at_dropped_and_committed(raw: Raw) -> None:
     key, other = ["w", 1, 0, 0], ["w", 1, 1, 0]
     assert (await raw.ask("stage_write", topic="t", key=key))["records"] == 0
-    batch = pack([b"0", b"1"], [Meta(key=b"k", headers={"a": "b"}), None])
+    batch = pack([b"0", b"1"], columns_of([Meta(key=b"k", headers={"a": "b"}), None]))
     assert (await raw.ask("stage_write", topic="t", key=key, batch=batch, ordinal=0))["records"] == 2
     again = await raw.ask("stage_write", topic="t", key=key, batch=batch, ordinal=0)
     assert again["records"] == 2  # sent again, stored once
@@ -227,11 +247,13 @@ async def test_a_request_is_answered_over_the_wire(server: Server, raw: Raw) -> 
     async with connected(server) as other:
         id = other.subscribe("ask")
         await other.subscribed(id)
-        asking = raw.call("request", topic="ask", batch=pack([b"6*7"], [Meta(key=b"k", headers={"h": "1"})]))
+        asking = raw.call(
+            "request", topic="ask", batch=pack([b"6*7"], columns_of([Meta(key=b"k", headers={"h": "1"})]))
+        )
         got = unpack((await other.deliver(id)).batch)
         assert (got.values, got.metas[0].key) == ((b"6*7",), b"k")
         inbox = got.metas[0].headers["runnel-reply-to"]
-        answer = pack([b"42"], [Meta(headers={"unit": "answers"})])
+        answer = pack([b"42"], columns_of([Meta(headers={"unit": "answers"})]))
         assert await other.ask("reply", reply_to=inbox, batch=answer) is True
         reply = await raw.reply(asking)
         told = unpack(reply["batch"])
@@ -287,8 +309,8 @@ async def test_a_server_tells_about_itself_and_its_connections(server: Server, r
 async def test_a_batch_is_staged_as_it_came_and_what_was_staged_before_is_passed_over(raw: Raw) -> None:
     key, whole = ["w", 1, 0, 0], ["w", 1, 1, 0]
     metas = [Meta(b"k%d" % number, {"n": str(number)}) if number % 2 else None for number in range(6)]
-    data = pack([b"%d" % number for number in range(6)], metas)
-    head = pack([b"0", b"1"], metas[:2])
+    data = pack([b"%d" % number for number in range(6)], columns_of(metas))
+    head = pack([b"0", b"1"], columns_of(metas[:2]))
     assert (await raw.ask("stage_write", topic="t", key=key, batch=head, ordinal=0))["records"] == 2
     again = await raw.ask("stage_write", topic="t", key=key, batch=data, ordinal=0)  # of which two are there
     assert again["records"] == 6

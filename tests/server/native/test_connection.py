@@ -8,6 +8,7 @@ import pytest
 
 from runnel.core.batch_format import pack
 from runnel.core.errors import LimitExceeded
+from runnel.server.memory_budget import MemoryBudget
 from runnel.server.native import connection as module
 from runnel.server.native.connection import CLOSED_SESSION, ConnectionSession, NativeConnection
 from runnel.server.options import ServerOptions
@@ -132,7 +133,7 @@ class Tap:
 def made(**options: Any) -> tuple[NativeConnection, Wire, Notes]:
     given: dict[str, Any] = {"high_water": HIGH, **options}
     gone: list[NativeConnection] = []
-    connection = NativeConnection(ServerOptions(**given), Notes, gone.append)
+    connection = NativeConnection(ServerOptions(**given), MemoryBudget(), Notes, gone.append)
     wire = Wire()
     wire.protocol = connection
     connection.connection_made(wire)
@@ -336,6 +337,35 @@ async def test_a_frozen_reader_with_a_full_buffer_is_gone_too() -> None:
                     await asyncio.sleep(0)
                 while server.connections:
                     await later(1)
+
+
+async def test_a_client_that_answers_pings_and_reads_nothing_is_gone_too() -> None:
+    with held_time() as later:
+        connection, wire, _ = made(ping=2.0, ping_timeout=1.0)
+        wire.stuck = True
+        connection.send(bytes(2 * HIGH))
+        await later(0)
+        for _ in range(4):
+            assert not wire.closed
+            receive(connection, frame(FrameKind.PONG, 0))
+            await later(0.75)
+        assert wire.closed
+
+
+async def test_what_a_client_has_not_read_counts_until_it_reads_or_goes() -> None:
+    connection, wire, _ = made()
+    memory: MemoryBudget = connection._memory
+    wire.stuck = True
+    connection.send(bytes(2 * HIGH))
+    await turn()
+    assert memory.held == 2 * HIGH
+    wire.read_all()
+    assert memory.held == 0
+    connection.send(bytes(2 * HIGH))
+    await turn()
+    memory.limit = HIGH
+    memory.hold(connection, 2 * HIGH + 1)  # no last word would get past what it has not read
+    assert (wire.closed, memory.held) == (True, 0)
 
 
 async def test_the_hello_time_is_over_for_whoever_says_nothing() -> None:

@@ -317,7 +317,7 @@ async def test_a_gap_comes_before_the_records_behind_it(raw: Raw) -> None:
     raw.credit(subscription, ask=True)
     kind, _, _, _, payload = await raw.next(FrameKind.GAP, FrameKind.DELIVER, id=subscription)
     assert kind == FrameKind.GAP
-    gap = read_gap(payload)
+    gap, _ = read_gap(payload)
     assert (gap.first, gap.end, gap.count) == (0, 2, 2)
     assert await raw.values(subscription, 2) == [b"3", b"4"]
 
@@ -865,3 +865,15 @@ async def test_very_many_settlements_at_once_are_all_answered(tmp_path: Path) ->
         ids = [raw.settle(Settlement(member, grant.lease, SettleVerb.ACK, at, at + 1)) for at in range(50)]
         for id in ids:
             assert await raw.reply(id) is None
+
+
+async def test_names_that_would_act_on_a_terminal_are_refused() -> None:
+    evil = "a\x1b[2J"
+    async with serving() as server, connected(server) as raw:
+        for id in (
+            raw.subscribe("t", name=evil),
+            raw.subscribe("t", group="g", name=evil),
+            raw.call("transact", marks=[[evil, 1]]),
+            raw.call("place", places=[[evil, "t", 0, 0]]),
+        ):
+            assert "control character" in str(await raw.error(id))

@@ -1,24 +1,29 @@
 """Subscriptions of remote readers: credit, asking, positions, and readers that do not read."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import random
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import runnel
 from runnel.core.backend import SLICE
-from runnel.core.batch_format import unpack
+from runnel.core.batch_format import pack, unpack
 from runnel.core.position import Position
+from runnel.server.native import subscriptions
 from runnel.server.native.connection import ROUNDS_PER_FLUSH
-from runnel.server.native.subscriptions import MAX_TAKE_RECORDS
+from runnel.server.native.subscriptions import MAX_TAKE_RECORDS, SharedFrames
 from runnel.server.server import Server
 from runnel.testing.clock import JumpingClock
-from runnel.wire.binary_messages import ReaderCounts, credit_frame, read_deliver, unsubscribe_frame
-from runnel.wire.frames import DROPPED, FrameKind
-from runnel.wire.msgpack_messages import AtSequence, WirePolicy, wire_start
+from runnel.wire.binary_messages import ReaderCounts, credit_frame, read_deliver, read_shares, unsubscribe_frame
+from runnel.wire.frames import DROPPED, FRAME_HEADER_SIZE, SHARED, FrameDecoder, FrameKind
+from runnel.wire.msgpack_messages import SHARED_DELIVER, AtSequence, WirePolicy, read_gap, wire_start
+from runnel.wire.wire_batch import MAX_PACKED, WireBatch
 from tests.brokers import local_broker
+from tests.patience import PATIENCE
 from tests.server.native_client import Raw, connected, serving
 
 
@@ -115,6 +120,43 @@ async def test_a_reader_with_bounds_gets_one_take_for_each_time_it_asks(raw: Raw
     assert delivered(raw) == 0
     raw.credit(id, place=3, ask=True)
     assert await raw.values(id, 1) == [b"3"]
+
+
+def frame_sizes(raw: Raw) -> list[int]:
+    """The bytes of the DELIVER frames that came and were not looked at."""
+    return [FRAME_HEADER_SIZE + len(one[4]) for one in raw.inbox if one[0] == FrameKind.DELIVER]
+
+
+async def test_the_head_of_a_frame_counts_against_the_credit(raw: Raw) -> None:
+    credit = 5_000
+    id = raw.subscribe("a.topic.with.a.long.name." + 60 * "x", credit=credit)
+    await raw.subscribed(id)
+    for _ in range(100):
+        await raw.published(raw.publish("a.topic.with.a.long.name." + 60 * "x", b""))
+    await raw.ask("topics")
+    sizes = frame_sizes(raw)
+    assert credit <= sum(sizes) < credit + sizes[0]
+
+
+@pytest.mark.parametrize("asked", [{}, {"buffer": 1_000}, {"policy": WirePolicy(kind="drop_newest")}], ids=str)
+@pytest.mark.parametrize("pattern", ["t", "*"])
+async def test_large_records_of_this_process_are_sent_no_further_than_credit(asked: Any, pattern: str) -> None:
+    broker, credit, count = local_broker(), 64 << 10, 40
+    async with serving(broker) as server, connected(server) as raw:
+        id = raw.subscribe(pattern, credit=credit, **asked)
+        await raw.subscribed(id)
+        raw.credit(id, ask=True)
+        await broker.topic("t").publish_many([bytes(100_000)] * count)  # one run, of which one frame could be made
+        await raw.ask("topics")
+        sizes = frame_sizes(raw)
+        assert 0 < sum(sizes) < credit + MAX_PACKED + 1_000
+        seen = 0
+        while seen < count:
+            _, _, extra, _, payload = await raw.next(FrameKind.DELIVER, id=id)
+            assert len(payload) < MAX_PACKED + 1_000
+            assert read_deliver(extra, payload).offset == seen
+            seen += len(unpack(read_deliver(extra, payload).batch).values)
+            raw.credit(id, FRAME_HEADER_SIZE + len(payload), seen, ask=bool(asked))
 
 
 async def test_who_asks_before_there_is_anything_gets_it_when_it_comes(raw: Raw) -> None:
@@ -251,6 +293,34 @@ async def test_dropped_records_are_shown_to_those_who_ask(raw: Raw) -> None:
     assert unpack(read_deliver(extra, payload).batch).values == (b"1",)
 
 
+async def test_all_dropped_records_are_shown_also_if_there_are_many_at_once() -> None:
+    broker = local_broker()
+    async with serving(broker, high_water=64 << 10) as server, connected(server) as raw:
+        id = raw.subscribe("t", buffer=10, drops=True)
+        await raw.subscribed(id)
+        for number in range(2_000):
+            broker.topic("t").publish_nowait(b"%d" % number + bytes(1_000))
+        raw.credit(id, ask=True)
+        async with asyncio.timeout(PATIENCE):
+            shown = [(await raw.deliver(id)).offset for _ in range(1_990)]
+        assert shown == [*range(1_990)]
+
+
+async def test_dropped_records_that_are_too_many_to_be_shown_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscriptions, "MAX_DROP_BYTES", 10_000)
+    broker = local_broker()
+    async with serving(broker) as server, connected(server) as raw:
+        id = raw.subscribe("t", buffer=10, drops=True)
+        await raw.subscribed(id)
+        for _ in range(100):
+            broker.topic("t").publish_nowait(bytes(1_000))
+        raw.credit(id, ask=True)
+        *_, payload = await raw.next(FrameKind.GAP, id=id)
+        gap, unshown = read_gap(payload)
+        shown = sum(one[1] == DROPPED for one in raw.inbox if one[0] == FrameKind.DELIVER)
+        assert (gap.count, shown > 5, shown + unshown) == (90, True, 90)
+
+
 async def test_a_frozen_reader_holds_its_bound_and_goes_on_where_it_was(tmp_path: Path) -> None:
     async with runnel.open(tmp_path / "data") as broker, serving(broker, high_water=256 << 10) as server:
         async with connected(server) as frozen, connected(server) as raw:
@@ -317,3 +387,136 @@ async def count_takes(server: Server, turns: list[int]) -> None:
         turns.append(one.expired - before)
         before = one.expired
         await asyncio.sleep(0)
+
+
+# -- frames for several subscriptions ---------------------------------------------------------------------------
+
+
+class Readers:
+    """The subscriptions of one client, some of which are sent the same frames."""
+
+    def __init__(self, raw: Raw, credit: int) -> None:
+        self.raw, self.credit = raw, credit
+        self.seen: dict[int, list[bytes]] = {}
+        self.owed: dict[int, int] = {}  # bytes that were received and not given back
+        self.frames = self.shared = 0
+
+    async def subscribe(self, start: int) -> None:
+        id = self.raw.subscribe("t", start=start, credit=self.credit)
+        await self.raw.subscribed(id)
+        self.seen[id], self.owed[id] = [], 0
+
+    async def receive(self, rng: random.Random) -> None:
+        """Take one DELIVER, and now and then give some of the readers their credit back."""
+        _, flags, extra, first, payload = await self.raw.next(FrameKind.DELIVER)
+        others: Sequence[int] = ()
+        rest: bytes | memoryview = payload
+        if flags & SHARED:
+            others, rest = read_shares(payload)
+        self.frames += 1
+        self.shared += bool(others)
+        for id in (first, *others):
+            assert self.owed[id] < self.credit, "it was sent more than its credit"
+            self.owed[id] += FRAME_HEADER_SIZE + len(rest)
+            self.seen[id] += unpack(read_deliver(extra, rest).batch).values
+        for id, owed in self.owed.items():
+            if owed and rng.random() < 0.3:
+                self.raw.credit(id, given=owed)
+                self.owed[id] = 0
+
+
+async def test_subscriptions_of_a_connection_share_frames_and_each_has_all_in_order(server: Server, raw: Raw) -> None:
+    rng, count = random.Random(7), 300
+    async with connected(server, features=[SHARED_DELIVER]) as one:
+        readers = Readers(one, credit=5_000)
+        for _ in range(5):
+            await readers.subscribe(0)
+        expected = [b"%d" % number for number in range(count)]
+        for number in range(0, count, 3):
+            raw.publish("t", *expected[number : number + 3])
+        async with asyncio.timeout(PATIENCE):
+            while any(len(seen) < count for seen in readers.seen.values()):
+                await readers.receive(rng)
+                for id, owed in readers.owed.items():
+                    if owed >= readers.credit and not one.inbox:
+                        one.credit(id, given=owed)
+                        readers.owed[id] = 0
+        assert [*readers.seen.values()] == [expected] * 5
+        assert readers.shared > 10
+
+
+async def test_the_head_of_a_shared_frame_counts_against_the_credit_of_each(server: Server, raw: Raw) -> None:
+    topic, credit = "a.topic.with.a.long.name." + 60 * "x", 5_000
+    async with connected(server, features=[SHARED_DELIVER]) as one:
+        ids = [one.subscribe(topic, credit=credit) for _ in range(3)]
+        for id in ids:
+            await one.subscribed(id)
+        for _ in range(100):
+            await raw.published(raw.publish(topic, b""))
+        await one.ask("topics")
+        received, shared = dict.fromkeys(ids, 0), 0
+        for kind, flags, _, first, payload in one.inbox:
+            if kind == FrameKind.DELIVER:
+                others, rest = read_shares(payload) if flags & SHARED else ((), payload)
+                shared += bool(others)
+                for id in (first, *others):
+                    received[id] += FRAME_HEADER_SIZE + len(rest)
+    assert shared > 10
+    assert all(credit <= size < credit + 200 for size in received.values())
+
+
+async def test_a_client_that_does_not_say_so_gets_frames_of_its_own(server: Server, raw: Raw) -> None:
+    async with connected(server, features=["unheard_of"]) as one:
+        ids = [one.subscribe("t") for _ in range(3)]
+        for id in ids:
+            await one.subscribed(id)
+        await raw.published(raw.publish("t", b"x"))
+        for id in ids:
+            _, flags, *_ = await one.next(FrameKind.DELIVER, id=id)
+            assert flags == 0
+
+
+class Gathered:
+    """What a connection has gathered."""
+
+    writes = 0
+
+    def __init__(self) -> None:
+        self.out: list[bytes] = []
+
+    @property
+    def gathered(self) -> int:
+        return len(self.out)
+
+    def send_batch(self, head: bytes, batch: bytes) -> None:
+        self.out += (head, batch)
+
+    def replace(self, place: int, head: bytes) -> None:
+        self.out[place] = head
+
+    def frames(self) -> list[tuple[list[int], int]]:
+        """The subscriptions of each frame, and its offset."""
+        decoder, found = FrameDecoder(), []
+        decoder.feed(b"".join(self.out))
+        for _, flags, extra, id, payload in decoder.frames():
+            others, rest = read_shares(payload) if flags & SHARED else ((), payload)
+            found.append(([id, *others], read_deliver(extra, rest).offset))
+        return found
+
+
+def test_a_subscription_joins_only_frames_behind_its_own_last_one() -> None:
+    gathered: Any = Gathered()
+    shared = SharedFrames(gathered)
+    one, two = (WireBatch("t", 1, offset, offset, 0, pack([b"%d" % offset])) for offset in (5, 6))
+    for piece in (one, two):
+        behind = shared.send(1, gathered.gathered, b"t", piece)
+    behind = shared.send(2, 0, b"t", one)
+    assert shared.send(2, behind, b"t", two) == 4
+    shared.send(3, 2, b"t", one)  # its last frame, a gap say, stands behind the first
+    shared.send(3, 6, b"t", two)
+    assert gathered.frames() == [([1, 2], 5), ([1, 2], 6), ([3], 5), ([3], 6)]
+    shared.send(4, 0, b"t", two)
+    assert gathered.frames()[-1] == ([3, 4], 6)
+    gathered.out, gathered.writes = [], 1  # what was written can be joined no more
+    shared.send(5, 0, b"t", two)
+    assert gathered.frames() == [([5], 6)]

@@ -10,7 +10,7 @@ from runnel.server.server import Server
 from runnel.testing.clock import JumpingClock
 from runnel.wire.binary_messages import read_grant, unsubscribe_frame
 from runnel.wire.frames import MORE, FrameKind
-from runnel.wire.msgpack_messages import Settlement, SettleVerb, WirePolicy, read_lapsed
+from runnel.wire.msgpack_messages import RECALLS, Settlement, SettleVerb, WirePolicy, read_lapsed
 from tests.brokers import local_broker
 from tests.server.native_client import Raw, connected, serving, until
 
@@ -162,6 +162,74 @@ async def test_a_lease_that_runs_out_is_told_with_its_places() -> None:
         assert lapse == (grant.lease, grant.place, grant.place + 1)
         late = raw.settle(Settlement(member, grant.lease, SettleVerb.ACK, grant.place, grant.place + 1))
         assert (await raw.error(late)).code == "lease_ended"
+
+
+@pytest.mark.parametrize("verb", [SettleVerb.ACK, SettleVerb.REJECT, SettleVerb.NACK])
+async def test_what_was_settled_cannot_be_settled_again(raw: Raw, verb: SettleVerb) -> None:
+    member = raw.subscribe("t", group="g", backoff=(3600.0,))
+    await raw.published(raw.publish("t", b"work"))
+    grant = await raw.grant(member)
+    here = (grant.place, grant.place + 1)
+    await raw.reply(raw.settle(Settlement(member, grant.lease, verb, *here, reason="no")))
+    again = raw.settle(Settlement(member, grant.lease, SettleVerb.ACK, *here))
+    assert (await raw.error(again)).code == "already_settled"
+
+
+# -- taking back ------------------------------------------------------------------------------------------------
+
+
+async def test_a_client_is_asked_for_what_it_has_not_begun_and_returns_it(server: Server) -> None:
+    async with connected(server, features=[RECALLS]) as busy, connected(server) as idle:
+        await busy.published(busy.publish("t", *[b"work"] * 10))
+        member = busy.subscribe("t", group="g")
+        grant = await busy.grant(member)
+        await busy.reply(busy.settle(Settlement(member, grant.lease, SettleVerb.BEGIN, 0, 2)))
+        other = idle.subscribe("t", group="g")
+        (recall,) = read_lapsed((await busy.next(FrameKind.RECALL, id=member))[4])
+        assert recall == (grant.lease, 5, 10)
+        # It began two more in the meantime.
+        busy.settle(Settlement(member, grant.lease, SettleVerb.BEGIN, 2, 7), answered=False)
+        for first, end, code in ((6, 10, "already_settled"), (7, 9, "invalid_option"), (7, 11, "invalid_option")):
+            wrong = busy.settle(Settlement(member, grant.lease, SettleVerb.RETURN, first, end))
+            assert (await busy.error(wrong)).code == code
+        await busy.reply(busy.settle(Settlement(member, grant.lease, SettleVerb.RETURN, 7, 10)))
+        again = await idle.grant(other)
+        assert (again.place, len(unpack(again.batch)), again.attempt) == (7, 3, 1)
+        late = busy.settle(Settlement(member, grant.lease, SettleVerb.ACK, 7, 8))
+        assert (await busy.error(late)).code == "invalid_option"
+        await busy.reply(busy.settle(Settlement(member, grant.lease, SettleVerb.ACK, 0, 7)))
+        await idle.reply(idle.settle(Settlement(other, again.lease, SettleVerb.ACK, 7, 10)))
+        assert server.broker.statistics().groups[0].acked == 10
+
+
+async def test_a_lease_that_was_returned_whole_is_over_and_not_told(server: Server) -> None:
+    async with connected(server, features=[RECALLS]) as busy, connected(server) as idle:
+        await busy.published(busy.publish("t", b"a"))
+        await busy.published(busy.publish("t", b"b"))
+        member = busy.subscribe("t", group="g", prefetch_bytes=100)  # so that each is a lease of its own
+        first, second = await busy.grant(member), await busy.grant(member)
+        await busy.reply(busy.settle(Settlement(member, first.lease, SettleVerb.BEGIN, 0, 1)))
+        other = idle.subscribe("t", group="g")
+        (recall,) = read_lapsed((await busy.next(FrameKind.RECALL, id=member))[4])
+        assert recall == (second.lease, 1, 2)
+        await busy.reply(busy.settle(Settlement(member, second.lease, SettleVerb.RETURN, 1, 2)))
+        again = await idle.grant(other)
+        assert (again.place, again.attempt) == (1, 1)
+        late = busy.settle(Settlement(member, second.lease, SettleVerb.ACK, 1, 2))
+        assert (await busy.error(late)).code == "already_settled"
+        await busy.ask("info")
+        assert all(kind != FrameKind.LAPSED for kind, *_ in busy.inbox)
+
+
+async def test_a_client_that_does_not_know_recalls_keeps_what_it_was_granted(server: Server) -> None:
+    async with connected(server) as old, connected(server) as idle:
+        await old.published(old.publish("t", *[b"work"] * 10))
+        member = old.subscribe("t", group="g")
+        grant = await old.grant(member)
+        await idle.subscribed(idle.subscribe("t", group="g"))
+        await old.ask("info")
+        assert all(kind != FrameKind.RECALL for kind, *_ in old.inbox)
+        await old.reply(old.settle(Settlement(member, grant.lease, SettleVerb.ACK, 0, 10)))
 
 
 @pytest.mark.parametrize(

@@ -283,7 +283,7 @@ class Cleaner:
     def _put(self, job: CleaningJob) -> bool:
         """Put a job in place, and say what it took; on the commit thread. False: look again.
 
-        Whoever begins to hold after this look at the holds comes after what is taken: it was gone by then.
+        A hold that begins after this look at the holds does not cover what is removed: it was gone by then.
         """
         if self._compaction.is_held(job, self._holds()) or not self._journal.replace(job):
             return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from runnel.broker.topic.log import Log
@@ -15,7 +15,7 @@ from runnel.journal.format.ledger import StageState, stage_commit_part
 
 
 class AtomicWrite:
-    """One all-or-nothing piece of a commit, and who is told how it ended: `landed` or `failed`, once.
+    """One all-or-nothing piece of a commit; at its end `landed` or `failed` is called, once.
 
     An entry is what a publish appends, or a stage, whose records become visible where they lie.
     """
@@ -52,7 +52,7 @@ class AtomicWrite:
 
 
 class PendingCommit:
-    """One entry on its way: what it holds, and who is to be told."""
+    """One entry on its way: what it holds, and its waiters."""
 
     __slots__ = (
         "atomic_writes",
@@ -72,7 +72,7 @@ class PendingCommit:
         self.holds_records = bool(pending_batches)
         self.frees = False  # whether it deletes or trims topics, so that segments may be unwanted after it
         self.landed: list[Callable[[], None]] = []  # called when it is durable
-        self.flushes: list[asyncio.Future[None]] = []  # who waits for this and all before it
+        self.flushes: list[asyncio.Future[None]] = []  # waiters for this and all before it
         self.undo: list[Callable[[], None]] = []  # called when it was not written, and may be said again
         self.atomic_writes: list[AtomicWrite] = []
 
@@ -109,9 +109,9 @@ class StageCommitBatch(PendingBatch):
         """It was packed when it was staged."""
         return b""
 
-    def parts(self, topic: int, at: int) -> Iterator[Part]:
+    def parts(self, topic: int, at: int) -> list[Part]:
         """What is written of it: which stage it was, and where it begins."""
-        yield stage_commit_part(self._state, self.first, self.sequence, at)
+        return [stage_commit_part(self._state, self.first, self.sequence, at)]
 
     def land(self, timeline: Timeline, when: datetime) -> None:
         """Make it visible: the log continues after it, and readers read it from disk."""
@@ -121,7 +121,7 @@ class StageCommitBatch(PendingBatch):
 def batches_of(atomic_write: AtomicWrite, loop: asyncio.AbstractEventLoop) -> tuple[list[PendingBatch], list[int]]:
     """The batches that an atomic write becomes, packed, and the first offset of each entry. Changes nothing else.
 
-    Entries of one topic are one batch, in order, unless a stage lies between them.
+    Entries of one topic that follow each other are one batch: sequences keep the order in which they were published.
     """
     batches: list[PendingBatch] = []
     firsts: list[int] = []
@@ -136,7 +136,7 @@ def batches_of(atomic_write: AtomicWrite, loop: asyncio.AbstractEventLoop) -> tu
             batch = last[log] = StageCommitBatch(log, start, nowhere, entry)
             batches.append(batch)
             continue
-        if batch is None or isinstance(batch, StageCommitBatch):
+        if batch is None or batch is not batches[-1] or isinstance(batch, StageCommitBatch):
             batch = last[log] = PendingBatch(log, start, nowhere)
             batches.append(batch)
         batch.add(entry)

@@ -45,9 +45,6 @@ class LandingListener(Protocol):
     def landed(self, log: Log) -> None:
         """Records of a topic that has retention are visible."""
 
-    def overtaken(self) -> None:
-        """Records in memory that had to wait for this commit, since patterns read in order, are visible now."""
-
     def visible(self) -> None:
         """A commit is visible."""
 
@@ -76,7 +73,7 @@ class CommitQueue:
         self._said: list[Part] = []  # topics, groups and deletions, in order: before the batches of the same commit
         self._under_way: deque[PendingCommit] = deque()
         self._round = 0  # how often records failed to be written; offsets given before the last time are void
-        self._flushes: list[asyncio.Future[None]] = []  # to be told with the next commit
+        self._flushes: list[asyncio.Future[None]] = []  # completed with the next commit
         self._flushing = False  # a flush comes at the end of this turn
         self._asked = False  # one came, and too many commits were under way
         self._company = float("-inf")  # when others last wrote, beside stages
@@ -98,7 +95,7 @@ class CommitQueue:
         """Write what was handed over and make it visible; the last to be. Blocks until that is done."""
         try:
             self._flush(last=True)
-        finally:  # whatever happens: nobody else may write when the journal is closed
+        finally:  # whatever happens: no other thread may write when the journal is closed
             self.stopped = self.pending.over = True
             self._writer.stop()
         self._landed()
@@ -198,7 +195,7 @@ class CommitQueue:
                 return future
         if log.deleted:
             future.set_exception(TopicDeleted(log.name, log.epoch))
-        else:  # it was handed over and failed before anybody waited
+        else:  # it was handed over and failed before a caller waited
             future.set_exception(NotWritten(str(self._journal.failed or "the disk is full")))
         return future
 
@@ -258,15 +255,6 @@ class CommitQueue:
         pending_batches, self._gathered = self._gathered, []
         atomic_writes, self._units = self._units, []
         said, self._said = self._said, []
-        kept, landed, undo = self._pending_state.take()
-        if not (pending_batches or atomic_writes or said or kept):
-            self._tell_flushed()
-            return
-        if any(not one.in_atomic_write for one in pending_batches) or not all(
-            atomic_write.stages for atomic_write in atomic_writes
-        ):
-            self._company = self.loop.time()
-        self.staged.limit = STAGED if self.loop.time() > self._company + COMPANY else 1
         timeline = self._timeline
         at = micros(timeline.now())
         first = sequence = timeline.hold(sum(one.count for one in pending_batches))
@@ -283,6 +271,16 @@ class CommitQueue:
             pending_batches, atomic_writes = self._refuse(pending_batches, atomic_writes, refused)
         if not pending_batches and sequence > first:
             timeline.release(first)  # nothing of it comes
+        # Only now: the ack of a record whose dead letter was refused just above must not be in this commit.
+        kept, landed, undo = self._pending_state.take()
+        if not (pending_batches or atomic_writes or said or kept):
+            self._tell_flushed()
+            return
+        if any(not one.in_atomic_write for one in pending_batches) or not all(
+            atomic_write.stages for atomic_write in atomic_writes
+        ):
+            self._company = self.loop.time()
+        self.staged.limit = STAGED if self.loop.time() > self._company + COMPANY else 1
         written = [part for one in pending_batches for part in batches[one]]
         parts = said + written + [part for atomic_write in atomic_writes for part in atomic_write.state()] + kept
         commit = PendingCommit(Draft(parts, at), pending_batches, first, self._round)
@@ -308,7 +306,7 @@ class CommitQueue:
         stored = one.log.stored
         assert stored is not None
         stored.close(one)
-        return list(one.parts(stored.id, at))
+        return one.parts(stored.id, at)
 
     def _refuse(
         self, pending_batches: list[PendingBatch], atomic_writes: list[AtomicWrite], refused: dict[Log, Exception]
@@ -378,15 +376,13 @@ class CommitQueue:
                 one.count_out()
                 if not one.log.deleted:
                     one.land(timeline, when)
-            overtaken = timeline.release(commit.sequence)  # only now, or half of a commit could be seen
+            timeline.release(commit.sequence)  # only now, or half of a commit could be seen
             for one in commit.pending_batches:
                 timeline.landed(one.log)
                 if one.log.options.retains:
                     self._listener.landed(one.log)
                 one.tell()
             timeline.cut_tail()
-            if overtaken:
-                self._listener.overtaken()
             self._listener.visible()
         for atomic_write in commit.atomic_writes:
             _told(atomic_write.landed)
@@ -433,8 +429,7 @@ class CommitQueue:
             pending_batches, commit.pending_batches = commit.pending_batches, []
             for one in pending_batches:
                 self._void(one, error)
-            if self._timeline.release(commit.sequence):
-                self._listener.overtaken()
+            self._timeline.release(commit.sequence)
         atomic_writes, commit.atomic_writes = commit.atomic_writes, []
         for atomic_write in atomic_writes:
             _told(partial(atomic_write.failed, error))
@@ -446,8 +441,8 @@ class CommitQueue:
         if log.stored is not None:
             log.stored.take_back(one.first)
         self._listener.failed(one)
-        if not (one.waiters or one.listeners or one.in_atomic_write):  # a transaction is told
-            logger.error("%d records for %r, which nobody waits for, were not stored: %s", one.count, log.name, error)
+        if not (one.waiters or one.listeners or one.in_atomic_write):  # a transaction gets the error
+            logger.error("%d records for %r, which no caller awaits, were not stored: %s", one.count, log.name, error)
         one.tell(error)
 
     def _fail_gathered(self, error: Exception) -> None:
@@ -466,7 +461,7 @@ def _error(failed: WriteFailed, *, written: bool) -> Exception:
 
 
 def _told(tell: Callable[[], None]) -> None:
-    """Tell a unit how it ended. A bug in what it does about that must not keep others from being told."""
+    """Give an atomic write its outcome. A bug in its callback must not keep others from theirs."""
     try:
         tell()
     except Exception:

@@ -48,6 +48,7 @@ class DiskMonitor:
         self.held: dict[str, int] = {}
         self.archives: list[ArchiveHolder] = []  # that hold
         self.is_low = False
+        self.looked: Callable[[], object] = lambda: None  # called after each look
         self.fell: Callable[[], None] = lambda: None  # called when the disk gets low, and while it is
         self._told: dict[str, float] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -61,8 +62,9 @@ class DiskMonitor:
         if self._stopped:
             return
         journal = self._reads.journal
-        topics = {log.name: log.stored.id for log in self._logs.values() if log.stored is not None}
-        holds = [(hold, topics.get(hold.pattern)) for hold in self._holds.holds.values()]
+        logs = self._logs
+        found = [(hold, logs.get(hold.pattern)) for hold in self._holds.holds.values()]
+        holds = [(hold, None if log is None or log.stored is None else log.stored.id) for hold, log in found]
         self._reads.look(lambda: _measure(journal, holds), self._measured)
 
     def stop(self) -> None:
@@ -75,6 +77,7 @@ class DiskMonitor:
         if self._stopped:
             return
         self._timer = self._loop.call_later(PAUSE, self.look)
+        self.looked()
         if isinstance(found, OSError):
             return  # the next look may tell
         self.free, self.held, archives = found

@@ -40,7 +40,7 @@ class BrokerFolder:
             return await asyncio.shield(opening), lock
         except asyncio.CancelledError:
             # The thread cannot be stopped: whatever it opens is closed, and the folder let go, when it is done;
-            # if nobody is in a hurry, before this returns.
+            # if there is time, before this returns.
             opening.add_done_callback(partial(_let_go, lock))
             await asyncio.wait([opening])
             raise
@@ -52,7 +52,7 @@ class BrokerFolder:
         lock.take()
         began = time.perf_counter()
         try:
-            journal = Journal.open(self._storage, self.options, now, lambda: not lock.has_readers())
+            journal = Journal.open(self._storage, self.options, now, lambda: not lock.has_readers(), lock.check)
         except OSError as error:
             raise FolderUnusable(str(self.path), str(error)) from error
         if (seconds := time.perf_counter() - began) > 1:
@@ -81,7 +81,7 @@ class BrokerFolder:
 
 
 def _let_go(lock: FolderLock, opening: asyncio.Future[Journal]) -> None:
-    """Nobody wants what was opened."""
+    """Close what was opened: its caller is gone."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()
     lock.release()

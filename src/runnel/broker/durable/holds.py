@@ -19,7 +19,7 @@ Place = Position | int
 
 
 class RetentionHold:
-    """One who holds: its pattern, where it stands, and (of a pattern) what that means in each topic."""
+    """One hold: its pattern, its position, and (of a pattern) the offsets in each topic."""
 
     def __init__(self, name: str, pattern: str, place: Place) -> None:
         self.name, self.pattern, self.place = name, pattern, place
@@ -52,7 +52,7 @@ class RetentionHold:
 
 
 class RetentionHolds:
-    """Everybody who holds in one broker."""
+    """All holds of one broker."""
 
     def __init__(self, reads: JournalReads, logs: Mapping[str, Log]) -> None:
         self._reads, self._all_logs = reads, logs
@@ -93,7 +93,7 @@ class RetentionHolds:
             self._apply([log])
 
     def at(self, log: Log, offset: int) -> list[RetentionHold]:
-        """Those who hold something of `log` before `offset`."""
+        """The names that hold records of `log` before `offset`."""
         return [hold for hold in self.holds.values() if hold.covers(log.name) and hold.floor(log) < offset]
 
     # -- working it out -----------------------------------------------------------------------------------------

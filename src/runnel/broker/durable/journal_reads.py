@@ -1,4 +1,4 @@
-"""Reading the journal for those who are behind: in threads, with a cache of what was read last.
+"""Read the journal for lagging readers: in threads, with a cache of what was read last.
 
 Ten subscribers that fell behind together would otherwise read, check and parse everything ten times.
 """
@@ -40,7 +40,7 @@ class ChunkCache:
         return len(self._parsed)
 
     def find(self, key: ChunkKey) -> ParsedChunk | None:
-        """What somebody else found there."""
+        """What another reader found there."""
         found = self._parsed.get(key)
         if found is None:
             return None
@@ -48,7 +48,7 @@ class ChunkCache:
         return found[0]
 
     def keep(self, key: ChunkKey, parsed: ParsedChunk) -> None:
-        """Somebody read it. What is damaged is looked at anew by everybody: it may be repaired, or read at last."""
+        """A reader read it. Damaged chunks are not shared: each reader tries them again, since they may be repaired."""
         items = list(parsed.items)
         if key in self._parsed or not items or not all(type(item) is FoundBatch for item in items):
             return
@@ -103,14 +103,14 @@ class JournalReads:
             try:
                 self._loop.call_soon_threadsafe(came, found)
             except RuntimeError:
-                pass  # the loop is closed: nobody wants it any more
+                pass  # the loop is closed: no reader waits any more
 
         def looking() -> None:
             try:
                 found: T | OSError = look()
             except OSError as error:
                 found = error
-            except Exception as error:  # a bug; whoever waits must not do so for ever
+            except Exception as error:  # a bug; the waiting reader must not wait for ever
                 logger.exception("reading the journal failed")
                 found = OSError(str(error))
             tell(found)

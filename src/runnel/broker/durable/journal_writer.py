@@ -36,7 +36,7 @@ class WakeupPipe:
         self._poll: select.poll | None = None
 
     def signal(self) -> None:
-        """Wake whoever waits, now or when it waits next."""
+        """Wake the waiting side, now or when it waits next."""
         try:
             os.write(self._write, b"!")
         except BlockingIOError:
@@ -58,7 +58,7 @@ class WakeupPipe:
         os.read(self.fd, 4096)
 
     def close(self) -> None:
-        """Let go of the descriptors. Nobody may ring or wait any more."""
+        """Close the descriptors. Neither side may use it any more."""
         os.close(self.fd)
         os.close(self._write)
 
@@ -88,7 +88,7 @@ class JournalWriter:
         self.results: deque[WriteResult] = deque()
         self._queue: deque[PendingCommit] = deque()
         self._calls: deque[tuple[Callable[[], None], Future[Any]]] = deque()
-        self._calls_lock = Lock()  # between those who call and the end
+        self._calls_lock = Lock()  # between callers and the end
         self._ended = False
         self._wakeup, self._answer = WakeupPipe(), WakeupPipe()
         self._stopping = False
@@ -116,6 +116,8 @@ class JournalWriter:
         done: Future[T] = Future()
 
         def make() -> None:
+            if not done.set_running_or_notify_cancel():
+                return  # the caller gave up before its turn came
             try:
                 done.set_result(work())
             except Exception as error:
@@ -130,7 +132,7 @@ class JournalWriter:
         return done
 
     def stop(self) -> None:
-        """Write what was put, and end. Blocks until then; `results` may hold what the loop was not told of yet."""
+        """Write what was put, and end. Blocks until then; `results` may hold what the loop has not taken yet."""
         self._stopping = True
         self._wakeup.signal()
         if self._thread.ident is not None:
@@ -150,7 +152,7 @@ class JournalWriter:
             try:
                 self._work()
                 return
-            except Exception as error:  # a bug. Whoever waits is told so; without this thread nobody ever would be
+            except Exception as error:  # a bug: the waiters get it; without this thread they never would
                 log.exception("the commit thread failed")
                 self._journal.failed = self._journal.failed or JournalFailed(str(error))
 
@@ -190,7 +192,7 @@ class JournalWriter:
             self._round += 1
             self._full = failed.cause if isinstance(failed.cause, DiskFull) else None
         if failed is None and any(commit.frees for commit in good):
-            self._retain()  # whoever deleted something has the space when that returns
+            self._retain()  # a caller that deleted something has the space when that returns
         if good:
             self.results.append(WriteResult(good, failed, self._round))
         if refused:
@@ -203,7 +205,7 @@ class JournalWriter:
         try:
             self._journal.retain(self._journal.ledger.time)
         except Exception as error:  # they stay a little longer
-            log.error("segments that nobody wants could not be removed: %s", error)
+            log.error("segments that are not needed could not be removed: %s", error)
 
     def _sync(self) -> None:
         try:

@@ -16,10 +16,13 @@ from runnel.journal.format.offset_sets import merge_ranges, ranges_without, to_r
 class PendingAcks:
     """The unsaid progress of one group."""
 
-    __slots__ = ("_failed", "_failing", "_held", "_lives", "_places", "_ranges", "_touch", "id", "wake")
+    __slots__ = ("_dirty", "_failed", "_failing", "_held", "_lives", "_places", "_ranges", "_touch", "id", "wake")
 
-    def __init__(self, id: int, touch: Callable[[], None], wake: Callable[[], None]) -> None:
+    def __init__(
+        self, id: int, dirty: dict[PendingAcks, None], touch: Callable[[], None], wake: Callable[[], None]
+    ) -> None:
         self.id, self._touch, self.wake = id, touch, wake
+        self._dirty = dirty  # the groups that have something to be written: it adds itself
         self._places: list[int] = []
         self._ranges: list[int] = []
         self._failed: dict[int, tuple[int, float, str]] = {}
@@ -46,20 +49,24 @@ class PendingAcks:
     def settled(self, place: int) -> None:
         """One place is done with."""
         self._places.append(place)
+        self._dirty[self] = None
         self._touch()
 
     def settled_range(self, first: int, end: int) -> None:
         """Places [first, end) are done with."""
         self._ranges += (first, end)
+        self._dirty[self] = None
         self._touch()
 
     def empty(self, first: int, end: int) -> None:
         """Nothing at [first, end) is the group's. Worth no commit of its own: it goes along with the next one."""
         self._ranges += (first, end)
+        self._dirty[self] = None
 
     def failed(self, place: int, attempts: int, due: float, reason: str) -> None:
         """An attempt failed."""
         self._failed[place] = (attempts, due, reason)
+        self._dirty[self] = None
         self._touch()
 
     def hold(self, place: int) -> None:
@@ -95,6 +102,7 @@ class PendingAcks:
             if life == self._lives:
                 self._ranges = merge_ranges(flat + self._ranges)  # or each try on a full disk would make it longer
                 self._failed = failed | self._failed
+                self._dirty[self] = None
 
         part = progress_part(self.id, flat, [(place, *facts) for place, facts in failed.items()])
         return part, landed, undo

@@ -38,7 +38,7 @@ class DurableGroup(Protocol):
 
     @property
     def options(self) -> object:
-        """What it was told."""
+        """Its options."""
 
     @property
     def position(self) -> int:
@@ -57,16 +57,17 @@ class PendingState:
     def __init__(self, positions: NamedPositions) -> None:
         self._names = positions
         self._moved: dict[NamedSubscription, None] = {}
-        self._positions: set[str] = set()  # names whose position is new, though nobody reads under them now
+        self._positions: set[str] = set()  # names without a reader whose position is new
         self._written: dict[str, Written] = {}
         self._groups: dict[int, PendingAcks] = {}
+        self._dirty: dict[PendingAcks, None] = {}  # those of them that have something to be written
         self._next_group = 1
         self._due = False
 
     @property
     def is_urgent(self) -> bool:
         """Whether something must go out now, and not only soon."""
-        return any(pending_acks.is_urgent for pending_acks in self._groups.values())
+        return any(pending_acks.is_urgent for pending_acks in self._dirty)
 
     def restore(self, ledger: Ledger) -> None:
         """Take up what the journal knows of names."""
@@ -110,14 +111,14 @@ class PendingState:
         self.moved(subscription)
 
     def hold_at(self, name: str, topic: str, place: Position, *, hold: bool) -> None:
-        """From now on `name`, under which nobody reads, holds what lies behind `place`, or does not any more."""
+        """From now on `name`, which has no reader, holds what lies behind `place`, or holds nothing."""
         if not hold:
             self.holding.release(name)
         elif name not in self.holding.holds:  # else it moves there when that is being written
             self.holding.begin(name, topic, place)
 
     def forget(self, name: str) -> None:
-        """Nobody wants the position of `name` any more."""
+        """The position of `name` is deleted."""
         self.holding.release(name)
         self._positions.discard(name)
         self._written.pop(name, None)
@@ -143,7 +144,7 @@ class PendingState:
     def keep_group(self, reader: DurableGroup, known: GroupState | None) -> PendingAcks:
         """Begin to remember what a group does."""
         group_id = self._next_group if known is None else known.id
-        pending_acks = PendingAcks(group_id, self.touch, reader.wake)
+        pending_acks = PendingAcks(group_id, self._dirty, self.touch, reader.wake)
         self._groups[group_id] = pending_acks
         if known is None:
             self._next_group += 1
@@ -170,15 +171,18 @@ class PendingState:
         parts: list[Part] = []
         landed: list[Callable[[], None]] = []
         undo: list[Callable[[], None]] = []
-        for pending_acks in self._groups.values():
-            if (found := pending_acks.take()) is not None:
-                parts.append(found[0])
-                landed.append(found[1])
-                undo.append(found[2])
+        if self._dirty:
+            dirty = list(self._dirty)
+            self._dirty.clear()
+            for pending_acks in dirty:
+                if pending_acks.id in self._groups and (found := pending_acks.take()) is not None:
+                    parts.append(found[0])
+                    landed.append(found[1])
+                    undo.append(found[2])
         if self._moved or self._positions:
             moved, self._moved = self._moved, {}
             for one in moved:
-                one.is_quiet = False
+                one.hurry()
             names, self._positions = self._positions, set()
             places = {name: self._names.stored[name] for name in names}
             # An open subscription knows its position better than what was stored under its name.

@@ -31,7 +31,7 @@ REST = 9  # times as long as that took, until the next go: at most a tenth of a 
 SOON = 1.0  # seconds between two looks at one topic whose records grow too old one after the other
 OLDER = 1e-3  # what is exactly as old as it may be stays
 TELL = 60.0  # seconds until what moved in memory is written, unless a segment is sealed before
-HELD = 10.0  # seconds until a topic is looked at again that somebody holds
+HELD = 10.0  # seconds until a topic with holds is looked at again
 SLACK = 16  # a topic may hold so many parts of its limit more
 LEAST_SLACK = 1024 * 1024
 
@@ -44,7 +44,7 @@ class _RetainedTopic:
     __slots__ = ("below", "due", "told")
 
     def __init__(self, told: int, below: int | None) -> None:
-        self.told = told  # where the journal knows, or is being told, that it begins
+        self.told = told  # the first offset that the journal has, or is about to get
         self.below = below  # the bytes of all its batches before the first that is kept, about; None: look it up
         self.due: float | None = None  # when it is looked at for its age
 
@@ -81,9 +81,9 @@ class TopicRetention:
         self._sweep: deque[Log] = deque()
         self._sweeping = False
         self._asked: dict[Log, None] = {}  # to be looked up on disk
-        self._looking = False  # somebody looks, or rests after that
-        self._out = False  # somebody looks
-        self._in_a_hurry = True  # the first look at everything rests for nobody
+        self._looking = False  # a check runs, or rests after it
+        self._out = False  # a check runs
+        self._in_a_hurry = True  # the first check of everything does not rest
         self._stopped = False
         self._least_slack = min(LEAST_SLACK, reads.journal.options.segment_bytes // SLACK)
 
@@ -143,7 +143,7 @@ class TopicRetention:
         self._note_moved(log)
 
     def released(self, logs: list[Log]) -> None:
-        """Nobody holds these any more, or less of them."""
+        """These topics are held no longer, or less of them."""
         for log in logs:
             kept = self._topics.get(log)
             if kept is None or self._stopped:
@@ -152,7 +152,7 @@ class TopicRetention:
                 self._ask(log)
                 self._queue([log])
                 continue
-            self._note_moved(log)  # whoever holds reads on: that comes often, and is no reason to write each time
+            self._note_moved(log)  # a reader with a hold moved: that comes often, and is no reason to write each time
             if log.options.retention_bytes is not None and self._is_over(log, kept):
                 self._ask(log)
             if (age := log.options.retention_age) is not None:
@@ -340,7 +340,7 @@ class TopicRetention:
             return
         if answer.leaving is not None:
             log.begin_at(min(answer.leaving.first, log.end), RemovalReason.BYTES)
-            # While somebody holds some of it, there is more than there should be: it is looked at when that moves on.
+            # While some of it is held, there is more than there should be: it is checked when the hold moves on.
             is_held = log.first < answer.leaving.first
             kept.below = 0 if is_held else answer.question.bytes - answer.leaving.bytes
         if answer.young is not None:

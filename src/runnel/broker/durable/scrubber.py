@@ -46,7 +46,7 @@ class Scrubber:
             self._thread.join()
 
     def damage(self) -> tuple[str, ...]:
-        """What is known to be damaged, as it was told."""
+        """The known damage, as reported."""
         return tuple(str(found) for found in list(self.scrub.damage.values()))
 
     def _run(self) -> None:
@@ -65,7 +65,7 @@ class Scrubber:
         began = thread_time()
         step = self.scrub.step(monotonic())
         if step.damage is not None:
-            logger.error("%s: %s. It was found by reading; nobody may have noticed yet", self._folder, step.damage)
+            logger.error("%s: %s. The scrubber found it; readers may not have met it", self._folder, step.damage)
         if not step.bytes:
             return min(LONGEST, max(1.0, self.scrub.wait(monotonic())))
         return max(step.bytes / BYTES_PER_SECOND, REST * (thread_time() - began))

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -18,17 +19,20 @@ from runnel.broker.durable.commit import AtomicWrite
 from runnel.broker.durable.commit_queue import CommitQueue
 from runnel.broker.durable.journal_reads import JournalReads
 from runnel.broker.topic.log import Log
+from runnel.broker.topic.publisher import Publisher
 from runnel.broker.topic.timeline import Timeline
-from runnel.core.batch_format import read_batch_header, unpack
+from runnel.core.batch_format import BYTES, read_batch_header, unpack
 from runnel.core.clock import Clock, Timer, micros
-from runnel.core.errors import BadBatch, BrokerClosed, StageEnded, StagingFull, TooLarge, UnknownStage
-from runnel.core.publishing import Append
-from runnel.core.record import Meta
+from runnel.core.columns import Columns
+from runnel.core.errors import BadBatch, BrokerClosed, RunnelError, StageEnded, StagingFull, TooLarge, UnknownStage
+from runnel.core.publishing import Append, append_of_batch
 from runnel.core.stages import StageKey, stage_name
 from runnel.journal.format.entry import STAGE_TOPIC, Part
 from runnel.journal.format.ledger import StageState, stage_dropped_part, stage_part, staged_part
 from runnel.journal.read.segment_reader import FoundBatch
 from runnel.journal.write.journal import Journal
+
+T = TypeVar("T")
 
 INLINE_BYTES = 1024 * 1024  # a stage below this is written once more when it is committed, and then leaves no trace
 
@@ -52,10 +56,12 @@ class PendingStageBatch:
 class OpenStage:
     """A stage from its first write to its end. `state` is what is durable; the journal has a copy of its own."""
 
-    __slots__ = ("announced", "committing", "ended", "flights", "kept", "log", "records", "state", "turn")
+    __slots__ = ("announced", "checked", "committing", "ended", "flights", "kept", "log", "records", "state", "turn")
 
     def __init__(self, state: StageState, log: Log, *, announced: bool) -> None:
         self.state, self.log = state, log
+        # Whether all of it was checked against the type of its topic. One of an earlier life was perhaps not.
+        self.checked = log.type is not None and not announced
         self.records = state.records  # counted on: adding them up takes longer with every write
         self.announced = announced  # whether the journal knows of it, or is about to
         self.flights: deque[PendingStageBatch] = deque()
@@ -124,7 +130,7 @@ def append_of_stage(stage: OpenStage, room: int = INLINE_RAW_BYTES) -> Append | 
     if not kept or len(kept) != len(stage.state.counts):
         return None
     values: list[bytes] = []
-    metas: list[Meta | None] = []
+    columns = Columns()
     size = 0
     for body in kept:
         try:
@@ -134,28 +140,43 @@ def append_of_stage(stage: OpenStage, room: int = INLINE_RAW_BYTES) -> Append | 
             batch = unpack(body, verify=False)  # it was checked when it was read, or never left memory
         except BadBatch as error:
             raise StageEnded(stage_name(stage.key), f"its records cannot be read any more ({error.why})") from None
+        if (carried := batch.columns) is not None:
+            columns.extend(len(values), carried)
         values += batch.values
-        metas += map(batch.metas.get, range(len(batch)))
         size += sum(map(len, batch.values))
-    extra = sum(meta.weight for meta in metas if meta is not None)
-    return Append(values, metas if any(metas) else None, size, None, True, extra)
+    return Append(values, columns or None, size, None, True, columns.weight)
 
 
-def read_stage(journal: Journal, stage: StageState) -> list[bytes]:
-    """The batches of a stage, from disk. For any thread; nobody may write to the stage meanwhile."""
+def stage_batches(journal: Journal, stage: StageState) -> Iterator[bytes]:
+    """The batches of a stage, from disk. For any thread; the stage must not be written to meanwhile."""
     topic, wanted = STAGE_TOPIC | stage.id, len(stage.counts)
-    found: list[bytes] = []
+    found = 0
     history = journal.history
     plan = history.plan(topic, 0)
-    while plan is not None and len(found) < wanted:
+    while plan is not None and found < wanted:
         parsed = history.parse(plan, history.fetch(plan), (topic,), by_sequence=False)
         for item in parsed.items:
-            if isinstance(item, FoundBatch) and item.base == len(found):
-                found.append(item.body)
+            if isinstance(item, FoundBatch) and item.base == found:
+                yield item.body
+                found += 1
         plan = history.plan(topic, parsed.place, plan, parsed.position)
-    if len(found) < wanted:
-        raise OSError(f"batch {len(found)} of {wanted} is missing or damaged")
-    return found
+    if found < wanted:
+        raise OSError(f"batch {found} of {wanted} is missing or damaged")
+
+
+def type_mismatch(batches: Iterable[bytes], log: Log) -> RunnelError | None:
+    """Why a value of a stage does not fit the type of its topic; None: all fit. For any thread.
+
+    Batches that say how their values are encoded were written, and checked, when the topic had its type.
+    """
+    try:
+        for body in batches:
+            if read_batch_header(body).content_type == BYTES:
+                batch = unpack(body, verify=False)
+                Publisher.check_type(log, append_of_batch(log.name, body, batch, None))
+    except RunnelError as error:
+        return error
+    return None
 
 
 # -- All stages of a broker ------------------------------------------------------------------------------
@@ -163,7 +184,7 @@ def read_stage(journal: Journal, stage: StageState) -> list[bytes]:
 
 MAX_STAGES = 65_536
 MAX_BATCHES = 1_000_000  # of one stage: how many records each has is remembered until it is gone
-REMEMBERED_ENDS = 4096  # ends of stages, so that a late writer is told why
+REMEMBERED_ENDS = 4096  # ends of stages, so that a late writer gets the reason
 KEPT_BYTES = 16 * INLINE_BYTES  # bytes of small stages in memory; of more, they are read again when they are committed
 
 EXPIRY_PAUSE = 1.0  # seconds between two looks at what may have expired
@@ -356,18 +377,34 @@ class StagingArea:
 
     async def _read_back(self, stage: OpenStage) -> None:
         """Have the batches of a stage in memory again."""
-        came: asyncio.Future[list[bytes] | OSError] = self.commits.loop.create_future()
-        looking = partial(read_stage, self._reads.journal, stage.state)
-        self._reads.look(looking, lambda found: None if came.done() else came.set_result(found))
+        found = await self._looked(stage, lambda: list(stage_batches(self._reads.journal, stage.state)))
+        if stage.ended is None:
+            stage.kept = found
+            self._kept += stage.state.bytes
+
+    async def check_type(self, stage: OpenStage) -> None:
+        """Raise unless a stage fits the type that its topic was given after the stage was begun."""
+        async with stage.turn:
+            await stage.settled()
+            if stage.kept is not None:
+                mismatch = type_mismatch(stage.kept, stage.log)
+            else:
+                batches = stage_batches(self._reads.journal, stage.state)
+                mismatch = await self._looked(stage, lambda: type_mismatch(batches, stage.log))
+            if mismatch is not None:
+                raise mismatch
+            stage.checked = True
+
+    async def _looked(self, stage: OpenStage, look: Callable[[], T]) -> T:
+        """What a reader thread finds out about a stage on disk."""
+        came: asyncio.Future[T | OSError] = self.commits.loop.create_future()
+        self._reads.look(look, lambda found: None if came.done() else came.set_result(found))
         found = await came
         if self._reads.is_closed:
             raise BrokerClosed("committing a stage")
-        if stage.ended is not None:
-            return
         if isinstance(found, OSError):
             raise StageEnded(stage_name(stage.key), f"its records cannot be read any more ({found})")
-        stage.kept = found
-        self._kept += stage.state.bytes
+        return found
 
     def committed(self, stage: OpenStage) -> None:
         """Its records are visible."""
@@ -430,7 +467,7 @@ class StagingArea:
             self._timer = self._clock.call_later(max(EXPIRY_PAUSE, after), self._expire)
 
     def _expire(self) -> None:
-        """Drop those that nobody wrote to for too long."""
+        """Drop those without a write for too long."""
         self._timer = None
         if self.commits.stopped:
             return
@@ -440,13 +477,13 @@ class StagingArea:
             idle = not (stage.flights or stage.committing or stage.turn.locked())
             if idle and stage.state.time <= oldest:
                 logger.warning(
-                    "stage %s of %r expired with %d records: nobody wrote to it for %g seconds",
+                    "stage %s of %r expired with %d records: no write for %g seconds",
                     stage_name(stage.key),
                     stage.log.name,
                     stage.records,
                     seconds,
                 )
-                self._drop_all([stage], f"it expired: nobody wrote to it for {seconds:g} seconds")
+                self._drop_all([stage], f"it expired: no write for {seconds:g} seconds")
         self._arm()
 
 

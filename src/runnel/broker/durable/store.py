@@ -19,13 +19,13 @@ from runnel.broker.topic.named_positions import NamedPositions
 from runnel.broker.topic.pending_batch import DurableTopic
 from runnel.broker.topic.timeline import Timeline
 from runnel.core.clock import Clock, from_micros, micros
-from runnel.core.errors import TopicDeleted, TopicHeld
+from runnel.core.errors import FolderUnusable, RunnelError, TopicDeleted, TopicHeld
 from runnel.core.options import TopicOptions
-from runnel.core.schema import Schema
-from runnel.journal.folder_lock import FolderLock
+from runnel.core.schema import SchemaValidator
+from runnel.journal.folder_lock import FolderLock, FolderLost
 from runnel.journal.format.entry import Draft, WriteFailed
 from runnel.journal.format.ledger import TopicState, sequence_part, topic_part, trim_part
-from runnel.journal.format.removed_offsets import RemovalReason
+from runnel.journal.format.removed_offsets import RemovalReason, trimmed_below
 from runnel.journal.write.journal import RESERVED_SEQUENCES, Journal
 
 logger = logging.getLogger("runnel")
@@ -75,14 +75,29 @@ class Store:
         self._timeline.go_on_from(ledger.sequence, from_micros(ledger.time))
         catalog.epoch = max(catalog.epoch, ledger.epoch)
         for topic in ledger.topics.values():
-            revived = Log(topic.name, topic.epoch, TopicOptions.of(dict(topic.options)))
-            revived.revive(topic.first, topic.end, topic.bytes)
+            options, schema = self._declared(topic)
+            revived = catalog.new_log(topic.name, topic.epoch, options)
+            revived.revive(topic.first, topic.end, topic.bytes, trimmed_below(topic.gone))
             revived.stored = DurableTopic(topic.id, topic.end)
             self.retention.adopt(revived, topic)
-            if topic.schema is not None:
-                revived.schema = Schema(topic.schema["encoding"], topic.schema["schema"])
+            revived.type = schema
             catalog.logs[topic.name] = revived
         self.pending_state.restore(ledger)
+
+    def _declared(self, topic: TopicState) -> tuple[TopicOptions, SchemaValidator | None]:
+        """The options and the schema that a topic was stored with."""
+        try:
+            options = TopicOptions.of(dict(topic.options))
+            match topic.schema:
+                case None:
+                    return options, None
+                case {"encoding": "json" | "msgpack" as encoding, "schema": dict() as schema}:
+                    return options, SchemaValidator(encoding, schema)
+            why = "a schema without encoding or fields"
+        except (RunnelError, TypeError, ValueError) as error:
+            why = f"options that are not valid ({error})"
+        advice = "open the folder with the version of runnel that wrote it, or restore it from a snapshot"
+        raise FolderUnusable(str(self._lock.folder), f"topic {topic.name!r} is stored with {why}; {advice}")
 
     def begin(self) -> None:
         """Start writing, and all that goes on by itself."""
@@ -95,6 +110,7 @@ class Store:
         self._timeline.reserve = self._reserve
         self.retention.begin()
         self.cleaner.start()
+        self.disk_monitor.looked = lambda: self.commits.call(self._check_owner)
         self.disk_monitor.fell = self._low
         self.disk_monitor.look()
         self.scrubber.start()
@@ -168,8 +184,7 @@ class Store:
     def describe(self, log: Log) -> None:
         """Have what is known of a topic written: it is new, or got a type."""
         assert log.stored is not None
-        known = log.codec or log.schema
-        schema = None if known is None else {"encoding": known.encoding, "schema": known.schema}
+        schema = None if log.type is None else {"encoding": log.type.encoding, "schema": log.type.schema}
         told = TopicState(log.stored.id, log.name, log.epoch, log.options.given(), schema, log.first, log.stored.next)
         self.commits.tell(topic_part(told))
 
@@ -188,20 +203,31 @@ class Store:
         except RuntimeError:
             pass  # the loop is closed: the next life will see to it
 
+    def _check_owner(self) -> None:
+        """Notice that the folder was lost although nothing is written. On the commit thread."""
+        if self.journal.failed is None:
+            try:
+                self.journal.check_owner()
+            except FolderLost:
+                logger.error("%s", self.journal.failed)
+            except OSError as error:
+                logger.warning("%s: its manifest could not be read: %s", self._lock.folder, error)
+
     def _low(self) -> None:
         """The disk is low: give back what can be."""
         self.retention.sweep()
         self.cleaner.wake()
 
     def holds(self) -> dict[int, int]:
-        """From which offset on each topic is held, by id; topics that nobody holds are left out. From any thread."""
+        """From which offset on each topic is held, by id; topics without a hold are left out. From any thread."""
         logs = list(self._catalog.logs.values())
         return {log.stored.id: log.held for log in logs if log.stored is not None and log.held is not None}
 
     def trim(self, log: Log, before: int, *, force: bool) -> None:
-        """Take what lies before an offset, because somebody asked for it; unless somebody else holds it."""
+        """Remove what lies before an offset, as a user asked for; records under a hold stay."""
         if not force and (holds := self.holding.at(log, before)):
             raise TopicHeld(log.name, before, {hold.name: hold.floor(log) for hold in holds})
         log.begin_at(before, RemovalReason.ASKED, force=force)
         if log.stored is not None:
-            self.commits.tell(trim_part(log.stored.id, log.first, 0, log.reason, micros(self._timeline.now())))
+            now = micros(self._timeline.now())
+            self.commits.tell(trim_part(log.stored.id, before, 0, RemovalReason.ASKED, now))

@@ -17,6 +17,7 @@ from runnel.broker.topic.catalog import UNDECLARED, TopicCatalog
 from runnel.broker.topic.publisher import Publisher
 from runnel.core import dead_letter
 from runnel.core.errors import BrokerClosed, DiskFull, JournalFailed, TooLarge
+from runnel.core.record import Record
 
 RETRY = 1.0
 
@@ -36,6 +37,7 @@ class DeadLetterPublisher:
     ) -> None:
         self.topic = topic
         self.pending_acks: PendingAcks | None = None  # where the group outlives its process
+        self.tell_requester: Callable[[Record[bytes], str], None] = lambda record, reason: None
         self._publisher, self._catalog, self._retry_later, self._group = publisher, catalog, retry, group
         self._waiting: dict[int, DeadLetter] = {}  # those that found no room
         self._retrying = False
@@ -48,6 +50,7 @@ class DeadLetterPublisher:
     def _publish(self, letter: DeadLetter) -> None:
         assert isinstance(letter.contents, GroupSlice)
         (record,) = letter.contents.records(letter.place, letter.place + 1)
+        self.tell_requester(record, letter.reason)
         headers = dead_letter.dead_letter_headers(
             record, letter.reason, attempts=str(letter.attempts), group=self._group
         )
@@ -81,7 +84,7 @@ class DeadLetterPublisher:
             self.pending_acks.hold(place)
 
     def _retry(self) -> None:
-        """Try again with those that found no room. They wait until they are told that they are there."""
+        """Try again with those that found no room. They wait until their letter is stored."""
         self._retrying = False
         for letter in list(self._waiting.values()):
             self._publish(letter)

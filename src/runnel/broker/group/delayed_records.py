@@ -47,7 +47,7 @@ class OpenChunk:
 
 
 class DelayedRecords:
-    """The way back of what one group let go. `missed` is told what cannot be read any more, and why."""
+    """Reads delayed records of one group again. `missed` is called with what cannot be read any more, and why."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class DelayedRecords:
         if first > place:
             chunk.catch_up.put_back(found)
             return UnreadablePlaces(first, NOT_FOUND, for_good=True)
-        # who wants it once more reads it again
+        # a member that needs it once more reads it again
         chunk.at = place + len(found) if isinstance(found, Slice) else found.end
         if isinstance(found, LostRange):
             return UnreadablePlaces(found.end, found.reason, for_good=False)

@@ -12,7 +12,7 @@ from runnel.broker.group.records import slice_of
 from runnel.core.backend import SettleVerb
 from runnel.core.batch import Slice
 from runnel.core.clock import Clock
-from runnel.core.errors import RunnelError, SubscriptionEnded
+from runnel.core.errors import InvalidOption, RunnelError, SubscriptionEnded
 from runnel.core.record import Record
 
 PREFETCH = 64
@@ -41,7 +41,9 @@ class LocalMember:
         self.ended = False
         self.error: RunnelError | None = None
         self.inbox: deque[Lease] = deque()
-        self.ack: Callable[[Lease, int], None]  # the method of the group, once it has joined
+        # Methods of the group, once it has joined: called for each record, and for each lease.
+        self.ack: Callable[[Lease, int], None]
+        self.take_up: Callable[[Lease], bool]
         self._join = join
         self._reader: GroupReader | None = None
 
@@ -62,7 +64,7 @@ class LocalMember:
         reader = self._join()
         reader.admit(self)
         self._reader = reader  # only now: a refused member must not leave for one of the same name
-        self.ack = reader.ack
+        self.ack, self.take_up = reader.ack, reader.take_up
 
     def leave(self) -> None:
         """Leave the group; unsettled records go to other members at once."""
@@ -93,13 +95,10 @@ class LocalMember:
 
     # -- what the member does -----------------------------------------------------------------------------------
 
-    def take_up(self, lease: Lease) -> bool:
-        """Start a lease; False: it has no unsettled places left."""
-        return self.reader.take_up(lease)
-
     def records(self, lease: Lease, first: int, end: int) -> tuple[Record[bytes], ...]:
         """The records at places [first, end) of a lease."""
-        return slice_of(lease).records(first, end)
+        contents = slice_of(lease)
+        return contents.slice.records[first - contents.first : end - contents.first]
 
     def values(self, lease: Lease, first: int, end: int) -> tuple[bytes, ...]:
         """Only the values of these records."""
@@ -138,6 +137,10 @@ class LocalMember:
                 reader.ack_range(lease, first, end)
             else:
                 reader.ack(lease, first)
+        elif verb == SettleVerb.RETURN:
+            if end != lease.end:
+                raise InvalidOption("places", (first, end), f"a lease is returned up to its end, which is {lease.end}")
+            reader.give_back(lease, first)
         else:
             for place in range(first, end):
                 if verb == SettleVerb.NACK:

@@ -1,6 +1,6 @@
 """A group at work: brings records from the logs to the group's logic, and carries its effects out.
 
-It outlives its members. What nobody has acked stays, and publishers wait (`block`) before anything would be lost.
+It outlives its members. Records that are not acked stay, and publishers wait (`block`) before anything would be lost.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from runnel.broker.group.records import (
     group_slice,
     pass_settled,
 )
+from runnel.broker.group.turns import GroupTurns
 from runnel.broker.read.attachment import Attachment
-from runnel.broker.read.cursor import Cursor
+from runnel.broker.read.cursor import Cursor, LogCursor
 from runnel.broker.read.overflow import BlockPublishers, PolicyOwner
 from runnel.broker.read.pattern_cursor import PatternCursor
-from runnel.broker.topic.log import CHUNK
+from runnel.broker.topic.log import CHUNK, SMALL
 from runnel.broker.topic.publisher import Publisher
 from runnel.broker.topic.readers import ProcessedWaiter
 from runnel.core.backend import Taken
@@ -45,20 +46,26 @@ from runnel.journal.format.ledger import GroupState
 from runnel.runtime.loop_owner import LoopOwner
 
 if TYPE_CHECKING:
-    from runnel.broker.topic.log import Log
+    from runnel.broker.topic.log import Log, LogRun
     from runnel.core.position import Start
 
 
 class GroupOverflowPolicy(BlockPublishers):
-    """Lose nothing: publishers wait while the group holds its bound, unless what it reads is on disk."""
+    """Lose nothing: publishers wait while the group holds its bound, unless what it reads is on disk.
 
-    __slots__ = ("_counted", "beyond", "group", "lags", "revived")
+    Publishers need not ask a group that lags. Of a topic in memory the group notes up to which end of the log it has
+    room in any case: its lag grows by what is published, and by nothing else.
+    """
+
+    __slots__ = ("_counted", "beyond", "clear_bytes", "clear_end", "group", "log", "revived")
 
     def __init__(
         self, cursor: Cursor, buffer: int, buffer_bytes: int, owner: PolicyOwner, group: GroupLogic, *, lags: bool
     ) -> None:
         super().__init__(cursor, Policy.block(), buffer, buffer_bytes, owner)
-        self.group, self.lags = group, lags
+        self.group, self.limited = group, not lags
+        self.log = cursor.log if isinstance(cursor, LogCursor) else None
+        self.clear_end = self.clear_bytes = 0
         self.revived: GroupState | None = None  # what it had done in an earlier life, until it has passed that
         self.beyond: PatternCursor | None = None  # of a pattern: behind all of that, to count what came since
         self._counted: tuple[int, int] | None = None  # a place, and how many were settled from there on
@@ -70,17 +77,36 @@ class GroupOverflowPolicy(BlockPublishers):
 
     def room(self) -> int:
         """How many small records may come before the group must be asked again."""
-        if self.lags:
+        if self._is_clear(CHUNK, CHUNK * SMALL):
             return CHUNK
         self.held_bytes = self.group.unsettled_bytes
         return super().room()
 
     def fits(self, count: int, size: int, coming: int = 0, coming_bytes: int = 0) -> bool:
         """Whether so much may be published; one record always may when nothing waits."""
-        if self.lags:
+        if self._is_clear(count + coming, size + coming_bytes):
             return True
         self.held_bytes = self.group.unsettled_bytes
+        if self.log is not None:
+            max_count, max_size = self._bounds()
+            self.clear_end = self.log.end + max_count - self.lag()
+            # What the group let go of comes back, and counts again then.
+            self.clear_bytes = self.log.count_bytes() + max_size - self.cursor.pending_bytes() - self.group.open_bytes
         return super().fits(count, size, coming, coming_bytes)
+
+    def _is_clear(self, count: int, size: int) -> bool:
+        """Whether there was room for so much when that was last looked at, and nothing can have taken it."""
+        log = self.log
+        return log is not None and log.end + count <= self.clear_end and log.count_bytes() + size <= self.clear_bytes
+
+    def bound(self, buffer: int, buffer_bytes: int) -> None:
+        """The group may hold so much."""
+        self.buffer, self.buffer_bytes, self.clear_end = buffer, buffer_bytes, 0
+
+    def move(self, cursor: Cursor) -> None:
+        """The group was reset: it reads from another place."""
+        self.cursor, self.clear_end = cursor, 0
+        self.revive(None)
 
     def settled_ahead(self) -> int:
         """Records ahead that were settled in an earlier life."""
@@ -104,6 +130,13 @@ class GroupOverflowPolicy(BlockPublishers):
         """Pass what was done in an earlier life; None: it is passed."""
         self.revived, self.beyond, self._counted = known, beyond, None
 
+    def note(self, run: LogRun) -> bool:
+        """A run of a topic that the pattern covers begins."""
+        assert isinstance(self.cursor, PatternCursor), "topics tell only readers of patterns"
+        if self.beyond is not None:
+            self.beyond.note(run)
+        return self.cursor.note(run)
+
     def look_ahead(self) -> None:
         """Note what lies ahead."""
         self.cursor.pending()
@@ -126,30 +159,35 @@ STALL_SECONDS = 30.0  # seconds without a member, or without anything settled, b
 class StallWarning:
     """When something was last settled, and whether it was said that this is long ago."""
 
-    __slots__ = ("_label", "_moved", "_owed", "_settled", "_warned")
+    __slots__ = ("_label", "_moved", "_owed", "_settled", "has_warned")
 
     def __init__(self, label: str, now: float) -> None:
         self._label, self._moved = label, now
         self._settled = self._owed = 0
-        self._warned = False
+        self.has_warned = False
 
     def __repr__(self) -> str:
         return f"<StallWarning about {self._label!r} since {self._moved:.3f}>"
 
     def reset(self, now: float) -> None:
         """A member came, or the group was reset: its time begins now."""
-        self._moved, self._warned = now, False
+        self._moved, self.has_warned = now, False
 
-    def look(self, now: float, settled: int, owed: int, members: int) -> float:
-        """So many were settled up to `now`, and so many could be; warn if that stays so. When to look again."""
-        if settled != self._settled or not owed or not self._owed:
+    def look(self, now: float, settled: int, settled_at: float, owed: int, members: int) -> float:
+        """So many were settled, the last at `settled_at`, and so many could be; warn if that stays so.
+
+        Returns when to look again.
+        """
+        if settled != self._settled and owed and self._owed:
+            self.reset(settled_at)
+        elif not owed or not self._owed:
             self.reset(now)
-        elif now - self._moved >= STALL_SECONDS and not self._warned:
-            self._warned = True
+        if now - self._moved >= STALL_SECONDS and not self.has_warned:
+            self.has_warned = True
             why, waited = "has settled nothing" if members else "has no member", now - self._moved
             log.warning("group %r %s for %.0f s while %s records wait", self._label, why, waited, f"{owed:,}")
         self._settled, self._owed = settled, owed
-        return self._moved + STALL_SECONDS if owed and not self._warned else inf
+        return self._moved + STALL_SECONDS if owed and not self.has_warned else inf
 
 
 # -- The reader ------------------------------------------------------------------------------------------
@@ -198,6 +236,7 @@ class GroupReader:
         publisher: Publisher,
         progress: PendingState | None,
         loop_owner: LoopOwner,
+        turns: GroupTurns,
         clock: Clock,
         name: str,
         options: GroupOptions,
@@ -209,7 +248,7 @@ class GroupReader:
         self.name = check_name(name)
         self.label = f"{name} on {pattern}"
         self.attachment, self.clock = attachment, clock
-        self.publisher, self._progress, self._loop_owner = publisher, progress, loop_owner
+        self.publisher, self._progress, self._loop_owner, self._turns = publisher, progress, loop_owner, turns
         self.dead_letter = check_name(options.dead_letter or f"dead-letters.{name}")
         if pattern == self.dead_letter:
             raise InvalidOption("dead_letter", self.dead_letter, f"the group itself reads {pattern!r}")
@@ -222,18 +261,19 @@ class GroupReader:
         buffer_bytes = BUFFER_BYTES if buffer_bytes is None else positive("buffer_bytes", buffer_bytes)
         with self.attachment.covering():
             # A pattern may cover the group's own dead letters; to work on those again would never end.
-            self.attachment.logs = {log for log in self.attachment.logs if log.name != self.dead_letter}
+            attachment.exclude(self.dead_letter)
             cursor, _ = self.attachment.cursor("earliest" if start is None else start)
         lags = unsaid and progress is not None and self._is_kept()
         self.overflow = GroupOverflowPolicy(cursor, buffer, buffer_bytes, self, self.group, lags=lags)
         self.pending_acks: PendingAcks | None = None  # where the group outlives its process
-        self.is_revived = False  # came back from an earlier life, and nobody has joined since
+        self.is_revived = False  # restored from disk, and without a member since
         self.subscriptions: dict[str, GroupMember] = {}
         self.missed = 0
         self._looked = cursor.position  # what lies before this was brought, or is none of the group's
         self.on_end: Callable[[], None] | None = None  # set by the registry
         self._pumping = False
         self._unfed = False  # whether a member could have been given more
+        self._is_waiting = False  # whether all that was published was brought, and the next record wakes it
         self._timer: Timer | None = None
         self._timer_due = float("inf")
         self._watches: list[ProcessedWaiter] = []
@@ -246,7 +286,7 @@ class GroupReader:
     # -- outliving the process ----------------------------------------------------------------------------------
 
     def _is_kept(self) -> bool:
-        """Whether what it reads is durable, as far as anybody has said."""
+        """Whether what it reads is durable, as far as it was declared."""
         return self.attachment.is_pattern or any(log.options.durable is not False for log in self.attachment.logs)
 
     def keep(self, known: GroupState | None) -> None:
@@ -260,7 +300,7 @@ class GroupReader:
             beyond: PatternCursor | None = None
             if self.attachment.is_pattern and known.end > known.floor:
                 beyond = PatternCursor(
-                    self.attachment.timeline, self.attachment.logs, known.end, self.attachment.cursors.reads
+                    self.attachment.timeline, self.attachment, known.end, self.attachment.cursors.reads
                 )
             self.overflow.revive(known, beyond)
             self._looked = self.overflow.cursor.position
@@ -271,18 +311,26 @@ class GroupReader:
         if self.pending_acks is not None and self._progress is not None:
             self._progress.forget_group(self.pending_acks)
             self.pending_acks = self.group.notes = self.dead_letters.pending_acks = None
-        self.overflow.lags = False
+        self._limit_publishers()
+
+    def _limit_publishers(self) -> None:
+        """Have publishers wait while the group holds its bound."""
+        self.overflow.limited = True
+        for log in self.attachment.logs:
+            if log.topic_readers is not None:
+                log.topic_readers.limit(self.overflow, limited=True)
 
     def agree(self, options: GroupOptions, buffer: int | None, buffer_bytes: int | None) -> None:
         """The first member after a restart says what the group is now."""
         self.options = self.group.options = options
         self.dead_letter = self.dead_letters.topic = check_name(options.dead_letter or f"dead-letters.{self.name}")
+        self.attachment.exclude(self.dead_letter)
         if not (buffer is buffer_bytes is None):
-            self.overflow.lags = False
-            self.overflow.buffer = BUFFER if buffer is None else positive("buffer", buffer)
-            self.overflow.buffer_bytes = (
-                BUFFER_BYTES if buffer_bytes is None else positive("buffer_bytes", buffer_bytes)
+            self.overflow.bound(
+                BUFFER if buffer is None else positive("buffer", buffer),
+                BUFFER_BYTES if buffer_bytes is None else positive("buffer_bytes", buffer_bytes),
             )
+            self._limit_publishers()
         self.is_revived = False
 
     def check_durable(self) -> None:
@@ -304,7 +352,7 @@ class GroupReader:
 
     @property
     def task(self) -> asyncio.Task[Any] | None:
-        """The task of its only member: nobody else could make room while that one publishes."""
+        """The task of its only member: no other task could make room while that one publishes."""
         only = list(self.subscriptions.values())[:2]
         return only[0].task if len(only) == 1 else None
 
@@ -330,9 +378,8 @@ class GroupReader:
 
     def wake(self) -> None:
         """There may be something to do: look at the loop's next turn."""
-        if not self._pumping and self._loop_owner.loop is not None:
-            self._loop_owner.loop.call_soon(self._pump)
-            self._pumping = True
+        if not self._pumping:
+            self._pumping = self._turns.add(self._pump)
 
     def _pump(self) -> None:
         """Bring what the group wants, grant what is ready, and see to the time."""
@@ -344,18 +391,30 @@ class GroupReader:
         self._delayed_records.bring(now)
         self._look(now)
         if self.pending_acks is not None and self.pending_acks.must_wait:
-            # A failed attempt is stored before the next one; the keeper wakes us when it is.
+            # A failed attempt is stored before the next one; the commit queue wakes the group when it is.
             assert self._progress is not None
             self._progress.flush_soon()
-            self._look_after(now)
-            return
-        for lease in self.group.grant(now):
-            self.subscriptions[lease.member.name].receive(lease)
-        self._unfed = any(member.room > 0 for member in self.group.members.values())
+        else:
+            self._grant(now)
         self._look_after(now)
 
+    def _grant(self, now: float) -> None:
+        """Grant what is ready, and what can be taken back for members that hold nothing."""
+        while True:
+            for lease in self.group.grant(now):
+                self.subscriptions[lease.member.name].receive(lease)
+            if not self.group.take_back(now):
+                break
+        self._unfed = self.group.has_room
+
     def _look(self, now: float) -> None:
-        """Bring as much as the group wants, if there is so much."""
+        """Bring as much as the group wants, if there is so much.
+
+        At the end of what was published it waits for more, unless no member could take it: then publishes cost the
+        group nothing until a member has room. The first record that is due wakes it in any case, so that a stall is
+        noticed.
+        """
+        self._is_waiting = False
         end = self.group.unsettled + LOOK
         while (wanted := self.group.wants()) > 0:
             if self.group.unsettled >= end:
@@ -365,7 +424,9 @@ class GroupReader:
                 self.overflow.revive(None)
             taken = self.overflow.take(wanted)
             if taken is None:
-                self.attachment.park(self)
+                if self.group.has_room or not self._owed():
+                    self._is_waiting = True
+                    self.attachment.park(self)
                 break
             self._bring(taken, now)
         if self.pending_acks is not None and self.publisher.blocked:
@@ -387,7 +448,7 @@ class GroupReader:
                 bring_records(self.group, contents, now)
 
     def _miss(self, missed: MissedRange) -> None:
-        """Tell what is gone, less what was settled in an earlier life: nobody misses that."""
+        """Report what is gone, except what was settled before the restart."""
         count = missed.count
         if self.overflow.revived is not None and not self.attachment.is_pattern:
             count -= self.overflow.revived.settled.count(missed.first, missed.end)
@@ -414,10 +475,19 @@ class GroupReader:
     def ack(self, lease: Lease, place: int) -> None:
         """One record is done."""
         self._check_here()
-        self.group.ack(lease, place, self.clock.time())
-        member = lease.member
+        group, member = self.group, lease.member
+        group.ack(lease, place, self.clock.time())
+        if self._pumping:
+            return
         # A member is refilled when it is half empty, unless another member with room waits for records.
-        if not self._pumping and (member.held * 2 <= member.prefetch or self._unfed or self._watches):
+        if member.held * 2 <= member.prefetch or self._unfed:
+            # Nothing new to grant: all records are with members, and none waits for this one.
+            waits = self._is_waiting and lease.item is None and not group.has_ready
+            is_quiet = waits and (member.held or not group.is_uneven)
+            if not is_quiet:
+                self.after_settling()
+                return
+        if self._watches or self.publisher.blocked or self._stall_warning.has_warned:
             self.after_settling()
 
     def ack_range(self, lease: Lease, first: int, end: int) -> None:
@@ -444,6 +514,12 @@ class GroupReader:
         self.group.extend(lease, place, seconds, self.clock.time())
         self.wake()
 
+    def give_back(self, lease: Lease, place: int) -> None:
+        """A member returns what it has not seen of a lease, from `place` on."""
+        self._check_here()
+        self.group.give_back(lease, place, self.clock.time())
+        self.after_settling()
+
     def _check_here(self) -> None:
         if not self._loop_owner.is_here():
             raise NotSupported("settling from another thread", "use runnel.blocking.attach, or settle on the loop")
@@ -464,9 +540,8 @@ class GroupReader:
                 watch.tell()
                 self._watches.remove(watch)
         settled = self.group.acked + self.group.dead_lettered + self.group.expired
-        told_to_wait = self.group.scheduled + self.group.parked
-        owed = 0 if self.group.paused else self.overflow.lag() - told_to_wait
-        late = self._stall_warning.look(now, settled, owed, self.members)
+        owed = 0 if self.group.paused else self._owed()
+        late = self._stall_warning.look(now, settled, self.group.settled_at, owed, self.members)
         event = self.group.next_event()
         due = late if event is None else min(event, late)
         if self._delayed_records.has_more():
@@ -476,6 +551,10 @@ class GroupReader:
                 self._timer.cancel()
             self._timer_due = due
             self._timer = self.clock.call_later(max(0.0, due - now), self._on_timer)
+
+    def _owed(self) -> int:
+        """Records that are not settled and do not wait for their time."""
+        return self.overflow.lag() - self.group.scheduled - self.group.parked
 
     def _on_timer(self) -> None:
         self._timer, self._timer_due = None, float("inf")
@@ -511,8 +590,10 @@ class GroupReader:
         check_start(start, self.pattern, is_pattern=self.attachment.is_pattern)
         cursor, _ = self.attachment.cursor(start)  # may raise: before anything is forgotten
         cursor.wake = self.wake
-        self.overflow.cursor, self._looked = cursor, cursor.position
-        self.overflow.revive(None)
+        self._looked = cursor.position
+        self.overflow.move(cursor)
+        if self.overflow.limited:
+            self._limit_publishers()  # they ask again how much room there is
         self.group.clear()
         self._delayed_records.forget()
         if self.pending_acks is not None and self._progress is not None:
@@ -529,14 +610,21 @@ class GroupReader:
         """Whether it reads in the order of sequences."""
         return self.attachment.is_pattern
 
+    def covers(self, topic: str) -> bool:
+        """It reads every topic that its pattern matches, except its own dead letters."""
+        return topic != self.attachment.excluded
+
+    def note(self, run: LogRun) -> bool:
+        """A run of a topic that the pattern covers begins; whether it has noted so many that it should `settle`."""
+        return self.overflow.note(run)
+
     def join(self, found: Log) -> None:
         """A topic was made that the pattern covers."""
-        if found.name != self.dead_letter:
-            self.attachment.join(found, self)
+        self.attachment.join(found)
 
     def part(self, found: Log) -> None:
         """A topic of the pattern was deleted."""
-        self.attachment.logs.discard(found)
+        self.attachment.part(found)
 
     def settle(self) -> None:
         """Note what lies ahead before records go."""
@@ -551,7 +639,7 @@ class GroupReader:
 
     def end(self, error: RunnelError | None = None) -> None:
         """The broker closes, or the topic is gone: so is the group. A closed broker's journal remembers it."""
-        members, self.subscriptions = self.subscriptions, {}  # nobody is left to give back to
+        members, self.subscriptions = self.subscriptions, {}  # no member is left to give records back to
         self.group.clear()
         self._delayed_records.forget()
         if error is not None and self.pending_acks is not None and self._progress is not None:
@@ -570,10 +658,19 @@ class GroupReader:
         """Nothing is dropped from a group."""
 
     def disconnect(self, drops: int) -> None:
-        """Nobody is disconnected from a group."""
+        """A group disconnects no member."""
 
     def made_room(self) -> None:
         """Told by the flow of a plain subscription; a group tells publishers itself."""
+
+    def report(self) -> None:
+        """Nothing to report: the group counts what is settled itself."""
+
+    def hurry(self, count: int = 0, size: int = 0) -> None:
+        """A group always tells at once what is settled."""
+
+    def limit(self, *, limited: bool) -> None:
+        """Publishers always ask a group."""
 
 
 def group_statistics(reader: GroupReader) -> GroupStatistics:

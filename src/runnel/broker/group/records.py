@@ -79,21 +79,21 @@ def group_slice(part: Slice, log: Log | None, *, by_sequence: bool) -> GroupSlic
 
 def bring_records(group: GroupLogic, contents: GroupSlice, now: float) -> None:
     """Bring records to the group: the plain ones as stretches, those with traits one by one."""
-    part = contents.slice
-    end = contents.first + len(part)
-    if not part.metas:
-        group.bring(contents.first, end, contents)
+    part, first = contents.slice, contents.first
+    values, metas = part.values, part.metas
+    end = first + len(values)
+    if not metas:
+        group.bring(first, end, contents)
         return
-    plain = contents.first
-    shift = contents.first - part.start
-    for offset in sorted(part.metas):
-        meta = part.metas[offset]
-        if not part.start <= offset < part.end or not is_special(meta):
+    plain = first
+    shift = first - part.start
+    for offset in sorted(metas):
+        meta, place = metas[offset], offset + shift
+        if not first <= place < end or not is_special(meta):
             continue
-        place = offset + shift
         if plain < place:
             group.bring(plain, place, contents)
-        group.bring_one(place, meta, contents.size(place), contents, now)
+        group.bring_one(place, meta, len(values[place - first]), contents, now)
         plain = place + 1
     if plain < end:
         group.bring(plain, end, contents)

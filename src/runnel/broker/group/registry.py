@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Protocol
 
 import msgspec
 
@@ -20,19 +19,8 @@ from runnel.journal.format.ledger import GroupState
 _OF_TOPICS = ("dead_letter", "max_deliver", "backoff")  # what a topic says for the groups on it
 
 
-class MakeReader(Protocol):
-    """Makes the reader of a group."""
-
-    def __call__(
-        self,
-        name: str,
-        pattern: str,
-        options: GroupOptions,
-        start: Start,
-        buffer: int | None,
-        buffer_bytes: int | None,
-    ) -> GroupReader:
-        """The reader, not attached yet."""
+MakeReader = Callable[[str, str, GroupOptions, Start, int | None, int | None], GroupReader]
+"""Makes the reader of a group, not attached yet: name, pattern, options, start, buffer in records and in bytes."""
 
 
 class GroupRegistry:
@@ -48,7 +36,7 @@ class GroupRegistry:
         return iter(self._readers.values())
 
     def find(self, name: str, pattern: str) -> GroupReader:
-        """A group that somebody has joined."""
+        """A group that has been joined."""
         found = self._readers.get((name, pattern))
         if found is None:
             raise UnknownGroup(name, pattern)
@@ -88,12 +76,12 @@ class GroupRegistry:
         reader.on_end = partial(self._forget, reader)
 
     def remove(self, name: str, pattern: str) -> None:
-        """Forget a group that nobody is a member of, and all that it settled."""
+        """Forget a group without members, and all that it settled."""
         found = self.find(name, pattern)
         if found.subscriptions:
             raise GroupInUse(name, pattern, len(found.subscriptions))
         found.end(UnknownGroup(name, pattern))
-        self._publisher.release()  # those who waited for it
+        self._publisher.release()  # publishers that waited for it
 
     def unkeep(self, topic: str) -> None:
         """A topic that groups have joined already turns out not to be durable: nor are they."""

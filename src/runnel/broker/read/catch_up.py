@@ -18,8 +18,8 @@ from runnel.broker.durable.journal_reads import ChunkKey, JournalReads
 from runnel.broker.topic.log import Log
 from runnel.core.batch import PackedSlice, Slice, SliceRun
 from runnel.core.batch_format import VALUES, UnpackedBatch, read_batch_header, unpack
+from runnel.core.columns import Columns
 from runnel.core.errors import BadBatch
-from runnel.core.record import Meta
 from runnel.journal.format.merged_batch import RecordRun
 from runnel.journal.read.cleaned_segment import CleanedChunk
 from runnel.journal.read.journal_reader import ReadPlan, StagePlacement, stage_topic_of
@@ -34,10 +34,10 @@ class _SliceBuilder:
     """The slice that is being put together."""
 
     __slots__ = (
+        "_columns",
         "_count",
         "_end",
         "_is_packed",
-        "_metas",
         "_packs",
         "_sequence",
         "_start",
@@ -50,11 +50,11 @@ class _SliceBuilder:
     def __init__(self, *, by_sequence: bool) -> None:
         self.by_sequence = by_sequence
         self._topic = self._start = self._end = self._sequence = self._count = 0
-        self._is_packed = False  # whether its batches stay packed until somebody wants their values
+        self._is_packed = False  # whether its batches stay packed until their values are read
         self._values: list[bytes] = []
         self._stretches: list[SliceRun] = []
         self._packs: list[bytes | None] = []
-        self._metas: dict[int, Meta] = {}
+        self._columns = Columns()
 
     def goes_on(self, topic: int, offset: int, sequence: int, packed: int = 0) -> bool:
         """Whether records from there on belong to it; `packed`: so many, of a batch that is to stay packed."""
@@ -71,8 +71,18 @@ class _SliceBuilder:
             and (sequence == self._sequence or not self.by_sequence)
         )
 
-    def add(self, offset: int, sequence: int, time: int, values: Sequence[bytes], packed: bytes | None = None) -> None:
+    def add(
+        self,
+        offset: int,
+        sequence: int,
+        time: int,
+        values: Sequence[bytes],
+        columns: Columns | None,
+        packed: bytes | None = None,
+    ) -> None:
         """Records that go on with it; `packed` is the batch that they are all of."""
+        if columns is not None:
+            self._columns.extend(len(self._values), columns)
         self._values.extend(values)
         self._grow(offset, sequence, time, len(values), packed)
 
@@ -86,10 +96,6 @@ class _SliceBuilder:
         self._end, self._sequence = offset + count, sequence + count
         self._count += count
 
-    def carry(self, metas: Iterable[tuple[int, Meta]]) -> None:
-        """What some of them carry, by offset."""
-        self._metas.update(metas)
-
     def close(self, topics: Mapping[int, Log]) -> Iterator[Slice]:
         """What was put together, if there is anything; then it is empty again."""
         if self._count:
@@ -98,8 +104,9 @@ class _SliceBuilder:
                 yield PackedSlice(log.name, log.epoch, self._start, self._count, self._stretches, self._packs)
             else:
                 packs = self._packs if any(self._packs) else None
-                yield Slice(log.name, log.epoch, self._start, tuple(self._values), self._stretches, self._metas, packs)
-            self._values, self._stretches, self._packs, self._metas = [], [], [], {}
+                values, columns = tuple(self._values), self._columns or None
+                yield Slice(log.name, log.epoch, self._start, values, self._stretches, columns, packs)
+            self._values, self._stretches, self._packs, self._columns = [], [], [], Columns()
             self._count = 0
 
 
@@ -113,7 +120,7 @@ def slices(
     """What was found, as slices, in the same order. What was staged is for others to follow.
 
     With `packed`, slices hold the batches that they are made of, too: to be sent on as they are. Those that are values
-    and nothing else stay packed until somebody asks for them.
+    and nothing else stay packed until they are read.
     """
     growing = _SliceBuilder(by_sequence=by_sequence)
     decoded: dict[int, tuple[bytes, UnpackedBatch]] = {}  # by topic, the merged batch that it is in the middle of
@@ -142,9 +149,8 @@ def slices(
             if not growing.goes_on(item.topic, item.base, item.sequence):
                 yield from growing.close(topics)
                 growing.goes_on(item.topic, item.base, item.sequence)
-            growing.add(item.base, item.sequence, item.time, batch.values, item.body if packed else None)
-            if batch.metas:
-                growing.carry((item.base + at, meta) for at, meta in batch.metas.items())
+            body = item.body if packed else None
+            growing.add(item.base, item.sequence, item.time, batch.values, batch.columns, body)
             continue
         first = item.at
         for run in runs:
@@ -169,15 +175,14 @@ def _of_run(
 ) -> Iterator[Slice]:
     """Put the records of a run, the first of which is number `first` in its batch, behind what there is."""
     offset, sequence, end = run.offset, run.sequence, first + run.count
-    metas = batch.metas
+    columns = batch.columns
     while first < end:
         if not growing.goes_on(topic, offset, sequence):
             yield from growing.close(topics)
             growing.goes_on(topic, offset, sequence)
         count = min(end - first, SLICE)
-        growing.add(offset, sequence, run.time, batch.values[first : first + count])
-        if metas:
-            growing.carry((offset + at, metas[first + at]) for at in range(count) if first + at in metas)
+        carried = None if columns is None else columns.part(first, first + count)
+        growing.add(offset, sequence, run.time, batch.values[first : first + count], carried)
         first, offset, sequence = first + count, offset + count, sequence + count
 
 
@@ -241,7 +246,7 @@ class ChunkReader:
         on_demand: bool = False,
     ) -> None:
         self._reads, self._topics, self._wake, self._sequence = reads, topics, wake, sequence
-        self._on_demand = on_demand  # read no chunk before somebody asks for what is in it
+        self._on_demand = on_demand  # read no chunk before its records are asked for
         self._next = 0  # the place that the next chunk is asked for at
         self._last: ReadPlan | None = None  # the chunk that was parsed last, up to `_position`
         self._position = 0
@@ -278,7 +283,7 @@ class ChunkReader:
         return True
 
     def _key(self, plan: ReadPlan) -> ChunkKey | None:
-        """By what others know the same chunk; None: nobody else reads it like that."""
+        """By what others know the same chunk; None: no other reader reads it like that."""
         if self._sequence or self._on_demand or plan.suspect or plan.source.is_cleaned:
             return None
         (topic,) = self._topics()
@@ -375,7 +380,7 @@ class StagedReader:
 
     @property
     def _is_gone(self) -> bool:
-        """Whether retention took all of it meanwhile: then the reader is told by its topic."""
+        """Whether retention took all of it meanwhile: then the topic reports it to the reader."""
         return self._log.first > self._staged.last
 
     @property
@@ -473,7 +478,7 @@ class CatchUp:
         on_demand: bool = False,
     ) -> None:
         self._reads, self._topics, self._wake, self._sequence = reads, topics, wake, sequence
-        self._on_demand = on_demand  # read no chunk before somebody asks for what is in it
+        self._on_demand = on_demand  # read no chunk before its records are asked for
         self._chunks = ChunkReader(reads, topics, wake, sequence=sequence, on_demand=on_demand)
         self._held: deque[Slice | LostRange] = deque()  # what was cut off, or put back
         self._logs: Mapping[int, Log] = {}
@@ -540,7 +545,7 @@ class CatchUp:
                 self._items = slices(came, self._logs, by_sequence=self._sequence, packed=packed)
             elif not isinstance(item, StageCommit):
                 return item
-            elif self._end(item) > place and self._logs[item.topic].first <= item.last:  # or nobody wants it any more
+            elif self._end(item) > place and self._logs[item.topic].first <= item.last:  # or it is not wanted any more
                 self._stage = StagedReader(
                     self._reads,
                     item,

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from math import inf
 from typing import Any, ClassVar, Protocol
 
 from runnel.broker.read.cursor import Cursor
 from runnel.broker.topic.log import CHUNK, SMALL
+from runnel.broker.topic.readers import UNKNOWN
 from runnel.core.backend import Taken
 from runnel.core.batch import Slice
 from runnel.core.options import Policy, PolicyKind
@@ -34,6 +36,10 @@ class PolicyOwner(Protocol):
     def members(self) -> int:
         """How many tasks read through it."""
 
+    @property
+    def position(self) -> int:
+        """The place of the first record that the user is not done with."""
+
     def dropped(self, slices: list[Slice]) -> None:
         """These records were dropped; hand them on."""
 
@@ -41,7 +47,16 @@ class PolicyOwner(Protocol):
         """End the subscription: it was too slow for too long."""
 
     def made_room(self) -> None:
-        """Publishers that wait, or that passed this subscriber by, may ask again."""
+        """Publishers that wait may go on."""
+
+    def report(self) -> None:
+        """Have `passed` called with what the user has processed by now."""
+
+    def hurry(self, count: int = 0, size: int = 0) -> None:
+        """Tell as soon as the user is done with so many more records, of so many bytes; without: with any."""
+
+    def limit(self, *, limited: bool) -> None:
+        """Have publishers ask this flow, or not any more."""
 
     def wake(self) -> None:
         """Look again: there may be something to read."""
@@ -67,10 +82,13 @@ class OverflowPolicy:
         "missed",
         "owner",
         "policy",
+        "until",
     )
 
     asked: ClassVar[bool] = False  # whether publishers must always ask
-    strict: ClassVar[bool] = False  # whether the subscriber must report each record that it is done with
+    strict: ClassVar[bool] = False  # whether records count until the subscriber is done with them
+    clear_end = clear_bytes = 0  # a policy that knows up to where it has room says so
+    paced: ClassVar[bool] = True  # whether awaited publishes give way to the subscriber before it drops records
 
     def __init__(
         self, cursor: Cursor, policy: Policy, buffer: int, buffer_bytes: int, owner: PolicyOwner, *, eager: bool = False
@@ -80,7 +98,8 @@ class OverflowPolicy:
         self.buffer, self.buffer_bytes = buffer, buffer_bytes
         self.limited = eager or self.asked
         self.held = self.held_bytes = 0  # out of the cursor and not done with; only strict flows count it
-        self.missed: MissedRange | None = None  # to be told with the next records
+        self.until: float = UNKNOWN if self.paced else inf  # see `LagLimit`
+        self.missed: MissedRange | None = None  # to be reported with the next records
         self.history = cursor.pending()  # records that were there at the start: no fault of the subscriber's
         self.history_bytes = cursor.pending_bytes() if self.history else 0
 
@@ -97,7 +116,7 @@ class OverflowPolicy:
         taken = self._told(self.cursor.take(limit))
         if self.history and taken is not None:
             for part in taken.slices:
-                self._read_history(len(part), sum(map(len, part.values)))
+                self._read_history(len(part), part.size)
         return taken
 
     def settle(self) -> None:
@@ -116,12 +135,15 @@ class OverflowPolicy:
         return self.cursor.pending() + self.held - self._unseen()
 
     def drops(self) -> int:
-        """Records dropped that the subscriber will be told of with the next ones."""
+        """Dropped records that are reported to the subscriber with the next ones."""
         return self._unseen() + self._untold()
 
     def _unseen(self) -> int:
         """Records as good as dropped. What an eager flow has on disk is not: it is dropped when it was handed on."""
-        return 0 if self._is_waiting() else max(0, self._excess())
+        if self.eager and self._is_waiting():
+            return 0
+        excess = self._excess()
+        return excess if excess > 0 else 0
 
     def _is_waiting(self) -> bool:
         """Whether what it drops next must come from disk first, to be handed on."""
@@ -134,12 +156,20 @@ class OverflowPolicy:
         """What lies between the subscriber and its cursor, if anything."""
         return None
 
-    def done(self, size: int, count: int = 1) -> None:
+    def passed(self, size: int, count: int) -> None:
         """The subscriber is done with `count` records of `size` bytes together."""
         self.held -= count
         self.held_bytes -= size
         if self.history:
             self._read_history(count, size)
+
+    def told(self) -> None:
+        """The subscriber has confirmed records: publishers may have more room."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it takes nothing before the subscriber is done with a record."""
+        return False
 
     def _read_history(self, count: int, size: int) -> None:
         self.history = max(0, self.history - count)
@@ -157,16 +187,17 @@ class OverflowPolicy:
     def _hold(self, slices: list[Slice]) -> None:
         for part in slices:
             self.held += len(part)
-            self.held_bytes += sum(map(len, part.values))
+            self.held_bytes += part.size
 
     def _excess(self) -> int:
         """How many records must go. History counts only once the newer ones alone exceed the buffer."""
         pending = self.cursor.pending()
         if not pending:
             return 0
-        max_count, max_size = self._bounds()
-        over = pending > max_count or self.cursor.excess_bytes(max_size) > 0
-        return max(pending - self.buffer, self.cursor.excess_bytes(self.buffer_bytes)) if over else 0
+        is_within = pending <= self.buffer + self.history
+        if is_within and not self.cursor.excess_bytes(self.buffer_bytes + self.history_bytes):
+            return 0
+        return max(pending - self.buffer, self.cursor.excess_bytes(self.buffer_bytes))
 
     def _bounds(self) -> tuple[int, int]:
         """Records and bytes that may be ahead of the subscriber; history comes on top."""
@@ -174,10 +205,61 @@ class OverflowPolicy:
 
     # -- the publishers' side -----------------------------------------------------------------------------------
 
+    @property
+    def progress(self) -> int:
+        """Up to where records were taken, plus up to where the subscriber has gone through them.
+
+        One that goes through them one by one takes nothing for as many turns of the event loop as it took records.
+        """
+        return self.cursor.position + self.owner.position
+
+    def needed(self) -> int:
+        """How many of the newest records may still be taken."""
+        return min(self.buffer + self.history, self.cursor.pending())
+
+    def needed_bytes(self) -> int:
+        """How many bytes of the newest records may still be taken."""
+        return min(self.buffer_bytes + self.history_bytes, self.cursor.most_bytes())
+
+    def spare(self) -> int:
+        """At least how many more small records fit without a drop; negative: some were dropped."""
+        max_count, max_size = self._bounds()
+        count, size = max_count - self._ahead(), max_size - self.cursor.most_bytes() - self.held_bytes
+        if count < 0 or (size < 0 and self.cursor.excess_bytes(max(0, max_size - self.held_bytes))):
+            return -1
+        return min(count, max(0, size) // SMALL)
+
+    def spares(self, count: int, size: int) -> bool:
+        """Whether so much fits without a drop, or nothing else is ahead."""
+        ahead = self._ahead()
+        if not ahead:
+            return True
+        max_count, max_size = self._bounds()
+        return ahead + count <= max_count and not self.cursor.excess_bytes(max(0, max_size - self.held_bytes - size))
+
+    def caught_up(self) -> bool:
+        """The subscriber has read everything: awaited publishes give way to it; whether they did not before."""
+        if not self.paced or self.until != inf:
+            return False
+        self.until = UNKNOWN
+        return True
+
+    def pressed(self, count: int, size: int, coming: int = 0, coming_bytes: int = 0) -> None:
+        """A publisher waits until there is room for `count` records of `size` bytes, behind those on their way."""
+        # History comes on top of the bounds until it was read: of what must go first, none of it makes room.
+        missing = self.lag() + coming + count - self.buffer
+        missing_bytes = self.cursor.pending_bytes() + self.held_bytes + coming_bytes + size - self.buffer_bytes
+        self.owner.hurry(max(1, missing), missing_bytes)
+
+    def _ahead(self) -> int:
+        """Records that count against the bounds."""
+        return self.cursor.pending()
+
     def room(self) -> int:
         """How many small records may come before this flow must be asked again."""
+        lag = self.lag()
         count, size = self._bounds()
-        return min(count - self.lag(), (size - self.cursor.pending_bytes() - self.held_bytes) // SMALL)
+        return min(count - lag, (size - self.cursor.pending_bytes() - self.held_bytes) // SMALL)
 
     def fits(self, count: int, size: int, coming: int = 0, coming_bytes: int = 0) -> bool:
         """Whether publishers may go on with `count` records of `size` bytes, behind those that are on their way."""
@@ -200,7 +282,7 @@ class OverflowPolicy:
         if (excess := self._excess()) <= 0:
             return True
         self.history = self.history_bytes = 0
-        return self._hand_over(excess)  # once: who hands on may publish, and so could go on for ever
+        return self._hand_over(excess)  # once: the receiver may publish, and so could go on for ever
 
     def _hand_over(self, count: int) -> bool:
         """Drop the next `count` records and hand them on; False: some are still to be read from disk."""
@@ -231,6 +313,15 @@ class KeepOnDisk(OverflowPolicy):
     def lag(self) -> int:
         """Records published for this subscriber that it is not done with."""
         return self.cursor.known() + self.held
+
+    def spare(self) -> int:
+        """Of topics in memory only, which a pattern may cover too, no more than that is kept."""
+        return self.buffer - self.cursor.volatile()
+
+    def spares(self, count: int, size: int) -> bool:
+        """The same, for so many records."""
+        ahead = self.cursor.volatile()
+        return not ahead or ahead + count <= self.buffer
 
     def _excess(self) -> int:
         return 0
@@ -280,7 +371,17 @@ class DropNewest(OverflowPolicy):
 
     def lag(self) -> int:
         """Records accepted and not yet done with."""
+        self.owner.report()
         return self.held + self.cursor.pending() - self._unseen()
+
+    def _ahead(self) -> int:
+        return self.lag()
+
+    @property
+    def progress(self) -> int:
+        """Up to where records were taken, plus up to where the subscriber is done with them."""
+        self.owner.report()
+        return 2 * self.cursor.position - self.held
 
     def put_aside(self) -> Slice | None:
         """The first slice of the stash."""
@@ -293,16 +394,12 @@ class DropNewest(OverflowPolicy):
     def _untold(self) -> int:
         return super()._untold() + sum(taken.missed.count for taken in self._stash if taken.missed)
 
-    def done(self, size: int, count: int = 1) -> None:
+    def told(self) -> None:
         """Records are done with, so there is room; what came meanwhile is gone."""
-        self.held -= count
-        self.held_bytes -= size
-        if self.history:
-            self._read_history(count, size)
         if self._full:
             self.settle()
             self._full = False
-            self.owner.made_room()
+            self.owner.limit(limited=True)
 
     def room(self) -> int:
         """How many small records may come; a full one need not be asked, unless it hands drops on."""
@@ -310,17 +407,35 @@ class DropNewest(OverflowPolicy):
             return 0 if self.eager else CHUNK
         return super().room()
 
+    def spare(self) -> int:
+        """A full one drops whatever comes."""
+        return -1 if self._full else super().spare()
+
+    def spares(self, count: int, size: int) -> bool:
+        """A full one drops whatever comes."""
+        return not self._full and super().spares(count, size)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it takes nothing before the subscriber is done with a record."""
+        return self._full
+
     def appended(self) -> None:
         """Put aside what fits, and be full."""
         if not self._full:
             if self.cursor.is_behind:
                 return
-            size, lag = self.cursor.pending_bytes() + self.held_bytes, self.lag()
+            lag = self.lag()
+            size = self.cursor.pending_bytes() + self.held_bytes
             max_count, max_size = self._bounds()
             if lag <= max_count and (size <= max_size or lag == 1):
                 return
             self._stash_fitting()
-            self._full = self.held > 0  # else nobody would ever be done with one
+            self._full = self.held > 0  # else no record would ever be confirmed
+            if self._full:
+                self.owner.hurry()
+                if not self.eager:
+                    self.owner.limit(limited=False)
         if self._full and self.eager:
             self._hand_over(self.cursor.pending())
 
@@ -352,6 +467,7 @@ class BlockPublishers(OverflowPolicy):
     __slots__ = ()
 
     asked = strict = True
+    paced = False  # publishers wait for it instead
 
     def take(self, limit: int) -> Taken | None:
         """The next records. They count against the bounds until they are done with."""
@@ -363,15 +479,16 @@ class BlockPublishers(OverflowPolicy):
         return taken
 
     def _excess(self) -> int:
-        return 0  # nobody could publish beyond the bounds
+        return 0  # no publisher could exceed the bounds
 
-    def done(self, size: int, count: int = 1) -> None:
+    def told(self) -> None:
         """Records are done with: there is room for others."""
-        self.held -= count
-        self.held_bytes -= size
-        if self.history:
-            self._read_history(count, size)
         self.owner.made_room()
+
+    def lag(self) -> int:
+        """Records published for this subscriber that it is not done with."""
+        self.owner.report()
+        return self.cursor.pending() + self.held
 
     def fits(self, count: int, size: int, coming: int = 0, coming_bytes: int = 0) -> bool:
         """Whether so much may be published; one record always may when nothing waits."""

@@ -1,5 +1,8 @@
 """A cursor over all topics of a pattern, by sequence, in one order.
 
+Topics push the runs that begin to the readers of patterns that cover them; the cursor notes them until it has read
+them. So a publish to a topic costs a reader of other topics nothing.
+
 A sequence does not say how many records of the pattern's own topics lie before it; offsets do. So `UnreadOnDisk` counts
 what is unread on disk per topic, by offset, and tells how much of it retention took.
 """
@@ -7,13 +10,16 @@ what is unread on disk per topic, by offset, and tells how much of it retention 
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Protocol
 
 from runnel.broker.read.catch_up import END, CatchUp
-from runnel.broker.read.cursor import DELETED, RETENTION, wake_nobody, why_gone
-from runnel.broker.topic.log import Log, LogRun
+from runnel.broker.read.cursor import DELETED, RETENTION, TRIMMED, wake_nobody, why_gone
+from runnel.broker.read.history_reads import HistoryCatchUp
+from runnel.broker.topic.log import CHUNK, Log, LogRun
 from runnel.broker.topic.timeline import Timeline
 from runnel.core.backend import SLICE, Taken
 from runnel.core.batch import Slice
@@ -22,6 +28,7 @@ from runnel.journal.read.segment_reader import LostRange
 
 if TYPE_CHECKING:
     from runnel.broker.durable.journal_reads import JournalReads
+    from runnel.broker.read.history_reads import PatternHistory
 
 
 logger = logging.getLogger("runnel")
@@ -29,13 +36,24 @@ logger = logging.getLogger("runnel")
 MANY_TOPICS = 256  # topics whose offsets are looked up one by one; of more, only a bound is known
 
 
+class Coverage(Protocol):
+    """Which topics a cursor reads."""
+
+    @property
+    def logs(self) -> set[Log]:
+        """All of them. Of a pattern, finding them costs a look at every topic there is."""
+
+    def covers(self, log: Log) -> bool:
+        """Whether `log` is one of them."""
+
+
 class UnreadOnDisk:
     """The next offset due in each topic, and how many records are. Only what is on disk counts."""
 
-    __slots__ = ("_due", "_timeline", "count")
+    __slots__ = ("_due", "_history", "_timeline", "count")
 
-    def __init__(self, timeline: Timeline) -> None:
-        self._timeline = timeline
+    def __init__(self, timeline: Timeline, history: PatternHistory | None = None) -> None:
+        self._timeline, self._history = timeline, history
         self._due: dict[Log, int] = {}
         self.count = 0
 
@@ -73,11 +91,19 @@ class UnreadOnDisk:
         Of its records `skipped` were not due any more: see `skip`.
         """
         due = self._due.get(log)
-        if due is None:
+        if due is None or (found.end <= due and self._history is not None):  # it was not on disk when this began
             return 0
         self._due[log] = found.end
         self.count = max(0, self.count - (found.end - due - skipped))
         return max(0, min(self._timeline.first(log), found.end) - due)
+
+    def due(self, log: Log) -> int | None:
+        """The next offset of a topic that is due; None: it is not known."""
+        return self._due.get(log)
+
+    def known_places(self) -> dict[Log, int]:
+        """By topic, the offset up to which all was read; topics of which that is not known are left out."""
+        return {log: due for log, due in self._due.items() if due != log.first}
 
     def skip(self, count: int) -> int:
         """Some of what is due will not be read; how many."""
@@ -92,7 +118,9 @@ class UnreadOnDisk:
             if log.deleted:
                 deleted += max(0, log.end - due)
             else:
-                gone += max(0, min(self._timeline.first(log), log.offset_behind(until)) - due)
+                end = min(self._timeline.first(log), log.offset_behind(until))
+                if end > due:
+                    gone += end - due if self._history is None else self._history.unexplained(log, due, end)
         self._due, self.count = {}, 0
         return gone, deleted
 
@@ -105,37 +133,61 @@ class PatternCursor:
 
     __slots__ = (
         "_ahead",
+        "_began",
         "_behind",
         "_behind_until",
         "_bytes",
-        "_collected",
         "_count",
+        "_coverage",
+        "_first",
+        "_head",
+        "_head_bytes",
+        "_history",
         "_looked_at",
         "_named",
+        "_noted",
+        "_parted",
         "_reads",
         "_skipped",
         "_unread",
-        "logs",
+        "_volatile",
+        "max_bytes",
         "position",
         "timeline",
         "wake",
     )
 
-    def __init__(self, timeline: Timeline, logs: set[Log], position: int, reads: JournalReads | None = None) -> None:
-        self.timeline, self.logs, self.position = timeline, logs, position
+    def __init__(
+        self,
+        timeline: Timeline,
+        coverage: Coverage,
+        position: int,
+        reads: JournalReads | None = None,
+        history: PatternHistory | None = None,
+    ) -> None:
+        self.timeline, self.position, self._coverage = timeline, position, coverage
+        self._history = history
+        self._first = timeline.first if history is None else history.first  # the oldest offset that is handed out
         self.wake: Callable[[], None] = wake_nobody
+        self.max_bytes: int | None = None
         self._reads = reads
-        self._behind: CatchUp | None = None
+        self._behind: CatchUp | HistoryCatchUp | None = None
         self._behind_until = 0  # durable records before this sequence are read from disk
         self._looked_at = 0  # where memory began when that was last looked at
-        self._unread = UnreadOnDisk(timeline)  # what is due before that
-        self._skipped = 0  # records from disk that were told as missed, and are not to be handed out
+        self._unread = UnreadOnDisk(timeline, history)  # what is due before that
+        self._skipped = 0  # records from disk that were reported as missed, and are not to be handed out
         self._begin_behind()
-        self._ahead: deque[tuple[LogRun, int]] = deque()  # runs of our logs, and the offset to read them from
+        # Runs of our logs, the offset to read each from, and the bytes from there on.
+        self._ahead: deque[tuple[LogRun, int, int]] = deque()
         self._count = 0
+        self._volatile = 0  # how many of these are in memory only
         self._bytes = 0  # of the runs ahead, each counted whole until it is passed: never too little
-        self._collected = position  # runs before this sequence were looked at
+        self._began = position  # it reads nothing before
+        self._parted = False  # whether what is ahead may be of a topic that was deleted
+        self._head, self._head_bytes = 0, 0  # of the first of these, the bytes before this offset are passed
         self._named: dict[str, Log] = {}  # our logs, as far as they were asked for
+        # Runs of our logs that are not visible yet, or were not looked at since they are.
+        self._noted = [run for run in timeline.runs_from(position) if coverage.covers(run.log)]
 
     @property
     def is_behind(self) -> bool:
@@ -145,69 +197,109 @@ class PatternCursor:
 
     @property
     def is_clear(self) -> bool:
-        """Whether its place is all there is to it. What was noted may be gone since, and has to be told here alone."""
+        """Whether its place is all there is to it. What was noted may be gone since, and has to be reported here."""
         return not self._ahead and self.position >= self._behind_until
 
     def _begin_behind(self) -> None:
         """What is not in memory from here on is read from disk."""
         if self._reads is not None and self.position < (until := self.timeline.in_memory_from):
             self._behind_until = until
-            self._unread.begin(self.logs, self.position, self._reads)
+            self._unread.begin(self._coverage.logs, self.position, self._reads)
+
+    def note(self, run: LogRun) -> bool:
+        """A run of our logs begins; whether many have been noted since they were last looked at."""
+        noted = self._noted
+        if noted and noted[-1].sequence > run.sequence:
+            insort(noted, run, key=_sequence)  # others, which are not durable, were quicker
+        else:
+            noted.append(run)
+        return len(noted) > CHUNK
 
     def collect(self) -> None:
-        """Note the runs of our logs that came since the last time."""
-        if self._collected != (end := self.timeline.sequence):
-            for run in self.timeline.runs_from(self._collected):
-                if run.sequence >= end:
-                    break  # not visible in this order yet
-                if run.log in self.logs and (run.log.stored is None or run.sequence >= self._behind_until):
-                    start = run.offset + max(0, self._collected - run.sequence)
+        """Look at the runs that closed and became visible since the last time."""
+        if self._noted:
+            noted, end = self._noted, self.timeline.closed
+            visible = len(noted) if noted[-1].sequence < end else bisect_left(noted, end, key=_sequence)
+            for run in noted[:visible]:
+                if run.log.stored is None or run.sequence >= self._behind_until:
+                    start = run.offset + max(0, self._began - run.sequence)
                     if start < run.end:
-                        self._ahead.append((run, start))
-                        self._count += run.end - start
-                        self._bytes += run.size
-            self._collected = end
+                        self._put(run, start, run.size if start == run.offset else _bytes_of(run, start))
+            del noted[:visible]
         if self._reads is not None:
             self._fall_behind()  # last: what has just been noted may be gone from memory already
 
+    def _collect_all(self) -> None:
+        """The same, and the open run with them, which is closed: to move, not to count. That is asked too often."""
+        self.timeline.cool()
+        self.collect()
+
+    def _open_run(self) -> LogRun | None:
+        """The open run, if it is visible and of our logs: it comes last, and its records and bytes still grow."""
+        run = self.timeline.open_run
+        return run if run is not None and self._noted and self._noted[-1] is run else None
+
+    def _put(self, run: LogRun, start: int, size: int) -> None:
+        if not self._ahead:
+            self._head, self._head_bytes = start, 0
+        self._ahead.append((run, start, size))
+        self._count += run.end - start
+        self._bytes += size
+        if run.log.stored is None:
+            self._volatile += run.end - start
+
+    def _clear(self) -> deque[tuple[LogRun, int, int]]:
+        ahead, self._ahead = self._ahead, deque()
+        self._count = self._volatile = self._bytes = 0
+        return ahead
+
+    def recount(self) -> None:
+        """Count the bytes ahead again: some of the records are gone."""
+        self._collect_all()
+        self._parted = False
+        ahead = self._clear()
+        if ahead:
+            run, start, _ = ahead.popleft()  # it may have been read in part
+            self._put(run, start, _bytes_of(run, start))
+        for run, start, size in ahead:
+            self._put(run, start, size if run.log.base <= start else _bytes_of(run, start))
+
+    def part(self, log: Log) -> None:
+        """A topic was deleted: the bytes ahead are counted again, when they are asked for."""
+        self._parted = self._parted or log.end > 0
+
     def pass_gone(self) -> MissedRange | None:
         """Move over what lies right ahead and is no longer there."""
-        self.collect()
+        self._collect_all()
         missed: MissedRange | None = None
         while self._ahead and self.position >= self._behind_until:  # else something on disk may lie in between
-            run, start = self._ahead[0]
-            first = min(run.end, self.timeline.first(run.log))
+            run, start, _ = self._ahead[0]
+            first = min(run.end, self._first(run.log))
             if first <= start:
                 break
-            missed = joined_missed(missed, self._advance(first - start, why_gone(run.log)))
+            missed = joined_missed(missed, self._advance(first - start, self._why_gone(run.log)))
         return missed
 
     def forget_gone(self) -> None:
         """Move on, without a word, over all that is no longer there."""
-        self.collect()
-        ahead, self._ahead = self._ahead, deque()
-        self._count = self._bytes = 0
-        for run, start in ahead:
-            if (first := max(start, self.timeline.first(run.log))) < run.end:
-                self._ahead.append((run, first))
-                self._count += run.end - first
-                self._bytes += run.size
+        self._collect_all()
+        for run, start, _ in self._clear():
+            if (first := max(start, self._first(run.log))) < run.end:
+                self._put(run, first, _bytes_of(run, first))
 
     def go_to(self, place: int) -> None:
         """Stand somewhere further on."""
-        self.position = self._collected = place
-        self._ahead.clear()
-        self._count = self._bytes = 0
-        self._behind, self._behind_until, self._skipped = None, 0, 0
-        self._unread = UnreadOnDisk(self.timeline)
-        self._begin_behind()
-
-    def follow(self, place: int, *, is_last: bool) -> None:
-        """Go where another went in this very moment that stood here."""
-        if not is_last:
-            self.go_to(place)
-            return
-        self.position, self._collected = place, self.timeline.sequence  # there is nothing of ours in between
+        self.collect()
+        self.position = self._began = place
+        if self._reads is not None:
+            self.stop()
+            self._behind, self._behind_until, self._skipped = None, 0, 0
+            self._unread = UnreadOnDisk(self.timeline, self._history)
+            self._begin_behind()
+        for run, start, size in self._clear():
+            first = max(start, run.offset + place - run.sequence)
+            if first < run.end and (run.log.stored is None or run.sequence >= self._behind_until):
+                self._put(run, first, size if first == start else _bytes_of(run, first))
 
     def pending(self) -> int:
         """How many records lie ahead; of very many topics on disk, at most how many."""
@@ -217,27 +309,56 @@ class PatternCursor:
     def known(self) -> int:
         """How many records are known to lie ahead."""
         self.collect()
-        return self._count + (self._unread.count if self.position < self._behind_until else 0)
+        count = self._count + (self._unread.count if self.position < self._behind_until else 0)
+        return count if (run := self._open_run()) is None else count + run.log.end - run.offset
+
+    def volatile(self) -> int:
+        """How many records lie ahead that are in memory only."""
+        self.collect()
+        return self._volatile if (run := self._open_run()) is None else self._volatile + run.log.end - run.offset
 
     def pending_bytes(self) -> int:
-        """How many bytes of values lie ahead in memory."""
+        """How many bytes of values lie ahead in memory, or did when they were noted."""
+        if self._parted:
+            self.recount()
+        most = self.most_bytes()
+        if not self._ahead:
+            return most
+        run, start, _ = self._ahead[0]
+        if self._head < start:
+            values, base = run.log.values, run.log.base
+            self._head_bytes += sum(map(len, values[max(0, self._head - base) : max(0, start - base)]))
+            self._head = start
+        return most - self._head_bytes
+
+    def most_bytes(self) -> int:
+        """At most how many bytes of values lie ahead in memory."""
         self.collect()
-        return sum(_bytes_of(run, start) for run, start in self._ahead)
+        if (run := self._open_run()) is None:
+            return self._bytes
+        return self._bytes + run.log.count_bytes() - run.bytes_before
 
     def take(self, limit: int) -> Taken | None:
         """Up to `limit` records from here, and move behind them; None at the end."""
-        self.collect()
+        self._collect_all()
         if self.position < self._behind_until:
             return self._take_behind(limit)
-        self._behind = None
+        if self._behind is not None:
+            return self._caught_up(limit)
         missed = self.pass_gone()
         slices: list[Slice] = []
-        room = min(limit, SLICE)
-        while self._ahead and room:
-            run, start = self._ahead[0]
-            if start < max(run.log.base, self.timeline.first(run.log)):
-                break  # a gap is told before what follows it, and what is on disk is read from there
+        room, bytes_left = min(limit, SLICE), self.max_bytes
+        while self._ahead and room and (bytes_left is None or bytes_left > 0):
+            run, start, _ = self._ahead[0]
+            if start < max(run.log.base, self._first(run.log)):
+                break  # a gap is reported before what follows it, and what is on disk is read from there
             stop = min(run.end, start + room)
+            if bytes_left is not None:
+                stop = run.log.within(start, stop, bytes_left)
+                size = sum(map(len, run.log.values[start - run.log.base : stop - run.log.base]))
+                if slices and size > bytes_left:
+                    break
+                bytes_left -= size
             slices.append(self.timeline.slice(run.log, start, stop))
             room -= stop - start
             self._advance(stop - start, "")
@@ -253,18 +374,18 @@ class PatternCursor:
         if len(kept) == len(self._ahead):
             return
         self._behind_until = until
-        self._unread.add(one for one in self._ahead if _is_on_disk(one[0]) and one[0].sequence < until)
-        self._ahead = deque(kept)
-        self._count = sum(run.end - start for run, start in kept)
-        self._bytes = sum(run.size for run, _ in kept)
+        self._unread.add(one[:2] for one in self._ahead if _is_on_disk(one[0]) and one[0].sequence < until)
+        self._clear()
+        for one in kept:
+            self._put(*one)
 
     def _take_behind(self, limit: int) -> Taken | None:
         """The next records, of which those of durable topics are on disk only."""
         assert self._reads is not None, "only a durable broker has records that are not in memory"
         while True:
             if self._behind is None:
-                self._behind = CatchUp(self._reads, self._stored_logs, self._woken, sequence=True)
-            is_stored = any(log.stored is not None for log in self.logs)
+                self._behind = self._begin_catching_up()
+            is_stored = any(log.stored is not None for log in self._coverage.logs)
             found = self._behind.take(self.position, min(limit, SLICE)) if is_stored else END
             if found is None:
                 return None
@@ -286,10 +407,13 @@ class PatternCursor:
                 found = found.cut(found.start, end)
             before, self.position = self.position, place + len(found)
             if (log := self._log_of(found)) is None:
-                continue  # deleted meanwhile: told when this is caught up
+                continue  # deleted meanwhile: reported when this is caught up
             told = self._skipped
             kept = self._kept(log, found)
+            due = self._unread.due(log)
             gone = self._unread.read(log, found, told - self._skipped)
+            if isinstance(self._behind, HistoryCatchUp) and self._behind.adds_to(log):
+                gone = self._behind.missing(log, found, due)
             missed = MissedRange(before, place, gone, RETENTION) if gone else None
             if kept is not None or missed is not None:
                 return Taken([] if kept is None else [kept], missed)
@@ -297,6 +421,7 @@ class PatternCursor:
     def _caught_up(self, limit: int) -> Taken | None:
         """Nothing more is to be read from disk. What was due and did not come is gone."""
         before, self.position = self.position, max(self.position, self._behind_until)
+        self.stop()
         self._behind, self._skipped = None, 0
         gone, deleted = self._unread.close(self._behind_until)
         missed = MissedRange(before, self.position, gone, RETENTION) if gone else None
@@ -304,17 +429,49 @@ class PatternCursor:
             missed = joined_missed(missed, MissedRange(before, self.position, deleted, DELETED))
         return self.take(limit) if missed is None else Taken([], missed)
 
+    def _begin_catching_up(self) -> CatchUp | HistoryCatchUp:
+        assert self._reads is not None, "only a durable broker has records that are not in memory"
+        journal = CatchUp(self._reads, self._stored_logs, self._woken, sequence=True)
+        if self._history is None:
+            return journal
+        return HistoryCatchUp(
+            journal,
+            self._history,
+            self.timeline,
+            lambda: self._coverage.logs,
+            self._log_of,
+            self._unread.known_places(),
+            lambda: self._behind_until,
+            self._woken,
+        )
+
+    def stop(self) -> None:
+        """Ask no source of history any more."""
+        if self._history is not None:
+            self._history.stop()
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why a source of history that it waits for failed."""
+        readers = () if self._history is None else self._history.readers.values()
+        return next((reader.failure for reader in readers if reader.failure is not None), None)
+
+    def _why_gone(self, log: Log) -> str:
+        if self._first(log) < self.timeline.first(log):
+            return TRIMMED  # what retention took is not gone
+        return why_gone(log)
+
     def _log_of(self, found: Slice) -> Log | None:
         """The log that `found` belongs to, if it is one of ours, and still lives."""
         log = self._named.get(found.topic)
-        if log not in self.logs:
-            self._named = {one.name: one for one in self.logs}
+        if log not in self._coverage.logs:
+            self._named = {one.name: one for one in self._coverage.logs}
             log = self._named.get(found.topic)
         return log if log is not None and log.epoch == found.epoch else None
 
     def _kept(self, log: Log, found: Slice) -> Slice | None:
         """What is to be handed out of `found`: retention may have come before this cursor did, or it was skipped."""
-        start = max(found.start, self.timeline.first(log))
+        start = max(found.start, self._first(log))
         skipped = min(self._skipped, max(0, found.end - start))
         self._skipped -= skipped
         start += skipped
@@ -324,43 +481,47 @@ class PatternCursor:
 
     def _take_one(self, limit: int) -> Taken | None:
         """Records of the run at the head, which is in memory, or was. No further: the next ones may be on disk."""
-        run, start = self._ahead[0]
-        if (first := min(run.end, self.timeline.first(run.log))) > start:
-            return Taken([], self._advance(first - start, why_gone(run.log)))
+        run, start, _ = self._ahead[0]
+        if (first := min(run.end, self._first(run.log))) > start:
+            return Taken([], self._advance(first - start, self._why_gone(run.log)))
         stop = min(run.end, start + min(limit, SLICE))
+        if self.max_bytes is not None:
+            stop = run.log.within(start, stop, self.max_bytes)
         part = self.timeline.slice(run.log, start, stop)
         self._advance(stop - start, "")
         return Taken([part], None)
 
     def _stored_logs(self) -> dict[int, Log]:
-        return {log.stored.id: log for log in self.logs if log.stored is not None}
+        return {log.stored.id: log for log in self._coverage.logs if log.stored is not None}
 
     def _woken(self) -> None:
         self.wake()
 
     def skip(self, count: int, reason: str) -> MissedRange | None:
         """Move over `count` records without reading them."""
-        self.collect()
+        self._collect_all()
         missed: MissedRange | None = None
+        if count > 0 and isinstance(self._behind, HistoryCatchUp):
+            self._behind.drop_history()  # the oldest go first
         if self.position < self._behind_until and (behind := self._unread.skip(count)):
             missed = MissedRange(self.position, self.position + behind, behind, reason)
             self._skipped += behind
             count -= behind
         while count > 0 and self._ahead:
-            run, start = self._ahead[0]
+            run, start, _ = self._ahead[0]
             step = min(count, run.end - start)
             missed = joined_missed(missed, self._advance(step, reason))
             count -= step
         if self._skipped and self.position >= self._behind_until:
-            # All that was on disk is passed, and told: it must not be held against what comes to lie there later.
+            # All that was on disk is passed and reported: it must not count against what comes to lie there later.
             self._behind, self._skipped = None, 0
             self._unread.close(self._behind_until)
         return missed
 
     def next_bytes(self) -> int:
         """The size of the next record; 0 at the end."""
-        self.collect()
-        for run, start in self._ahead:
+        self._collect_all()
+        for run, start, _ in self._ahead:
             at = max(start, run.log.base)
             if at < run.end:
                 return len(run.log.values[at - run.log.base])
@@ -368,15 +529,13 @@ class PatternCursor:
 
     def excess_bytes(self, limit: int) -> int:
         """How many records have to go so that at most `limit` bytes (or one record) lie ahead."""
-        self.collect()
-        if self._bytes <= limit:
+        if self.most_bytes() <= limit or self.pending_bytes() <= limit:
             return 0
-        over = self.pending_bytes() - limit
-        gone = 0
-        for run, start in self._ahead:
+        self.recount()  # what is gone does not count
+        over, gone = self._bytes - limit, 0
+        for run, start, size in self._ahead:
             if over <= 0:
                 break
-            size = _bytes_of(run, start)
             if size <= over:
                 gone += run.end - start
             else:
@@ -393,20 +552,24 @@ class PatternCursor:
 
     def _advance(self, count: int, reason: str) -> MissedRange:
         """Move `count` records on within the run at the head."""
-        run, start = self._ahead[0]
+        run, start, size = self._ahead[0]
         first = run.sequence + start - run.offset
         self.position = first + count
         self._count -= count
+        if run.log.stored is None:
+            self._volatile -= count
         if start + count == run.end:
             self._ahead.popleft()
-            self._bytes -= run.size
+            self._bytes -= size
+            if self._ahead:
+                self._head, self._head_bytes = self._ahead[0][1], 0
         else:
-            self._ahead[0] = (run, start + count)
+            self._ahead[0] = (run, start + count, size)
         return MissedRange(first, first + count, count, reason)
 
 
 def _is_on_disk(run: LogRun) -> bool:
-    """Whether what is in a run can be read from disk. Of a deleted topic it is told that it cannot."""
+    """Whether what is in a run can be read from disk. Of a deleted topic it cannot."""
     return run.log.stored is not None and not run.log.deleted
 
 
@@ -414,3 +577,6 @@ def _bytes_of(run: LogRun, start: int) -> int:
     """The bytes of what is left of a closed run from `start` on."""
     first = max(start, run.log.base)
     return 0 if first >= run.end else run.log.bytes_before(run.end) - run.log.bytes_before(first)
+
+
+_sequence = attrgetter("sequence")

@@ -6,17 +6,19 @@ A record counts as processed when the place after it is confirmed, not when it i
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from sys import intern
-from typing import Any, Protocol
+from typing import Any
 
 from runnel.broker.read.attachment import Attachment
-from runnel.broker.read.cursor import Cursor
+from runnel.broker.read.cursor import LogCursor
 from runnel.broker.read.overflow import OVERFLOW_POLICIES, KeepOnDisk, OverflowPolicy
+from runnel.broker.read.pattern_cursor import PatternCursor
 from runnel.broker.topic.catalog import UNDECLARED
-from runnel.broker.topic.log import Log
+from runnel.broker.topic.log import Log, LogRun
 from runnel.broker.topic.named_positions import NamedPositions
 from runnel.broker.topic.publisher import Publisher
 from runnel.broker.topic.readers import ProcessedWaiter
@@ -36,10 +38,12 @@ from runnel.core.errors import (
 )
 from runnel.core.options import KEEP_BYTES, KEEP_COUNT, Policy, SubscribeOptions
 from runnel.core.position import Position, Start
-from runnel.core.record import Gap, MissedRange, Record
+from runnel.core.record import Gap, Record
+from runnel.runtime.waiting import resolve_waiter
 
 log = logging.getLogger("runnel")
 
+FAR_BYTES = 1 << 20  # what a reader over a connection takes at once from memory, and so holds while its client waits
 FAR_TASK: Any = object()  # stands for the task of a client that reads over a connection
 
 
@@ -47,23 +51,20 @@ def nothing_in_hand() -> None:
     """The default of `in_hand`: the user has no record."""
 
 
-class ReaderEvents(Protocol):
-    """What an open reader needs of its broker."""
-
-    def check_usable(self, what: str) -> None:
-        """Raise unless the broker is open, on its own loop."""
-
-    def ended(self, reader: LocalReader) -> None:
-        """A reader ended: its counts go into the totals."""
-
-
 class OutRun:
-    """Consecutive records that were taken: first place, sizes, and the index of the first unconfirmed one."""
+    """Consecutive records that were taken: first place, slice, and the index of the first unconfirmed one."""
 
-    __slots__ = ("at", "first", "sizes")
+    __slots__ = ("at", "first", "part")
 
-    def __init__(self, first: int, sizes: list[int]) -> None:
-        self.first, self.sizes, self.at = first, sizes, 0
+    def __init__(self, first: int, part: Slice) -> None:
+        self.first, self.part, self.at = first, part, 0
+
+    def passed(self, behind: int) -> int:
+        """Confirm the records before the index `behind`; their bytes."""
+        at, self.at = self.at, behind
+        if at == 0 and behind == len(self.part):
+            return self.part.size
+        return sum(map(len, self.part.values[at:behind]))
 
 
 class LocalReader:
@@ -76,7 +77,8 @@ class LocalReader:
         attachment: Attachment,
         positions: NamedPositions,
         publisher: Publisher,
-        events: ReaderEvents,
+        check_usable: Callable[[str], None],
+        on_end: Callable[[LocalReader], None],
         clock: Clock,
         options: SubscribeOptions,
         label: str,
@@ -87,19 +89,22 @@ class LocalReader:
         far: bool = False,
     ) -> None:
         self.attachment, self.options, self.clock, self.label = attachment, options, clock, label
-        self._positions, self._publisher, self._events = positions, publisher, events
+        self._positions, self._publisher = positions, publisher
+        self._check_usable, self._on_end = check_usable, on_end
         self.pattern, self.is_pattern, self.name = attachment.pattern, attachment.is_pattern, options.name
         # Attributes, to save a call through this object: wake the user; let blocked publishers continue.
         self.wake, self.made_room = wake, publisher.release
         options.check_for(attachment.patterns, several=self.is_pattern)
         self._resume = resume  # the place of the same reader on an earlier connection
         self.task: Any = None
+        self.is_eager = options.lags  # whether records may be sent ahead; policies and bounds have to act exactly
         self.ended = self._left = False
         self.error: RunnelError | None = None
         self.delivered = self.dropped_count = self.expired = 0
         self._flow: OverflowPolicy | None = None  # set by `enter`
         self._moved: Callable[[LocalReader], None] | None = None  # called when its place changes
         self.is_quiet = False  # whether single records need no `confirm`: `in_hand` is asked
+        self.due = 0  # if they do: the first place that does
         self.in_hand: Callable[[], int | None] = nothing_in_hand
         self._watches: list[ProcessedWaiter] = []
         self._place = self._sent = 0  # the places after the last record confirmed, and taken
@@ -128,46 +133,69 @@ class LocalReader:
         return self._moved is not None or self.overflow.strict
 
     @property
-    def is_eager(self) -> bool:
-        """Whether records may be sent ahead of the user. Not with a policy or bounds, which have to act exactly."""
-        return self.options.lags
-
-    @property
     def buffer(self) -> int:
         """How many records it may lag by."""
         return self.overflow.buffer
 
     # -- coming and going ---------------------------------------------------------------------------------------
 
-    def enter(self) -> None:
+    def enter(self) -> Awaitable[None] | None:
         """Set the start position, and be woken by publishes from now on."""
         if self._flow is not None:
             raise SubscriptionMisused(self.label, "it was entered before; subscribe again for another one")
-        self._events.check_usable("subscribing")
+        self._check_may_enter()
+        start = self._chosen_start()
+        asked = self.attachment.old_place(start)
+        return self._enter_at(start, None) if asked is None else self._enter_later(start, asked)
+
+    async def _enter_later(self, start: Start, asked: Coroutine[Any, Any, int]) -> None:
+        """Enter when a source of history has said where that is."""
+        place = await asked
+        self._check_may_enter()
+        if not self.ended and (standing := self._enter_at(start, place)) is not None:
+            await standing
+
+    def _check_may_enter(self) -> None:
+        self._check_usable("subscribing")
         if self.name is not None and self.name in self._positions.open:
             raise NameInUse(self.name)
+
+    def _enter_at(self, start: Start, place: int | None) -> Awaitable[None] | None:
         options, is_kept = self.options, self._on_disk
         with self.attachment.covering():
             if options.hold and not is_kept():
                 raise NotSupported("hold=True", f"topic {self.pattern!r} is kept in memory only")
             self._check_end()
-            cursor, missed = self._starting()
+            cursor, missed = self.attachment.cursor(start, with_history=True, place=place)
+        if self._last is not None and isinstance(cursor, LogCursor) and cursor.log.options.compact:
+            cursor.read_from_disk()  # a range of a table is the same from here as from its folder
         policy = options.policy or Policy()
         kind = KeepOnDisk if options.lags and is_kept() else OVERFLOW_POLICIES[policy.kind]
         buffer, buffer_bytes = options.buffer or KEEP_COUNT, options.buffer_bytes or KEEP_BYTES
         eager = options.on_drop is not None or options.dead_letter is not None
         flow = self._flow = kind(cursor, policy, buffer, buffer_bytes, self, eager=eager)
         flow.missed = missed
+        if self._is_far:
+            cursor.max_bytes = FAR_BYTES
         store = self._positions.store
         self._moved = None if self.name is None or store is None else store.moved
         self._place = self._sent = self._shown = cursor.position
         alike = (self.pattern, self.is_pattern, kind, options.buffer, options.buffer_bytes)
         self._alike = intern(repr(alike))  # interned: compared by identity
-        self.attachment.attach(self)
+        is_turn_over = self.attachment.attach(self)
         if self.name is not None:
             self._positions.open[self.name] = self
             if options.hold is not None and store is not None:
                 store.hold(self, self.name, self._where(), hold=options.hold)
+        return self._pause() if is_turn_over else None
+
+    def _pause(self) -> Awaitable[None]:
+        """Done in the next turn of the event loop; if it is cancelled instead, the reader leaves."""
+        loop = asyncio.get_running_loop()
+        pause: asyncio.Future[None] = loop.create_future()
+        pause.add_done_callback(lambda pause: self.leave() if pause.cancelled() else None)
+        loop.call_soon(resolve_waiter, pause)
+        return pause
 
     def _on_disk(self) -> bool:
         """Whether its topics are durable, or will be unless they are declared otherwise."""
@@ -184,7 +212,7 @@ class LocalReader:
             if self._last > found.end:
                 raise OffsetOutOfRange(found.name, self._last, found.first, found.end)
 
-    def _starting(self) -> tuple[Cursor, MissedRange | None]:
+    def _chosen_start(self) -> Start:
         start: Start = self.options.start
         if self._resume is not None:
             start = self._resume
@@ -194,20 +222,22 @@ class LocalReader:
                 raise InvalidOption("name", self.name, f"it holds a position on {pattern!r}, not on {self.pattern!r}")
         elif start is None:
             start = "latest" if self.name is None else "earliest"
-        return self.attachment.cursor(start)
+        return start
 
     def end(self, error: RunnelError | None = None) -> None:
         """End it. Records published before are still taken, unless it ends with an error."""
         if self.ended:
             return
         self.ended, self.error = True, error
+        if error is not None:
+            self._stop_old()
         if self.attachment.detach(self):  # else it was never entered
             if self.name is not None:
                 self._positions.keep(self.name, *self._where())
                 del self._positions.open[self.name]
             for watch in self._watches:
                 watch.tell()
-            self._events.ended(self)
+            self._on_end(self)
             self.made_room()
         self.wake()
 
@@ -216,7 +246,13 @@ class LocalReader:
         if place is not None:
             self.confirm(place)
         self._left = True
+        self._stop_old()
         self.end()
+
+    def _stop_old(self) -> None:
+        """Ask no source of history any more."""
+        if self._flow is not None:
+            self._flow.cursor.stop()
 
     async def left(self) -> None:
         """Return at once: the broker detached this reader in `leave`."""
@@ -247,20 +283,25 @@ class LocalReader:
         flow = self._flow
         if flow is None or self.error is not None or self._left:
             return None
-        taken = None if self._is_done() else flow.take(limit)
+        last = self._last
+        taken = None if last is not None and self._is_done() else flow.take(limit)
         if taken is None:
-            if self._last is not None and self._is_done():  # also where nothing was left but a hole
+            if last is not None and self._is_done():  # also where nothing was left but a hole
                 self.end()
             return None
         slices, missed = taken
-        if self._last is not None:
-            slices = self._up_to(self._last, slices)
+        if last is not None:
+            slices = self._up_to(last, slices)
+        count = 0
         if slices:
             self._went_out(slices, flow)
-            if any(part.metas for part in slices):
-                slices, expired = without_expired(slices, self.clock.time())
-                self.expired += expired
-        count = sum(map(len, slices))
+            for part in slices:
+                if part.columns is not None:
+                    slices, expired = without_expired(slices, self.clock.time())
+                    self.expired += expired
+                    break
+            for part in slices:
+                count += len(part)
         if missed is not None:
             self.dropped_count += missed.count
             if self.options.strict:
@@ -272,8 +313,8 @@ class LocalReader:
         else:
             self.delivered += count
         if slices:
-            last = slices[-1]
-            self._shown = (last.sequence if self.is_pattern else last.start) + len(last)
+            part = slices[-1]
+            self._shown = (part.sequence if self.is_pattern else part.start) + len(part)
         return Taken(slices, missed)
 
     def _went_out(self, slices: list[Slice], flow: OverflowPolicy) -> None:
@@ -284,8 +325,7 @@ class LocalReader:
             first = part.sequence if is_pattern else part.start
             self._sent = first + len(part)
             if flow.strict:
-                self._out.append(OutRun(first, list(map(len, part.values))))
-                self.is_quiet = False
+                self._out.append(OutRun(first, part))
 
     def _up_to(self, last: int, slices: list[Slice]) -> list[Slice]:
         """The records before the place `last`."""
@@ -308,7 +348,7 @@ class LocalReader:
         plain = not (self.ended or flow.strict or flow.history) and flow.missed is None
         place = (self._alike, cursor.position) if plain and cursor.is_clear else None
         if place is not None and (step := steps.get(place)) is not None:
-            cursor.follow(step.position, is_last=step.is_last)
+            cursor.go_to(step.position)
             self._sent = self._shown = step.sent
             self._given += step.count
             return step
@@ -363,38 +403,66 @@ class LocalReader:
         if place < self._place:
             return  # a later place was confirmed before
         self._place = place = place if place < self._shown else self._sent
-        if self._out:
-            run = self._out[0]
-            at = run.at
-            if place - run.first == at + 1 < len(run.sizes):  # the usual case: one record
-                run.at = at + 1
-                self._flow.done(run.sizes[at])  # type: ignore[union-attr]  # there are unconfirmed records, so it was entered
-            else:
-                self._pass_out(place)
-            if self._moved is None and not self._watches and not self._is_far:
-                return
+        self.is_quiet = True  # unless what follows asks for more
+        flow = self._flow
+        if self._out and flow is not None:
+            self._pass_out(place, flow)
+            flow.told()
+            if flow.is_full:
+                self.hurry()
         if self._is_far and self.task is None:
             self.task = FAR_TASK  # the client has begun to read
         if self._moved is not None and not self.ended:
             self._moved(self)
         if self._watches:
             self._tell_watches()
-        self.is_quiet = not (self._out or self._watches)
+            if self._watches:
+                self.hurry()
 
-    def _pass_out(self, place: int) -> None:
+    def _pass_out(self, place: int, flow: OverflowPolicy) -> None:
         """Release the records before `place` from a strict policy."""
-        out, flow = self._out, self._flow
-        assert flow is not None
+        out = self._out
         while out:
             run = out[0]
-            at, sizes, behind = run.at, run.sizes, place - run.first
+            at, count = run.at, len(run.part)
+            behind = min(count, place - run.first)
             if behind <= at:
                 return
-            run.at = behind
-            if behind >= len(sizes):
+            if behind == count:
                 out.popleft()
-            passed = sizes[at:behind]
-            flow.done(sum(passed), len(passed))
+            flow.passed(run.passed(behind), behind - at)
+
+    def report(self) -> None:
+        """Have the policy count what the user is done with by now, which need not have been confirmed one by one."""
+        place = self.in_hand() if self._out else None
+        if place is not None and place > self._place:
+            self._place = place
+            self._pass_out(place, self.overflow)
+
+    def hurry(self, count: int = 0, size: int = 0) -> None:
+        """Have a place confirmed as soon as so many more records, of so many bytes, are before it; without: any."""
+        due = self._place_behind(count, size) if count else 0
+        self.due = due if self.is_quiet else min(self.due, due)
+        self.is_quiet = False
+
+    def _place_behind(self, count: int, size: int) -> int:
+        """The place behind the next `count` records that the user has, and `size` bytes; or behind all of them."""
+        for run in self._out:
+            at, end = run.at, len(run.part)
+            if size > 0:
+                for value in run.part.values[at:]:
+                    at, count, size = at + 1, count - 1, size - len(value)
+                    if count <= 0 and size <= 0:
+                        return run.first + at
+            elif count <= end - at:
+                return run.first + at + count
+            else:
+                count -= end - at
+        return self._sent
+
+    def limit(self, *, limited: bool) -> None:
+        """Have publishers ask the policy whether they may go on, or not any more."""
+        self.attachment.limit(self, limited=limited)
 
     def _tell_watches(self) -> None:
         position = self.position
@@ -472,17 +540,32 @@ class LocalReader:
 
     # -- what the broker does with it ---------------------------------------------------------------------------
 
+    def covers(self, topic: str) -> bool:
+        """It reads every topic that its pattern matches."""
+        return True
+
+    def note(self, run: LogRun) -> bool:
+        """A run of a topic that matches the pattern begins; whether it has noted so many that it should `settle`."""
+        return self._pattern_cursor.note(run)
+
+    @property
+    def _pattern_cursor(self) -> PatternCursor:
+        cursor = self.overflow.cursor
+        assert isinstance(cursor, PatternCursor), "topics tell only readers of patterns"
+        return cursor
+
     def join(self, found: Log) -> None:
         """A topic that matches the pattern was created."""
-        self.attachment.join(found, self)
+        self.attachment.join(found)
 
     def part(self, found: Log) -> None:
         """A topic of the pattern was deleted; its unread records are reported as a gap."""
         self.attachment.part(found)
+        self._pattern_cursor.part(found)
 
     def settle(self) -> None:
-        """Apply the bounds before records are removed from memory."""
-        if self.is_pattern and self.overflow.cursor.pending():
+        """Apply the bounds to what lies ahead."""
+        if self.overflow.cursor.pending():
             self.overflow.settle()
 
     def watch(self, found: Log, watch: ProcessedWaiter) -> None:
@@ -490,7 +573,7 @@ class LocalReader:
         if self.is_pattern:
             watch = watch._replace(place=self.attachment.timeline.sequence_of(found, watch.place))
         self._watches.append(watch)
-        self.is_quiet = False
+        self.hurry()
         self._tell_watches()
 
     def disconnect(self, drops: int) -> None:

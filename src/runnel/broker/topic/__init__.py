@@ -1,1 +1,1 @@
-"""Topics in memory: the log of each, the order between them, who reads them, and how records get in."""
+"""Topics in memory: the log of each, the order between them, their readers, and how records get in."""

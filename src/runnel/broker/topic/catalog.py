@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from runnel.broker.topic.log import Log
-from runnel.broker.topic.readers import AttachedReaders, TopicReader, TopicReaders
+from runnel.broker.topic.readers import AttachedReaders, TopicReaders
 from runnel.broker.topic.timeline import Timeline
 from runnel.core.clock import Clock
 from runnel.core.compression import compress
 from runnel.core.errors import NotSupported, TopicConflict, TopicDeleted, UnknownTopic
 from runnel.core.options import NO_TOPIC_OPTIONS, TopicOptions
-from runnel.core.pattern import PatternTable, check_name
-from runnel.core.schema import Codec, Schema, check_schema_evolution
+from runnel.core.pattern import check_name
+from runnel.core.schema import Codec, Schema, SchemaValidator, check_schema_evolution
 
 UNDECLARED = TopicOptions()  # of a topic that was only subscribed to: the first publish decides its options
 
@@ -47,7 +47,7 @@ class CatalogEvents(Protocol):
 
 
 class TopicCatalog:
-    """Logs by name, and the patterns that new ones are held against."""
+    """Logs by name."""
 
     def __init__(
         self,
@@ -61,9 +61,8 @@ class TopicCatalog:
         auto_create: bool,
     ) -> None:
         self.logs: dict[str, Log] = {}
-        self.patterns: PatternTable[TopicReader] = PatternTable()
         self.durable: DurableTopics | None = None  # set when the folder is open
-        self._timeline, self._readers, self._clock = timeline, readers, clock
+        self._timeline, self._patterns, self._clock = timeline, readers.patterns, clock
         self._check_usable, self._events = check_usable, events
         self._is_durable, self._auto_create = is_durable, auto_create
         self.epoch = 0  # the highest ever given
@@ -98,6 +97,8 @@ class TopicCatalog:
         """The log of a topic, made when it may be; its options and type must agree with what is asked."""
         self._check_usable("publishing")
         log = self.logs.get(name)
+        if isinstance(codec, Schema) and (log is None or log.type is None):
+            codec.check()
         if log is None:
             if not self._auto_create and not declared:
                 raise UnknownTopic(name)
@@ -111,20 +112,20 @@ class TopicCatalog:
             self._agree(log, options)
         if options is not None and log.stored is None and self._is_to_be_stored(log):
             self._store(log)
-        if codec is not None and log.codec is not codec:
+        if codec is not None and log.type is not codec:
             self._type(log, codec)
         return log
 
     def _type(self, log: Log, codec: Codec[Any] | Schema) -> None:
         """Set the type of `log`, if it is compatible with the type it has. A remote publisher sends only the schema."""
-        if (earlier := log.codec or log.schema) is not None:
+        earlier = log.type
+        is_new = earlier is None or (earlier.encoding, earlier.schema) != (codec.encoding, codec.schema)
+        if not is_new and isinstance(codec, Schema):
+            return
+        if is_new and earlier is not None:
             check_schema_evolution(log.name, codec, earlier)
-        if isinstance(codec, Schema):
-            log.schema = codec
-        else:
-            log.codec = codec
+        log.type = SchemaValidator(*codec) if isinstance(codec, Schema) else codec
         self._timeline.cool()  # from now on every publish is checked
-        is_new = earlier is None or earlier.schema != codec.schema
         if is_new and log.stored is not None and self.durable is not None:
             self.durable.describe(log)
 
@@ -147,13 +148,17 @@ class TopicCatalog:
                 raise TopicConflict(log.name, option, has.get(option), asked)
 
     def make(self, name: str, options: TopicOptions | None = None) -> Log:
-        """A new log, joined by the readers whose patterns cover it."""
+        """A new log; the readers whose patterns cover it are notified."""
         # Milliseconds and a counter: epochs rise, and no two lives of a topic ever share one.
         self.epoch = max(self.epoch + 1, int(self._clock.time() * 1000) << 11)
-        log = self.logs[name] = Log(name, self.epoch, options or UNDECLARED)
-        for reader in dict.fromkeys(self.patterns.covering(name)):  # one with several patterns joins once
+        log = self.logs[name] = self.new_log(name, self.epoch, options or UNDECLARED)
+        for reader in self._patterns.covering(name):
             reader.join(log)
         return log
+
+    def new_log(self, name: str, epoch: int, options: TopicOptions) -> Log:
+        """A log that is not in the catalog yet."""
+        return Log(name, epoch, options, self._patterns)
 
     def delete(self, name: str) -> None:
         """Delete a log and tell its readers."""
@@ -164,16 +169,19 @@ class TopicCatalog:
         deleted = TopicDeleted(name, log.epoch)
         topic_readers = log.topic_readers or TopicReaders()
         self._events.topic_removed(log)
-        self._readers.settle()
-        for reader in topic_readers.readers:
-            reader.overflow.settle()  # while what it drops can still be counted
+        for reader in topic_readers:
+            reader.settle()  # while what it drops can still be counted
         if log.stored is not None and self.durable is not None:
             self.durable.delete(log, deleted)
         self._timeline.forget(log)
         self._events.publishes_refused(log, deleted)
         for reader in list(topic_readers.readers):
             reader.end(deleted)
-        for reader in topic_readers.patterns:
+        self._parted(log)
+
+    def _parted(self, log: Log) -> None:
+        self._patterns.forget(log)
+        for reader in self._patterns.covering(log.name):
             reader.part(log)
 
     def forget_unused(self, log: Log) -> None:
@@ -181,9 +189,7 @@ class TopicCatalog:
 
         A topic that was declared or published to stays. A pattern that matches the topic does not keep it.
         """
-        is_said = (
-            log.options is not UNDECLARED or log.stored is not None or log.codec is not None or log.schema is not None
-        )
+        is_said = log.options is not UNDECLARED or log.stored is not None or log.type is not None
         if is_said or log.end or log.ids is not None or log.name[0] == "$" or self.logs.get(log.name) is not log:
             return
         topic_readers = log.topic_readers
@@ -191,11 +197,10 @@ class TopicCatalog:
             return
         del self.logs[log.name]
         log.clear()
-        for reader in () if topic_readers is None else topic_readers.patterns:
-            reader.part(log)
+        self._parted(log)
 
     def has_readers(self, topic: str) -> bool:
-        """Whether anybody is subscribed to `topic` now."""
+        """Whether `topic` has a subscriber now."""
         log = self.logs.get(topic)
-        readers = self.patterns.covering(topic) if log is None else log.topic_readers or ()
+        readers = self._patterns.covering(topic) if log is None else log.topic_readers or ()
         return any(reader.members for reader in readers)

@@ -10,26 +10,24 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from itertools import takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from runnel.core.batch import Slice, SliceRun
+from runnel.core.columns import Columns
 from runnel.core.options import KEEP_BYTES, KEEP_COUNT, TopicOptions
 from runnel.core.position import Position
-from runnel.core.record import Meta
 from runnel.journal.format.removed_offsets import RemovalReason
 
 if TYPE_CHECKING:
     from runnel.broker.topic.pending_batch import DurableTopic
-    from runnel.broker.topic.readers import TopicReaders
+    from runnel.broker.topic.readers import PatternReaders, TopicReaders
     from runnel.core.deduplication import MessageIdWindow
-    from runnel.core.schema import Codec, Schema
+    from runnel.core.schema import Codec, SchemaValidator
 
 CHUNK = 1024  # records between two looks at the bounds
+FEW = 64  # records that are counted one by one
 SMALL = 16 * 1024  # values below this may take the short way; larger ones are weighed one by one
-
-_NO_METAS: dict[int, Meta] = {}
 
 
 class LogRun:
@@ -55,7 +53,7 @@ class LogRun:
 
 
 class Log:
-    """The records of one topic, and what is known about who reads them."""
+    """The records of one topic, and what is known about its readers."""
 
     __slots__ = (
         "_bytes_below",
@@ -63,9 +61,10 @@ class Log:
         "_floor",
         "_look_at",
         "_look_at_bytes",
+        "_patterns",
         "base",
         "bytes_out",
-        "codec",
+        "columns",
         "coming",
         "coming_bytes",
         "deleted",
@@ -73,46 +72,64 @@ class Log:
         "forgotten",
         "held",
         "ids",
-        "metas",
+        "looked_up",
         "name",
         "options",
+        "readers",
+        "room",
         "runs",
-        "schema",
         "stored",
-        "topic_readers",
         "total_bytes",
+        "trimmed",
         "trip",
+        "type",
         "values",
         "why",
     )
 
-    def __init__(self, name: str, epoch: int, options: TopicOptions) -> None:
+    def __init__(self, name: str, epoch: int, options: TopicOptions, patterns: PatternReaders | None = None) -> None:
         self.name, self.epoch, self.options = name, epoch, options
+        self._patterns = patterns  # where to look up the readers whose patterns cover this topic
+        self.looked_up = 0  # its version when that was last done
         self.values: list[bytes] = []  # never replaced: the short way of publishing holds on to it
         self.base = 0  # the offset of values[0]
         self.trip = 0  # the length at which a publish must take the long way
+        self.room = 0  # the same for a value that was checked against the topic's type; without a type it is `trip`
         self.runs: list[LogRun] = []
-        self.metas = _NO_METAS
+        self.columns: Columns | None = None  # what the values carry besides, from the first on; None: nothing
         self.total_bytes = 0  # of the values ever appended, up to `_counted`
         self.bytes_out = 0  # of the values trimmed
         self._counted = 0
         self._floor = 0  # the oldest offset that may be read; values below it go a little later
         self.why = RemovalReason.UNKNOWN  # it moved there
+        self.trimmed = 0  # a user took what lies below this offset: no source of history brings it back
         self.held: int | None = None  # of a durable topic: a subscription holds records from here on
         self._bytes_below = 0  # the bytes ever appended below it
         self._look_at = KEEP_COUNT + CHUNK  # records, or bytes, at which to ask the readers what they want kept
         self._look_at_bytes = KEEP_BYTES + KEEP_BYTES // 2
-        self.codec: Codec[Any] | None = None
+        self.type: Codec[Any] | SchemaValidator | None = None  # what values are checked against; None: they are bytes
         self.ids: MessageIdWindow | None = None
-        self.topic_readers: TopicReaders | None = None  # created by the first subscription
+        self.readers: TopicReaders | None = None  # created for the first; `topic_readers` is up to date
         self.deleted = False
         self.forgotten = 0  # the sequence behind the last run that the timeline let go of, in memory
         self.stored: DurableTopic | None = None  # of a durable topic: what is here is only the tail of what is on disk
-        self.coming = self.coming_bytes = 0  # records being written to disk, which nobody sees yet
-        self.schema: Schema | None = None  # of a typed topic from an earlier life, whose type nobody has given yet
+        self.coming = self.coming_bytes = 0  # records being written to disk, not visible yet
 
     def __repr__(self) -> str:
         return f"<Log {self.name!r} [{self.first}, {self.end})>"
+
+    # -- its readers --------------------------------------------------------------------------------------------
+
+    @property
+    def topic_readers(self) -> TopicReaders | None:
+        """Its readers, also those of patterns; None if it never had any."""
+        if self._patterns is not None and self.looked_up != self._patterns.version and not self.deleted:
+            self._patterns.cover(self)
+        return self.readers
+
+    def look_again(self) -> None:
+        """A reader left that wanted more kept than others: see soon whether what is kept is still wanted."""
+        self._look_at, self._look_at_bytes = KEEP_COUNT + CHUNK, KEEP_BYTES + KEEP_BYTES // 2
 
     # -- where it begins and ends -------------------------------------------------------------------------------
 
@@ -148,7 +165,7 @@ class Log:
         return self.count_bytes() - self._bytes_below
 
     def on_the_way(self) -> tuple[int, int]:
-        """How many records, and bytes, were handed over that nobody sees yet."""
+        """How many records, and bytes, were handed over and are not visible yet."""
         if self.stored is None or (pending_batch := self.stored.pending_batch) is None:
             return self.coming, self.coming_bytes
         return self.coming + len(pending_batch.values), self.coming_bytes + pending_batch.size
@@ -193,21 +210,48 @@ class Log:
 
     def slice(self, start: int, end: int) -> Slice:
         """The records [start, end), all of which must be in memory."""
-        runs = self.runs[self._run_at(start) : self._run_at(end - 1) + 1]
+        runs = self.runs[-1:]
+        if runs[0].offset > start:  # it is not at the end
+            runs = self.runs[self._run_at(start) : self._run_at(end - 1) + 1]
         stretches = [SliceRun(run.offset, run.sequence, run.time) for run in runs]
-        metas: dict[int, Meta] = {}
-        if self.metas:
-            metas = {offset: self.metas[offset] for offset in range(start, end) if offset in self.metas}
+        columns = None if self.columns is None else self.columns.part(start - self.base, end - self.base)
         packs: list[bytes | None] | None = None
         if runs[0].packed is not None or runs[-1].packed is not None:
             packs = [run.packed if start <= run.offset and run.end <= end else None for run in runs]
         values = tuple(self.values[start - self.base : end - self.base])
-        return Slice(self.name, self.epoch, start, values, stretches, metas, packs)
+        return Slice(self.name, self.epoch, start, values, stretches, columns, packs)
 
     def whole_runs(self, start: int, stop: int) -> int:
         """Where to stop before `stop` so that no run is cut that could be sent as a whole; or `stop`."""
         run = self.runs[self._run_at(stop - 1)]
         return run.offset if run.end > stop and run.offset > start else stop
+
+    def within(self, start: int, stop: int, limit: int) -> int:
+        """Where to stop up to `stop` so that the records from `start` on have at most `limit` bytes, or are only one.
+
+        What arrived as one batch and can be sent as a whole is not cut, and counts as one.
+        """
+        end = self.runs[-1]
+        if end.offset <= start and end.end >= 0 and end.size <= limit:
+            return stop
+        at, last = self._run_at(start), self._run_at(stop - 1)
+        end = self.runs[last]
+        if (self.count_bytes() if end.end < 0 else end.bytes_before + end.size) - self.runs[at].bytes_before <= limit:
+            return stop
+        size, offset = 0, start
+        for run in self.runs[at : last + 1]:
+            if run.packed is not None and start <= run.offset and run.end <= stop:
+                size += run.size
+                if size > limit and run.offset > start:
+                    return run.offset
+                offset = run.end
+                continue
+            for value in self.values[offset - self.base : min(stop, run.end if run.end >= 0 else stop) - self.base]:
+                size += len(value)
+                if size > limit and offset > start:
+                    return offset
+                offset += 1
+        return stop
 
     def offset_at(self, time: datetime) -> int:
         """The offset of the first record in memory that is not older than `time`."""
@@ -240,20 +284,18 @@ class Log:
 
     # -- writing (the timeline calls these) ---------------------------------------------------------------------
 
-    def append(self, values: Sequence[bytes], metas: Sequence[Meta | None] | None, size: int) -> int:
+    def append(self, values: Sequence[bytes], columns: Columns | None, size: int) -> int:
         """Append values of `size` bytes in all to the open run; the first offset."""
         first = self.base + len(self.values)
         if self._counted < first:
             self.count_bytes()
+        if columns is not None:
+            if self.columns is None:
+                self.columns = Columns()
+            self.columns.extend(len(self.values), columns)
         self.values.extend(values)
         self.total_bytes += size
         self._counted = first + len(values)
-        if metas is not None:
-            if self.metas is _NO_METAS:
-                self.metas = {}
-            for offset, meta in enumerate(metas, first):
-                if meta is not None:
-                    self.metas[offset] = meta
         return first
 
     def trim(self, now: datetime) -> int:
@@ -262,27 +304,33 @@ class Log:
         What the topic itself says (retention) holds at once. What is kept without being asked for
         may be half as much again: finding out what readers want, and cutting a list, have their price.
         """
-        options, end, topic_readers = self.options, self.end, self.topic_readers
+        options, end = self.options, self.base + len(self.values)
         if self.stored is not None:
             self._trim_stored(now)
             return 0
         floor, live = self.first, self.count_bytes() - self._bytes_below
         if options.retention_count is None and end - floor > self._look_at:
-            kept = max(KEEP_COUNT, topic_readers.needed() if topic_readers is not None else 0)
+            kept = max(KEEP_COUNT, self.readers.needed() if self.readers is not None else 0)
             floor = max(floor, end - kept)
             self._look_at = kept + max(CHUNK, kept // 2)
         if options.retention_bytes is not None:
             if live > options.retention_bytes:
                 floor = self.offset_leaving(options.retention_bytes, floor)
         elif live > self._look_at_bytes:
-            kept = max(KEEP_BYTES, topic_readers.needed_bytes() if topic_readers is not None else 0)
+            kept = max(KEEP_BYTES, self.readers.needed_bytes() if self.readers is not None else 0)
             floor = self.offset_leaving(kept, floor)
             self._look_at_bytes = kept + kept // 2
         if options.retention_age is not None:
             oldest = now - timedelta(seconds=options.retention_age)
             floor = max(floor, self.offset_at(oldest))
         if floor > self._floor:
-            self._floor, self._bytes_below = floor, self.bytes_before(floor)
+            if (
+                self.base <= self._floor and floor - self._floor < FEW
+            ):  # it moves with every publish: do not add up a run
+                self._bytes_below += sum(map(len, self.values[self._floor - self.base : floor - self.base]))
+            else:
+                self._bytes_below = self.bytes_before(floor)
+            self._floor = floor
         dead = floor - self.base
         if dead * 4 >= end - self.base and (dead >= CHUNK or self._bytes_below - self.bytes_out >= 64 * SMALL):
             return self.cut(floor)
@@ -305,14 +353,16 @@ class Log:
         """Nothing before `first` can be read any more. What is held stays, unless by `force`."""
         if self.held is not None and first > self.held and not force:
             first = self.held
+        if why is RemovalReason.ASKED and first > self.trimmed:
+            self.trimmed = first
         if first > self._floor:
             self._floor, self.why = first, why
             if first >= self.base:
                 self._bytes_below = self.bytes_before(first)
 
-    def revive(self, first: int, end: int, size: int) -> None:
+    def revive(self, first: int, end: int, size: int, trimmed: int = 0) -> None:
         """Be the tail, still empty, of a topic that has the records [first, end) of `size` bytes on disk."""
-        self._floor, self.base, self._counted = first, end, end
+        self._floor, self.base, self._counted, self.trimmed = first, end, end, trimmed
         self.total_bytes = self.bytes_out = size
 
     def pass_by(self, count: int, size: int) -> int:
@@ -329,8 +379,9 @@ class Log:
 
     def clear(self) -> None:
         """Let go of everything: the topic was deleted."""
-        self.deleted, self.trip = True, 0
+        self.deleted, self.trip, self.room = True, 0, 0
         self._floor, self._bytes_below = self.end, self.count_bytes()
+        self.trimmed = self.end
         self.cut(self.end)
 
     def cut(self, first: int) -> int:
@@ -342,12 +393,15 @@ class Log:
         del self.values[:gone]
         self.base = first
         dead = 0
+        if self.runs and 0 <= self.runs[-1].end <= first:
+            dead = len(self.runs)
         while dead < len(self.runs) and 0 <= self.runs[dead].end <= first:
+            self.runs[dead].packed = None  # readers of patterns may hold the run, to count what they missed
             dead += 1
         del self.runs[:dead]
-        if self.metas:
-            for offset in list(takewhile(first.__gt__, self.metas)):  # they were put in by rising offset
-                del self.metas[offset]
+        if self.columns is not None:
+            self.columns.remove(0, gone)
+            self.columns = self.columns or None
         return dead
 
 

@@ -16,14 +16,15 @@ Place = tuple[str, Position | int]  # the pattern, and a position or (of a patte
 class NamedSubscription(Protocol):
     """A subscription whose position is stored under its name."""
 
-    is_quiet: bool  # set to False when its place was asked for: it says then when it moves again
-
     @property
     def name(self) -> str | None:
         """The name."""
 
     def place(self) -> Place | None:
         """What the name keeps now; None once it has ended."""
+
+    def hurry(self) -> None:
+        """Its place is asked for: say when it moves again."""
 
 
 class PositionStore(Protocol):

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from runnel.broker.topic.log import Log
 from runnel.broker.topic.timeline import Timeline
 from runnel.core.batch_format import BYTES, JSON, MSGPACK, pack
+from runnel.core.columns import Columns
+from runnel.core.lone_record import pack_lone
 from runnel.core.publishing import Append
-from runnel.core.record import Meta
 from runnel.journal.format.entry import Part, PartKind
 from runnel.journal.format.ledger import ids_part
 from runnel.runtime.waiting import resolve_waiter
@@ -26,14 +27,14 @@ _CONTENT = {"json": JSON, "msgpack": MSGPACK}
 
 
 class PendingBytes:
-    """How much is on its way, and how much may be; who waits for room, and where futures come from."""
+    """How much is on its way, and how much may be; the waiters for room, and where futures come from."""
 
     __slots__ = ("_loop", "_waiting", "bytes", "create_future", "limit", "over")
 
     def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
         self.bytes, self.limit = 0, limit
         self.create_future: Callable[[], asyncio.Future[None]] = loop.create_future
-        self.over = False  # nothing is written any more: nobody need wait
+        self.over = False  # nothing is written any more: no publisher need wait
         self._loop = loop
         self._waiting: deque[asyncio.Future[None]] = deque()
 
@@ -48,24 +49,22 @@ class PendingBytes:
         try:
             await waiter
         finally:
-            if waiter in self._waiting:
-                self._waiting.remove(waiter)
-            # A woken publisher hands over its records before the next one checks, so that the bound holds.
+            # It kept its place until now, so no publish came between its wake-up and its turn. It hands over its
+            # records before the next one checks, so that the bound holds.
+            self._waiting.remove(waiter)
             self._loop.call_soon(self.make_room)
 
     def make_room(self) -> None:
-        """Have the first one who waits go on, if there is room."""
-        while self._waiting and (self.bytes < self.limit or self._waiting[0].done() or self.over):
-            waiter = self._waiting.popleft()
-            if not waiter.done():
-                resolve_waiter(waiter)
-                return
+        """Wake the publisher that has waited longest, if there is room and it was not woken yet."""
+        if self._waiting and (self.bytes < self.limit or self.over) and not self._waiting[0].done():
+            resolve_waiter(self._waiting[0])
 
 
 class PendingBatch:
     """Records of one topic that become one batch: published in one go, or while the journal was busy."""
 
     __slots__ = (
+        "columns",
         "counted",
         "first",
         "ids",
@@ -73,7 +72,6 @@ class PendingBatch:
         "is_told",
         "listeners",
         "log",
-        "metas",
         "packed",
         "pending",
         "producer",
@@ -88,22 +86,22 @@ class PendingBatch:
     def __init__(self, log: Log, first: int, pending: PendingBytes) -> None:
         self.log, self.first, self.pending = log, first, pending
         self.values: list[bytes] = []
-        self.metas: list[Meta | None] | None = None
+        self.columns: Columns | None = None  # what they carry besides
         self.size = 0  # of the values
         self.weight = 0  # of the values, and of what they carry
         self.sequence = 0
         self.waiters: list[asyncio.Future[None]] = []
-        self.listeners: list[Callable[[Exception | None], None]] = []  # told at once, not at the loop's next turn
+        self.listeners: list[Callable[[Exception | None], None]] = []  # called at once, not with call_soon
         self.ids: list[tuple[str, int]] | None = None  # message ids, and the offsets of their records
         self.producer = self.producer_sequence = 0
         self.is_told = False  # whether it landed or failed
         self.counted = False  # whether it is among what comes to its log; until it is closed it counts by itself
         self.packed: bytes | None = None  # its bytes, where it was packed before its time came
-        self.in_atomic_write = False  # whether a transaction is told how it ended
+        self.in_atomic_write = False  # whether a transaction gets the outcome
 
     def hold(self, entry: Append) -> None:
         """Hold the batch of one remote publish, in the bytes in which it arrived."""
-        self.values, self.metas = entry.values, entry.metas  # type: ignore[assignment]  # nothing joins it
+        self.values, self.columns = entry.values, entry.columns  # type: ignore[assignment]  # nothing joins it
         self.packed = entry.packed
         self.producer, self.producer_sequence = entry.producer, entry.producer_sequence
         if entry.message_id is not None:
@@ -123,12 +121,10 @@ class PendingBatch:
         if self.counted:
             self.log.coming += len(entry.values)
             self.log.coming_bytes += entry.size
-        if entry.metas is not None:
-            if self.metas is None:
-                self.metas = [None] * len(self.values)
-            self.metas.extend(entry.metas)
-        elif self.metas is not None:
-            self.metas.extend([None] * len(entry.values))
+        if entry.columns is not None:
+            if self.columns is None:
+                self.columns = Columns()
+            self.columns.extend(len(self.values), entry.columns)
         self.values.extend(entry.values)
         self.size += entry.size
         self.weight += entry.size + entry.extra
@@ -154,32 +150,36 @@ class PendingBatch:
         """Its bytes."""
         if self.packed is not None:
             return self.packed
-        codec = self.log.codec or self.log.schema
+        kind, compression = self.log.type, self.log.options.compression
+        content_type = BYTES if kind is None else _CONTENT[kind.encoding]
+        if len(self.values) == 1 and self.columns is None and compression is None:
+            return pack_lone(self.values[0], content_type, self.producer, self.producer_sequence)
         return pack(
             self.values,
-            self.metas,
-            compression=self.log.options.compression,
-            content_type=BYTES if codec is None else _CONTENT[codec.encoding],
+            self.columns,
+            compression=compression,
+            content_type=content_type,
             producer=self.producer,
             producer_sequence=self.producer_sequence,
         )
 
-    def parts(self, topic: int, at: int) -> Iterator[Part]:
+    def parts(self, topic: int, at: int) -> list[Part]:
         """What is written of it: the batch, and what is to be remembered with it."""
         body = self.packed = self.pack()
         last = self.first + len(self.values) - 1
         crc = int.from_bytes(body[:4], "little")
-        yield Part(PartKind.BATCH, body, crc, topic, self.first, last, self.sequence, at)
+        parts = [Part(PartKind.BATCH, body, crc, topic, self.first, last, self.sequence, at)]
         if self.ids is not None:
-            yield ids_part(topic, [name for name, _ in self.ids], [offset for _, offset in self.ids], at)
+            parts.append(ids_part(topic, [name for name, _ in self.ids], [offset for _, offset in self.ids], at))
+        return parts
 
     def land(self, timeline: Timeline, when: datetime) -> None:
         """It is durable: append it to its log in memory."""
         packed = self.packed if timeline.keeps_packed else None
-        timeline.land(self.log, self.sequence, when, self.values, self.metas, self.size, packed)
+        timeline.land(self.log, self.sequence, when, self.values, self.columns, self.size, packed)
 
     def count_in(self) -> None:
-        """It is on its way, and open to nobody but its producer."""
+        """It is on its way, and open to its producer only."""
         self.counted = True
         self.log.coming += self.count
         self.log.coming_bytes += self.size
@@ -213,10 +213,11 @@ class PendingBatch:
 class DurableTopic:
     """What a log in memory knows about its topic on disk."""
 
-    __slots__ = ("_next", "_numbered", "id", "pending_batch")
+    __slots__ = ("_next", "_numbered", "id", "pending_batch", "tail_cost")
 
     def __init__(self, id: int, next: int) -> None:
         self.id, self._next = id, next
+        self.tail_cost = 0  # bytes of memory that its newest records take
         self.pending_batch: PendingBatch | None = None  # takes the next publish
         self._numbered: PendingBatch | None = None  # takes what its producer numbers next
 
@@ -240,7 +241,7 @@ class DurableTopic:
         return one if one is not None and self.pending_batch is None and one.end == self._next else None
 
     def number(self, pending_batch: PendingBatch) -> None:
-        """A producer numbers `pending_batch`: nobody else's records go into it."""
+        """A producer numbers `pending_batch`: only its records go into it."""
         self.close(pending_batch)
         self._next, self._numbered = pending_batch.end, pending_batch
 

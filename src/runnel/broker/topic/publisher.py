@@ -11,14 +11,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import Any, Protocol
 
 from runnel.broker.topic.deduplicator import Deduplicator
-from runnel.broker.topic.log import Log
+from runnel.broker.topic.log import SMALL, Log
 from runnel.broker.topic.pending_batch import PendingBatch, PendingBytes
 from runnel.broker.topic.readers import PUBLISH_TURN, BlockedPublish, LagLimit, ProcessedWaiter
 from runnel.broker.topic.timeline import Timeline
 from runnel.core.clock import Clock
+from runnel.core.columns import KEYS
 from runnel.core.errors import (
     Full,
     OffsetConflict,
@@ -34,6 +36,8 @@ from runnel.core.publishing import Append, checked_record
 from runnel.runtime.tracing import Tracing
 
 logger = logging.getLogger("runnel")
+
+PATIENCE = 8  # turns of the event loop in which a reader that keeps up takes something
 
 
 class DurableAppends(Protocol):
@@ -75,15 +79,20 @@ class Publisher:
         self.tracing = Tracing()
 
     def own(self, topic: str, value: bytes | str, key: bytes | None, headers: Mapping[str, str]) -> Append:
-        """What the publish of a record appends that the broker itself makes: a dead letter, a reply."""
+        """What the publish of a record appends that the broker itself makes: a dead letter, a reply.
+
+        It is not held against the type of its topic: a record that cannot be handled must not be lost for that.
+        """
         traced = self.tracing.traced(headers) if self.tracing.is_active else headers
-        values, metas, size, extra = checked_record(topic, None, value, key, traced)
-        return Append(values, metas, size, extra=extra)
+        values, columns, size, extra = checked_record(topic, None, value, key, traced)
+        return Append(values, columns, size, checked=True, extra=extra)
 
     # -- appending ----------------------------------------------------------------------------------------------
 
     def append(self, log: Log, entry: Append) -> int:
         """Append `entry`, or find it already there; its first offset. To a durable topic: hand it over."""
+        if log.type is not None and not entry.checked:
+            self.check_type(log, entry)  # it may have waited, while the topic got a type
         is_told_apart = entry.message_id is not None or entry.producer
         if is_told_apart and (found := self.deduplicator.find(log, entry)) is not None:
             return found.offset
@@ -93,7 +102,11 @@ class Publisher:
             assert self.commits is not None, "only a store makes logs durable"
             first = self.commits.hand_over(log, entry)
         else:
-            first = self._timeline.append(log, entry.values, entry.metas, entry.size, entry.packed)
+            timeline, packed = self._timeline, entry.packed
+            if packed is None:
+                first = timeline.append(log, entry.values, entry.columns, entry.size)
+            else:
+                first = timeline.append_packed(log, entry.values, entry.columns, entry.size, packed)
         entry.appended = True
         if is_told_apart:
             self.deduplicator.remember(log, entry, first)
@@ -112,12 +125,13 @@ class Publisher:
 
     @staticmethod
     def is_on_its_way(log: Log, offset: int) -> bool:
-        """Whether a record was handed over that gets `offset`, and nobody sees yet."""
+        """Whether a record was handed over that gets `offset` and is not visible yet."""
         return log.stored is not None and not log.deleted and log.end <= offset < log.next
 
     def append_now(self, log: Log, entry: Append) -> int | None:
-        """Append `entry` if nobody has to be waited for, or find it already there; None otherwise."""
-        self.check_type(log, entry)
+        """Append `entry` if that needs no waiting, or find it already there; None otherwise."""
+        if log.type is not None and not entry.checked:
+            self.check_type(log, entry)  # a publish that will be refused does not wait
         if (log.stored is None or self._journal_has_room()) and not self.must_wait(log, entry):
             return self.append(log, entry)
         if entry.message_id is None and (not entry.producer or entry.producer_sequence < 0):
@@ -140,16 +154,20 @@ class Publisher:
 
     @staticmethod
     def check_type(log: Log, entry: Append) -> None:
-        """Raise unless what comes through an untyped handle fits the topic's type."""
-        if log.codec is not None and not entry.checked:
-            for value in entry.values:
-                log.codec.decode(log.name, value)
+        """Raise unless what comes through an untyped handle fits the topic's type. Types only grow: once is enough."""
+        if log.type is None or entry.checked:
+            return
+        check, keys = log.type.check, entry.columns.get(KEYS) if entry.columns and log.options.compact else None
+        for at, value in enumerate(entry.values):
+            if value or keys is None or at >= len(keys) or keys[at] is None:  # else it is a tombstone
+                check(log.name, value)
+        entry.checked = True
 
     def take_over(self, log: Log, entry: Append) -> None:
         """Append what another thread published, as soon as there is room."""
         if self.append_now(log, entry) is None:
             if log.stored is not None and not self._journal_has_room():
-                raise self.full(log, entry)  # nobody waits who could be told later
+                raise self.full(log, entry)  # no caller waits for a later error
             self.queue(log, entry, None).add_done_callback(_report)
 
     def full(self, log: Log, entry: Append) -> Full:
@@ -194,13 +212,15 @@ class Publisher:
         overflow = self._in_the_way(log, entry)
         if overflow.owner.task is None and overflow.owner.members == 1 and not topic_readers.blocked:
             logger.warning(
-                "publishing to %r waits for subscriber %r, which nobody has begun to read; "
+                "publishing to %r waits for subscriber %r, which has not been read yet; "
                 "if this very task was to read it, it waits for ever",
                 log.name,
                 overflow.owner.label,
             )
         entry.values = tuple(entry.values)  # the caller may go on changing its own
         topic_readers.blocked.append(BlockedPublish(entry, first, go))
+        if len(topic_readers.blocked) == 1:  # else the first of them waits for a reader that was pressed
+            overflow.pressed(count, entry.size, *log.on_the_way())
         self.blocked.add(log)
         if (seconds := overflow.policy.timeout) is not None:
             late = PublishTimeout(log.name, overflow.owner.label, seconds)
@@ -216,6 +236,8 @@ class Publisher:
 
     def release(self) -> None:
         """There is room again: continue with the publishers that wait."""
+        if not self.blocked:
+            return
         self._timeline.cool()
         for log in list(self.blocked):
             if log.topic_readers is not None:
@@ -224,7 +246,6 @@ class Publisher:
                 self.blocked.discard(log)
 
     def _append_late(self, log: Log, entry: Append) -> int:
-        self.check_type(log, entry)  # the topic may have got a type while it waited
         first = self.append(log, entry)
         if entry.is_awaited and (landed := self.landing(log, entry, first)) is not None:
             # Its task goes on a turn later. Until then this may fail, and another record get the same offset.
@@ -233,7 +254,7 @@ class Publisher:
         return first
 
     def refuse_blocked(self, log: Log, error: Exception) -> None:
-        """Nobody will make room any more: the waiting publishers get `error`."""
+        """There will be no room any more: the waiting publishers get `error`."""
         if log.topic_readers is not None and log.topic_readers.blocked:
             for _, first, _ in log.topic_readers.blocked:
                 if not first.done():
@@ -249,11 +270,11 @@ class Publisher:
         Where the topic is durable, it is on disk then; so is what this is a duplicate of.
         """
         first = None
-        if entry.producer not in self._lines:
+        if entry.producer not in self._lines and not self.is_hurried(log, entry):
             first = self.append_now(log, entry)
         if first is None:
             first = await self._in_line(log, entry)
-        elif log.stored is None and self.is_turn_over(log):
+        elif log.stored is None and self.is_long_turn():
             await asyncio.sleep(0)
         await self.until_durable(log, entry, first)
         return entry.known or log.position(first)
@@ -270,6 +291,9 @@ class Publisher:
         try:
             self._check_not_ones_own(line)
             async with line.turn:
+                line.head = None
+                if self.is_hurried(log, entry):
+                    await self.give_way(log, entry)
                 self._check_usable("publishing")
                 if log.deleted:
                     raise TopicDeleted(log.name, log.epoch)
@@ -318,10 +342,55 @@ class Publisher:
         if (landed := entry.landed or self.landing(log, entry, first)) is not None:
             await landed
 
-    def is_turn_over(self, log: Log) -> bool:
-        """Whether a publisher should let the readers of `log` run before it goes on."""
-        turn = PUBLISH_TURN if log.topic_readers is None else log.topic_readers.turn
-        return self._timeline.published_in_turn() >= turn
+    # -- giving way to readers ----------------------------------------------------------------------------------
+
+    def is_hurried(self, log: Log, entry: Append) -> bool:
+        """Whether readers of `log` that keep up would drop records if so much as `entry` came before they run again."""
+        topic_readers = log.topic_readers
+        if log.stored is not None or topic_readers is None:
+            return False
+        if topic_readers.waiting:
+            return True
+        count, size, end = len(entry.values), entry.size, log.end
+        if end + count <= topic_readers.until > end + size // SMALL and not topic_readers.patterns:
+            return False  # the usual case, without a look at the readers
+        return bool(topic_readers.hurried(end, self._timeline.head, count, size))
+
+    async def give_way(self, log: Log, entry: Append) -> None:
+        """Let the readers of `log` run until those that keep up have room for `entry`. Publishes keep their order."""
+        topic_readers = log.topic_readers
+        assert topic_readers is not None, "only a reader can be hurried"
+        entry.values = tuple(entry.values)  # the caller may go on changing its own
+        topic_readers.line = topic_readers.line or asyncio.Lock()
+        topic_readers.waiting += 1
+        self._timeline.cool()
+        try:
+            async with topic_readers.line:
+                await self._until_read(log, entry)
+        finally:
+            topic_readers.waiting -= 1
+
+    async def _until_read(self, log: Log, entry: Append) -> None:
+        while not log.deleted and (topic_readers := log.topic_readers) is not None:
+            hurried = topic_readers.hurried(log.end, self._timeline.head, len(entry.values), entry.size)
+            if not hurried:
+                return
+            before = [overflow.progress for overflow in hurried]
+            for _ in range(PATIENCE):
+                await asyncio.sleep(0)
+                if any(overflow.progress != then for overflow, then in zip(hurried, before, strict=True)):
+                    break
+            else:
+                for overflow in hurried:
+                    overflow.until = inf  # it does something else: no reason to wait, until it has caught up
+
+    def is_turn_over(self, log: Log, entry: Append) -> bool:
+        """Whether a publisher should let others run after `entry`: no room for another, or a long turn."""
+        return self.is_long_turn() or self.is_hurried(log, entry)
+
+    def is_long_turn(self) -> bool:
+        """Whether so much was published in this turn of the event loop that others should run."""
+        return self._timeline.published_in_turn() >= PUBLISH_TURN
 
     @staticmethod
     def watch(log: Log, position: Position) -> dict[asyncio.Future[None], str]:
@@ -355,6 +424,6 @@ def _heard(landed: asyncio.Future[None]) -> None:
 
 
 def _report(first: asyncio.Future[int]) -> None:
-    """Nobody awaits what another thread published: its failure is only logged."""
+    """A publish of another thread is not awaited: its failure is only logged."""
     if not first.cancelled() and (error := first.exception()) is not None:
         logger.error("a record that another thread published was refused: %s", error)

@@ -2,21 +2,29 @@
 
 Asked only when a publish leaves the fast path. A publisher that waits for a `block` subscriber queues its append here,
 and the reader that makes room appends it. So order holds, and a cancelled publisher has written nothing.
+
+Readers of patterns are not attached to topics. A topic looks them up by its name when it is published to and patterns
+came or went since it last did; so a subscription to a pattern costs its tokens, however many topics there are.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from runnel.broker.topic.log import CHUNK, Log
+from runnel.broker.topic.log import CHUNK, SMALL, Log, LogRun
 from runnel.core.errors import RunnelError
 from runnel.core.options import KEEP_BYTES, KEEP_COUNT, Policy
+from runnel.core.pattern import PatternTable
 from runnel.core.publishing import Append
 
-PUBLISH_TURN = 4096
+PUBLISH_TURN = 4096  # records after which an awaited publish yields to the event loop
+ENTER_TURN = 64  # subscriptions after which entering one yields to the event loop
+UNKNOWN = -1  # up to where a reader has room, before that was looked at
+SWEEP = 8  # topics that forget the readers of patterns they looked up, whenever such a reader leaves
 
 
 class BlockedPublish(NamedTuple):
@@ -59,6 +67,10 @@ class LagLimit(Protocol):
     """How far one reader may lag, as publishers need to know it. `read.overflow` has one class for each policy."""
 
     strict: ClassVar[bool]
+    until: float  # the place up to which it cannot overflow; inf: publishers need not wait for it
+    # It has room as long as neither the end of the log nor the bytes ever appended to it exceed these.
+    clear_end: int
+    clear_bytes: int
 
     @property
     def owner(self) -> LaggingReader:
@@ -85,11 +97,14 @@ class LagLimit(Protocol):
         """Records that were there at the start, and come on top."""
 
     @property
-    def history_bytes(self) -> int:
-        """Their bytes."""
+    def progress(self) -> int:
+        """Grows whenever it takes records, and where they count until it is done with them, whenever it is."""
 
-    def pending(self) -> int:
-        """How many records lie ahead of the reader."""
+    def needed(self) -> int:
+        """How many of the newest records it may still want."""
+
+    def needed_bytes(self) -> int:
+        """How many bytes of the newest records it may still want."""
 
     def room(self) -> int:
         """How many small records may come before it must be asked again."""
@@ -97,8 +112,20 @@ class LagLimit(Protocol):
     def fits(self, count: int, size: int, coming: int = 0, coming_bytes: int = 0) -> bool:
         """Whether publishers may go on with `count` records of `size` bytes, behind those that are on their way."""
 
+    def spare(self) -> int:
+        """At least how many more small records it can take without a drop; negative: it has dropped some."""
+
+    def spares(self, count: int, size: int) -> bool:
+        """Whether it can take so much without a drop, or has nothing else ahead."""
+
+    def caught_up(self) -> bool:
+        """The reader has read everything: awaited publishes give way to it; whether they did not before."""
+
     def appended(self) -> None:
         """Look at the bounds right after an append."""
+
+    def pressed(self, count: int, size: int, coming: int = 0, coming_bytes: int = 0) -> None:
+        """A publisher waits until so much fits: the reader is to tell when it has made that much room."""
 
     def settle(self) -> None:
         """Drop what exceeds the bounds now."""
@@ -119,12 +146,14 @@ class TopicReader(Protocol):
     def members(self) -> int:
         """How many tasks read through it."""
 
-    @property
-    def is_pattern(self) -> bool:
-        """Whether it reads in the order of sequences."""
-
     def wake(self) -> None:
         """Something is about to be appended."""
+
+    def covers(self, topic: str) -> bool:
+        """Whether it reads a topic that its pattern matches."""
+
+    def note(self, run: LogRun) -> bool:
+        """A run of a topic that its pattern covers begins; whether it has noted so many that it should `settle`."""
 
     def join(self, log: Log) -> None:
         """A topic was made that its pattern covers."""
@@ -133,7 +162,7 @@ class TopicReader(Protocol):
         """A topic of its pattern was deleted."""
 
     def settle(self) -> None:
-        """Note what lies ahead before records go."""
+        """Apply the bounds to what was noted."""
 
     def watch(self, log: Log, watch: ProcessedWaiter) -> None:
         """Tell when the record at an offset of `log` was processed."""
@@ -145,50 +174,88 @@ class TopicReader(Protocol):
 class TopicReaders:
     """The readers of one log: those on this topic alone, and those whose pattern covers it."""
 
-    __slots__ = ("blocked", "demanding", "limited", "parked", "patterns", "readers", "turn")
+    __slots__ = (
+        "_clear_bytes",
+        "_clear_end",
+        "_crowded",
+        "blocked",
+        "demanding",
+        "limited",
+        "line",
+        "parked",
+        "patterns",
+        "readers",
+        "until",
+        "waiting",
+    )
 
     def __init__(self) -> None:
         self.readers: dict[TopicReader, None] = {}
-        self.patterns: tuple[TopicReader, ...] = ()
-        self.limited: tuple[LagLimit, ...] = ()  # those that publishers have to ask
-        self.demanding: tuple[LagLimit, ...] = ()  # those that may want more kept than is kept anyway
+        self.patterns: tuple[TopicReader, ...] = ()  # as found when they were last looked up
+        self.limited: dict[LagLimit, None] = {}  # those that publishers have to ask
+        self.demanding: dict[LagLimit, None] = {}  # those that may want more kept than is kept anyway
         self.parked: dict[TopicReader, None] = {}
         self.blocked: deque[BlockedPublish] | None = None
-        self.turn = PUBLISH_TURN  # records after which a publisher lets the readers run, so that none has to drop
+        self.line: asyncio.Lock | None = None  # awaited publishes that give way to readers, in their order
+        self.waiting = 0  # how many those are
+        self._clear_end = self._clear_bytes = 0  # all that are limited have room up to here
+        self._crowded: list[TopicReader] = []  # readers of patterns that have noted many runs
+        self.until: float = UNKNOWN  # the offset up to which no reader of this topic alone can overflow
 
-    def attach(self, reader: TopicReader, *, pattern: bool) -> None:
-        """A reader came."""
-        if pattern:
-            self.patterns += (reader,)
-        else:
-            self.readers[reader] = None
-        overflow = reader.overflow
-        self.turn = max(1, min(self.turn, overflow.buffer // 2))
-        if overflow.limited:
-            self.limited += (overflow,)
-        if overflow.history or overflow.buffer > KEEP_COUNT or overflow.buffer_bytes > KEEP_BYTES:
-            self.demanding += (overflow,)
+    def attach(self, reader: TopicReader) -> None:
+        """A reader of this topic alone came."""
+        self.readers[reader] = None
+        self._add(reader.overflow)
+        self.until = UNKNOWN
 
-    def detach(self, reader: TopicReader) -> None:
-        """A reader left, and with it what it asked for."""
+    def detach(self, reader: TopicReader) -> bool:
+        """A reader of this topic alone left, and with it what it asked for; whether it may have wanted more kept."""
         self.readers.pop(reader, None)
         self.parked.pop(reader, None)
-        overflow = reader.overflow
-        if reader in self.patterns:
-            self.patterns = tuple(other for other in self.patterns if other is not reader)
+        return self._remove(reader.overflow)
+
+    def cover(self, patterns: tuple[TopicReader, ...]) -> bool:
+        """These are the readers whose patterns cover the topic now; whether one before may have wanted more kept."""
+        demanded = False
+        for reader in self.patterns:
+            demanded = self._remove(reader.overflow) or demanded
+        self.patterns = patterns
+        for reader in patterns:
+            self._add(reader.overflow)
+        return demanded
+
+    def _add(self, overflow: LagLimit) -> None:
         if overflow.limited:
-            self.limited = tuple(other for other in self.limited if other is not overflow)
-        if overflow in self.demanding:
-            self.demanding = tuple(other for other in self.demanding if other is not overflow)
-        if overflow.buffer // 2 <= self.turn < KEEP_COUNT // 2:
-            self.turn = min((max(1, other.overflow.buffer // 2) for other in self), default=PUBLISH_TURN)
+            self.limit(overflow, limited=True)
+        if overflow.history or overflow.buffer > KEEP_COUNT or overflow.buffer_bytes > KEEP_BYTES:
+            self.demanding[overflow] = None
+
+    def limit(self, overflow: LagLimit, *, limited: bool) -> None:
+        """Have publishers ask `overflow`, or not any more."""
+        self._clear_end = 0
+        if limited:
+            self.limited[overflow] = None
+        else:
+            self.limited.pop(overflow, None)
+
+    def _remove(self, overflow: LagLimit) -> bool:
+        self.limited.pop(overflow, None)
+        is_demanding = overflow in self.demanding
+        self.demanding.pop(overflow, None)
+        return is_demanding
 
     def __iter__(self) -> Iterator[TopicReader]:
         yield from self.readers
         yield from self.patterns
 
+    def park(self, reader: TopicReader) -> None:
+        """`reader` has read everything, and is to be woken; so it keeps up, whatever it did before."""
+        self.parked[reader] = None
+        if reader.overflow.caught_up():
+            self.until = UNKNOWN
+
     def wake(self) -> None:
-        """Wake all parked readers: records are about to be appended."""
+        """Wake all readers that may wait: records are about to be appended, or became visible."""
         if self.parked:
             parked, self.parked = self.parked, {}
             for reader in parked:
@@ -196,38 +263,63 @@ class TopicReaders:
         for reader in self.patterns:
             reader.wake()
 
-    def room(self) -> int:
-        """How many small records may be appended before the bounds are looked at again."""
-        room = min(CHUNK, self.turn)
-        for overflow in self.limited:
-            room = min(room, overflow.room())
-        return max(0, room)
+    def note(self, run: LogRun) -> None:
+        """A run begins: have the readers of patterns note it."""
+        self._crowded += [reader for reader in self.patterns if reader.note(run)]
+
+    def room(self, log: Log, sequence: int) -> int:
+        """How many small records may be appended to `log`, whose next one has `sequence`, before the next look."""
+        if self.waiting:
+            return 0  # none of them shall be overtaken
+        end = log.end
+        room = self.until - end
+        if room < 0 or self.patterns:
+            room = self._runway(end, sequence)
+        if self.limited and not self._is_clear(log, CHUNK, CHUNK * SMALL):
+            for overflow in self.limited:
+                room = min(room, overflow.room())
+        return CHUNK if room > CHUNK else max(0, int(room))
 
     def needed(self) -> int:
         """How many of the newest records some reader may still want."""
-        return max(
-            (min(overflow.buffer + overflow.history, overflow.pending()) for overflow in self.demanding), default=0
-        )
+        return max((overflow.needed() for overflow in self.demanding), default=0)
 
     def needed_bytes(self) -> int:
         """How many bytes of the newest records some reader may still want."""
-        return max((overflow.buffer_bytes + overflow.history_bytes for overflow in self.demanding), default=0)
+        return max((overflow.needed_bytes() for overflow in self.demanding), default=0)
 
     def refusing(self, log: Log, entry: Append) -> LagLimit | None:
         """A reader that has no room for `entry`, and what is on its way to `log` before it; None: go ahead."""
         count, size, way = len(entry.values), entry.size, log.on_the_way()
-        return next((overflow for overflow in self.limited if not overflow.fits(count, size, *way)), None)
+        if self._is_clear(log, count + way[0], size + way[1]):
+            return None
+        for overflow in self.limited:
+            if not overflow.fits(count, size, *way):
+                return overflow
+        self._clear_end = min((overflow.clear_end for overflow in self.limited), default=0)
+        self._clear_bytes = min((overflow.clear_bytes for overflow in self.limited), default=0)
+        return None
+
+    def _is_clear(self, log: Log, count: int, size: int) -> bool:
+        """Whether all had room for so much when they were last asked: thousands of groups need not be asked again."""
+        return log.end + count <= self._clear_end and log.count_bytes() + size <= self._clear_bytes
 
     def appended(self) -> None:
         """Let every bounded reader deal with what was appended."""
-        for overflow in self.limited:
-            overflow.appended()
+        if self._crowded:
+            crowded, self._crowded = self._crowded, []
+            for reader in crowded:
+                reader.settle()
+        if self.limited and not self._clear_end:  # what has room does nothing
+            for overflow in tuple(self.limited):
+                overflow.appended()
 
     def release(self, log: Log, append: Callable[[Append], int]) -> None:
         """Room was made: publish what waited, first come first served, while it fits."""
         while self.blocked:
             entry, first, go = self.blocked[0]
-            if not first.done() and self.refusing(log, entry) is not None:
+            if not first.done() and (refusing := self.refusing(log, entry)) is not None:
+                refusing.pressed(len(entry.values), entry.size, *log.on_the_way())
                 return
             self.blocked.popleft()
             if first.done():  # it was cancelled or ran out of time, and has written nothing
@@ -243,14 +335,110 @@ class TopicReaders:
             else:
                 first.set_exception(wrong)
 
+    # -- readers that keep up -----------------------------------------------------------------------------------
+
+    def hurried(self, end: int, sequence: int, count: int, size: int) -> list[LagLimit]:
+        """The readers that keep up, and would drop records if so much were published before they run again."""
+        units = max(count, size // SMALL + 1)
+        hurried: list[LagLimit] = []
+        if end + units > self.until:
+            self.until = inf
+            for reader in self.readers:
+                self.until = min(self.until, _look(reader.overflow, end, count, size, hurried))
+        for reader in self.patterns:
+            if sequence + units > reader.overflow.until:
+                _look(reader.overflow, sequence, count, size, hurried)
+        return hurried
+
+    def _runway(self, end: int, sequence: int) -> float:
+        """How many small records may come behind this place before a reader that keeps up could drop some."""
+        if end > self.until:
+            self.until = min((_measured(reader.overflow, end) for reader in self.readers), default=inf)
+        runway = self.until - end
+        for reader in self.patterns:
+            overflow = reader.overflow
+            until = overflow.until if overflow.until >= sequence else _measured(overflow, sequence)
+            runway = min(runway, until - sequence)
+        return runway
+
+
+def _look(overflow: LagLimit, place: int, count: int, size: int, hurried: list[LagLimit]) -> float:
+    """Add `overflow` to `hurried` if it keeps up and has no room for so much; up to where it has room."""
+    until = _measured(overflow, place)
+    if place + max(count, size // SMALL + 1) > until and not overflow.spares(count, size):
+        hurried.append(overflow)
+        return UNKNOWN
+    return until
+
+
+def _measured(overflow: LagLimit, place: int) -> float:
+    """Up to where `overflow` has room, whose log ends at `place`. One that drops records already does not keep up."""
+    if overflow.until != inf:
+        spare = overflow.spare()
+        overflow.until = place + spare if spare >= 0 else inf
+    return overflow.until
+
+
+class PatternReaders:
+    """The readers of patterns, found by the names of the topics that they cover."""
+
+    __slots__ = ("_covered", "_table", "version")
+
+    def __init__(self) -> None:
+        self.version = 0  # counts the readers that came and went: what was looked up before may be wrong
+        self._table: PatternTable[TopicReader] = PatternTable()
+        self._covered: dict[Log, None] = {}  # topics that have looked readers up
+
+    def changed(self) -> None:
+        """A reader came or went, or reads other topics: every topic looks its readers up again."""
+        self.version += 1
+
+    def add(self, patterns: Sequence[str], reader: TopicReader) -> None:
+        """A reader came."""
+        self.changed()
+        for one in patterns:
+            self._table.add(one, reader)
+
+    def remove(self, patterns: Sequence[str], reader: TopicReader) -> None:
+        """A reader left."""
+        self.changed()
+        for one in patterns:
+            self._table.remove(one, reader)
+        # Topics that are not published to any more must not keep it in memory for ever.
+        for _ in range(min(SWEEP, len(self._covered))):
+            self.forget(next(iter(self._covered)))
+
+    def covering(self, topic: str) -> list[TopicReader]:
+        """The readers of patterns that read `topic`."""
+        return [reader for reader in self._table.covering(topic) if reader.covers(topic)]
+
+    def cover(self, log: Log) -> None:
+        """Look up the readers of `log`."""
+        log.looked_up = self.version
+        found = tuple(self.covering(log.name))
+        if found:
+            self._covered[log] = None
+            log.readers = log.readers or TopicReaders()
+        if log.readers is not None and log.readers.cover(found):
+            log.look_again()
+
+    def forget(self, log: Log) -> None:
+        """Let `log` look its readers up again when they are asked for."""
+        if log in self._covered and log.readers is not None:
+            del self._covered[log]
+            log.looked_up = UNKNOWN
+            log.readers.cover(())
+
 
 class AttachedReaders:
     """Every open subscription and group of a broker, in the order in which they came."""
 
-    __slots__ = ("_all",)
+    __slots__ = ("_all", "_came", "patterns")
 
     def __init__(self) -> None:
         self._all: dict[TopicReader, None] = {}
+        self._came = 0
+        self.patterns = PatternReaders()
 
     def __iter__(self) -> Iterator[TopicReader]:
         return iter(self._all)
@@ -261,21 +449,12 @@ class AttachedReaders:
     def __contains__(self, reader: object) -> bool:
         return reader in self._all
 
-    def add(self, reader: TopicReader) -> None:
-        """A reader is told of what is published from now on."""
+    def add(self, reader: TopicReader) -> bool:
+        """A reader is notified of publishes from now on; whether so many came that others should run."""
         self._all[reader] = None
+        self._came += 1
+        return self._came % ENTER_TURN == 0
 
     def remove(self, reader: TopicReader) -> None:
-        """A reader is told of nothing more."""
+        """A reader is no longer notified."""
         del self._all[reader]
-
-    def settle(self) -> None:
-        """Have every reader of a pattern note what lies ahead of it, before records go."""
-        for reader in self._all:
-            reader.settle()
-
-    def wake_patterns(self) -> None:
-        """Have the readers look again that read several topics in the order of sequences."""
-        for reader in self._all:
-            if reader.is_pattern:
-                reader.wake()

@@ -8,7 +8,7 @@ batch in the transaction's entry; a large one is named there, and a few bytes gi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,8 +53,11 @@ class TransactionStages:
     # -- looking ------------------------------------------------------------------------------------------------
 
     def in_the_way(self) -> Awaitable[object] | None:
-        """What to wait for first: writes under way, or reading back a small stage. None: nothing."""
+        """What to wait for first: writes under way, reading back a small stage, or a type. None: nothing."""
         for stage, inline in self._stages():
+            if stage.log.type is not None and not stage.checked:
+                assert self._staging is not None
+                return self._staging.check_type(stage)
             if stage.flights or stage.turn.locked() or (inline and stage.kept is None):
                 assert self._staging is not None
                 return self._staging.settle(stage, remembered=inline)
@@ -190,6 +193,7 @@ class CommitAttempt:
     __slots__ = (
         "_acks",
         "_flight",
+        "_gave_way",
         "_in_memory",
         "_known",
         "_marks",
@@ -216,6 +220,7 @@ class CommitAttempt:
         self._flight: PendingMarkers | None = None
         self._known: list[tuple[Publication, Position | Publication]] = []  # duplicates, and their originals
         self._in_memory: list[PlacedPublish] = []  # appended when the rest has landed
+        self._gave_way: set[Log] = set()  # topics to whose readers it has given way, which it does once
         self._roomy = False  # whether it has waited for room in the journal, which it does once
         self._task: asyncio.Task[Any] | None = None
 
@@ -238,7 +243,7 @@ class CommitAttempt:
             raise
         if not self._request.applied:
             self._request.forget(done=True)
-        if any(self._parts.publisher.is_turn_over(placed.log) for placed in self._in_memory):
+        if self._in_memory and self._parts.publisher.is_long_turn():
             await asyncio.sleep(0)
 
     def _stop_waiting(self) -> None:
@@ -274,6 +279,8 @@ class CommitAttempt:
             if not self._roomy and not backend.store.commits.pending.has_room():
                 self._roomy = True
                 return backend.store.commits.pending.room()
+        if (hurried := self._hurried(placed)) is not None:
+            return hurried
         if (in_the_way := self._blocked(placed, turn)) is not None:
             return in_the_way
         self._in_memory = [one for one in placed if one.log.stored is None]
@@ -332,6 +339,16 @@ class CommitAttempt:
                 why = "the topic is in memory and the transaction goes to disk; others may publish there first"
                 raise NotSupported(f"expected_offset for {log.name!r} in this transaction", why)
 
+    def _hurried(self, placed: Sequence[PlacedPublish]) -> Awaitable[None] | None:
+        """Done when the readers of a topic in memory that keep up have room; None: all have."""
+        publisher = self._parts.publisher
+        for log in {one.log: None for one in placed if one.log not in self._gave_way}:
+            whole = _whole(one.entry for one in placed if one.log is log)
+            if publisher.is_hurried(log, whole):
+                self._gave_way.add(log)
+                return publisher.give_way(log, whole)
+        return None
+
     def _blocked(self, placed: Sequence[PlacedPublish], turn: Log | None) -> asyncio.Future[int] | None:
         """A place in the queue of a topic whose readers have no room; None: all have room."""
         publisher = self._parts.publisher
@@ -339,14 +356,12 @@ class CommitAttempt:
             if log.topic_readers is None or not log.topic_readers.limited:
                 continue
             limited = set(log.topic_readers.limited)  # a pattern also counts records of its other topics
-            entries = [
+            whole = _whole(
                 one.entry
                 for one in placed
                 if one.log is log
                 or (one.log.topic_readers is not None and not limited.isdisjoint(one.log.topic_readers.limited))
-            ]
-            values = [value for entry in entries for value in entry.values]
-            whole = Append(values, None, sum(entry.size for entry in entries))
+            )
             if log.topic_readers.refusing(log, whole) if turn is log else publisher.must_wait(log, whole):
                 return publisher.queue(log, whole, self._task, partial(self._take_turn, log))
         return None
@@ -436,3 +451,9 @@ class CommitAttempt:
                 publication.put(where.position)
         self._parts.markers.land(flight)
         self._acks.settle()
+
+
+def _whole(entries: Iterable[Append]) -> Append:
+    """All of `entries` as one, to ask for room."""
+    found = list(entries)
+    return Append([value for entry in found for value in entry.values], None, sum(entry.size for entry in found))

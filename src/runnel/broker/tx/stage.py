@@ -19,7 +19,7 @@ from runnel.broker.writer import LocalWriter
 from runnel.core.backend import StagePieces
 from runnel.core.batch_format import UnpackedBatch, pack_columns
 from runnel.core.errors import InvalidOption, NotSupported
-from runnel.core.publishing import Append
+from runnel.core.publishing import append_of_batch
 from runnel.core.stages import STAGE_PIECE_BYTES, StageInfo, StageKey, stage_name, values_staged
 
 SMALL_PIECE_BYTES = 256 * 1024  # of a piece while there are other publishers, which share its commit
@@ -75,11 +75,12 @@ class LocalStageWriter:
         log = self._writer.resolve()
         return await self._put(log, pieces, self._batches(log, pieces), ordinal)
 
-    async def write_packed(self, data: bytes, batch: UnpackedBatch, ordinal: int | None) -> int:
+    async def write_packed(self, data: bytes, batch: UnpackedBatch, ordinal: int | None, *, typed: bool) -> int:
         """Stage a checked batch in the bytes in which it arrived, or cut by columns if it is too large."""
         self.check_usable("staging")
         log = self._writer.resolve()
-        self._parts.publisher.check_type(log, Append(batch.values, None, 0))
+        if not typed:
+            self._parts.publisher.check_type(log, append_of_batch(log.name, data, batch, None))
         pieces = BatchPieces(data, batch)
         return await self._put(log, pieces, iter(pieces), ordinal)
 

@@ -92,8 +92,8 @@ class FileCopier:
         self._folders.add(target.parent)
 
     def extend(self, source: Path, target: Path, start: int, end: int) -> None:
-        """Copy bytes [start, end) behind those that `target` has. Nobody may count on them before this returns."""
-        if target.stat().st_nlink > 1:  # never write into a file that somebody else has, too
+        """Copy bytes [start, end) behind those that `target` has. They are not safe before this returns."""
+        if target.stat().st_nlink > 1:  # never write into a file that has another link
             temporary = target.with_name(target.name + TEMPORARY)
             temporary.unlink(missing_ok=True)
             self._copy(target, temporary, 0, start, create=True)

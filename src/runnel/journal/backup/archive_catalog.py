@@ -150,7 +150,7 @@ def base_folder(archive: Path, base: ArchiveBase) -> Path:
 
 
 def as_utc(micros: int) -> str:
-    """A time as it is told, to the microsecond, in UTC."""
+    """A time as text, to the microsecond, in UTC."""
     return from_micros(micros).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 

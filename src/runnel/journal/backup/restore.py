@@ -109,7 +109,7 @@ def restore(
 ) -> Restored:
     """Make the folder `target`, which must not exist or be empty. With None everything is read, and nothing made.
 
-    `progress` is told of the bytes that are read, and then from the beginning of those that are carried.
+    `progress` gets the bytes that are read, and then from the beginning those that are copied.
     """
     source, point = Path(archive), point or Point()
     found = archive_catalog.open_catalog(source)
@@ -313,7 +313,6 @@ class _FolderWriter:
             place.parent.mkdir(parents=True, exist_ok=True)
             making = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
             try:
-                making.chmod(0o750)
                 self._fill(making, used, skip, now, journal)
                 os.rename(making, place)  # over an empty folder, too
                 OsStorage(place.parent).sync_names()

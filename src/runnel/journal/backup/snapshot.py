@@ -92,13 +92,12 @@ def _make(
     making = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
     counts, left_out = _Counts(), UnsyncedTail()
     try:
-        making.chmod(0o750)
         names = sorted(found.files() - {manifest.NAME})
         total = sum((source / name).stat().st_size for name in names)
         active = None if found.clean else found.segments[-1]
         for name in names:
             if active is not None and name == active.name:
-                # Nobody writes to a crashed journal: all of it is copied, and opening the copy sorts it out.
+                # A crashed journal has no writer: all of it is copied, and opening the copy sorts it out.
                 end = position if owned else (source / name).stat().st_size
                 _copy(source / name, making / name, end, counts)
                 if owned and found.fsync != "commit":
@@ -111,7 +110,7 @@ def _make(
         OsStorage(making).sync_names()  # whatever the manifest names must be there before it is
         manifest.write(OsStorage(making), found)
         if active is not None:
-            # As if its owner had closed it: whoever opens it finds nothing to recover, and we know that it opens.
+            # As if its owner had closed it: opening it finds nothing to recover, and we know that it opens.
             Journal.open(OsStorage(making), JournalOptions(found.fsync, segment_bytes=COPY_BYTES, min_free=0)).close()
         counts.bytes += (making / manifest.NAME).stat().st_size
         os.rename(making, place)  # over an empty folder, too

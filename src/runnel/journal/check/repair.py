@@ -188,7 +188,7 @@ class Repair(msgspec.Struct, frozen=True):
 def repair(
     folder: str | Path, *, dry_run: bool = False, keep_originals: bool = True, progress: Progress | None = None
 ) -> Repair:
-    """Mend a folder that nobody has open. FolderInUse names who has."""
+    """Repair a folder that no process has open; else FolderInUse names the owner."""
     path = Path(folder)
     check_folder(path)
     lock = FolderLock(path)
@@ -249,14 +249,14 @@ def _warnings(survey: JournalScan) -> list[str]:
         found.append("the journal's id was in the manifest: it gets a new one")
     if survey.guessed and survey.damages:
         found.append(
-            "nobody can say how many records the damaged bytes held: offsets and sequences go on "
+            "it is not known how many records the damaged bytes held: offsets and sequences go on "
             f"{SKIPPED_OFFSETS:,} higher, so that none is ever given twice; state may be older than it was"
         )
     return found
 
 
 def _orphan_name(survey: JournalScan, topic: int) -> tuple[str, int]:
-    """What a topic is called that nobody knows any more, and its epoch; 0: it gets a new one."""
+    """What a topic is called whose name is lost, and its epoch; 0: it gets a new one."""
     name, epoch = survey.names.get(topic, ("", 0))
     if name and all(known.name != name for known in survey.ledger.topics.values()):
         return name, epoch

@@ -43,7 +43,7 @@ class DamagedSpot(NamedTuple):
 
     @property
     def headless(self) -> bool:
-        """Whether nobody can say what was there."""
+        """Whether its contents are unknown."""
         return not self.kept and not self.lost
 
 
@@ -123,7 +123,7 @@ def load_index(storage: Storage, info: SegmentInfo) -> IndexFile:
 
 
 def is_newer_format(found: FormatUnknown) -> bool:
-    """Whether a version is one that somebody may have written, and not a flipped bit in the number of it."""
+    """Whether a version may have been written, and is not a flipped bit in the number."""
     return found.known < found.version < 64
 
 

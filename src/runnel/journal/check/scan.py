@@ -42,7 +42,7 @@ class LossTracker:
 
     def __init__(self) -> None:
         self._expected: dict[int, int] = {}  # the next offset of a topic
-        self._breaks = 0  # places so far where nobody can say what was there
+        self._breaks = 0  # places so far whose contents are unknown
         self._looked: dict[int, int] = {}  # how many of them when a topic was last met
         self._lost: dict[int, RangeSet] = {}
 
@@ -61,7 +61,7 @@ class LossTracker:
         self._expected.setdefault(topic, first)
 
     def broke(self) -> None:
-        """There were bytes of which nobody can say what they held."""
+        """There were bytes whose contents are unknown."""
         self._breaks += 1
 
     def meet(self, topic: int, base: int, end: int | None = None) -> None:
@@ -220,7 +220,7 @@ class JournalScan:
         self.bad_checkpoints: list[int] = []
         self.bad_indexes: list[SegmentInfo] = []  # of segments that are whole
         self.bad_segments: list[SegmentInfo] = []
-        self.guessed = False  # whether the ledger had to do without entries that nobody can read
+        self.guessed = False  # whether the ledger had to do without unreadable entries
         self.stages = StageScan()
         self.torn_stages: list[int] = []  # open, and not all that was staged is there
         self.names: dict[int, tuple[str, int]] = {}  # names and epochs of topics, as cleaned segments tell
@@ -443,8 +443,27 @@ class JournalScan:
                 what = "a change of state was lost; cursors and groups may stand further back"
                 self.notes.append(f"{info.name} at {spot.position}: {what}")
         self._take(spot.kept, spot.time, info, spot.position)
+        self._note_torn_commit(spot, info)
         if spot.headless and not covered:
             self.guessed = True
+
+    def _note_torn_commit(self, spot: DamagedSpot, info: SegmentInfo) -> None:
+        """Tell of a commit of which some topics' records are lost and others' are not: a transaction may be torn.
+
+        Entries do not say which of their parts are one transaction; its markers, if it has any, name it.
+        """
+        lost, kept = (sorted(map(self._name_of, _topics_of(parts))) for parts in (spot.lost, spot.kept))
+        if lost and kept and not info.generation:
+            marks = [msgspec.msgpack.decode(part.body)[0] for part in spot.kept if part.kind == PartKind.MARK]
+            marked = f" (marked {', '.join(map(repr, marks))})" if marks else ""
+            self.notes.append(
+                f"{info.name} at {spot.position}: of one commit the records of {', '.join(kept)} are still read and "
+                f"those of {', '.join(lost)} are lost; a transaction over them{marked} is seen in part"
+            )
+
+    def _name_of(self, topic: int) -> str:
+        known = self.ledger.topics.get(topic)
+        return repr(known.name if known is not None else self.names.get(topic, (f"topic {topic}", 0))[0])
 
     def _take(self, parts: Sequence[Part], time: int, info: SegmentInfo, position: int) -> None:
         for part in parts:
@@ -484,7 +503,7 @@ class JournalScan:
             self.stages.note_commit(staged, info, position)
 
     def _is_sound(self, part: Part, info: SegmentInfo, position: int, what: str) -> bool:
-        """Whether readers can do something with a part; if not, that is told."""
+        """Whether readers can use a part; if not, that is reported."""
         try:
             check_part(part)
         except BadBatch as error:
@@ -566,3 +585,7 @@ class JournalScan:
         self._told = done
         if self._progress is not None:
             self._progress(min(done, self._total), self._total)
+
+
+def _topics_of(parts: Sequence[Part]) -> set[int]:
+    return {part.topic for part in parts if part.kind in HOLDS_RECORDS}

@@ -34,7 +34,7 @@ class Verification(msgspec.Struct, frozen=True):
 
 
 def verify(folder: str | Path, progress: Progress | None = None) -> Verification:
-    """Read everything in a folder. `progress` is told how many bytes are done, of how many."""
+    """Read everything in a folder. `progress` is called with the bytes done and the bytes in all."""
     path = Path(folder)
     check_folder(path)
     lease = ReadersLease(path)

@@ -155,7 +155,7 @@ class KeyPass:
         self._history, self._known, self._old, self._max_keys = history, known, old, max_keys
         self._first, self._end = bounds
         self._newest: dict[bytes, int] = {}  # offset and size, in one number: there are many
-        self._salt = secrets.token_bytes(16)  # nobody can choose keys that look the same to us
+        self._salt = secrets.token_bytes(16)  # so that keys with equal hashes cannot be chosen
         self._clean, self._start = known.clean, max(known.surveyed, self._first)
         # A hold may have come to lie below what is known: nothing behind it is taken.
         self._stop = min(self._start, self._end)
@@ -343,14 +343,14 @@ def _count(item: FoundBatch | LostRange, first: int, end: int) -> int:
 def _keyed(item: FoundBatch | LostRange, first: int) -> Iterator[tuple[int, int, bytes, bool, int]] | None:
     """The offset, time and key of each record that has a key, from an offset on.
 
-    And whether it is a tombstone, and how many bytes it has on disk. None: that cannot be told here.
+    And whether it is a tombstone, and how many bytes it has on disk. None: not known here.
     """
     if isinstance(item, LostRange):
         return None
     try:
         return _keys_in(item, unpack(item.body, verify=False), first)  # the crc was checked when it was found
     except BadBatch:
-        return None  # whoever reads it is told; here it stays
+        return None  # readers get the error; here it stays
 
 
 def _keys_in(item: FoundBatch, batch: UnpackedBatch, first: int) -> Iterator[tuple[int, int, bytes, bool, int]]:

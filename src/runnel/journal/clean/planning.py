@@ -145,7 +145,7 @@ class LiveShares:
         for source in sources:
             number = source.info.id
             if number not in living.segments or number in self._refused:
-                found.append(None)  # what lives in it cannot be told, or not be read
+                found.append(None)  # its live records are not known, or cannot be read
                 continue
             try:
                 index = source.index

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from runnel.core.checksum import crc_of
 from runnel.core.errors import BadBatch, FormatUnknown, JournalDamaged
 from runnel.journal.format import entry, merged_batch
@@ -94,13 +96,31 @@ class Index(Protocol):
         """The first block that may hold a record not older than `time`."""
 
 
-class _Topic:
-    __slots__ = ("bases", "bytes", "end", "first", "positions", "records", "times")
+class _Topic(msgspec.Struct, gc=False):
+    """What is known of a topic. Of its windows all numbers are in one array: there may be a million topics."""
 
-    def __init__(self, first: int) -> None:
-        self.first = self.end = first
-        self.records = self.bytes = 0
-        self.bases, self.times, self.positions = array("Q"), array("Q"), array("Q")
+    windows: array[int]  # base, time and position of each
+    first: int
+    end: int
+    records: int = 0
+    bytes: int = 0
+
+    @property
+    def every(self) -> range:
+        """The numbers of its windows."""
+        return range(len(self.windows) // 3)
+
+    def base(self, at: int) -> int:
+        """The first offset of a window."""
+        return self.windows[3 * at]
+
+    def time(self, at: int) -> int:
+        """The time of its first record."""
+        return self.windows[3 * at + 1]
+
+    def position(self, at: int) -> int:
+        """Where it begins."""
+        return self.windows[3 * at + 2]
 
 
 class IndexBuilder:
@@ -136,11 +156,9 @@ class IndexBuilder:
             self.begin_block(position, sequence, time)
         found = self._topics.get(topic)
         if found is None:
-            found = _Topic(base)
-        if apart or not found.positions or position >= found.positions[-1] + WINDOW:
-            found.positions.append(position)
-            found.times.append(time)
-            found.bases.append(base)
+            found = _Topic(array("Q", (base, time, position)), base, base)
+        elif apart or position >= found.windows[-1] + WINDOW:
+            found.windows.extend((base, time, position))
         self._topics[topic] = found
         found.end = last + 1
         found.records += records
@@ -150,7 +168,7 @@ class IndexBuilder:
 
     def begin_block(self, position: int, sequence: int, time: int) -> None:
         """What follows `position` is behind all that came before: `sequence` and `time` are the lowest in it."""
-        self._positions.append(position)  # first: whoever finds a window by the others finds it here
+        self._positions.append(position)  # first: a reader that finds a window by the other lists finds it here
         self._times.append(time)
         self._sequences.append(sequence)
 
@@ -171,29 +189,31 @@ class IndexBuilder:
     def window(self, topic: int, offset: int) -> tuple[int, int | None]:
         """Where to begin reading for `offset`, and where the next window is."""
         found = self._topics[topic]
-        at = max(0, bisect_right(found.bases, offset) - 1)
-        following = found.positions[at + 1] if at + 1 < len(found.positions) else None
-        return found.positions[at], following
+        every = found.every
+        at = max(0, bisect_right(every, offset, key=found.base) - 1)
+        following = found.position(at + 1) if at + 1 < len(every) else None
+        return found.position(at), following
 
     def base_behind(self, topic: int, position: int) -> int | None:
         """The offset that the first window of a topic at `position` or behind it begins with."""
         found = self._topics[topic]
-        at = bisect_left(found.positions, position)
-        return found.bases[at] if at < len(found.positions) else None
+        every = found.every
+        at = bisect_left(every, position, key=found.position)
+        return found.base(at) if at < len(every) else None
 
     def window_at_time(self, topic: int, time: int) -> int:
         """Where to begin reading for the first record not older than `time`."""
         found = self._topics[topic]
-        return found.positions[max(0, bisect_left(found.times, time) - 1)]
+        return found.position(max(0, bisect_left(found.every, time, key=found.time) - 1))
 
     def windows_at_time(self, topic: int, time: int) -> tuple[IndexWindow | None, IndexWindow | None]:
         """The last window of a topic that begins before `time`, and the one behind it."""
         found = self._topics[topic]
-        count = len(found.bases)  # the last to grow
-        at = bisect_left(found.times, time, 0, count)
+        count = len(found.every)
+        at = bisect_left(range(count), time, key=found.time)
 
         def window(at: int) -> IndexWindow | None:
-            return IndexWindow(found.bases[at], found.times[at], found.positions[at]) if 0 <= at < count else None
+            return IndexWindow(*found.windows[3 * at : 3 * at + 3]) if 0 <= at < count else None
 
         return window(at - 1), window(at)
 
@@ -228,14 +248,23 @@ class IndexBuilder:
         windows: list[bytes] = []
         for topic in sorted(self._topics):
             found = self._topics[topic]
-            count = len(found.positions)
+            count = len(found.every)
             table.append(_TOPIC.pack(topic, 0, found.first, found.end, found.records, found.bytes, len(windows), count))
-            windows.extend(map(_WINDOW.pack, found.bases, found.times, found.positions))
+            windows.extend(_WINDOW.pack(*found.windows[3 * at : 3 * at + 3]) for at in found.every)
         own = b"".join(map(_WINDOW.pack, self._sequences, self._times, self._positions))
         counts = (len(self._positions), len(table), len(windows))
         header = HEADER.pack(MAGIC, VERSION, 0, info.number, info.id, info.end, *counts)
         covered = header[_AFTER_CRC:] + own + b"".join(table) + b"".join(windows)
         return header[:12] + crc_of(covered).to_bytes(4, "little") + covered
+
+
+def check_version(data: bytes | memoryview, info: SegmentInfo) -> None:
+    """Raise FormatUnknown if a whole index file was written in a later format."""
+    if data[:8] == MAGIC and len(data) >= HEADER.size:
+        version, crc = int.from_bytes(data[8:12], "little"), int.from_bytes(data[12:_AFTER_CRC], "little")
+        # One that is right but for its version is a damaged one of this version, and can be made again.
+        if version != VERSION and crc != crc_of(bytes(data[_AFTER_CRC:])):
+            raise FormatUnknown(info.index_name, version, VERSION)
 
 
 class IndexFile:
@@ -244,11 +273,10 @@ class IndexFile:
     def __init__(self, data: memoryview, info: SegmentInfo) -> None:
         if len(data) < HEADER.size or data[:8] != MAGIC:
             raise JournalDamaged(info.index_name, 0, "this is not an index")
+        check_version(data, info)
         _, version, crc, number, segment_id, end, windows, topics, topic_windows = HEADER.unpack_from(data)
-        if version != VERSION:
-            raise FormatUnknown(info.index_name, version, VERSION)
         size = HEADER.size + (windows + topic_windows) * _WINDOW.size + topics * _TOPIC.size
-        if len(data) != size or crc_of(bytes(data[_AFTER_CRC:])) != crc:
+        if version != VERSION or len(data) != size or crc_of(bytes(data[_AFTER_CRC:])) != crc:
             raise JournalDamaged(info.index_name, 0, "the crc is wrong")
         if (number, segment_id, end) != (info.number, info.id, info.end):
             raise JournalDamaged(info.index_name, 0, "it belongs to another segment")
@@ -371,7 +399,7 @@ class CleanedIndexBuilder:
     def __init__(self) -> None:
         self.builder = IndexBuilder()
         self._blocks: list[_BlockBounds] = []
-        self._spots: list[tuple[int, int]] = []  # positions where nobody can say what was there
+        self._spots: list[tuple[int, int]] = []  # positions whose contents are unknown
 
     def add(self, position: int, block: int, part: Part, runs: Sequence[RecordRun] | None = None) -> None:
         """A part in the entry at `position`, in the block that begins at `block`; of a merged one also its runs."""
@@ -394,7 +422,7 @@ class CleanedIndexBuilder:
             found.end = max(found.end, part.sequence + part.count if runs is None else _end(runs))
 
     def skip(self, position: int, end: int) -> None:
-        """Nobody can say what lies between these positions."""
+        """The contents between these positions are unknown."""
         self._spots.append((position, end))
 
     def finish(self, info: SegmentInfo) -> IndexBuilder:

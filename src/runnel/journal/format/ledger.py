@@ -134,12 +134,12 @@ PIECE = 1000  # items in one piece of a checkpoint
 
 _decode = msgspec.msgpack.Decoder().decode
 _COUNT_AT = 8  # in the header of a packed batch: how many records it holds
-_PRODUCER_AT = 20  # and who produced it
+_PRODUCER_AT = 20  # and its producer
 _PRODUCER = Struct("<QQ")
 _NO_PRODUCER = bytes(8)
 
 
-class TopicState(msgspec.Struct, array_like=True):
+class TopicState(msgspec.Struct, array_like=True, gc=False):
     """A durable topic: its records are [first, end), less the holes."""
 
     id: int
@@ -151,7 +151,7 @@ class TopicState(msgspec.Struct, array_like=True):
     end: int = 0
     bytes: int = 0  # of all batches ever appended
     last_time: int = 0
-    gone: list[RemovedRange] = []  # why offsets below `end` are not there
+    gone: tuple[RemovedRange, ...] = ()  # why offsets below `end` are not there
     compacted: int = 0  # below this offset only the newest record of each key was left, when it was looked at
 
 
@@ -289,7 +289,9 @@ class Ledger:
     def _trim(self, part: Part) -> None:
         known = self.topics.get(part.topic)
         if known is not None:
-            known.gone = add_removed(known.gone, known.first, part.base, part.sequence, part.time)
+            # A trim below the first offset takes nothing here, but from a source of history.
+            first = min(known.first, part.base - 1) if part.sequence == RemovalReason.ASKED else known.first
+            known.gone = add_removed(known.gone, max(0, first), part.base, part.sequence, part.time)
             known.gone = add_removed(known.gone, known.end, part.last, RemovalReason.SKIPPED, part.time)
             known.first = max(known.first, part.base)
             known.end = max(known.end, part.last)
@@ -351,7 +353,7 @@ class Ledger:
             window = self.ids.setdefault(part.topic, MessageIdWindow())
             names, offsets = _decode(part.body)
             for name, offset in zip(names, offsets, strict=True):
-                window.remember(name, Position(topic.epoch, offset), part.time / 1e6)
+                window.remember(name, topic.epoch, offset, part.time / 1e6)
             self.changed_ids.add(part.topic)
             self._ids_allowed.take(len(names), self.ids.values)
 
@@ -448,7 +450,7 @@ class Ledger:
         return pieces
 
     def _expire(self) -> None:
-        """Let go of ids and producers that are out of date: nobody asked since, or they would be gone."""
+        """Forget ids and producers that have expired."""
         now = self.time / 1e6
         self.producers.expire(now)
         for topic, window in list(self.ids.items()):
@@ -597,7 +599,7 @@ def stage_commit_part(stage: StageState, base: int, sequence: int, time: int) ->
 
 
 def stage_dropped_part(stage: int) -> Part:
-    """Nobody will commit a stage."""
+    """A stage was dropped: it will not be committed."""
     return state_part(PartKind.STAGE_DROPPED, topic=stage)
 
 

@@ -22,7 +22,7 @@ _HEADER = Struct("<8sII")  # magic, version, crc
 
 
 class ManifestNotDurable(OSError):
-    """A manifest was swapped, and it cannot be told whether that will last."""
+    """A manifest was swapped, and it is not known whether the swap is durable."""
 
 
 class Manifest(msgspec.Struct):
@@ -69,7 +69,7 @@ def write(storage: Storage, manifest: Manifest) -> None:
     try:
         storage.sync_names()
     except OSError as error:
-        # Either manifest may be found now. Whatever the reason was, nobody may go on as if it were the old one.
+        # Either manifest may be found now. Whatever the reason, the journal must not go on as if with the old one.
         raise ManifestNotDurable(errno.EIO, f"the manifest's name could not be synced: {error}") from error
 
 

@@ -33,7 +33,7 @@ class RecordRun(NamedTuple):
     offset: int
     sequence: int
     time: int
-    count: int  # type: ignore[assignment]  # a tuple has a method of that name, which nobody needs here
+    count: int  # type: ignore[assignment]  # a tuple has a method of that name, which is not needed here
 
 
 def encode(runs: Sequence[RecordRun], batch: bytes) -> bytes:
@@ -48,7 +48,7 @@ def encode(runs: Sequence[RecordRun], batch: bytes) -> bytes:
 
 
 def runs_of(body: bytes | memoryview) -> list[RecordRun]:
-    """Where the records of a merged part belong. Its crc is not looked at: whoever read the part did."""
+    """Where the records of a merged part belong. Its crc is not checked: the reader of the part did that."""
     start = _batch_at(body)
     runs = list(map(RecordRun._make, _RUN.iter_unpack(body[_START.size : start])))
     if (wrong := _wrong(runs, body[start:])) is not None:

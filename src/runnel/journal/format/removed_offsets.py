@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
 import msgspec
@@ -16,7 +17,7 @@ class RemovalReason(IntEnum):
     COUNT = 1
     BYTES = 2
     AGE = 3
-    ASKED = 4  # somebody trimmed the topic
+    ASKED = 4  # a user trimmed the topic
     COMPACTED = 5  # only the newest record of each key is left
     SKIPPED = 6  # never given: skipped after a crash or a restore
     SEVERAL = 7
@@ -39,6 +40,9 @@ _WORDS = {
 }
 
 
+_EXPLAINED = (RemovalReason.COMPACTED, RemovalReason.SKIPPED)
+
+
 class RemovedRange(msgspec.Struct, array_like=True, gc=False):
     """Offsets [first, end), why they are gone (or full of holes), and when that was last said, in microseconds."""
 
@@ -48,7 +52,9 @@ class RemovedRange(msgspec.Struct, array_like=True, gc=False):
     time: int = 0
 
 
-def add_removed(ranges: list[RemovedRange], first: int, end: int, reason: int, time: int) -> list[RemovedRange]:
+def add_removed(
+    ranges: tuple[RemovedRange, ...], first: int, end: int, reason: int, time: int
+) -> tuple[RemovedRange, ...]:
     """`ranges` and one more. Neighbours with one reason become one range, and there are never many."""
     if end <= first:
         return ranges
@@ -61,13 +67,32 @@ def add_removed(ranges: list[RemovedRange], first: int, end: int, reason: int, t
     kept.append(RemovedRange(first, end, reason, time))
     kept.sort(key=_place)
     while len(kept) > MAX_RANGES:
-        one, two = kept[0], kept[1]
+        # What a user trimmed stays apart: it says below which offset nothing may be served, from wherever it comes.
+        asked = [one for one in kept if one.reason == RemovalReason.ASKED]
+        one, two = asked[:2] if len(asked) > 1 else [one for one in kept if one.reason != RemovalReason.ASKED][:2]
         joined = one.reason if one.reason == two.reason else RemovalReason.SEVERAL
-        kept[:2] = [RemovedRange(one.first, max(one.end, two.end), joined, max(one.time, two.time))]
-    return kept
+        kept = [other for other in kept if other is not one and other is not two]
+        kept.append(RemovedRange(one.first, max(one.end, two.end), joined, max(one.time, two.time)))
+        kept.sort(key=_place)
+    return tuple(kept)
 
 
-def count_skipped(ranges: list[RemovedRange], first: int, end: int) -> int:
+def trimmed_below(ranges: Iterable[RemovedRange]) -> int:
+    """Below which offset a user trimmed the topic; 0: never."""
+    return max((one.end for one in ranges if one.reason == RemovalReason.ASKED), default=0)
+
+
+def count_unexplained(ranges: Sequence[RemovedRange], first: int, end: int) -> int:
+    """How many of the offsets [first, end) had a record that key compaction did not take."""
+    count, place = 0, first
+    for one in ranges:  # sorted by their first offsets; they may overlap
+        if one.reason in _EXPLAINED and one.end > place and one.first < end:
+            count += max(0, one.first - place)
+            place = one.end
+    return count + max(0, end - place)
+
+
+def count_skipped(ranges: Sequence[RemovedRange], first: int, end: int) -> int:
     """How many of the offsets [first, end) were never given: a crash or a restore skipped them."""
     holes = [one for one in ranges if one.reason == RemovalReason.SKIPPED and one.first < end and first < one.end]
     return sum(min(one.end, end) - max(one.first, first) for one in holes)

@@ -130,11 +130,14 @@ def check_header(data: bytes, info: SegmentInfo) -> None:
     if len(data) < START or data[:8] != MAGIC:
         raise JournalDamaged(info.name, 0, "this is not a segment")
     header = data[: HEADER.size]
-    if _CRC.unpack_from(data, HEADER.size)[0] != crc_of(header) or any(data[HEADER.size + 4 : START]):
-        raise JournalDamaged(info.name, 0, "the header's crc is wrong")
-    _, version, _, number, segment_id, _, _ = HEADER.unpack(header)
-    if version != VERSION:
+    crc = _CRC.unpack_from(data, HEADER.size)[0]
+    _, version, *fields, number, segment_id, first, created = HEADER.unpack(header)
+    # A later version may have another header, but one that is right but for its version is a damaged one of this.
+    known = HEADER.pack(MAGIC, VERSION, *fields, number, segment_id, first, created)
+    if version != VERSION and crc != crc_of(known):
         raise FormatUnknown(info.name, version, VERSION)
+    if crc != crc_of(header) or any(data[HEADER.size + 4 : START]):
+        raise JournalDamaged(info.name, 0, "the header's crc is wrong")
     if (number, segment_id) != (info.number, info.id):
         raise JournalDamaged(info.name, 0, f"it is segment {number} of another journal or life")
 
@@ -171,7 +174,7 @@ def written_end(data: bytes) -> int:
     """Where the last byte that is not zero ends: what is behind it was reserved, and never written.
 
     Whole pieces are compared at once. To strip 64 MiB byte by byte takes an eighth of a second, of the time in which
-    nobody can use the folder.
+    the folder cannot be used.
     """
     end = len(data)
     while end >= len(_ZEROS) and data[end - len(_ZEROS) : end] == _ZEROS:

@@ -3,7 +3,7 @@
 `read_cleaned` reads and checks, in the thread that reads. `items_of_topic` returns what the bytes hold of a topic, and
 `items_by_sequence` sorts a block into the order of sequences, lazily.
 
-Exactly what is damaged is reported as lost: of a batch whose head or runs are whole, its records. Where nobody can
+Exactly what is damaged is reported as lost: of a batch whose head or runs are whole, its records. Where we cannot
 tell which sequences some bytes held, the lost ones are those of the block that no other entry of it accounts for:
 blocks share no sequences.
 """

@@ -46,7 +46,7 @@ _PLAIN = Meta()
 class RecordExtract:
     """What a journal holds of one topic (places are offsets), or of several (places are sequences).
 
-    `name` is what gaps are told under.
+    `name` is the topic in reported gaps.
     """
 
     def __init__(self, history: JournalReader, topics: Collection[TopicState], name: str, *, by_sequence: bool) -> None:
@@ -101,7 +101,7 @@ class RecordExtract:
         sources = self._history.sources
         last = max((at for at, one in enumerate(sources) if one.index.range_of(topic.id) is not None), default=0)
         skipped = (one.first for one in topic.gone if one.reason == RemovalReason.SKIPPED and one.end >= topic.end)
-        end = min(skipped, default=topic.end)  # nobody was given those
+        end = min(skipped, default=topic.end)  # those were never assigned
         if place < end and (held := [one for one in sources[last:] if one.suspect]):
             yield self._gap(place, end, f"damaged on disk, and so is the index ({held[0].info.name})")
 
@@ -211,7 +211,7 @@ class Inspection:
     manifest: Manifest
     ledger: Ledger
     history: JournalReader
-    only_durable = False  # whether it ends at the durable watermark also where nobody owns the folder
+    only_durable = False  # whether it ends at the durable watermark also where the folder has no owner
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -351,7 +351,7 @@ class Inspection:
     def read(self, *patterns: str, place: int = 0, time: int | None = None) -> Iterator[Record[bytes] | Gap]:
         """The records of one topic from an offset on, or of several and patterns from a sequence on; of all by default.
 
-        With `time` (microseconds), from the first that is not older. What cannot be read is told as a `Gap`,
+        With `time` (microseconds), from the first that is not older. What cannot be read is reported as a `Gap`,
         in its place.
         """
         patterns = patterns or (">",)
@@ -387,7 +387,7 @@ def check_folder(folder: Path) -> None:
 
 
 def owner_of(folder: Path) -> FolderOwner | None:
-    """Who owns the folder now."""
+    """The present owner of the folder."""
     try:
         fd = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -506,7 +506,7 @@ class FolderFollower(Inspection):
         return sources[-1] if sources and not sources[-1].info.sealed else None
 
     def _read_on(self, tail: SegmentReader) -> bool:
-        """Take in the entries up to the watermark; False where they cannot be told: all has to be looked at again."""
+        """Take in the entries up to the watermark; False where that is not possible: all has to be read again."""
         found = watermark.read(self.storage)
         if found is None or found.id != tail.info.id or found.position < tail.written:
             return found is None

@@ -134,7 +134,7 @@ class JournalReader:
                     if (found := source.index.block(sequence)) is not None:
                         return _block_plan(source, found, sequence)
                     continue
-                # All of a suspect segment is read: what is damaged in it is met on the way, and told.
+                # All of a suspect segment is read: damage in it is met on the way, and reported.
                 window = START if source.suspect else source.index.sequence_window(sequence)
                 begin = min(window, source.written)
                 return ReadPlan(
@@ -159,22 +159,25 @@ class JournalReader:
     def offsets_at(self, sequence: int, topics: Collection[int]) -> dict[int, int]:
         """The offset of the first record of each topic at `sequence` or behind it; those that have none are left out.
 
-        One chunk is read. A topic with nothing in it has its next batch further on, at the head of a window: windows
-        are as long as a chunk is at least. Of a cleaned segment, one entry of each topic is read, or a few.
+        A chunk is read, or a few where entries are large: up to two windows behind the one that `sequence` lies in. A
+        topic with nothing there has its next batch further on, at the head of a window of its own. Of a cleaned
+        segment, one entry of each topic is read, or a few.
         """
         plan = self.plan_sequence(sequence)
         if plan is None:
             return {}
         source, due = plan.source, dict[int, int]()
-        position = plan.position
-        if plan.block is None:
-            size = min(max(plan.size, CHUNK), source.written - plan.position)
-            plan = plan._replace(size=size, place=sequence)
+        position, enough = plan.position, min(plan.position + 2 * WINDOW, plan.source.written)
+        while plan.block is None and position < enough:
+            size = min(CHUNK, source.written - position)
+            plan = plan._replace(position=position, size=size, place=sequence)
             parsed = self.parse(plan, self.fetch(plan), topics, by_sequence=True)
-            position = parsed.position
             for item in parsed.items:
                 if not isinstance(item, LostRange) and item.topic not in due:
                     due[item.topic] = item.base + max(0, sequence - item.sequence)
+            if parsed.position <= position:
+                break
+            position = parsed.position
         sources = tuple(self.sources)
         later = sources[sources.index(source) + 1 :] if source in sources else ()
         for topic in topics:
@@ -273,7 +276,7 @@ class JournalReader:
                                     )
                                 else:
                                     found = FoundBatch(topic, base, last, sequence, time, body)
-                            items.append(found or LostRange(max(first, place), end, _damaged(info, position)))
+                            items.append(found or LostRange(max(first, place), end, _part_damaged(info, head, topic)))
                         place = end
                 body_at += length
             at += head.end - position
@@ -370,6 +373,15 @@ def _damaged(info: SegmentInfo, position: int) -> str:
     return f"damaged on disk ({info.name} at {position})"
 
 
+def _part_damaged(info: SegmentInfo, head: entry.EntryHead, topic: int) -> str:
+    """Entries do not say which of their parts are one transaction, only which topics they have records of."""
+    others = {row[5] for row in head.table if row[0] in HOLDS_RECORDS} - {topic}
+    reason = _damaged(info, head.position)
+    if others:
+        reason += f"; the same commit holds records of {len(others)} more topics, so a transaction may be seen in part"
+    return reason
+
+
 def _end_sequence(source: SegmentReader) -> int:
     return source.info.end_sequence if source.info.sealed else 1 << 63
 
@@ -406,7 +418,7 @@ class StagePlacement:
 
     @property
     def done(self) -> bool:
-        """Whether every batch has come, or was told to be lost."""
+        """Whether every batch has come, or was reported as lost."""
         return self.ordinal == len(self._staged.counts)
 
     def placed(self, items: Iterable[FoundBatch | StageCommit | LostRange]) -> Iterator[FoundBatch | LostRange]:

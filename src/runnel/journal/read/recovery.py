@@ -8,11 +8,12 @@ open by itself. Bad bytes above it are a torn tail, which is cut and reported. N
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing, suppress
 
 import msgspec
 
 from runnel.core.errors import JournalDamaged
-from runnel.journal.format import checkpoint, manifest, segment, watermark
+from runnel.journal.format import checkpoint, index, manifest, segment, watermark
 from runnel.journal.format.atomic_file import read_whole
 from runnel.journal.format.entry import Entry
 from runnel.journal.format.index import IndexBuilder
@@ -30,7 +31,7 @@ class RecoveryReport(msgspec.Struct, frozen=True):
     entries: int = 0  # read behind the checkpoint
     copied: int = 0  # entries not proven durable, and so written again
     cut_bytes: int = 0  # of a torn tail
-    notes: tuple[str, ...] = ()  # anything else that somebody should know
+    notes: tuple[str, ...] = ()  # anything else that is worth a log line
 
 
 class RecoveredTail(msgspec.Struct):
@@ -74,6 +75,7 @@ def recover(storage: Storage, new_journal: Callable[[], str], *, up_to_watermark
     for info in found.segments:
         if info.name not in there:
             raise JournalDamaged(info.name, 0, "it is missing")
+    _check_versions(storage, found)
     notes: list[str] = []
     ledger, replay_from = _load_checkpoints(storage, found, notes)
     for info in found.segments:
@@ -86,6 +88,18 @@ def recover(storage: Storage, new_journal: Callable[[], str], *, up_to_watermark
         )
     ledger.forget_placed(found.placed)
     return Recovered(found, ledger, ledger_tail, notes)
+
+
+def _check_versions(storage: Storage, found: Manifest) -> None:
+    """Raise FormatUnknown if a later version wrote a sealed segment or its index. Damage is reported to readers."""
+    for info in found.segments:
+        if info.sealed:
+            with suppress(JournalDamaged, OSError), closing(storage.open(info.name)) as file:
+                segment.check_header(file.read(0, START), info)
+            with suppress(OSError), closing(storage.open(info.index_name)) as file:
+                version = int.from_bytes(file.read(8, 4), "little")
+                if version != index.VERSION:
+                    index.check_version(file.read(0, file.size()), info)
 
 
 def _load_checkpoints(storage: Storage, found: Manifest, notes: list[str]) -> tuple[Ledger, int]:

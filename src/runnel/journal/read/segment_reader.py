@@ -97,7 +97,7 @@ def run_at_time(item: FoundBatch | StageCommit, time: int) -> RecordRun | None:
 
 
 FILES = 32  # segments that are open for reading
-HELD = 32  # segments whose names have gone, open for those who came upon them before
+HELD = 32  # segments whose names have gone, open for readers that opened them before
 INDEX_BYTES = 32 * 1024 * 1024  # of the indexes of sealed segments, in memory
 MAPPED = 1024 * 1024  # an index that is longer is mapped, and counts as if it were as long as this: so 32 at most
 NO_HANDLES = (errno.EMFILE, errno.ENFILE)
@@ -108,7 +108,7 @@ T = TypeVar("T")
 class LruLimit(Generic[T]):
     """Those that have something at hand, the one used last at the end. From any thread.
 
-    When they weigh more than `limit` together, the first ones are told to let go. It keeps none of them alive.
+    When they weigh more than `limit` together, the first ones are asked to close. It keeps none of them alive.
     """
 
     def __init__(self, limit: int, let_go: Callable[[T], None]) -> None:
@@ -142,7 +142,7 @@ class LruLimit(Generic[T]):
                 self._weights.move_to_end(key)
 
     def take_out(self, one: T) -> None:
-        """It is not to be told to let go any more. If somebody was just telling it, that is over when this returns."""
+        """Stop asking it to release the file. A request that is under way has ended when this returns."""
         with self._lock:
             self._take(ref(one))
 
@@ -192,7 +192,7 @@ class SegmentReader:
     """One segment to read from: sealed, or the one that is being written.
 
     Its file and its index are at hand for a while after they were used, and are opened again when they are asked
-    for: see `OpenFiles`. Whoever reads has what it reads from in a variable of its own, so it may go on.
+    for: see `OpenFiles`. A reader keeps what it reads from in a variable of its own, so it may go on.
     """
 
     __slots__ = (
@@ -285,7 +285,7 @@ class SegmentReader:
     def hold_on(self) -> None:
         """Its names are about to go: have open whatever a reader that came upon it before may still ask for.
 
-        It is all closed when nobody knows this source any more, or when too many others came to be held after it.
+        All is closed when there is no reference to this source, or when too many others came to be held after it.
         """
         self._held = True
         self._handles.files.take_out(self)
@@ -295,13 +295,13 @@ class SegmentReader:
             _ = self.file, self.index
 
     def hold_no_more(self) -> None:
-        """Too many others are held. Those who still read go on; who begins now may find it gone."""
+        """Too many others are held. Present readers go on; one that begins now may find it gone."""
         self._held = False
         self.drop_file()
         self.drop_index()
 
     def drop_file(self) -> None:
-        """Let go of the file, unless it could not be opened again. It is closed when nobody reads it any more."""
+        """Let go of the file, unless it could not be opened again. It is closed when its last reader is done."""
         if not self._held:
             self._file = None
 

@@ -119,7 +119,7 @@ class ArchiveHold:
 
 @contextmanager
 def _changing(folder: Path) -> Iterator[OsStorage]:
-    """The folder, while nobody else changes the file: several archives may come by at once."""
+    """The folder, while no other process changes the file: several archives may run at once."""
     import fcntl  # a system without it has no journals to archive
 
     fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)

@@ -16,10 +16,11 @@ from contextlib import suppress
 
 import msgspec
 
-from runnel.core.errors import DiskFull, JournalFailed, RunnelError
+from runnel.core.errors import DiskFull, FormatUnknown, JournalDamaged, JournalFailed, RunnelError
 from runnel.core.statistics import SYNC_BOUNDS, Histogram
 from runnel.journal.clean.cleaning_job import CleaningJob
 from runnel.journal.clean.live_records import LiveSnapshot
+from runnel.journal.folder_lock import FolderLost
 from runnel.journal.format import checkpoint, manifest, watermark
 from runnel.journal.format.atomic_file import replace_file
 from runnel.journal.format.entry import HOLDS_RECORDS, Draft, Part, PartKind, WriteFailed, size_of
@@ -30,7 +31,7 @@ from runnel.journal.format.segment import START, ActiveSegment, SegmentInfo, rel
 from runnel.journal.options import JournalOptions
 from runnel.journal.read.journal_reader import JournalReader
 from runnel.journal.read.recovery import Recovered, RecoveryReport, recover
-from runnel.journal.read.segment_reader import OpenFiles, SegmentReader, index_part
+from runnel.journal.read.segment_reader import NO_HANDLES, OpenFiles, SegmentReader, index_part
 from runnel.journal.storage import File, Storage
 from runnel.journal.write import archive_holds, retention
 from runnel.journal.write.archive_holds import ArchiveHolder
@@ -47,9 +48,11 @@ class JournalSegments(ABC):
         self.history = JournalReader([self.source(info) for info in found.segments if info.sealed])
         self.failed: JournalFailed | None = None
         self.may_remove: Callable[[], bool] = lambda: True
+        self.check_lock: Callable[[], None] = lambda: None  # raises FolderLost when another process may own the folder
         self.freed: Callable[[], None] = lambda: None  # called when something may be wanted no more
         self._job: CleaningJob | None = None  # the cleaning that is under way
         self._removable: list[str] = []
+        self._epoch: int | None = None  # the id of the open segment in the manifest that this journal wrote last
 
     def source(self, info: SegmentInfo, builder: IndexBuilder | None = None) -> SegmentReader:
         """A segment to be read, with the others."""
@@ -58,6 +61,45 @@ class JournalSegments(ABC):
     @abstractmethod
     def sync(self) -> None:
         """Make durable what is written."""
+
+    # -- ownership ----------------------------------------------------------------------------------------------
+
+    def check_owner(self) -> None:
+        """Fail with FolderLost unless the lock, the manifest and the segments are still those of this journal.
+
+        Every owner begins a segment with a random id when it opens the folder, and names it in the manifest as the one
+        that is open: that id is the epoch of its ownership.
+        """
+        try:
+            self.check_lock()
+            if self._epoch is not None:
+                self._check_files(self._epoch)
+        except FolderLost as lost:
+            self._fail(lost)
+            raise
+
+    def _check_files(self, epoch: int) -> None:
+        try:
+            found, there = manifest.load(self.storage), set(self.storage.names())
+        except JournalDamaged:
+            return  # nothing says that another owner did that, and the next manifest takes its place
+        except FormatUnknown as error:
+            raise FolderLost(f"a later version of runnel has opened the folder: {error}") from None
+        except OSError as error:
+            if error.errno not in NO_HANDLES:
+                raise
+            return  # the lock was looked at without one
+        segments = [info.name for info in self.manifest.segments]
+        if missing := [name for name in (manifest.NAME, *segments) if name not in there]:
+            raise FolderLost(f"{missing[0]} was removed from the folder while its owner was running")
+        if found is None or found.clean or found.segments[-1].id != epoch:
+            raise FolderLost("another process has opened the folder since, and its manifest counts")
+
+    def _write_manifest(self, changed: Manifest) -> None:
+        """Swap the manifest, if the folder is still this journal's."""
+        self.check_owner()
+        manifest.write(self.storage, changed)
+        self._epoch = None if changed.clean else changed.segments[-1].id
 
     # -- archives that hold -------------------------------------------------------------------------------------
 
@@ -71,7 +113,7 @@ class JournalSegments(ABC):
         return [source for source in sources if source.info.number <= safe]
 
     def safe_through(self) -> int:
-        """The number up to which segments are safe in every archive that holds; 0 when that cannot be told."""
+        """The number up to which segments are safe in every archive that holds; 0 when that is not known."""
         try:
             return archive_holds.safe(self.archives())
         except (RunnelError, OSError):
@@ -113,7 +155,7 @@ class JournalSegments(ABC):
             raise LookupError("a segment that was to be cleaned has gone")
         if any(source.info.id not in living.segments for source in sources):
             raise ValueError("it is not known what lives in a segment that was sealed later")
-        there = JournalReader(list(self.history.sources))  # as they are now: whoever reads them has them
+        there = JournalReader(list(self.history.sources))  # as they are now: readers keep the ones they have
         size, now = self.options.segment_bytes, self.ledger.time
         self._job = CleaningJob(self.storage, sources, living, size, now, there, frozenset(placing))
         return self._job
@@ -121,8 +163,8 @@ class JournalSegments(ABC):
     def replace(self, job: CleaningJob) -> bool:
         """Put what a finished job wrote in the place of what it read. False: that went meanwhile, or is held.
 
-        An error before the swap leaves everything as it was; if it cannot be told which manifest counts, the
-        journal has failed. Whoever reads the old segments goes on reading: their files are open.
+        An error before the swap leaves everything as it was; if it is not known which manifest counts, the
+        journal has failed. Readers of the old segments go on: their files are open.
         """
         if self.failed is not None:
             raise self.failed
@@ -140,7 +182,7 @@ class JournalSegments(ABC):
         self.storage.sync_names()  # whatever the manifest names must be there before it is
         files, job.files = job.files, set()  # whatever becomes of the manifest's name: they are not the job's any more
         try:
-            # Whoever finds the new segments finds with them that these stages are not needed any more.
+            # Recovery that finds the new segments also finds that these stages are not needed any more.
             self._put_in_place_of(list(job.sources), [*sources[:start], *new, *sources[end:]], job.placed)
             self.ledger.forget_placed(job.placed)
         except ManifestNotDurable as error:
@@ -161,11 +203,11 @@ class JournalSegments(ABC):
         """Swap the manifest for one of the `kept` segments, and let the `old` ones go, out of their list too."""
         known = [*self.manifest.placed, *placed]  # until a checkpoint holds it
         smaller = msgspec.structs.replace(self.manifest, segments=[source.info for source in kept], placed=known)
-        manifest.write(self.storage, smaller)
+        self._write_manifest(smaller)
         self.history.sources, self.manifest = kept, smaller
         self._removable += [name for source in old for name in (source.info.name, source.info.index_name)]
         while old:
-            old.pop().hold_on()  # one that nobody else knows is closed again at once
+            old.pop().hold_on()  # one without another reference is closed at once
         with suppress(OSError):  # they are tried again, and cleared up by the next opening at the latest
             self._remove_retired()
 
@@ -227,7 +269,7 @@ class Journal(JournalSegments):
         self._active: ActiveSegment | None = None
         self._builder = IndexBuilder()
         self._mark: File | None = None
-        self._published_watermark = (0, 0)  # the segment and the position that others were told last
+        self._published_watermark = (0, 0)  # the segment and the position that was published last
         self._unsynced = 0  # records, and writes, since the last sync
         self._created = 0.0
 
@@ -244,16 +286,18 @@ class Journal(JournalSegments):
         options: JournalOptions | None = None,
         now: int | None = None,
         may_remove: Callable[[], bool] = lambda: True,
+        check_lock: Callable[[], None] = lambda: None,
     ) -> Journal:
         """The journal in `storage`, recovered and ready to write; a new one where there is none.
 
-        `may_remove` is asked before files go that a manifest has named: whether nobody is looking at them.
+        `may_remove` is asked before files go that a manifest has named: whether no reader uses them.
+        `check_lock` raises FolderLost when another process may own the folder; it is called before every write counts.
         """
         options = options or JournalOptions()
         try:
             found = recover(storage, lambda: secrets.token_hex(8))
             journal = cls(storage, options, found.manifest, found.ledger)
-            journal.may_remove = may_remove
+            journal.may_remove, journal.check_lock = may_remove, check_lock
             journal._clear_up()
             journal._go_on(found, time.time_ns() // 1000 if now is None else now)
         except OSError as error:
@@ -268,7 +312,7 @@ class Journal(JournalSegments):
         now = max(now, ledger.time)
         synced_always = known.fsync == "commit"
         if known.next_number == 1:  # a new journal: it has a manifest before it has anything else
-            manifest.write(self.storage, known)
+            self._write_manifest(known)
         if tail is not None:
             known.segments.pop()
             if not len(tail.builder) and not self._is_held(tail.info):
@@ -390,6 +434,10 @@ class Journal(JournalSegments):
             self.sync()
         else:
             self._readable()
+        self.check_lock()  # behind the write: what it lets pass, the next owner reads
+        assert self._active is not None
+        if not self.storage.exists(name := self._active.info.name):
+            raise FolderLost(f"{name} was removed from the folder while it was being written")
 
     def sync(self) -> None:
         """Make durable what is written. For `fsync="interval"`, whose owner keeps the time."""
@@ -416,7 +464,7 @@ class Journal(JournalSegments):
         self.history.sources[-1].written = self._active.end
 
     def _publish_watermark(self) -> None:
-        """Tell other processes how far the journal is synced, if they were not told yet."""
+        """Publish how far the journal is synced to other processes, if that moved."""
         active = self._active
         if active is None or self._published_watermark == (active.info.id, active.synced):
             return
@@ -550,4 +598,4 @@ class Journal(JournalSegments):
 
     def _swap(self) -> None:
         self.storage.sync_names()  # whatever the manifest names must be there before it is
-        manifest.write(self.storage, self.manifest)
+        self._write_manifest(self.manifest)

@@ -209,7 +209,7 @@ def reads_topic(cursor: CursorState, topic: str) -> bool:
 
 
 def held_offsets(ledger: Ledger, history: JournalReader) -> dict[int, int]:
-    """From where on each topic is held, by id, as the journal knows it; those that nobody holds are left out."""
+    """From where on each topic is held, by id, as the journal knows it; topics without a hold are left out."""
     held: dict[int, int] = {}
     for cursor in [one for one in ledger.cursors.values() if one.hold]:
         topics = [topic for topic in ledger.topics.values() if reads_topic(cursor, topic.name)]
@@ -224,5 +224,5 @@ def held_offsets(ledger: Ledger, history: JournalReader) -> dict[int, int]:
 
 
 def holder_names(ledger: Ledger, topic: str) -> list[str]:
-    """The names of those who hold a topic."""
+    """The names of the subscriptions and archives that hold a topic."""
     return sorted(one.name for one in ledger.cursors.values() if one.hold and reads_topic(one, topic))

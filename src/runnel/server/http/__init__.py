@@ -26,13 +26,16 @@ NEEDED = ("starlette", "uvicorn", "httptools", "websockets")
 def app(broker: Broker, options: ServerOptions | None = None) -> Any:
     """The routes of the HTTP listener, as an ASGI application to be mounted into one of yours or served by itself.
 
-    The broker is yours, and open. Of the options those count that limit a request or a stream, and `http_cors`.
+    The broker is yours, and open. Of the options those count that limit a request or a stream, and `http_cors`. Event
+    streams and WebSockets end when SIGTERM or SIGINT tells the server of the application to stop; if it is stopped in
+    another way, close the broker first.
     """
     check("the HTTP listener", ("starlette",))
     from runnel.server.http.application import build
     from runnel.server.options import ServerOptions
+    from runnel.server.served_broker import ServedBroker
 
-    return build(broker, options or ServerOptions())
+    return build(ServedBroker(broker, options or ServerOptions()), mounted=True)
 
 
 def missing(needed: tuple[str, ...] = NEEDED) -> list[str]:

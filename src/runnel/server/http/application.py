@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from starlette._utils import get_route_path
@@ -28,7 +27,6 @@ from runnel.server.http.publish import TOPICS_PATH, PublishRoute
 from runnel.server.http.websocket import WebSocketRoutes
 
 if TYPE_CHECKING:
-    from runnel.api.broker import Broker
     from runnel.core.backend import Backend
     from runnel.server.options import ServerOptions
     from runnel.server.served_broker import ServedBroker
@@ -37,19 +35,14 @@ NEED_TOPICS = ("/topics", "/events", "/dead-letters", "/metrics", "/console/upda
 EXPOSED_HEADERS = ["Location", "Link", "Runnel-Next", "Runnel-End", "Runnel-Gap", "Retry-After"]
 
 
-def build(
-    broker: Broker,
-    options: ServerOptions,
-    draining: Callable[[], bool] = lambda: False,
-    *,
-    serving: ServedBroker | None = None,
-) -> Application:
-    """The application. `draining` says whether the server that serves it is about to stop; `serving`: that it is ours.
+def build(serving: ServedBroker, *, mounted: bool) -> Application:
+    """The application. `mounted`: it is part of another one, on a server that is not ours.
 
-    Mounted in another application, that application decides which host names it answers to, unless names are given.
+    That application decides which host names it answers to, unless names are given.
     """
-    history, health, letters = HistoryRoutes(broker), HealthRoutes(broker, draining), DeadLetterRoutes(broker, options)
-    sockets, publishing = WebSocketRoutes(broker, options, serving), PublishRoute(broker, options)
+    broker, options = serving.broker, serving.options
+    history, health, letters = HistoryRoutes(broker), HealthRoutes(serving), DeadLetterRoutes(serving)
+    sockets, publishing = WebSocketRoutes(serving), PublishRoute(serving)
     routes: list[BaseRoute] = [
         Route("/topics", history.topics, methods=["GET"]),
         Route("/topics/{topic:path}/records", history.records, methods=["GET"]),
@@ -68,7 +61,7 @@ def build(
         Route("/console/updates", ConsoleUpdates(broker, options)),
         *console.file_routes(),
     ]
-    middleware = [Middleware(CrossOriginGuard, origins=options.origins, hosts=_hosts(options, serving is not None))]
+    middleware = [Middleware(CrossOriginGuard, origins=options.origins, hosts=_hosts(options, own=not mounted))]
     if options.origins:
         middleware.append(
             Middleware(
@@ -127,7 +120,7 @@ class ReachableGuard:
         await self._app(scope, receive, send)
 
 
-def _hosts(options: ServerOptions, own: bool) -> AllowedHosts | None:
+def _hosts(options: ServerOptions, *, own: bool) -> AllowedHosts | None:
     """The host names to answer to. With TLS the certificate protects; a public server is named by others."""
     trusts_its_machine = own and options.ssl is None and not options.insecure_public
     return AllowedHosts(options.hosts or ()) if trusts_its_machine or options.hosts is not None else None

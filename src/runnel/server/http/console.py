@@ -11,6 +11,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -29,6 +30,7 @@ from runnel.server.http import sse
 from runnel.server.http.event_stream import RETRY_MILLISECONDS, STREAM_HEADERS, connection_of
 from runnel.server.http.record_json import encode_json
 from runnel.server.http.requests import integer_parameter, parameters, single_parameter
+from runnel.server.http.stop_signals import ended_by_signals
 
 if TYPE_CHECKING:
     from runnel.api.broker import Broker
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
         GroupStatistics,
         HistogramSnapshot,
         JournalSample,
+        RelayStatistics,
         SegmentSample,
         SubscriptionStatistics,
         TopicSample,
@@ -74,7 +77,8 @@ class ConsoleUpdates:
         viewer = ConsoleViewer(query, scope, receive, send, self._options.send_timeout)
         self._viewers.add(viewer)
         try:
-            await viewer.run(await self._sampled_pages())
+            with ended_by_signals(viewer.end) if connection_of(scope) is None else nullcontext():
+                await viewer.run(await self._sampled_pages())
         finally:
             self._viewers.discard(viewer)
             self._alone_since = None if self._viewers else asyncio.get_running_loop().time()
@@ -93,7 +97,7 @@ class ConsoleUpdates:
         return figures
 
     async def _sample(self, sampler: BrokerSampler, figures: ConsolePages, first: asyncio.Future[None]) -> None:
-        """Look every second, and tell all viewers; until there is nobody, or nothing to look at."""
+        """Take a sample every second and send it to all viewers, until there is no viewer or the broker is closed."""
         loop = asyncio.get_running_loop()
         due = loop.time()
         try:
@@ -153,6 +157,9 @@ class ConsoleViewer:
     def resumed(self) -> None:
         """It is read."""
 
+    def unread(self) -> None:
+        """It was not read for too long: `_send` notices by itself."""
+
     async def run(self, figures: ConsolePages) -> None:
         """Send figures until either side has enough."""
         if self._connection is not None:
@@ -191,7 +198,7 @@ class ConsoleViewer:
 
 T = TypeVar("T")
 
-VIEWS = ("topics", "topic", "subscribers", "groups", "dead-letters", "journal")
+VIEWS = ("topics", "topic", "subscribers", "groups", "dead-letters", "journal", "relays")
 DEFAULT_ROWS, MAX_ROWS = 50, 500  # rows of a page
 MAX_FILTER = 255
 RELATED_ROWS = 100  # subscribers, and groups, that are shown with one topic
@@ -259,6 +266,7 @@ class ConsolePages:
             "groups": self._groups,
             "dead-letters": self._dead_letters,
             "journal": self._journal,
+            "relays": self._relays,
         }
         return {"view": query.view, "totals": self._totals()} | shown[query.view](query)
 
@@ -277,6 +285,7 @@ class ConsolePages:
             "subscribers": len(sampler.subscribers),
             "groups": len(sampler.groups),
             "dead_letters": sum(one.open for one in sampler.dead),
+            "relays": len(sampler.relays),
             "published": sampler.published.count,
             "published_rates": rounded(sampler.published.rates),
             "published_bytes": sampler.published_bytes.count,
@@ -323,7 +332,7 @@ class ConsolePages:
         }
         if options.compact:
             said["compact"] = True
-        if not said and not sample.durable:  # what memory keeps, if nobody says
+        if not said and not sample.durable:  # the default of memory
             return {"count": KEEP_COUNT, "bytes": KEEP_BYTES, "default": True}
         return said
 
@@ -378,6 +387,9 @@ class ConsolePages:
         }
         known["fsync"] = journal.fsync
         return {"journal": known} | page_of(query, journal.segments[::-1], _segment_row)
+
+    def _relays(self, query: ConsoleQuery) -> dict[str, Any]:
+        return page_of(query, self._sampler.relays, msgspec.to_builtins)
 
 
 def page_of(query: ConsoleQuery, found: Sequence[T], row: Callable[[T], Any]) -> dict[str, Any]:
@@ -540,6 +552,7 @@ class BrokerSampler:
         self.subscribers: list[SubscriberTrend] = []
         self.groups: tuple[GroupStatistics, ...] = ()
         self.dead: tuple[DeadLetterTopic, ...] = ()
+        self.relays: tuple[RelayStatistics, ...] = ()
         self.journal: JournalSample | None = None
         self.syncs: deque[SyncRate] = deque(maxlen=KEPT_RATES)
         self.dropped = self.waiting = 0
@@ -554,7 +567,7 @@ class BrokerSampler:
         self._subscribers = await self._subscriptions(sample, seconds)
         self.subscribers = list(self._subscribers.values())
         self.groups, self.dead, self.waiting = sample.groups, sample.dead_letters, sample.waiting_publishers
-        self.dropped = sample.dropped
+        self.dropped, self.relays = sample.dropped, sample.relays
         for trend, count in (
             (self.published, sample.published),
             (self.published_bytes, sample.published_bytes),

@@ -24,6 +24,8 @@ SECURITY_HEADERS = [
 ]
 NO_STORE = (b"cache-control", b"no-store")
 DENIAL_EXTENSION = "websocket.http.response"  # the extension by which a handshake is answered with more than 403
+CROSS_SITE = b"cross-site"
+READING = ("GET", "HEAD", "OPTIONS", None)  # None: a websocket, whose handshake always has an origin
 SHOWN_CHARACTERS = 128  # characters of a header that a problem repeats
 
 
@@ -57,15 +59,21 @@ class CrossOriginGuard:
     def _refused(self, scope: Scope) -> HostRefused | OriginRefused | None:
         host: bytes | None = None
         origin: bytes | None = None
+        site = b""
         for name, value in scope["headers"]:
             if name == b"host":
                 host = value if host is None or host == value else host + b", " + value
             elif name == b"origin":
                 origin = value if origin is None else origin + b", " + value
+            elif name == b"sec-fetch-site":
+                site = value
         if self._hosts is not None and host is not None and (named := host.decode("latin-1")) not in self._hosts:
             return HostRefused(named[:SHOWN_CHARACTERS])
         if origin is not None and not self._may(said := origin.decode("latin-1"), host):
             return OriginRefused(said[:SHOWN_CHARACTERS])
+        # A browser says so even where it does not say which page it was; what only reads has nothing to undo.
+        if origin is None and site == CROSS_SITE and scope.get("method") not in READING and "*" not in self._origins:
+            return OriginRefused("another site")
         return None
 
     def _may(self, origin: str, host: bytes | None) -> bool:

@@ -15,14 +15,19 @@ from starlette.responses import Response
 from runnel.core.dead_letter import PREFIX, original_headers
 from runnel.core.errors import InvalidOption, TopicDeleted, UnknownTopic
 from runnel.core.record import Record
-from runnel.server.http import requests
 from runnel.server.http.record_json import encode_json, record_as_json
-from runnel.server.http.requests import integer_parameter, parameters, parse_start, single_parameter, topic_of_request
+from runnel.server.http.requests import (
+    RequestBody,
+    integer_parameter,
+    parameters,
+    parse_start,
+    single_parameter,
+    topic_of_request,
+)
 
 if TYPE_CHECKING:
-    from runnel.api.broker import Broker
     from runnel.core.backend import Backend
-    from runnel.server.options import ServerOptions
+    from runnel.server.served_broker import ServedBroker
 
 DEFAULT_LIMIT, MAX_LIMIT = 50, 1_000  # letters of a page
 MAX_RESPONSE_BYTES = 4 << 20  # of their values
@@ -43,9 +48,9 @@ class ChosenLetters(msgspec.Struct, forbid_unknown_fields=True):
 class DeadLetterRoutes:
     """The routes."""
 
-    def __init__(self, broker: Broker, options: ServerOptions) -> None:
-        self._backend: Backend = broker.backend
-        self._options = options
+    def __init__(self, serving: ServedBroker) -> None:
+        self._backend: Backend = serving.backend
+        self._options, self._memory = serving.options, serving.memory
 
     async def topics(self, request: Request) -> Response:
         """The topics that dead letters go to."""
@@ -90,14 +95,15 @@ class DeadLetterRoutes:
         if kind != "application/json":
             raise InvalidOption("Content-Type", kind[:64], "expected application/json")
         try:
-            chosen = msgspec.json.decode(await requests.read_body(request, self._options.max_body), type=ChosenLetters)
+            body = await RequestBody(request, self._options, self._memory).whole()
+            chosen = msgspec.json.decode(body, type=ChosenLetters)
         except msgspec.MsgspecError as error:
             raise InvalidOption("body", "…", f'expected {{"offsets": [1, 2]}} or {{"all": true}}: {error}') from None
         if (chosen.offsets is None) != chosen.all:
             raise InvalidOption("body", "…", "give offsets, or all: true")
         if chosen.offsets is not None and len(chosen.offsets) > MAX_OFFSETS:
             raise InvalidOption("offsets", f"{len(chosen.offsets):,} of them", f"at most {MAX_OFFSETS:,} at a time")
-        bounds = await self._backend.bounds((topic,))
+        bounds = await self._backend.bounds((topic,), history=False)
         if not bounds:
             raise UnknownTopic(topic)
         if chosen.epoch is not None and chosen.epoch != bounds[0].epoch:

@@ -324,11 +324,11 @@ class DirectStream(EventStream):
         self._in_round = False
         self._parked: bool | None = False  # whether all available pieces are sent
         self._write: Callable[[bytes], None] | None = None  # to the connection
-        self._frozen: asyncio.TimerHandle | None = None  # set while the connection accepts nothing
+        self._frozen = False  # while the connection accepts nothing
 
     def wake(self) -> None:
         """There may be something to send: be served in the next round."""
-        if not self._in_round and self._frozen is None:
+        if not self._in_round and not self._frozen:
             self._in_round = True
             self._scheduler.add(self)
 
@@ -348,8 +348,6 @@ class DirectStream(EventStream):
                 await self._waiting
         finally:
             connection.stream = self._write = None
-            if self._frozen is not None:
-                self._frozen.cancel()
 
     async def _send(self, body: bytes, *, more: bool = True) -> None:
         if self._connection.flow.write_paused:
@@ -387,7 +385,7 @@ class DirectStream(EventStream):
                 return True
             write(piece)
             size += len(piece)
-            if self._frozen is not None:
+            if self._frozen:
                 return False
             if size >= sse.CHUNK:
                 self.wake()  # serve other streams first
@@ -416,27 +414,17 @@ class DirectStream(EventStream):
     # -- a connection that takes nothing ------------------------------------------------------------------------
 
     def paused(self) -> None:
-        """The connection is full: start the timeout for the browser to read."""
-        self._look(self._connection.transport.get_write_buffer_size(), 0)
+        """The connection is full."""
+        self._frozen = True
 
     def resumed(self) -> None:
         """The connection accepts more again."""
-        if self._frozen is not None:
-            self._frozen.cancel()
-            self._frozen = None
-            self.wake()
+        self._frozen = False
+        self.wake()
 
-    def _look(self, unsent: int, times: int) -> None:
-        """Check twice within `send_timeout`: a late first check could miss that the browser reads."""
-        self._frozen = self._loop.call_later(self._patience / 2, self._freeze, unsent, times)
-
-    def _freeze(self, before: int, times: int) -> None:
-        unsent = self._connection.transport.get_write_buffer_size()
-        if unsent < before:
-            self._look(unsent, 0)  # it reads slowly
-        elif not times:
-            self._look(unsent, 1)
-        elif self._waiting is not None and not self._waiting.done():
+    def unread(self) -> None:
+        """The browser has read nothing for `send_timeout` seconds."""
+        if self._waiting is not None and not self._waiting.done():
             self._waiting.set_exception(SendTimeout())
 
 

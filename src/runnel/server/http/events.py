@@ -7,6 +7,7 @@ A browser that reads nothing for `send_timeout` seconds is disconnected; it resu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.exceptions import HTTPException
@@ -23,6 +24,7 @@ from runnel.server.http.event_stream import AsgiStream, DirectStream, EventStrea
 from runnel.server.http.options import event_options, read_event_options
 from runnel.server.http.requests import parameters, parse_start, single_parameter
 from runnel.server.http.sse import EventId, digest_of
+from runnel.server.http.stop_signals import ended_by_signals
 
 if TYPE_CHECKING:
     from runnel.api.broker import Broker
@@ -64,7 +66,9 @@ class EventsRoute:
             stream = await self._open(asked, scope, receive, send)
             self.streams.add(stream)
             try:
-                await stream.run()
+                # A server of ours ends its streams when it stops.
+                with ended_by_signals(stream.end) if connection_of(scope) is None else nullcontext():
+                    await stream.run()
             finally:
                 self.streams.discard(stream)
         finally:
@@ -74,7 +78,10 @@ class EventsRoute:
         backend = self._broker.backend
         backend.check_ready("subscribing")
         tag, end = sse.broker_tag(backend.id), await backend.end_sequence()
-        topics = await backend.bounds(needed_bounds(asked.patterns, asked.last_id))
+        needed = needed_bounds(asked.patterns, asked.last_id)
+        topics = await backend.bounds(needed, history=False)
+        if isinstance(asked.start, int) and any(topic.end + asked.start < topic.first for topic in topics):
+            topics = await backend.bounds(needed)  # so many from the end on that the journal has not all of them
         beginning = choose_start(asked.patterns, asked.start, asked.last_id, tag=tag, topics=topics, end=end)
         told = (tag, asked.keys, scope, receive, send, self._options.send_timeout)
         connection = connection_of(scope)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,17 +14,17 @@ from runnel.server.http.errors import problem_response
 from runnel.server.http.record_json import encode_json
 
 if TYPE_CHECKING:
-    from runnel.api.broker import Broker
-    from runnel.core.statistics import Statistics
+    from runnel.server.served_broker import ServedBroker
 
+PATHS = (b"/healthz", b"/readyz", b"/metrics")
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class HealthRoutes:
-    """The routes. `draining` says that the server is about to stop."""
+    """The routes."""
 
-    def __init__(self, broker: Broker, draining: Callable[[], bool]) -> None:
-        self._broker, self._draining = broker, draining
+    def __init__(self, serving: ServedBroker) -> None:
+        self._broker, self._connections = serving.broker, serving.connections
 
     async def alive(self, request: Request) -> Response:
         """The process answers: that is all it says."""
@@ -39,18 +38,16 @@ class HealthRoutes:
 
     async def metrics(self, request: Request) -> Response:
         """What a Prometheus server scrapes."""
-        return Response(prometheus.render(await self._statistics()), media_type=PROMETHEUS_TEXT)
-
-    async def _statistics(self) -> Statistics:
-        found: Statistics = await self._broker.backend.snapshot()
-        return msgspec.structs.replace(found, handlers=self._broker.handlers())
+        found = await self._broker.backend.snapshot(limit=prometheus.MAX_TOPICS)  # others are summed under one label
+        found = msgspec.structs.replace(found, handlers=self._broker.handlers())
+        return Response(prometheus.render(found), media_type=PROMETHEUS_TEXT)
 
     async def _trouble(self) -> str | None:
-        if self._draining():
+        if self._connections.draining:
             return "the server stops"
         try:
             self._broker.backend.check_ready("publishing")
-            journal = (await self._statistics()).journal
+            journal = (await self._broker.backend.snapshot(limit=0)).journal
         except RunnelError as error:
             return str(error)
         if journal is not None and journal.failed is not None:

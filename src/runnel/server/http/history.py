@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -19,9 +20,10 @@ from runnel.server.http.requests import integer_parameter, parameters, parse_sta
 if TYPE_CHECKING:
     from runnel.api.broker import Broker
 
-DEFAULT_LIMIT = 100  # records, if nobody says
+DEFAULT_LIMIT = 100  # records, by default
 MAX_LIMIT = 10_000
 MAX_RESPONSE_BYTES = 8 << 20  # of values, keys and headers in one answer; but always one record
+PAGES_AT_ONCE = 2  # built at the same time: each takes memory, and tens of milliseconds of the event loop
 NDJSON = "application/x-ndjson"
 
 
@@ -30,6 +32,7 @@ class HistoryRoutes:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._pages = asyncio.Semaphore(PAGES_AT_ONCE)
 
     async def topics(self, request: Request) -> Response:
         """The topics, sorted by name; with `pattern`, those that it covers."""
@@ -48,18 +51,25 @@ class HistoryRoutes:
         format = single_parameter(asked, "format") or ("ndjson" if request.headers.get("accept") == NDJSON else "json")
         if format not in ("json", "ndjson"):
             raise InvalidOption("format", format[:64], "expected json or ndjson")
-        found = await self._broker.backend.history(topic, start, limit, MAX_RESPONSE_BYTES)
         root = quote(request.scope.get("root_path", ""))
-        further = f"{root}/topics/{quote(topic, safe='')}/records?from={found.next}&limit={limit}"
-        if format == "ndjson":
-            headers = {"runnel-next": str(found.next), "runnel-end": str(found.end)}
-            if found.next < found.end:
-                headers["link"] = f'<{further}&format=ndjson>; rel="next"'
-            if found.gap is not None:
-                headers["runnel-gap"] = json.dumps(to_builtins(gap_as_json(found.gap)))  # ASCII, escaped
-            lines = b"".join(encode_json(record_as_json(record)) + b"\n" for record in found.records)
-            return Response(lines, 200, headers, NDJSON)
-        return Response(encode_json(_document(topic, found, further)), 200, _link(found, further), "application/json")
+        async with self._pages:
+            found = await self._broker.backend.history(topic, start, limit, MAX_RESPONSE_BYTES)
+            response = _response(topic, found, limit, root, format)
+            await asyncio.sleep(0)  # whatever else there is to do comes before the next page
+        return response
+
+
+def _response(topic: str, found: HistoryPage, limit: int, root: str, format: str) -> Response:
+    further = f"{root}/topics/{quote(topic, safe='')}/records?from={found.next}&limit={limit}"
+    if format == "ndjson":
+        headers = {"runnel-next": str(found.next), "runnel-end": str(found.end)}
+        if found.next < found.end:
+            headers["link"] = f'<{further}&format=ndjson>; rel="next"'
+        if found.gap is not None:
+            headers["runnel-gap"] = json.dumps(to_builtins(gap_as_json(found.gap)))  # ASCII, escaped
+        lines = b"".join(encode_json(record_as_json(record)) + b"\n" for record in found.records)
+        return Response(lines, 200, headers, NDJSON)
+    return Response(encode_json(_document(topic, found, further)), 200, _link(found, further), "application/json")
 
 
 def _document(topic: str, found: HistoryPage, further: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 uvicorn parses requests (httptools) and calls the application. Connections are counted, limited and drained like
 those of the other listeners. Added here, because uvicorn lacks them: deadlines for incomplete requests and messages,
-and closing a client that does not read.
+closing a client that does not read, and the memory budget.
 """
 
 from __future__ import annotations
@@ -10,22 +10,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from email.utils import formatdate
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 from websockets.frames import Frame
 from websockets.http11 import Request
 
 from runnel.core.errors import LimitExceeded
+from runnel.server.connections import address_of
+from runnel.server.http import health
 from runnel.server.http.application import build
 from runnel.server.http.errors import PROBLEM_JSON, problem_document, status_of
 from runnel.server.http.event_stream import CONNECTION, DirectStream
+from runnel.server.limited_log import LimitedLog
+from runnel.server.unread_watch import UnreadWatch
 
 if TYPE_CHECKING:
     from runnel.server.served_broker import ServedBroker
@@ -35,13 +40,16 @@ MAX_HEAD = 64 << 10  # bytes of a request line and its headers, about
 HTTP_LINGER = 2.0  # seconds that a client has to read our last words
 KEEP_ALIVE = 15  # seconds that a connection without a request stays open
 
+log = logging.getLogger("runnel")
+
 
 class HttpListener:
     """What all HTTP connections share. Calling it makes the protocol of a new connection."""
 
     def __init__(self, serving: ServedBroker) -> None:
-        self.options, self.connections = options, connections = serving.options, serving.connections
-        self._app = build(serving.broker, options, lambda: connections.draining, serving=serving)
+        self.options, self.connections, self.memory = serving.options, serving.connections, serving.memory
+        options = serving.options
+        self._app = build(serving, mounted=False)
         self._given_up = False
         self.config = Config(
             self._serve,
@@ -60,6 +68,7 @@ class HttpListener:
         )
         self.config.load()
         self.state = UvicornState()
+        self.refusals = LimitedLog(log)
 
     def __call__(self) -> HttpConnection:
         """The protocol of a new connection."""
@@ -109,7 +118,10 @@ class HttpConnection(HttpToolsProtocol):
     def __init__(self, listener: HttpListener) -> None:
         self._loop = asyncio.get_running_loop()
         super().__init__(listener.config, listener.state, {}, _loop=self._loop)
+        self.logger = http_log
         self._listener = listener
+        self._answering: RequestResponseCycle | None = None  # the request that is being answered, or was last
+        self._due: tuple[int, str, str] | None = None  # what is refused once the requests before it are answered
         self.stream: DirectStream | None = None  # while it carries one
         self._head = 0  # bytes of a head that is not complete
         self._in_head = True
@@ -117,6 +129,9 @@ class HttpConnection(HttpToolsProtocol):
         self._dismissed = False  # whether what still comes is thrown away
         self._timer: asyncio.TimerHandle | None = None
         self._since = self._loop.time()
+        self.peer_address = ""
+        self._refusal: LimitExceeded | None = None  # why it may ask for health only
+        self._unread: UnreadWatch | None = None
 
     def __repr__(self) -> str:
         return f"<HttpConnection {self.client}>"
@@ -126,12 +141,15 @@ class HttpConnection(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """A client has connected."""
         super().connection_made(transport)
+        self.peer_address = address_of(self.client)
+        self._unread = UnreadWatch(transport, self._listener.options.send_timeout, self._reads_nothing)
+        connections = self._listener.connections
         try:
-            self._listener.connections.add(self)
+            connections.add(self)
         except LimitExceeded as error:
-            self._refuse(status_of(error), error.code, str(error))
-            return
-        if self._listener.connections.draining:
+            self._refusal = error
+            connections.reserve(self)
+        if connections.draining:
             self._refuse(503, "not_ready", "the server stops")
             return
         self._await_head()
@@ -139,6 +157,10 @@ class HttpConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
         self._stop_timer()
+        if self._unread is not None:
+            self._unread.stop()
+            self._unread = None
+        self._listener.memory.hold(self, 0)
         self._listener.connections.remove(self)
         super().connection_lost(exc)
         if self.stream is not None:
@@ -147,14 +169,32 @@ class HttpConnection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """The client has not read what was sent: no more for now."""
         super().pause_writing()
+        if self._unread is not None:
+            self._unread.start()
+        self._listener.memory.hold(self, self.transport.get_write_buffer_size())
         if self.stream is not None:
             self.stream.paused()
 
     def resume_writing(self) -> None:
         """The client has read: there is room again."""
         super().resume_writing()
+        if self._unread is not None:
+            self._unread.stop()
+        self._listener.memory.hold(self, 0)
         if self.stream is not None:
             self.stream.resumed()
+
+    def over_budget(self, error: LimitExceeded) -> None:
+        """The server has no more memory for this client. Behind what it has not read, no last word would reach it."""
+        log.warning("an HTTP connection of %s is closed: %s", self.client, error)
+        self.transport.abort()
+
+    def _reads_nothing(self) -> None:
+        if self.stream is not None:
+            self.stream.unread()
+        else:
+            log.info("an HTTP connection of %s is closed: it has read nothing of its response", self.client)
+            self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Bytes came. A head must end some time."""
@@ -181,19 +221,38 @@ class HttpConnection(HttpToolsProtocol):
             raise ValueError  # the parser stops at this
         self._in_head = False
         self._stop_timer()
+        refusal = self._refusal
+        if refusal is not None and self.url.partition(b"?")[0] not in health.PATHS:
+            self._refuse(status_of(refusal), refusal.code, str(refusal))
+            raise ValueError
         super().on_headers_complete()
+        if refusal is not None:
+            self.cycle.keep_alive = False  # others may want to ask, too
+
+    def on_body(self, body: bytes) -> None:
+        """Bytes of a body came. That of a GET says nothing, and would be kept as long as a stream lasts."""
+        if self.scope["method"] != "GET":
+            super().on_body(body)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         """A request is answered. One whose body was too much is not read to its end."""
-        if self.cycle.more_body and not self.transport.is_closing():
+        if self._answering is not None and self._answering.more_body and not self.transport.is_closing():
             self._dismiss()
+        elif self._due is not None and not self.pipeline and not self.transport.is_closing():
+            self._refuse(*self._due)
         else:
             super().on_response_complete()
 
     def handle_websocket_upgrade(self) -> None:
         """It is a websocket from now on, and no longer this one's."""
         left = partial(self._listener.connections.remove, self)
-        made = partial(WebSocketConnection, left, self._listener.options.frame_timeout)
+        made = partial(WebSocketConnection, left, self._listener)
+        if self._unread is not None:
+            self._unread.stop()
         self.ws_protocol_class = made  # type: ignore[assignment]
         super().handle_websocket_upgrade()
 
@@ -201,6 +260,7 @@ class HttpConnection(HttpToolsProtocol):
         """What came is no HTTP."""
         if not self._dismissed:
             why = "this is no HTTP request, or its line or a header holds what none may; is the port the right one?"
+            self._listener.refusals.warning("a request of %s is refused: %s", self.client, why)
             self._refuse(400, "bad_request", why)
 
     def _refuse_head(self) -> None:
@@ -210,7 +270,7 @@ class HttpConnection(HttpToolsProtocol):
     # -- as the rest of the server knows it ---------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
-        """Who it is and what it holds."""
+        """The peer and what it holds."""
         return {
             "peer": str(self.client or ""),
             "since": self._loop.time() - self._since,
@@ -248,6 +308,22 @@ class HttpConnection(HttpToolsProtocol):
             self._refuse(408, "request_incomplete", f"no whole request came within hello_timeout={limit:g} s")
 
     def _refuse(self, status: int, code: str, detail: str) -> None:
+        """Refuse what came last, behind the answers to what came before it; then close."""
+        last, answering = self.cycle, self._answering
+        if last is not None and last.more_body and not last.response_complete:  # its body is what is wrong
+            if last is not answering:
+                self.pipeline.popleft()
+                self.cycle = self.pipeline[0][0] if self.pipeline else answering  # type: ignore[assignment]
+            elif last.response_started:
+                self.transport.close()
+                return
+            else:
+                last.disconnected = True
+                last.message_event.set()
+        if answering is not None and not answering.response_complete and not answering.disconnected:
+            self._stop_timer()
+            self._dismissed, self._due = True, (status, code, detail)
+            return
         body = problem_document(status, code, detail)
         lines = [b"content-type: " + PROBLEM_JSON.encode(), b"content-length: %d" % len(body), b"connection: close"]
         self.transport.write(STATUS_LINE[status] + b"\r\n".join(lines) + b"\r\n\r\n" + body)
@@ -275,10 +351,14 @@ class HttpConnection(HttpToolsProtocol):
 
 POLICY_VIOLATION = 1008
 MESSAGE_TOO_BIG = 1009
+TRY_AGAIN_LATER = 1013
+SMALL_MESSAGE = 4 << 10  # bytes up to which what came in is not counted
+FRAGMENT_OVERHEAD = 64  # bytes that a fragment takes besides its own
 MAX_FRAGMENTS = 16_384  # of one message
 WEBSOCKET_LINGER = 1.0  # seconds that the system has to send our last word
 
-log = logging.getLogger("runnel")
+http_log = logging.getLogger("runnel.http")  # of a malformed request the listener itself tells, now and then
+http_log.setLevel(logging.ERROR)
 websocket_log = logging.getLogger("runnel.websocket")  # of every one that comes and goes nothing need be said
 websocket_log.setLevel(logging.WARNING)
 
@@ -286,10 +366,15 @@ websocket_log.setLevel(logging.WARNING)
 class WebSocketConnection(WebSocketsSansIOProtocol):
     """One WebSocket connection. `left` is called when it stops being an HTTP connection, or is gone."""
 
-    def __init__(self, left: Callable[[], None], frame_timeout: float, **given: Any) -> None:
+    def __init__(self, left: Callable[[], None], listener: HttpListener, **given: Any) -> None:
         super().__init__(**given)
         self.logger = self.conn.logger = websocket_log
-        self._left, self._frame_timeout = left, frame_timeout
+        self._left, self._frame_timeout, self._memory = left, listener.options.frame_timeout, listener.memory
+        self.peer_address = ""
+        self._gathered = 0  # bytes of the fragments of a message that is not whole
+        self._queued: deque[int] = deque()  # bytes of each message that is whole and waits for the session
+        self._handling = 0  # bytes of the one that the session takes in
+        self._held = 0  # bytes that were reported to the memory budget
         self._heard = self.loop.time()
         self._whole = 0  # messages
         self._timer: asyncio.TimerHandle | None = None
@@ -314,11 +399,11 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
             send(message)
         self.transport.write(b"".join(self.conn.data_to_send()))
 
-    def cut(self, code: int) -> None:
-        """Close now: with a word, if there is nothing before it that nobody reads."""
+    def cut(self, code: int, reason: str = "") -> None:
+        """Close now; send a close frame only if no unread bytes precede it."""
         speaks = self.handshake_complete and not self.close_sent and self.conn.close_rcvd is None
         if speaks and not self.transport.is_closing() and not self.transport.get_write_buffer_size():
-            self.conn.send_close(code)
+            self.conn.send_close(code, reason)
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.close_sent = True
             self.transport.close()
@@ -328,13 +413,31 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
 
     # -- its life ---------------------------------------------------------------------------------------------------
 
+    def connection_made(self, transport: Any) -> None:
+        """It was an HTTP connection so far."""
+        super().connection_made(transport)
+        self.peer_address = address_of(self.client)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
         super().connection_lost(exc)
         if self._timer is not None:
             self._timer.cancel()
+        self._memory.hold(self, 0)
+        self._free_buffers()
         self._left()
         self.gone.set()
+
+    def over_budget(self, error: LimitExceeded) -> None:
+        """The server has no more memory for this client."""
+        log.warning("a websocket of %s is closed: %s", self.client, error)
+        self._free_buffers()
+        self.cut(TRY_AGAIN_LATER, f"{error.code}: {error.limit}")
+
+    def _free_buffers(self) -> None:
+        """Forget what came and is not whole: the objects of a closed connection refer to each other for a while."""
+        self.frames = []
+        self.conn.reader.buffer = bytearray()
 
     def handle_connect(self, event: Request) -> None:
         """The client asks for a websocket."""
@@ -353,18 +456,54 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
             return
         if self._timer is None and self._is_incomplete():
             self._timer = self.loop.call_later(self._frame_timeout, self._look, self._whole)
+        self._report_memory()
 
     def handle_cont(self, event: Frame) -> None:
         """More of a message came."""
         if len(self.frames) >= MAX_FRAGMENTS:  # each takes room, though it be empty
             self.cut(MESSAGE_TOO_BIG)
         else:
+            self._gathered += len(event.data) + FRAGMENT_OVERHEAD
             super().handle_cont(event)
+            event.data = b""  # the parser keeps the last frame until the next one comes
+
+    def handle_text(self, event: Frame) -> None:
+        """A message began."""
+        self._gathered = len(event.data)
+        super().handle_text(event)
+        event.data = b""
+
+    def handle_bytes(self, event: Frame) -> None:
+        """A message began."""
+        self._gathered = len(event.data)
+        super().handle_bytes(event)
+        event.data = b""
 
     def send_receive_event_to_app(self) -> None:
         """A message is whole."""
         self._whole += 1
+        if not self.close_sent:
+            self._queued.append(self._gathered)
+        self._gathered = 0
         super().send_receive_event_to_app()
+
+    async def receive(self) -> Any:
+        """The next message; the one before it is handled now."""
+        self._handling = 0
+        self._report_memory()
+        message = await super().receive()
+        if message["type"] == "websocket.receive":
+            self._handling = self._queued.popleft()
+        return message
+
+    def _report_memory(self) -> None:
+        """Report what came and is not handled: parts of a message, and whole ones that the session has not taken."""
+        held = self._gathered + len(self.conn.reader.buffer) + sum(self._queued) + self._handling
+        if held <= SMALL_MESSAGE:
+            held = 0
+        if held != self._held and not self.close_sent and not self.disconnected:
+            self._held = held
+            self._memory.hold(self, held)
 
     def _is_incomplete(self) -> bool:
         return bool(self.frames or self.conn.reader.buffer)
@@ -381,7 +520,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self.cut(POLICY_VIOLATION)
 
     def keepalive_timeout(self) -> None:
-        """A ping was not answered. Who is not read from, or says something, is asked again."""
+        """A ping was not answered. A peer that is not read from, or that sends something, is asked again."""
         self.pong_timer = None
         if self.close_sent or self.transport.is_closing():
             return

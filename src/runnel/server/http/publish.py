@@ -20,14 +20,13 @@ from runnel.core.options import PublishOptions, options_of
 from runnel.core.position import Position, Span
 from runnel.core.publishing import MAX_ENTRY_BYTES, MAX_ENTRY_RECORDS
 from runnel.core.trace_context import TRACEPARENT, is_traceparent
-from runnel.server.http import cloud_events, errors, requests
+from runnel.server.http import cloud_events, errors
 from runnel.server.http.options import header_of, option_reader, publish_headers
-from runnel.server.http.requests import topic_of_scope
+from runnel.server.http.requests import RequestBody, topic_of_scope
 
 if TYPE_CHECKING:
-    from runnel.api.broker import Broker
     from runnel.api.topic import Topic
-    from runnel.server.options import ServerOptions
+    from runnel.server.served_broker import ServedBroker
 
 
 TOPICS_PATH = "/topics/"
@@ -57,8 +56,8 @@ class StoredReply(NamedTuple):
 class PublishRoute:
     """The route, as an ASGI application."""
 
-    def __init__(self, broker: Broker, options: ServerOptions) -> None:
-        self._broker, self._options = broker, options
+    def __init__(self, serving: ServedBroker) -> None:
+        self._broker, self._options, self._memory = serving.broker, serving.options, serving.memory
         self._addresses: dict[bytes, PublishTarget] = {}
         self._ways: dict[str, Callable[[Request, PublishTarget, PublishHeaders], Awaitable[StoredReply]]] = {
             **dict.fromkeys(NDJSON, self._lines),
@@ -103,13 +102,13 @@ class PublishRoute:
                 options.setdefault("key", key)
             if asked.content_type:
                 headers.setdefault("content-type", asked.content_type)
-        value = await requests.read_body(request, self._options.max_body)
+        value = await self._body(request).whole()
         if headers:
             options["headers"] = headers
         return _reply_to_one(to, await to.handle.publish(value, **options))
 
     async def _structured(self, request: Request, to: PublishTarget, asked: PublishHeaders) -> StoredReply:
-        event = cloud_events.structured(await requests.read_body(request, self._options.max_body))
+        event = cloud_events.structured(await self._body(request).whole())
         if event.key is not None:
             asked.options.setdefault("key", event.key)
         headers = event.headers | asked.headers
@@ -118,7 +117,7 @@ class PublishRoute:
     async def _batched(self, request: Request, to: PublishTarget, asked: PublishHeaders) -> StoredReply:
         """All events in one transaction: every one has headers of its own."""
         options = _options_for_many(asked)
-        events = cloud_events.batched(await requests.read_body(request, self._options.max_body))
+        events = cloud_events.batched(await self._body(request).whole())
         expected = options.pop("expected_offset", None)
         async with self._broker.transaction() as tx:
             published = [
@@ -141,7 +140,7 @@ class PublishRoute:
             options["headers"] = asked.headers
         handle, stored, count = to.handle, None, 0
         try:
-            async for lines in requests.read_lines(request, min(self._options.max_body, MAX_ENTRY_BYTES // 2)):
+            async for lines in self._body(request).lines(min(self._options.max_body, MAX_ENTRY_BYTES // 2)):
                 for first in range(0, len(lines), MAX_ENTRY_RECORDS):
                     piece = lines[first : first + MAX_ENTRY_RECORDS]
                     if key is not None:
@@ -158,6 +157,9 @@ class PublishRoute:
         if stored is None:
             raise InvalidOption("body", "", "there is no line in it")
         return _reply_to_many(to, stored, count)
+
+    def _body(self, request: Request) -> RequestBody:
+        return RequestBody(request, self._options, self._memory)
 
     def _address(self, scope: Scope) -> PublishTarget:
         path = scope.get("raw_path") or scope["path"].encode()

@@ -30,7 +30,7 @@ class RecordJson(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class GapJson(msgspec.Struct, frozen=True, gc=False):
-    """What is missing, and why. `count` is null where nobody can know."""
+    """What is missing, and why. `count` is null where it cannot be known."""
 
     topic: str
     first: int

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from starlette._utils import get_route_path
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from runnel.core.errors import InvalidName, InvalidOption, TooLarge
+from runnel.core.errors import InvalidName, InvalidOption, LimitExceeded, TooLarge
 from runnel.core.pattern import check_name
 from runnel.core.position import Start
+from runnel.server.connections import address_of
+
+if TYPE_CHECKING:
+    from runnel.server.memory_budget import MemoryBudget
+    from runnel.server.options import ServerOptions
 
 MAX_PARAMETERS = 2_000
 
@@ -103,68 +108,100 @@ def integer_parameter(values: Mapping[str, list[str]], name: str, default: int, 
 
 
 # -- Bodies ----------------------------------------------------------------------------------------------
-# Read piece by piece, within a size limit and a deadline.
+# Read piece by piece, within a size limit and a deadline. What has arrived counts against the server's memory budget.
 
 
-BODY_TIMEOUT = 30.0  # seconds until the next bytes of a body must have come
+SMALL_BODY = 4 << 10  # bytes up to which a body that is not whole is not counted
 
 
-async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body; `TooLarge` beyond `limit` bytes, before they are sent if Content-Length tells."""
-    said = next((value for name, value in request.scope["headers"] if name == b"content-length"), b"")
-    if said.isdigit() and int(said) > limit:
-        raise TooLarge("the body of a request", int(said), "max_body", limit)
-    chunk, more = await _next_chunk(request)
-    if not more and len(chunk) <= limit:
-        return chunk  # it came in one piece, as most do
-    gathered, size = [chunk], len(chunk)
-    while more and size <= limit:
-        chunk, more = await _next_chunk(request)
-        size += len(chunk)
-        gathered.append(chunk)
-    if size > limit:
-        raise TooLarge("the body of a request", size, "max_body", limit)
-    return b"".join(gathered)
+class RequestBody:
+    """Reads the body of one request: as a whole, or line by line.
 
+    Whatever has to be there at once (the whole body, or a list of lines) must arrive within `frame_timeout`.
+    """
 
-async def read_lines(request: Request, limit: int) -> AsyncIterator[list[bytes]]:
-    """The lines of a body, in lists of at most `limit` bytes. Empty lines are left out."""
-    gathered: list[bytes] = []
-    size = 0
-    async for chunk in read_chunks(request):
-        gathered.append(chunk)
-        size += len(chunk)
-        while size > limit:
-            data = b"".join(gathered)
-            cut = data.rfind(b"\n", 0, limit + 1) + 1
-            if not cut:
-                raise TooLarge("a line of the body", size, "max_body", limit)
-            if found := _split_lines(data[:cut]):
+    def __init__(self, request: Request, options: ServerOptions, memory: MemoryBudget) -> None:
+        self.peer_address = address_of(request.scope.get("client"))
+        self._request, self._limit, self._timeout = request, options.max_body, options.frame_timeout
+        self._memory = memory
+        self._chunks: list[bytes] = []
+        self._size = 0
+        self._waiting: asyncio.Timeout | None = None
+        self._error: LimitExceeded | None = None
+
+    async def whole(self) -> bytes:
+        """The whole body; `TooLarge` beyond `max_body` bytes, before they are sent if Content-Length tells."""
+        said = next((value for name, value in self._request.scope["headers"] if name == b"content-length"), b"")
+        if said.isdigit() and int(said) > self._limit:
+            raise self._too_large(int(said))
+        due = asyncio.get_running_loop().time() + self._timeout
+        try:
+            while await self._read(due):
+                if self._size > self._limit:
+                    break
+            if self._size > self._limit:
+                raise self._too_large(self._size)
+            return self._take()
+        finally:
+            self._memory.hold(self, 0)
+
+    async def lines(self, limit: int) -> AsyncIterator[list[bytes]]:
+        """The lines, in lists of at most `limit` bytes. Empty lines are left out."""
+        loop, more = asyncio.get_running_loop(), True
+        try:
+            while more:
+                due = loop.time() + self._timeout
+                while self._size <= limit and more:
+                    more = await self._read(due)
+                while self._size > limit:
+                    data = self._take()
+                    cut = data.rfind(b"\n", 0, limit + 1) + 1
+                    if not cut:
+                        raise TooLarge("a line of the body", len(data), "max_body", limit)
+                    self._chunks, self._size = [data[cut:]], len(data) - cut
+                    if found := _split_lines(data[:cut]):
+                        yield found
+            if found := _split_lines(self._take()):
                 yield found
-            gathered, size = [data[cut:]], len(data) - cut
-    if found := _split_lines(b"".join(gathered)):
-        yield found
+        finally:
+            self._memory.hold(self, 0)
 
+    def over_budget(self, error: LimitExceeded) -> None:
+        """The server has no more memory for this body: the request is refused."""
+        self._error = error
+        self._chunks.clear()
+        if self._waiting is not None:
+            self._waiting.reschedule(asyncio.get_running_loop().time())
 
-async def read_chunks(request: Request) -> AsyncIterator[bytes]:
-    """The bytes of a body as they arrive. A client that stops in the middle is not waited for."""
-    more = True
-    while more:
-        chunk, more = await _next_chunk(request)
-        if chunk:
-            yield chunk
+    async def _read(self, due: float) -> bool:
+        """Read the next bytes, which must come before `due`; whether there are more."""
+        try:
+            async with asyncio.timeout_at(due) as self._waiting:
+                message = await self._request.receive()
+        except TimeoutError:
+            if self._error is not None:
+                raise self._error from None
+            raise HTTPException(408, f"the body was not complete within frame_timeout={self._timeout:g} s") from None
+        finally:
+            self._waiting = None
+        if message["type"] == "http.disconnect":
+            raise HTTPException(400, "the body ended before it was complete")
+        chunk, more = message.get("body", b""), message.get("more_body", False)
+        self._chunks.append(chunk)
+        self._size += len(chunk)
+        if more and self._size > SMALL_BODY:
+            self._memory.hold(self, self._size)
+        if self._error is not None:
+            raise self._error
+        return bool(more)
 
+    def _take(self) -> bytes:
+        """What has arrived and was not taken yet."""
+        chunks, self._chunks, self._size = self._chunks, [], 0
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-async def _next_chunk(request: Request) -> tuple[bytes, bool]:
-    """The next bytes, and whether there are more."""
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT):
-            message = await request.receive()
-    except TimeoutError:
-        raise HTTPException(408, f"nothing more of the body came within {BODY_TIMEOUT:g} s") from None
-    if message["type"] == "http.disconnect":
-        raise HTTPException(400, "the body ended before it was complete")
-    return message.get("body", b""), message.get("more_body", False)
+    def _too_large(self, size: int) -> TooLarge:
+        return TooLarge("the body of a request", size, "max_body", self._limit)
 
 
 def _split_lines(data: bytes) -> list[bytes]:

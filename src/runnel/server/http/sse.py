@@ -84,7 +84,7 @@ def _chunks(part: Slice, form: EventFormat) -> Iterable[bytes]:
 
 
 def _large(part: Slice, form: EventFormat) -> Iterator[bytes]:
-    """The events of a slice of large values, some at a time: nobody has to hold all of them as text."""
+    """The events of a slice of large values, some at a time, so that not all are held as text at once."""
     gathered: list[Record[bytes]] = []
     size = 0
     for record in _wanted(part, form.keys):
@@ -217,7 +217,7 @@ def digest_of(epochs: Iterable[int], up_to: int | None = None) -> TopicSetDigest
 class CoveredTopics:
     """The topics of one stream, and the suffix of its ids for them.
 
-    A topic that came counts at once; one that was deleted only when the stream has told what was lost with it. So an id
+    A topic that came counts at once; one that was deleted only when the stream has reported its losses. So an id
     never stands for more than the browser knows.
     """
 
@@ -235,7 +235,7 @@ class CoveredTopics:
         self.tail = format_digest(TopicSetDigest(self._highest, self._check))
 
     def leave(self, epochs: Iterable[int]) -> None:
-        """Only these are left, and all that was lost is told."""
+        """Only these are left, and all losses are reported."""
         for epoch in self._epochs.difference(epochs):
             self._epochs.discard(epoch)
             self._check ^= _mix(epoch)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from starlette.exceptions import HTTPException
@@ -19,9 +19,11 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from runnel.core.errors import LimitExceeded, ProtocolError, RunnelError
+from runnel.server.connections import RECONNECT_AFTER, ServerConnection, address_of
 from runnel.server.http.cross_origin import DENIAL_EXTENSION
 from runnel.server.http.errors import error_response, problem_response
 from runnel.server.http.event_stream import connection_of
+from runnel.server.http.stop_signals import ended_by_signals
 from runnel.server.json_lines.listener import JsonLinesListener
 from runnel.server.native.session import native_listener
 from runnel.server.served_broker import ServedBroker
@@ -29,41 +31,33 @@ from runnel.wire import json_events
 from runnel.wire.errors import error_frame
 
 if TYPE_CHECKING:
-    from runnel.api.broker import Broker
     from runnel.server.http.listener import WebSocketConnection
-    from runnel.server.options import ServerOptions
 
 
-CLOSE_TIMEOUT = 2.0  # seconds that a browser has to answer when it is told that the websocket is closed
+CLOSE_TIMEOUT = 2.0  # seconds that a browser has to answer a close frame
 
 NORMAL_CLOSURE = 1000
 GOING_AWAY = 1001
 UNSUPPORTED_DATA = 1003
 POLICY_VIOLATION = 1008
+STOPPING = "the server stops"
 
 log = logging.getLogger("runnel")
 
 
 class WebSocketRoutes:
-    """The route. `serving` is what the listeners of the server share; None: the application is mounted elsewhere."""
+    """The route."""
 
-    def __init__(self, broker: Broker, options: ServerOptions, serving: ServedBroker | None = None) -> None:
-        self._broker, self._options, self._serving = broker, options, serving
-
-    @property
-    def serving(self) -> ServedBroker:
-        """What is served. Of an application that was mounted it is made for the first who comes, on his loop."""
-        if self._serving is None:
-            self._serving = ServedBroker(self._broker, self._options)
-        return self._serving
+    def __init__(self, serving: ServedBroker) -> None:
+        self._serving = serving
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one websocket, until either side has enough."""
         await receive()  # the connect message
-        serving = self.serving
+        serving = self._serving
         session = WebSocketSession(serving, scope, receive, send)
         if serving.connections.draining:
-            stopping = problem_response(503, "not_ready", "the server stops", headers={"retry-after": "1"})
+            stopping = problem_response(503, "not_ready", STOPPING, headers={"retry-after": "1"})
             await _deny(stopping, scope, receive, send)
             return
         try:
@@ -71,7 +65,8 @@ class WebSocketRoutes:
         except LimitExceeded as error:
             await _deny(error_response(error), scope, receive, send)
             return
-        await session.run()
+        with ended_by_signals(session.stop) if connection_of(scope) is None else nullcontext():
+            await session.run()
 
     async def plain(self, request: Request) -> Response:
         """The route was requested without an upgrade to a websocket."""
@@ -87,6 +82,7 @@ class WebSocketSession:
         self._loop = asyncio.get_running_loop()
         self._since = self._loop.time()
         self._peer = tuple(scope.get("client") or ()) or None
+        self.peer_address = address_of(self._peer)
         facts: dict[str, Any] = {"peername": self._peer, "door": "websocket"}
         if self._connection is not None:
             facts["socket"] = self._connection.transport.get_extra_info("socket")
@@ -100,15 +96,14 @@ class WebSocketSession:
         if self._connection is not None:
             self._connection.release_slot()  # it was a connection before
         self._serving.connections.add(self)
-        if (limit := self._serving.options.idle_timeout) is not None:
-            self._timer = self._loop.call_later(
-                limit, self._say, LimitExceeded("idle_timeout", limit, limit), POLICY_VIOLATION
-            )
+        limit = self._serving.options.hello_timeout
+        late = LimitExceeded("hello_timeout", limit, limit)
+        self._timer = self._loop.call_later(limit, self._say, late, POLICY_VIOLATION)
 
     # -- as the rest of the server knows it -------------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
-        """Who it is and what it holds: nothing yet."""
+        """The peer; it holds nothing yet."""
         held = {"unsent_bytes": 0, "door": "websocket", "subscriptions": 0}
         return {"peer": str(self._peer or ""), "since": self._loop.time() - self._since, **held}
 
@@ -120,6 +115,12 @@ class WebSocketSession:
         """Close now."""
         self._transport.abort()
 
+    def stop(self) -> None:
+        """The server of the application stops: answer what is under way, say goodbye, and close."""
+        self._code = GOING_AWAY
+        protocol = self._transport.protocol
+        (self if protocol is None else cast(ServerConnection, protocol)).drain(STOPPING, RECONNECT_AFTER)
+
     # -- its life ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -129,7 +130,7 @@ class WebSocketSession:
             await self._send({"type": "websocket.accept"})
             tasks = [self._loop.create_task(one) for one in (self._listen(), self._transport.send_all())]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if not tasks[0].done():  # else nobody is there any more
+            if not tasks[0].done():  # else the client is gone
                 await self._part()
         finally:
             for one in tasks:
@@ -167,9 +168,7 @@ class WebSocketSession:
         self._begun()
         transport.text = text
         if text:
-            transport.protocol = JsonLinesListener(
-                serving.broker, serving.options, serving.connections, serving.refusal(), whole=True
-            )
+            transport.protocol = JsonLinesListener(serving, whole=True)
         else:
             transport.protocol = native_listener(serving)()
             if self._connection is not None:
@@ -178,7 +177,7 @@ class WebSocketSession:
         return not transport.is_closing()
 
     def _begun(self) -> None:
-        """There is a session, or nobody is there any more: neither is waited for, nor counted twice."""
+        """The session began, or the client is gone: stop the timer and the count of this one."""
         self._serving.connections.remove(self)
         if self._timer is not None:
             self._timer.cancel()
@@ -209,7 +208,7 @@ class WebSocketSession:
         if connection is not None and self._transport.aborted:
             return  # it is closed
         code = self._how()
-        reason = "the server stops" if code == GOING_AWAY else ""
+        reason = STOPPING if code == GOING_AWAY else ""
         with suppress(TimeoutError, OSError):
             async with asyncio.timeout(CLOSE_TIMEOUT):
                 await self._send({"type": "websocket.close", "code": code, "reason": reason})
@@ -256,7 +255,7 @@ class DirectConnection(Protocol):
         """Send these messages, with one write."""
 
     def cut(self, code: int) -> None:
-        """Close now: with a word, if there is nothing before it that nobody reads."""
+        """Close now; send a close frame only if no unread bytes precede it."""
 
 
 class WebSocketTransport(asyncio.Transport):
@@ -281,7 +280,7 @@ class WebSocketTransport(asyncio.Transport):
         self._queue: deque[bytes] = deque()
         self._size = 0
         self._high, self._low = DEFAULT_HIGH_WATER, DEFAULT_HIGH_WATER // 4
-        self._paused = False  # the session was told to write no more
+        self._paused = False  # the session was asked to pause writing
         self._sent = self._seen = 0  # messages: so far, and when it was last looked
         self._still = 0  # looks since anything moved
         self._below = 0  # bytes that the connection below held when it was last looked at

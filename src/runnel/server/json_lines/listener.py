@@ -1,8 +1,9 @@
 """One JSON lines connection: bytes in, commands handled in order, lines out.
 
 There are no pings, because people would have to read them: TCP keepalive finds dead peers, and a connection without
-a subscription closes after `idle_timeout` seconds of silence. A client that does not read is not read from, so that
-a connection holds at most `high_water` bytes to send, `max_pending_bytes` of publishes, and one line.
+a subscription closes after `idle_timeout` seconds of silence. The first line must be whole within `hello_timeout`,
+any other that has begun within `frame_timeout`. A client that does not read is not read from, so that a connection
+holds at most `high_water` bytes to send, `max_pending_bytes` of publishes, and one line.
 """
 
 from __future__ import annotations
@@ -10,20 +11,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from runnel.core.errors import LimitExceeded, RunnelError
-from runnel.server.connections import Connections
+from runnel.server.connections import address_of
 from runnel.server.json_lines.session import JsonLinesSession
-from runnel.server.options import ServerOptions
+from runnel.server.served_broker import ServedBroker
 from runnel.wire import json_events as events
 from runnel.wire.json_commands import Id
 from runnel.wire.json_lines import LineDecoder, WebSocketLines
 
-if TYPE_CHECKING:
-    from runnel.api.broker import Broker
-
 READ_AHEAD = 64 << 10  # bytes that came in and are not handled yet, beyond which nothing more is read
+SMALL_LINE = 4 << 10  # bytes up to which what came in is not counted
 COMMANDS_PER_TURN = 64  # commands after which others on the loop have their turn
 LINGER = 5.0  # seconds that a client has to read our last words, and that its last commands have to finish
 PROBE_INTERVAL = 1.0  # seconds after which a client that closed its side is looked for again
@@ -33,26 +32,20 @@ log = logging.getLogger("runnel")
 
 
 class JsonLinesListener(asyncio.Protocol):
-    """One JSON lines connection: `JsonLinesListener(broker, options, connections)` for each that is accepted.
+    """One JSON lines connection: `JsonLinesListener(serving)` for each that is accepted.
 
-    With a `refusal`, nobody is served: it is said, and the connection closed. `whole`: each piece of data is a line.
+    `whole`: each piece of data is a line.
     """
 
-    def __init__(
-        self,
-        broker: Broker,
-        options: ServerOptions,
-        connections: Connections,
-        refusal: RunnelError | None = None,
-        *,
-        whole: bool = False,
-    ) -> None:
-        self._options, self._connections, self._refusal = options, connections, refusal
+    def __init__(self, serving: ServedBroker, *, whole: bool = False) -> None:
+        self._serving, self._options, self._connections = serving, serving.options, serving.connections
+        self._whole = whole
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._peer = ""
-        self._decoder = WebSocketLines(options.max_line) if whole else LineDecoder(options.max_line)
-        self._session = JsonLinesSession(broker, options, self)
+        self.peer_address = ""
+        self._decoder = self._empty_decoder()
+        self._session = JsonLinesSession(serving.broker, serving.options, self)
         self._worker: asyncio.Task[None] | None = None
         self._wanted: asyncio.Future[None] | None = None  # the worker waits for something to happen
         self._room: asyncio.Future[None] | None = None  # writers wait for the client to read
@@ -60,6 +53,9 @@ class JsonLinesListener(asyncio.Protocol):
         self.failed = False  # it ends because of an error
         self._goodbye: str | None = None
         self._since = self._active = self._loop.time()
+        self._greeted = False  # a whole line came
+        self._begun: float | None = self._since  # since when the next line is waited for, if it has to come
+        self._held = 0  # bytes that were reported to the memory budget
         self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -72,12 +68,13 @@ class JsonLinesListener(asyncio.Protocol):
         transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass of it
         self._transport = transport
         transport.set_write_buffer_limits(high=self._options.high_water)
-        self._peer = str(transport.get_extra_info("peername") or "")
+        peer = transport.get_extra_info("peername")
+        self._peer, self.peer_address = str(peer or ""), address_of(peer)
         enable_tcp_keepalive(transport.get_extra_info("socket"))
         try:
             self._connections.add(self)
-            if self._refusal is not None:
-                raise self._refusal
+            if (refusal := self._serving.refusal()) is not None:
+                raise refusal
         except RunnelError as error:
             self._fail(error)
             return
@@ -94,6 +91,8 @@ class JsonLinesListener(asyncio.Protocol):
         self._decoder.feed(data)
         if self._decoder.held >= READ_AHEAD and self._transport is not None:
             self._transport.pause_reading()
+        if self._decoder.held > SMALL_LINE:
+            self._report_memory()
         self._wake()
 
     def eof_received(self) -> bool:
@@ -107,6 +106,7 @@ class JsonLinesListener(asyncio.Protocol):
         """The client is gone. What it sent before is still done; what it held is let go."""
         self._ended = self._lost = True
         self._connections.remove(self)
+        self._serving.memory.hold(self, 0)
         self.resume_writing()
         self._wake()
         if self._timer is not None:
@@ -122,6 +122,7 @@ class JsonLinesListener(asyncio.Protocol):
         if self._room is None:
             self._room = self._loop.create_future()
             self._active = self._loop.time()
+            self._report_memory()
 
     def resume_writing(self) -> None:
         """It has read enough."""
@@ -129,9 +130,10 @@ class JsonLinesListener(asyncio.Protocol):
             self._room.set_result(None)
             self._room = None
             self._active = self._loop.time()
+            self._report_memory()
 
     def describe(self) -> dict[str, Any]:
-        """Who it is and what it holds."""
+        """The peer and what it holds."""
         unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
         return {
             "peer": self._peer,
@@ -154,10 +156,19 @@ class JsonLinesListener(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def over_budget(self, error: LimitExceeded) -> None:
+        """The server has no more memory for this client. Behind what it has not read, no last word would reach it."""
+        log.warning("JSON connection %s is closed: %s", self._peer, error)
+        self._decoder = self._empty_decoder()
+        if self._room is not None:
+            self.abort()
+        else:
+            self._give_up(error)
+
     # -- writing ------------------------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Send it, unless nobody is there to read it."""
+        """Send it, unless the client is gone."""
         if self._transport is not None and not self._closing and not self._lost:
             self._transport.write(data)
 
@@ -205,6 +216,7 @@ class JsonLinesListener(asyncio.Protocol):
                 await self._more()
                 continue
             self._active = self._loop.time()
+            self._greeted, self._begun = True, None
             await session.answers.room()
             await self.writable()
             if (quits := await session.handle(line)) is not None:
@@ -215,10 +227,34 @@ class JsonLinesListener(asyncio.Protocol):
         return self._goodbye, None
 
     async def _more(self) -> None:
-        """Wait until something came, or the end."""
+        """Wait until something came, or the end. A first line, and one that has begun, must be whole in time."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
-        await self._happens(None)
+        if self._held:
+            self._report_memory()
+        if self._greeted and not self._decoder.held:
+            self._begun = None
+            await self._happens(None)
+            return
+        now, limit = self._loop.time(), "frame_timeout" if self._greeted else "hello_timeout"
+        if self._begun is None:
+            self._begun = now
+        allowed: float = getattr(self._options, limit)
+        if now >= self._begun + allowed:
+            raise LimitExceeded(limit, round(now - self._begun, 3), allowed)
+        await self._happens(self._begun + allowed - now)
+
+    def _report_memory(self) -> None:
+        """Report what is kept for this client: what it sent and is not handled yet, and what it has not read."""
+        held = self._decoder.held if self._decoder.held > SMALL_LINE else 0
+        if self._room is not None and self._transport is not None:
+            held += self._transport.get_write_buffer_size()
+        if held != self._held and not self._closing and not self._lost:
+            self._held = held
+            self._serving.memory.hold(self, held)
+
+    def _empty_decoder(self) -> LineDecoder | WebSocketLines:
+        return (WebSocketLines if self._whole else LineDecoder)(self._options.max_line)
 
     async def _happens(self, seconds: float | None, *others: asyncio.Future[Any]) -> None:
         """Return when something happened to this connection or one of `others` is done, or after so many seconds."""
@@ -230,7 +266,7 @@ class JsonLinesListener(asyncio.Protocol):
             self._wanted.set_result(None)
 
     async def _finish(self) -> None:
-        """No more commands: return when all are answered and no subscription is left, or nobody is there any more.
+        """No more commands: return when all are answered and no subscription is left, or the client is gone.
 
         A client that has closed its side and one that is gone look the same until something is sent to them; so
         they are pinged.
@@ -308,9 +344,13 @@ class JsonLinesListener(asyncio.Protocol):
             log.warning("JSON connection %s is closed: it has read nothing for %.0f s", self._peer, idle)
             self.abort()
         else:
-            if self._worker is not None:
-                self._worker.cancel()
-            self._fail(LimitExceeded("idle_timeout", round(idle, 1), limit))
+            self._give_up(LimitExceeded("idle_timeout", round(idle, 1), limit))
+
+    def _give_up(self, error: RunnelError) -> None:
+        """Handle nothing more, say what is wrong, and close."""
+        if self._worker is not None:
+            self._worker.cancel()
+        self._fail(error)
 
 
 def enable_tcp_keepalive(connection: Any) -> None:

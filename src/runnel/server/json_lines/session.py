@@ -31,7 +31,7 @@ MAX_UNSETTLED_BYTES = 8 << 20  # unsettled values that one member may have
 MAX_BLOCK_SECONDS = 30.0  # that publishers wait for one subscriber with policy "block"
 MAX_BOUNDS = {"buffer": 65_536, "buffer_bytes": 64 << 20, "max_ack_pending": 100_000}  # that SUB may ask for
 MAX_TOPIC_HANDLES = 1024  # topics whose handles are kept
-STALE_DELIVERIES = 1024  # deliveries that nobody settled, beyond which those that have lapsed are forgotten
+STALE_DELIVERIES = 1024  # unsettled deliveries, beyond which lapsed ones are forgotten
 
 log = logging.getLogger("runnel")
 
@@ -79,7 +79,7 @@ class JsonLinesSession:
     async def end_of_input(self) -> None:
         """No more commands come: what needs them ends. Other subscriptions go on: the client may still read.
 
-        Nobody can settle a delivery now; and a name is free at once, for its owner may be on the way back.
+        No delivery can be settled now, and a name is free at once: its owner may be reconnecting.
         """
         for stream in [one for one in self.streams if one.group is not None or one.name is not None]:
             await stream.close()
@@ -90,7 +90,7 @@ class JsonLinesSession:
             await stream.close()
 
     def lost(self) -> None:
-        """Nobody is there any more: let go of everything."""
+        """The client is gone: release everything."""
         for stream in list(self.streams):
             stream.cancel()
         self.deliveries.clear()
@@ -314,7 +314,7 @@ class OrderedReplies:
             await self._change()
 
     def abandon(self) -> None:
-        """Nobody waits for any of it any more: what is not done yet is given up."""
+        """The client is gone: give up the work that is not done yet."""
         self._gone = True
         for answer in self._waiting:
             if answer.task is not None:

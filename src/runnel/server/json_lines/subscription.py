@@ -161,7 +161,7 @@ class JsonLinesSubscription:
 
 
 def _resolve(ready: asyncio.Future[None], error: Exception | None = None) -> bool:
-    """Tell the opener of the subscription how it went; False: it was told already."""
+    """Complete the opening of the subscription; False: it was complete already."""
     if ready.done():
         return False
     if error is None:

@@ -21,13 +21,13 @@ from runnel.core.clock import from_micros
 from runnel.core.errors import InvalidOption, NotSupported, OutcomeUnknown, ProtocolError
 from runnel.core.markers import Marker
 from runnel.core.options import NO_TOPIC_OPTIONS, positive
-from runnel.core.pattern import check_name
+from runnel.core.pattern import check_name, check_pattern
 from runnel.core.position import Position
-from runnel.core.publishing import Publication, PublishDetails
+from runnel.core.publishing import Publication, PublishDetails, checked_batch
 from runnel.core.record import NO_HEADERS, REPLY_TO, Meta, Record
 from runnel.core.schema import Schema
 from runnel.core.stages import checked_stage_key
-from runnel.core.statistics import BackendSample
+from runnel.core.statistics import BackendSample, RelayStatistics
 from runnel.core.trace_context import TRACEPARENT as TRACE
 from runnel.core.transaction import TransactionRequest
 from runnel.server.native.subscriptions import NativeMember
@@ -104,9 +104,22 @@ async def topics(caller: Caller) -> list[str]:
 
 
 @call
-async def bounds(caller: Caller, patterns: list[str] = [], time: int | None = None) -> Any:  # noqa: B006
-    """The bounds of topics; with a `time` in microseconds, also the first offset that is not older."""
-    return await caller.serving.broker.bounds(*patterns, time=None if time is None else from_micros(time))
+async def bounds(
+    caller: Caller,
+    patterns: list[str] = [],  # noqa: B006
+    time: int | None = None,
+    sequence: int | None = None,
+    history: bool = True,
+) -> Any:
+    """The bounds of topics; with a `time` in microseconds, or a `sequence`, also the first offset from there on.
+
+    Without `history`, those of the journal: no source of history is asked.
+    """
+    since = None if time is None else from_micros(time)
+    if history:
+        return await caller.serving.broker.bounds(*patterns, time=since, sequence=sequence)
+    asked = tuple(check_pattern(one) for one in patterns or (">",))
+    return await caller.serving.backend.bounds(asked, since, sequence, history=False)
 
 
 @call
@@ -138,8 +151,8 @@ async def replay(
 ) -> int:
     """Publish dead letters to their original topics again; return how many.
 
-    They come in order, one by one, from where the last replay ended; with `offsets` those there, and with `all` all
-    that are there, many in a transaction.
+    In order, and no more than `limit`; with `offsets` those there, and with `all` all that are there: then an unknown
+    topic raises.
     """
     if all:
         return await caller.serving.backend.settle_dead_letters(topic, None, put_back=True)
@@ -229,7 +242,7 @@ async def transact(
             await backend.commit(request)
     except asyncio.CancelledError:
         if request.has_begun:
-            raise OutcomeUnknown("it was being written when nobody waited for it any more", committing=True) from None
+            raise OutcomeUnknown("it was being written when its caller stopped waiting", committing=True) from None
         raise
     applied = request.applied
     spans = [(one.span.first.epoch, one.span.first.offset, one.span.last.offset) for one in promised if applied]
@@ -292,15 +305,14 @@ async def stage_write(
     schema: Schema | None = None,
 ) -> dict[str, int]:
     """Stage the records of a batch; return the records and bytes of the stage. Without a batch, only open it."""
-    publisher = caller.serving.publisher
     if options or schema:
-        await publisher.declare(check_name(topic), options or {}, schema)
+        await caller.serving.publisher.declare(check_name(topic), options or {}, schema)
     writer, stage = _stage(caller, topic, key)
     if batch is None:
         stage.check_usable("staging")
         await stage.write(StageCut(writer, (), {}), ordinal)
     else:
-        await stage.write_packed(batch, publisher.checked(topic, batch, typed=schema is not None), ordinal)
+        await stage.write_packed(batch, checked_batch(topic, batch), ordinal, typed=schema is not None)
         await asyncio.sleep(0)  # a batch that is staged already is skipped without waiting
     return dict(zip(("records", "bytes"), await stage.read_state(), strict=True))
 
@@ -366,9 +378,9 @@ def _one(batch: UnpackedBatch) -> tuple[bytes, Meta]:
 
 
 @call
-async def statistics(caller: Caller) -> dict[str, Any]:
+async def statistics(caller: Caller, pattern: str | None = None, limit: int | None = None) -> dict[str, Any]:
     """The statistics of the broker; `flowed` as a list of [pattern, subscriber, numbers]."""
-    found = await caller.serving.backend.snapshot()
+    found = await caller.serving.backend.snapshot(pattern, limit)
     numbers = {name: getattr(found, name) for name in found.__struct_fields__}
     numbers["flowed"] = [[pattern, subscriber, flowed] for (pattern, subscriber), flowed in found.flowed.items()]
     return numbers
@@ -378,6 +390,12 @@ async def statistics(caller: Caller) -> dict[str, Any]:
 async def sample(caller: Caller) -> BackendSample:
     """The figures of the console."""
     return await caller.serving.backend.sample()
+
+
+@call
+async def report_relay(caller: Caller, report: RelayStatistics) -> None:
+    """Take what a relay reports of itself: `statistics` and the console show it."""
+    await caller.serving.backend.report_relay(report)
 
 
 @call
@@ -421,6 +439,12 @@ def _page(limit: int, max_bytes: int) -> tuple[int, int]:
 async def flush(caller: Caller) -> None:
     """Return when the client's earlier settlements and confirmed positions are on disk, if there is one."""
     await caller.serving.backend.flushed()
+
+
+@call
+async def sync(caller: Caller) -> None:
+    """Return when everything that was published and settled is synced to disk, also with fsync interval or os."""
+    await caller.serving.backend.synced()
 
 
 @call

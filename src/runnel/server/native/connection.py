@@ -16,9 +16,13 @@ from enum import Enum
 from typing import Any, Protocol, cast
 
 from runnel.core.errors import LimitExceeded, RunnelError
+from runnel.runtime.writing import write_all
+from runnel.server.connections import address_of
+from runnel.server.memory_budget import MemoryBudget
 from runnel.server.options import ServerOptions
+from runnel.server.unread_watch import UnreadWatch
 from runnel.wire.errors import error_frame
-from runnel.wire.frames import FROM_CLIENT, PREFACE, FrameDecoder, FrameKind, frame
+from runnel.wire.frames import FROM_CLIENT, PREFACE, SMALL_BUFFER, Frame, FrameDecoder, FrameKind, frame
 
 LINGER = 1.0  # seconds that a peer has to close once it was sent our last words
 DRAIN_TIMEOUT = 5.0  # seconds in which it has to read some of what was not sent yet
@@ -42,10 +46,14 @@ class NativeConnection(asyncio.BufferedProtocol):
     def __init__(
         self,
         options: ServerOptions,
+        memory: MemoryBudget,
         session: Callable[[NativeConnection], ConnectionSession],
         gone: Callable[[NativeConnection], None],
     ) -> None:
         self.options = options
+        self._memory = memory
+        self._held = 0  # bytes that were reported to it
+        self.peer_address = ""
         self.loop = asyncio.get_running_loop()
         self.peer = ""
         self.since = self.heard = self.loop.time()
@@ -65,13 +73,15 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._read_paused_since = 0.0
         self._out: list[bytes] = []
         self._out_bytes = 0
+        self.writes = 0  # how often what was gathered was handed over
         self._high, self._too_high = options.high_water, 2 * options.high_water
         self._full = False  # the transport takes no more for now
         self._unsent = 0  # what the transport held when it was last looked at
         self._due: deque[FrameSource] = deque()
-        self._waiting: deque[asyncio.Future[None]] = deque()  # those who have an answer, once there is room for it
+        self._waiting: deque[asyncio.Future[None]] = deque()  # answers that wait for room
         self._flushing = False
         self._keepalive: Keepalive | None = None
+        self._unread: UnreadWatch | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._hangup_timer: asyncio.TimerHandle | None = None
         self._frame_timer: asyncio.TimerHandle | None = None
@@ -80,9 +90,14 @@ class NativeConnection(asyncio.BufferedProtocol):
     # -- its life -----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody is there, and has a little time to say hello."""
+        """A client connected; it has `hello_timeout` seconds for its HELLO."""
         self.transport = cast(asyncio.Transport, transport)
-        self.peer = _peer_name(self.transport)
+        peer = self.transport.get_extra_info("peername")
+        self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "of the Unix socket"
+        self.peer_address = address_of(peer)
+        # A peer that answers pings and reads nothing is as dead as one that does not answer.
+        patience = self.options.ping + self.options.ping_timeout
+        self._unread = UnreadWatch(self.transport, patience, self._reads_nothing)
         self.transport.set_write_buffer_limits(high=self._high - 1, low=self._high // 2)
         self._timer = self.loop.call_later(self.options.hello_timeout, self._late)
         self.guard(self.session.opened)
@@ -102,6 +117,10 @@ class NativeConnection(asyncio.BufferedProtocol):
         for timer in (self._timer, self._hangup_timer, self._frame_timer):
             if timer is not None:
                 timer.cancel()
+        if self._unread is not None:
+            self._unread.stop()
+            self._unread = None
+        self._memory.hold(self, 0)
         self._out.clear()
         self._due.clear()
         self._out_bytes = 0
@@ -126,7 +145,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         self.guard(lambda: self.session.drain(reason, retry))
 
     def describe(self) -> dict[str, Any]:
-        """Who it is and what it holds."""
+        """The peer and what it holds."""
         unsent = self._out_bytes + self.transport.get_write_buffer_size()
         return {
             "peer": self.peer,
@@ -143,6 +162,15 @@ class NativeConnection(asyncio.BufferedProtocol):
             log.warning("connection %s is closed: %s", self.peer, error)
             self.failed = True
             self.close(error_frame(0, error))
+
+    def over_budget(self, error: LimitExceeded) -> None:
+        """The server has no more memory for this peer. Behind what it has not read, no last word would reach it."""
+        self._free_buffer()
+        if self._full:
+            log.warning("connection %s is closed: %s", self.peer, error)
+            self.abort()
+        else:
+            self.fail(error)
 
     def close(self, last_words: bytes = b"", *, listen: bool = False) -> None:
         """Send what is gathered and these last words, and close when the peer has read them.
@@ -208,16 +236,22 @@ class NativeConnection(asyncio.BufferedProtocol):
         self.heard = self.loop.time()
         if not self._greeted and len(self._first) < len(PREFACE):
             self._first += bytes(self._view[: min(nbytes, len(PREFACE) - len(self._first))])
-        self._decoder.buffer_updated(nbytes)
-        self._take_frames(self.heard)
-
-    def _take_frames(self, now: float) -> None:
-        """Hand the frames that are there to the session, until it has to wait for something."""
         if self._stop:
-            return
+            self._decoder.buffer_updated(nbytes)
+        else:
+            self._take_frames(self.heard, self._decoder.received(nbytes))
+
+    def _take_frames(self, now: float, only: Frame | None = None) -> None:
+        """Hand the frames that are there to the session, until it has to wait for something; or the one that came."""
         handlers = self.session.handlers
-        begun, self._begun = self._begun, None
         try:
+            if only is not None:
+                kind, flags, extra, id, payload = only
+                handlers[kind](flags, extra, id, payload)
+                if self._held:
+                    self._report_memory()
+                return
+            begun, self._begun = self._begun, None
             for kind, flags, extra, id, payload in self._decoder.frames(views=True):
                 begun = None
                 handlers[kind](flags, extra, id, payload)
@@ -227,6 +261,10 @@ class NativeConnection(asyncio.BufferedProtocol):
                 self._begun = now if begun is None else begun
                 if self._frame_timer is None and not self._lost:
                     self._frame_timer = self.loop.call_at(self._begun + self.options.frame_timeout, self._look_at_frame)
+                if self._decoder.held > SMALL_BUFFER:
+                    self._report_memory()
+            elif self._held:
+                self._report_memory()
         except RunnelError as error:
             if not self._greeted and not PREFACE.startswith(self._first):
                 self._reject_protocol(error)
@@ -235,6 +273,20 @@ class NativeConnection(asyncio.BufferedProtocol):
         except Exception as error:
             log.exception("the server failed at a frame of connection %s", self.peer)
             self.fail(error)
+
+    def _report_memory(self) -> None:
+        """Report what is kept for this peer: the beginning of a frame, and what it has not read."""
+        decoder = self._decoder
+        held = decoder.held if decoder.pending and decoder.held > SMALL_BUFFER else 0
+        if self._full:
+            held += self.transport.get_write_buffer_size()
+        if held != self._held and not self.closing:
+            self._held = held
+            self._memory.hold(self, held)
+
+    def _free_buffer(self) -> None:
+        self._view = memoryview(b"")
+        self._decoder = FrameDecoder(min(MAX_HELLO_FRAME, self.options.max_frame), kinds=FROM_CLIENT)
 
     def pause(self, why: str) -> None:
         """Read nothing more until `resume(why)`."""
@@ -256,7 +308,7 @@ class NativeConnection(asyncio.BufferedProtocol):
                 self._come_back()
 
     def rest(self) -> None:
-        """Take no more frames until others have run: those who read are woken in this turn, and send in the next."""
+        """Take no more frames until others have run: readers are woken in this iteration and send in the next."""
         self._stop = True
         if not self._coming_back:
             self._coming_back = True
@@ -277,7 +329,7 @@ class NativeConnection(asyncio.BufferedProtocol):
             self.transport.resume_reading()
 
     def _reject_protocol(self, error: RunnelError) -> None:
-        """Somebody came to the wrong listener: say so in words that it understands, if we know them."""
+        """The client speaks another protocol: answer in that protocol, if it is a known one."""
         answer = self.session.stranger(self._first)
         log.warning("connection %s is closed: %s", self.peer, error)
         self.failed = True
@@ -322,6 +374,16 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._out += (head, batch)
         self._out_bytes += len(head) + len(batch)
 
+    @property
+    def gathered(self) -> int:
+        """How many pieces wait to be handed over: the place of the next one."""
+        return len(self._out)
+
+    def replace(self, place: int, head: bytes) -> None:
+        """Send another head at `place`, which `gathered` said before the last of `writes`."""
+        self._out_bytes += len(head) - len(self._out[place])
+        self._out[place] = head
+
     def wants(self, source: FrameSource) -> None:
         """`source` may have something to send: it has its turn when there is room."""
         if not source.queued and not self._lost:
@@ -332,7 +394,7 @@ class NativeConnection(asyncio.BufferedProtocol):
                 self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Let everybody send a little in turn while there is room; write it all at once."""
+        """Let each source send a little in turn while there is room; write it all at once."""
         if self._lost:
             return
         if self._due:
@@ -356,11 +418,13 @@ class NativeConnection(asyncio.BufferedProtocol):
     def _write(self) -> None:
         out, size = self._out, self._out_bytes
         self._out, self._out_bytes = [], 0
+        self.writes += 1
         if out and not self._silent and not self._lost:
             if size <= SMALL_WRITE:
-                self.transport.write(b"".join(out))  # for many small frames cheaper than handing over each
+                # For many small frames joining is cheaper than handing over each.
+                self.transport.write(out[0] if len(out) == 1 else b"".join(out))
             else:
-                self.transport.writelines(out)
+                write_all(self.transport, out)
         if self.transport.get_write_buffer_size() > self._too_high:
             self.pause(UNREAD)
         elif self.read_paused:
@@ -371,10 +435,16 @@ class NativeConnection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """The transport holds as much as it may."""
         self._full = True
+        if self._unread is not None:
+            self._unread.start()
+        self._report_memory()
 
     def resume_writing(self) -> None:
         """It has room again."""
         self._full = False
+        if self._unread is not None:
+            self._unread.stop()
+        self._report_memory()
         self.heard = self.loop.time()  # the peer reads
         self.resume(UNREAD)
         self._let_one_send()
@@ -401,6 +471,10 @@ class NativeConnection(asyncio.BufferedProtocol):
         if pulse is KeepaliveAction.ASK:
             self.send(_PING)
         self._wait(self._keepalive.next)
+
+    def _reads_nothing(self) -> None:
+        log.info("connection %s is closed: it has read nothing of what it was sent", self.peer)
+        self.abort()
 
     def _look_at_frame(self) -> None:
         """A few bytes now and then are no silence: but they must not hold a large buffer for ever."""
@@ -433,12 +507,6 @@ class NativeConnection(asyncio.BufferedProtocol):
 
 
 _PING = frame(FrameKind.PING, 0)
-
-
-def _peer_name(transport: asyncio.Transport) -> str:
-    """Who is at the other end, for those who read logs."""
-    peer = transport.get_extra_info("peername")
-    return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "of the Unix socket"
 
 
 # -- What a connection calls -----------------------------------------------------------------------------
@@ -488,17 +556,17 @@ class ClosedSession:
         self.handlers = []
 
     def opened(self) -> None:
-        """Nobody is there."""
+        """Does nothing."""
 
     def lost(self) -> None:
-        """Nobody was."""
+        """Does nothing."""
 
     def stranger(self, first: bytes) -> bytes | None:
-        """Nobody asks."""
+        """Does nothing."""
         return None
 
     def drain(self, reason: str, retry: float | None) -> None:
-        """Nobody hears it."""
+        """Does nothing."""
 
     def describe(self) -> dict[str, Any]:
         """Nothing."""

@@ -28,13 +28,13 @@ from runnel.core.errors import (
 from runnel.core.position import Span
 from runnel.server.native.calls import CALLS, Caller, check_method
 from runnel.server.native.connection import NativeConnection
-from runnel.server.native.subscriptions import NativeMember, NativeSubscription
+from runnel.server.native.subscriptions import NativeMember, NativeSubscription, SharedFrames
 from runnel.server.served_broker import ServedBroker
 from runnel.wire.binary_messages import (
     batch_weight,
     published_frame,
-    read_counts,
     read_credit,
+    read_plain_publish,
     read_publish,
     read_unsubscribe,
 )
@@ -42,6 +42,8 @@ from runnel.wire.errors import error_frame
 from runnel.wire.frames import FrameKind, frame
 from runnel.wire.msgpack_messages import (
     PROTOCOL_VERSION,
+    RECALLS,
+    SHARED_DELIVER,
     Goodbye,
     Hello,
     Subscribe,
@@ -68,7 +70,8 @@ def native_listener(serving: ServedBroker) -> Callable[[], NativeConnection]:
     """The factory of the protocol of each new native connection."""
 
     def made() -> NativeConnection:
-        return NativeConnection(serving.options, partial(NativeSession, serving), serving.connections.remove)
+        session = partial(NativeSession, serving)
+        return NativeConnection(serving.options, serving.memory, session, serving.connections.remove)
 
     return made
 
@@ -81,6 +84,8 @@ class NativeSession:
         self._publisher, self._options = serving.publisher.for_client(), serving.options
         self._number = 0
         self._client = ""
+        self._shared: SharedFrames | None = None  # of a client that understands them
+        self._recalls = False
         self._pending: set[PendingPublish] = set()
         self._pending_bytes = 0
         self._late: dict[int, PendingPublish] = {}  # publishes that can still be withdrawn
@@ -173,6 +178,9 @@ class NativeSession:
         if hello.version < 1:
             raise ProtocolError(f"the client speaks version {hello.version}, and this server {PROTOCOL_VERSION}")
         self._client = hello.client[:256]
+        if SHARED_DELIVER in hello.features:
+            self._shared = SharedFrames(self._connection)
+        self._recalls = RECALLS in hello.features
         serving = self._serving
         welcome = Welcome(
             version=min(hello.version, PROTOCOL_VERSION),
@@ -247,7 +255,11 @@ class NativeSession:
     # -- publishing ---------------------------------------------------------------------------------------------
 
     def _publish(self, flags: int, extra: int, id: int, payload: bytes) -> None:
-        topic, about, batch = read_publish(flags, extra, payload)
+        about = None
+        if flags:
+            topic, about, batch = read_publish(flags, extra, payload)
+        else:
+            topic, batch = read_plain_publish(extra, payload)
         if self._draining:
             return  # not answered: the client sends it again, to the next server
         publish = PendingPublish(self, id, batch_weight(batch))
@@ -312,9 +324,13 @@ class NativeSession:
                 raise LimitExceeded("max_subscriptions", many, allowed)
             found: NativeMember | NativeSubscription
             if asked.group is not None:
-                found = self._members[id] = NativeMember(self._serving, self._connection, id, asked, self._over)
+                found = self._members[id] = NativeMember(
+                    self._serving, self._connection, id, asked, self._over, recalls=self._recalls
+                )
             else:
-                found = self._streams[id] = NativeSubscription(self._serving, self._connection, id, asked, self._over)
+                found = self._streams[id] = NativeSubscription(
+                    self._serving, self._connection, id, asked, self._over, self._shared
+                )
             standing = found.enter()
             if standing is None:
                 self._connection.send(found.stands())
@@ -356,9 +372,9 @@ class NativeSession:
             self._look_for_end()
 
     def _credit(self, flags: int, extra: int, id: int, payload: bytes) -> None:
-        given, place, ask = read_credit(flags, payload)
+        given, place, ask, counts = read_credit(flags, payload)
         if (stream := self._streams.get(id)) is not None:  # else it ended, and the client does not know yet
-            stream.credit(given, place, ask, read_counts(flags, payload))
+            stream.credit(given, place, ask, counts)
 
     def _unsubscribe(self, flags: int, extra: int, id: int, payload: bytes) -> None:
         place = read_unsubscribe(flags, payload)
@@ -481,7 +497,7 @@ def _error_reply(id: int, error: Exception) -> bytes:
 
 
 # -- Publishes in flight ---------------------------------------------------------------------------------
-# Who waits for one, what it weighs meanwhile, and how it is withdrawn.
+# The session that waits for one, its weight in bytes, and how it is withdrawn.
 
 
 class PublishWaiter(Protocol):

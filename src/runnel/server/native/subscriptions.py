@@ -7,19 +7,26 @@ costs one position.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
 
 from runnel.core.backend import SLICE, Member, Reader, SettleVerb
-from runnel.core.errors import BadBatch, BrokerClosed, InvalidOption, LeaseEnded
+from runnel.core.batch import Slice
+from runnel.core.errors import AlreadySettled, BadBatch, BrokerClosed, InvalidOption, LeaseEnded
 from runnel.core.options import SubscribeOptions, shared_options
 from runnel.core.pattern import check_pattern
 from runnel.core.position import Position
 from runnel.core.record import Gap, Record
 from runnel.server.native.connection import NativeConnection
 from runnel.server.served_broker import ServedBroker
-from runnel.wire.binary_messages import ReaderCounts, deliver_head, grant_head
+from runnel.wire.binary_messages import (
+    DELIVER_COST,
+    ReaderCounts,
+    deliver_head,
+    grant_head,
+    shared_deliver_head,
+)
 from runnel.wire.errors import error_frame
 from runnel.wire.frames import FrameKind, frame
 from runnel.wire.msgpack_messages import (
@@ -33,10 +40,11 @@ from runnel.wire.msgpack_messages import (
     read_start,
     wire_gap,
 )
-from runnel.wire.wire_batch import WireBatch, wire_batch_of, wire_batches
+from runnel.wire.wire_batch import WireBatch, whole_batch, wire_batch_of, wire_batches
 
 QUANTUM = 256 << 10  # bytes after which another subscription of the connection is served
 MAX_CREDIT = 1 << 40
+MAX_DROP_BYTES = 8 << 20  # of dropped records that wait to be shown to a client
 TAKES_PER_TURN = 64  # per turn: not every take gives something to send
 MAX_TAKE_RECORDS = 1 << 16  # a large batch is sent as it lies on disk; split, it would be encoded again per reader
 
@@ -51,18 +59,24 @@ class NativeSubscription:
         id: int,
         asked: Subscribe,
         over: Callable[[int], None],
+        shared: SharedFrames | None = None,
     ) -> None:
         self.id = id
         self.queued = False
         self._connection, self._over = connection, over
-        self._credit = asked.credit or serving.options.credit
+        self._shared = shared
+        self._behind = (0, 0)  # `connection.writes`, and the place behind the last frame of this subscription then
+        self._credit = self._full_credit = asked.credit or serving.options.credit
         self._asks = self._limit = 0
         self._counted = False  # whether the client reports what it took
         self._done = False  # the client has left
         self.is_up = False  # whether SUBSCRIBED was sent
-        self._left: deque[WireBatch] = deque()  # taken and not yet sent
+        self._parts: deque[Slice] = deque()  # taken and not yet packed
+        self._pieces: Iterator[WireBatch] = iter(())  # of the part that is being sent
+        self._piece: WireBatch | None = None  # the next to be sent
         self._topic, self._topic_bytes = "", b""
-        self.unshown = 0  # dropped records that were not sent, for lack of room
+        self._drops: deque[WireBatch] = deque()  # dropped records that wait to be shown
+        self._drop_bytes = self._unshown = 0  # in these; records that were dropped beyond `MAX_DROP_BYTES`
         self._until = asked.until
         options, resume = _reader_options(asked, self._dropped if asked.drops else None)
         pattern = asked.pattern.split(" ") if asked.several else asked.pattern
@@ -95,10 +109,14 @@ class NativeSubscription:
             self.reader.count(counts.taken, counts.expired, counts.unreadable)
         elif not self._counted:
             self.reader.count_all()
+        is_stalled = self._credit <= 0
         self._credit = min(self._credit + given, MAX_CREDIT)
-        if ask:
-            self._asks = 1
-        self._ready()
+        if ask and not self.reader.is_eager:  # the client has nothing left
+            self._credit = max(self._credit, self._full_credit)
+            self._asks = 1 if self._piece is None else 0  # else the last take was not all sent
+            is_stalled = True
+        if is_stalled:  # else the reader is parked, and wakes it when there is something to send
+            self._ready()
 
     def finish(self) -> None:
         """End it after the records published before this call."""
@@ -110,8 +128,11 @@ class NativeSubscription:
             self._done = True
             if place is not None and not self._counted:
                 self.reader.count_all()
-            self._left.clear()
+            self._parts.clear()
+            self._drops.clear()
+            self._pieces, self._piece = iter(()), None
             self.reader.leave(place)
+            self._shared = None
             del self._connection, self._over  # breaks a reference cycle with the reader's callbacks
 
     # -- sending ------------------------------------------------------------------------------------------------
@@ -121,12 +142,13 @@ class NativeSubscription:
         if self._done or not self.is_up:
             return False
         reader, is_eager = self.reader, self.reader.is_eager
-        sent, takes, room, before = 0, 0, min(room, QUANTUM), reader.sent
-        left = self._left
+        room, takes, before = min(room, QUANTUM), 0, reader.sent
+        sent = self._show_drops(room) if self._drops else 0
         while sent < room:
-            if is_eager and self._credit <= 0:
+            if self._credit <= 0:
                 return False
-            if not left:
+            piece = self._piece
+            if piece is None:
                 if not is_eager and not self._asks and not reader.ended:
                     return False
                 if takes == TAKES_PER_TURN or reader.sent - before >= MAX_TAKE_RECORDS:
@@ -135,8 +157,8 @@ class NativeSubscription:
                 if not self._take():
                     return False
                 continue
-            piece = left.popleft()
             sent += self._send(piece)
+            self._piece = self._following()
         return True
 
     def _take(self) -> bool:
@@ -153,19 +175,40 @@ class NativeSubscription:
             self._asks = 0
         if missed is not None:
             gap = Gap(reader.pattern, missed.first, missed.end, missed.count, missed.reason)
-            self._connection.send(frame(FrameKind.GAP, self.id, encode_message(wire_gap(gap))))
-        for part in slices:
-            self._left.extend(wire_batches(part, reader.encoding_of(part.topic)))
+            self._connection.send(frame(FrameKind.GAP, self.id, encode_message(wire_gap(gap, self._unshown))))
+            self._unshown = 0
+            self._behind = self._connection.writes, self._connection.gathered
+        self._parts.extend(slices)
+        self._piece = self._following()
         return True
+
+    def _following(self) -> WireBatch | None:
+        """The next batch of what was taken. Packed only now: without credit it would only take memory."""
+        while (piece := next(self._pieces, None)) is None:
+            if not self._parts:
+                return None
+            part = self._parts.popleft()
+            if (piece := whole_batch(part)) is not None:
+                return piece
+            self._pieces = wire_batches(part, self.reader.encoding_of(part.topic))
+        return piece
 
     def _send(self, piece: WireBatch) -> int:
         topic, epoch, offset, sequence, time, packed = piece
         if topic != self._topic:
             self._topic, self._topic_bytes = topic, topic.encode()
-        size = len(packed)
-        head = deliver_head(self.id, self._topic_bytes, epoch, offset, sequence, time, size)
-        self._connection.send_batch(head, packed)
-        size += len(head)
+        connection, size = self._connection, len(packed)
+        if self._shared is not None:
+            writes, behind = self._behind
+            if writes != connection.writes:
+                behind = 0
+            behind = self._shared.send(self.id, behind, self._topic_bytes, piece)
+            self._behind = connection.writes, behind
+            size += DELIVER_COST + len(self._topic_bytes)  # as if it had been sent alone: the client counts it so, too
+        else:
+            head = deliver_head(self.id, self._topic_bytes, epoch, offset, sequence, time, size)
+            connection.send_batch(head, packed)
+            size += len(head)
         self._credit -= size
         return size
 
@@ -175,14 +218,28 @@ class NativeSubscription:
             self._connection.wants(self)
 
     def _dropped(self, record: Record[bytes]) -> None:
-        """A policy dropped a record. It is sent for `on_drop` only if there is room, to bound memory."""
-        if self._done or self._connection.room <= 0:
-            self.unshown += 1
+        """A policy dropped a record: show it to the client, or count it where too many wait for that."""
+        if self._done:
+            return
+        if self._drop_bytes > MAX_DROP_BYTES:
+            self._unshown += 1
             return
         piece = wire_batch_of(record, self.reader.encoding_of(record.topic))
-        topic, epoch, offset, sequence, time, packed = piece
-        head = deliver_head(self.id, topic.encode(), epoch, offset, sequence, time, len(packed), dropped=True)
-        self._connection.send(head + packed)
+        self._drops.append(piece)
+        self._drop_bytes += len(piece.packed)
+        self._connection.wants(self)
+
+    def _show_drops(self, room: int) -> int:
+        """Send dropped records, up to `room` bytes; return how many bytes were sent. They cost no credit."""
+        drops, sent = self._drops, 0
+        while drops and sent < room:
+            topic, epoch, offset, sequence, time, packed = drops.popleft()
+            self._drop_bytes -= len(packed)
+            head = deliver_head(self.id, topic.encode(), epoch, offset, sequence, time, len(packed), dropped=True)
+            self._connection.send_batch(head, packed)
+            sent += len(head) + len(packed)
+        self._behind = self._connection.writes, self._connection.gathered
+        return sent
 
     def _end(self) -> None:
         error = self.reader.error
@@ -190,6 +247,38 @@ class NativeSubscription:
             error = BrokerClosed("reading a range")  # an END would mean that the range is complete
         self._connection.send(frame(FrameKind.END, self.id) if error is None else error_frame(self.id, error))
         self._over(self.id)
+
+
+class SharedFrames:
+    """The DELIVER frames gathered on a connection: subscriptions that are sent the same batch share a frame.
+
+    A subscription joins a frame only if that is behind its own last frame, so that its records stay in order.
+    """
+
+    __slots__ = ("_connection", "_known", "_writes")
+
+    def __init__(self, connection: NativeConnection) -> None:
+        self._connection, self._writes = connection, -1
+        self._known: dict[tuple[int, int, int], tuple[int, list[int]]] = {}  # place and subscriptions, by batch
+
+    def send(self, subscription: int, behind: int, topic: bytes, piece: WireBatch) -> int:
+        """Send a batch to a subscription, at the place `behind` or later; return the place behind it."""
+        connection = self._connection
+        if connection.writes != self._writes:
+            self._writes = connection.writes
+            self._known.clear()
+        _, epoch, offset, sequence, time, packed = piece
+        key = id(packed), epoch, offset  # the batch lives until it is written
+        found = self._known.get(key)
+        if found is not None and found[0] >= behind:
+            place, ids = found
+            ids.append(subscription)
+            connection.replace(place, shared_deliver_head(ids, topic, epoch, offset, sequence, time, len(packed)))
+        else:
+            place = connection.gathered
+            connection.send_batch(deliver_head(subscription, topic, epoch, offset, sequence, time, len(packed)), packed)
+            self._known[key] = place, [subscription]
+        return place + 2
 
 
 def _reader_options(
@@ -211,6 +300,7 @@ def _reader_options(
 
 
 MAX_REASON = 10_000  # characters
+MAX_ENDED = 1024  # leases that ended: settling one of these too late is an error
 
 
 class NativeMember:
@@ -223,11 +313,16 @@ class NativeMember:
         id: int,
         asked: Subscribe,
         over: Callable[[int], None],
+        *,
+        recalls: bool,
     ) -> None:
         self.id = id
         self.queued = False
         self._connection, self._over = connection, over
+        self._recalls = recalls  # whether the client answers a RECALL
+        self._recalled: dict[int, int] = {}  # leases that are to be recalled, by number, and from which place on
         self._leases: dict[int, Any] = {}  # leases that were sent, by number
+        self._ended: dict[int, int] = {}  # leases that ended before the client settled them, and their attempts
         self._numbers = 0
         self._going: tuple[int, int] | None = None  # number and attempt of the lease that is being sent
         self._left: deque[tuple[int, WireBatch]] = deque()  # the rest of it, with places
@@ -274,6 +369,12 @@ class NativeMember:
         if verb == SettleVerb.BEGIN:
             if lease.handed > lease.first or member.take_up(lease):
                 self._hand(lease, first, end)
+        elif verb == SettleVerb.RETURN:
+            if first < lease.handed:
+                raise AlreadySettled(member.group, first)
+            if first == lease.first:
+                del self._leases[number]  # so that no LAPSED tells the client what it said itself
+            member.settle(lease, verb, first, end)
         else:
             lease.handed = max(lease.handed, end)
             member.settle(lease, verb, first, end, seconds, None if reason is None else reason[:MAX_REASON])
@@ -286,11 +387,14 @@ class NativeMember:
             self.member.hand(lease, first, end)
 
     def lease(self, number: int, place: int) -> Any:
-        """A lease that the client holds, or `LeaseEnded`."""
+        """A lease that the client holds, or `AlreadySettled`, or `LeaseEnded`."""
         found = self._leases.get(number)
-        if found is None:
-            raise LeaseEnded(self.member.group, place, 0)
-        return found
+        if found is not None:
+            return found
+        attempt = self._ended.get(number)
+        if attempt is None and 0 < number <= self._numbers:
+            raise AlreadySettled(self.member.group, place)
+        raise LeaseEnded(self.member.group, place, attempt or 0)
 
     # -- sending ------------------------------------------------------------------------------------------------
 
@@ -307,7 +411,17 @@ class NativeMember:
             error = member.error
             self._connection.send(frame(FrameKind.END, self.id) if error is None else error_frame(self.id, error))
             self._over(self.id)
+        if self._recalled and not self._left and not self._done:
+            self._send_recalls()
         return not self._done and bool(self._left or member.inbox or member.ended)
+
+    def _send_recalls(self) -> None:
+        """Ask the client for what its user has not received. Between two frames of a lease it would not know it."""
+        leases, recalled = self._leases, self._recalled
+        ranges = [(number, place, leases[number].end) for number, place in recalled.items() if number in leases]
+        recalled.clear()
+        if ranges:
+            self._connection.send(frame(FrameKind.RECALL, self.id, lapsed_payload(ranges)))
 
     def _grant(self, lease: Any) -> None:
         """Start to send a lease. It is packed only now, to save memory."""
@@ -323,7 +437,7 @@ class NativeMember:
         number = self._numbers
         self._leases[number] = lease
         self._going = number, lease.attempt
-        lease.on_end = partial(self._lapsed, number)
+        lease.on_end, lease.on_recall = partial(self._lapsed, number), partial(self._recall, number)
         for place, part in parts:
             for piece in wire_batches(part, member.encoding_of(lease, part.topic)):
                 self._left.append((place + piece.offset - part.start, piece))
@@ -351,17 +465,26 @@ class NativeMember:
             self._connection.send_batch(head, packed)
             room -= len(head) + len(packed)
 
-    # The next two are called during publishes and settlements, so they only queue frames.
+    # The next three are called during publishes and settlements, so they only queue frames.
 
     def _ready(self) -> None:
         if not self._done:
             self._connection.wants(self)
+
+    def _recall(self, number: int, place: int) -> None:
+        """Another member has nothing to do, and this one may have more than it can begin soon."""
+        if self._recalls:
+            self._recalled[number] = place
+            self._ready()
 
     def _lapsed(self, number: int) -> None:
         """A lease that was sent has returned to the group."""
         lease = self._leases.pop(number, None)
         if lease is None:
             return
+        self._ended[number] = lease.attempt
+        if len(self._ended) > MAX_ENDED:
+            del self._ended[next(iter(self._ended))]
         if self._left and self._going is not None and self._going[0] == number:
             self._left.clear()  # the client discards the part that it has
         if not self._done:

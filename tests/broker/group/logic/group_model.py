@@ -264,6 +264,30 @@ class GroupMachine(RuleBasedStateMachine):
         with_room = [member for member in self.group.members.values() if member.room > 0]
         assert self.group.paused or not left or full or not with_room, f"{left} are ready and {with_room} idle"
 
+    @precondition(lambda self: any(lease.handed < lease.end for lease in self.model.deadlines))
+    @rule()
+    def take_back(self) -> None:
+        """What was not seen goes back for members that hold nothing, and to nobody else."""
+        group, idle = self.group, {member for member in self.group.members.values() if not member.held}
+        unseen = {lease: (lease.handed, lease.end) for lease in self.model.deadlines}
+        held = {member: member.held for member in group.members.values()}
+        group.release(self.now)
+        share = -(-group.outstanding // max(1, len(group.members)))
+        was_ready = group.has_ready
+        ready = group.take_back(self.now)
+        assert not (ready and (was_ready or group.paused or not idle))
+        for lease, (handed, end) in unseen.items():
+            kept = lease.handed if lease.ended else lease.end
+            for place in range(max(kept, handed), end):
+                self.model.notes[place].lease = None
+            if lease.ended or lease.low == lease.end:
+                del self.model.deadlines[lease]
+        for member, before in held.items():
+            assert member.held == before or member.held >= share, f"{member!r} keeps less than its share"
+        if ready:
+            self.grant()
+            assert not idle or any(member.held for member in idle), "nobody who waited got anything"
+
     def skip_the_expired(self) -> None:
         """What the group passed over must have expired, and be counted."""
         gone = self.model.notes.keys() - whereabouts(self.group).keys()
@@ -514,5 +538,14 @@ class GroupMachine(RuleBasedStateMachine):
         assert sum(len(lease._settled or ()) for lease in leases) <= 9 * len(leases)  # as long as a lease is
         assert len(group._leases._renewed) <= 2 * len(group._leases._long) + 65
         assert group._ready._keys.keys() == {note.key for note in self.model.notes.values() if note.key is not None}
-        assert {member.name for member in group._ring} == group.members.keys()
-        assert len(group._ring) == len(group.members)
+        assert [set(member.leases) for member in group.members.values()] == [
+            {lease for lease in leases if lease.member is member} for member in group.members.values()
+        ]
+
+    @invariant()
+    def members_with_room_have_one_turn(self) -> None:
+        group = self.group
+        assert set(group._idle) == {member for member in group.members.values() if not member.held}
+        with_room = {member for member in group.members.values() if member.held and member.room > 0}
+        assert with_room <= set(group._ring) <= set(group.members.values()) - set(group._idle)
+        assert set(group._stocked) <= set(group.members.values())

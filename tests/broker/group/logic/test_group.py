@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runnel.broker.group.logic.group import EXPIRED_LEASE, LEFT, GroupLogic
+from runnel.broker.group.logic.group import EXPIRED_LEASE, LEFT, GroupLogic, MemberState
 from runnel.broker.group.logic.leases import Lease
 from runnel.core.errors import AlreadySettled, InvalidOption, LeaseEnded, RunnelError, UnknownMember
 from runnel.core.record import Meta
@@ -101,6 +101,145 @@ def test_whoever_waits_longest_is_served_first() -> None:
     group.bring(1, 2, SHELF)
     group.bring(2, 3, SHELF)
     assert [lease.member.name for lease in group.grant(0.0)] == ["bob", "cas"]
+
+
+def test_members_that_hold_something_are_served_in_turn_and_a_turn_is_kept_until_it_was_used() -> None:
+    group = make_group()
+    for name in ("ann", "bob", "cas"):
+        group.join(name, 64)
+    group.bring(0, 3, SHELF)
+    group.grant(0.0)
+    turns = []
+    for place in range(3, 27, 2):  # two at a time, for three
+        group.bring(place, place + 2, SHELF)
+        turns += [lease.member.name for lease in group.grant(0.0)]
+    assert turns == ["ann", "bob", "cas"] * 8
+
+
+def test_a_member_that_got_nothing_keeps_its_turn() -> None:
+    group = make_group()
+    for name in ("ann", "bob", "cas"):
+        group.join(name, 64)
+    group.bring(0, 3, SHELF)
+    group.grant(0.0)
+    group.bring(3, 7, SHELF)
+    assert [lease.member.name for lease in group.grant(0.0)] == ["ann", "bob"], "two each"
+    group.bring(7, 8, SHELF)
+    assert [lease.member.name for lease in group.grant(0.0)] == ["cas"]
+
+
+def test_members_that_are_equally_quick_get_equally_much() -> None:
+    group = make_group()
+    members = [group.join(name, prefetch) for name, prefetch in (("ann", 2), ("bob", 2), ("cas", 5))]
+    held: list[Lease] = []
+    for place in range(300):
+        group.bring(place, place + 1, SHELF)
+        held += group.grant(0.0)
+        if len(held) > 3:  # the oldest is done
+            lease = held.pop(0)
+            group.ack(lease, lease.first, 0.0)
+    assert [member.granted for member in members] == [100, 100, 100]
+
+
+def test_a_member_that_holds_nothing_comes_before_one_that_does() -> None:
+    group = make_group()
+    ann, bob = group.join("ann", 64), group.join("bob", 64)
+    group.bring(0, 2, SHELF)
+    leases = group.grant(0.0)
+    group.ack(of(leases, 0), 0, 0.0)
+    group.bring(2, 3, SHELF)
+    assert granted(group.grant(0.0), ann) == [2]
+    group.ack(of(leases, 1), 1, 0.0)
+    group.bring(3, 103, SHELF)
+    leases = group.grant(0.0)
+    assert (len(granted(leases, ann)), len(granted(leases, bob))) == (36, 64)
+
+
+def test_a_member_whose_lease_ended_is_served_after_the_others() -> None:
+    group = make_group(ack_wait=10.0)
+    group.join("ann", 8)
+    bob = group.join("bob", 8)
+    for now in (0.0, 5.0):
+        group.bring(int(now), int(now) + 2, SHELF)
+        leases = grant(group, now)
+        group.extend(leases[1], leases[1].first, 100.0, now)  # of bob
+    group.expire(10.0)
+    assert granted(group.grant(10.0), bob) == [0], "ann, whose turn it was, did not answer"
+
+
+# -- taking back ------------------------------------------------------------------------------------------------
+
+
+def busy_and_idle(**options: Any) -> tuple[GroupLogic, Lease, MemberState, MemberState]:
+    """A member that holds ten records and has seen two, and one that holds nothing."""
+    group = make_group(**options)
+    busy = group.join("busy", 64)
+    group.bring(0, 10, SHELF)
+    (lease,) = group.grant(0.0)
+    group.take_up(lease, 0.0)
+    lease.handed = 2
+    return group, lease, busy, group.join("idle", 64)
+
+
+def test_what_a_busy_member_has_not_seen_goes_to_an_idle_one_up_to_an_equal_share() -> None:
+    group, lease, busy, idle = busy_and_idle()
+    assert group.take_back(1.0)
+    assert (lease.end, busy.held, group.outstanding) == (5, 5, 5)
+    (again,) = group.grant(1.0)
+    assert (again.member, again.first, again.end, again.attempt) == (idle, 5, 10, 1)
+    assert not group.take_back(1.0), "nobody is idle any more"
+
+
+def test_nothing_is_taken_back_while_something_is_ready_or_the_group_is_paused() -> None:
+    group, _, _, _ = busy_and_idle(max_ack_pending=10)
+    group.bring(10, 11, SHELF)
+    assert not group.take_back(1.0)
+    group, _, _, _ = busy_and_idle()
+    group.paused = True
+    assert not group.take_back(1.0)
+
+
+def test_what_was_seen_stays_where_it_is_and_is_not_looked_for_again() -> None:
+    group, lease, busy, _ = busy_and_idle()
+    lease.handed = 10
+    assert not group.take_back(1.0)
+    assert (busy.held, list(group._stocked)) == (10, [])
+
+
+def test_a_member_far_away_is_asked_once_and_gives_back_what_it_has_not_begun() -> None:
+    group, lease, busy, idle = busy_and_idle()
+    asked: list[int] = []
+    lease.on_recall = asked.append
+    for _ in range(3):
+        assert not group.take_back(1.0)
+    assert (asked, busy.held) == ([5], 10), "it keeps everything until it says so"
+    lease.handed = 7
+    group.give_back(lease, 7, 2.0)
+    assert granted(group.grant(2.0), idle) == [7, 8, 9]
+
+
+def test_only_what_was_not_seen_can_be_given_back() -> None:
+    group, lease, _, _ = busy_and_idle()
+    with pytest.raises(AlreadySettled):
+        group.give_back(lease, 1, 0.0)
+    group.give_back(lease, 2, 0.0)
+    with pytest.raises(AlreadySettled):
+        group.give_back(lease, 5, 0.0)
+
+
+def test_records_with_keys_are_taken_back_the_last_first_and_their_attempts_are_the_same() -> None:
+    group = make_group()
+    busy = group.join("busy", 64)
+    bring(group, *keyed("a", "b", "c", "d", "a"))
+    leases = group.grant(0.0)
+    group.take_up(leases[0], 0.0)
+    leases[0].handed = 1
+    idle = group.join("idle", 64)
+    assert group.take_back(0.0)
+    assert [lease.ended for lease in leases] == [False, False, True, True]
+    again = group.grant(0.0)
+    assert (granted(again, idle), {lease.attempt for lease in again}) == ([2, 3], {1})
+    assert busy.held == 2
 
 
 def test_a_member_that_bounds_bytes_holds_at_most_one_record_too_many() -> None:

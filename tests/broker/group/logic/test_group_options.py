@@ -10,7 +10,7 @@ from runnel.core.errors import InvalidOption
 
 def test_the_defaults_are_those_that_are_documented() -> None:
     options = GroupOptions()
-    assert (options.ack_wait, options.max_ack_pending, options.max_deliver) == (30.0, 4096, None)
+    assert (options.ack_wait, options.max_ack_pending, options.max_deliver) == (30.0, 4096, 20)
     assert (options.backoff, options.jitter, options.dead_letter) == (BACKOFF, 0.1, None)
 
 

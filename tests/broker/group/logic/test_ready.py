@@ -396,7 +396,7 @@ def test_it_counts_what_is_ready_whatever_way_it_came() -> None:
     ready.release_due(9.0)
     assert (ready.count, ready.waiting, ready.scheduled) == (8, 1, 0)
     assert sorted(pick_all(ready, 3)) == [0, 1, 2, 3, 4, 5, 6, 8]
-    assert (ready.count, ready._items, ready._urgent) == (0, 0, 0)
+    assert (ready.count, ready._ready, ready._priorities) == (0, [0] * 10, 0)
 
 
 def test_an_item_says_where_it_is_and_how_often_it_was_tried() -> None:

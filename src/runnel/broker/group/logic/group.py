@@ -7,8 +7,9 @@ kept as a place, without its value, and asked for when it is due (`recall`).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 import msgspec
@@ -26,12 +27,12 @@ class GroupOptions(msgspec.Struct, frozen=True):
     """How a group treats its records: options of `SubscribeOptions`, with the defaults of a group.
 
     Stored with the group. `max_ack_pending` is also how far the group looks ahead for other keys and higher
-    priorities.
+    priorities. `max_deliver` is None, for no end, only in groups that an earlier version stored.
     """
 
     ack_wait: float = 30.0
     max_ack_pending: int = 4096
-    max_deliver: int | None = None
+    max_deliver: int | None = 20
     backoff: tuple[float, ...] = BACKOFF
     jitter: float = 0.1
     dead_letter: str | None = None
@@ -51,18 +52,38 @@ class GroupOptions(msgspec.Struct, frozen=True):
 
 
 class MemberState:
-    """Somebody who takes part. `held` never exceeds `prefetch`, nor `held_bytes` its bound, except by one record."""
+    """A member. `held` never exceeds `prefetch`, nor `held_bytes` its bound, except by one record."""
 
-    __slots__ = ("acked", "granted", "group", "held", "held_bytes", "moved", "name", "prefetch", "prefetch_bytes")
+    __slots__ = (
+        "acked",
+        "granted",
+        "group",
+        "held",
+        "held_bytes",
+        "is_full",
+        "leases",
+        "moved",
+        "name",
+        "prefetch",
+        "prefetch_bytes",
+    )
 
     def __init__(self, group: GroupLogic, name: str, prefetch: int, prefetch_bytes: int | None) -> None:
         self.group, self.name, self.prefetch, self.prefetch_bytes = group, name, prefetch, prefetch_bytes
         self.held = self.held_bytes = 0
+        self.is_full = False  # has no turn: it had no room when it was last granted records
+        self.leases: dict[Lease, None] = {}  # in the order of their grants, so the unseen ones are last
         self.granted = self.acked = 0
         self.moved = float("-inf")  # when it last took something up, or settled it
 
     def __repr__(self) -> str:
         return f"<MemberState {self.name!r} holds {self.held} of {self.prefetch}>"
+
+    @property
+    def has_unseen(self) -> bool:
+        """Whether it holds records that it has not seen."""
+        last = next(reversed(self.leases), None)
+        return last is not None and last.has_unseen()
 
     @property
     def room(self) -> int:
@@ -90,19 +111,23 @@ class DeadLetter(NamedTuple):
 
 
 class GroupLogic:
-    """Who works on what. Every method takes the time it happens at; those that can fail records return them."""
+    """Which member works on what. Methods take the time as an argument; those that can fail records return them."""
 
     def __init__(self, name: str, options: GroupOptions, chance: Callable[[], float]) -> None:
         self.name, self.options = name, options
         self.members: dict[str, MemberState] = {}
         self.paused = False
         self.acked = self.redelivered = self.dead_lettered = self.expired = 0
+        self.settled_at = float("-inf")  # when a record was last settled
         self.outstanding = 0  # places at members
         self.notes: ProgressRecorder | None = None  # where the group outlives its process
         self._chance = chance
         self._ready = ReadyQueue()
         self._bytes = 0  # of what was brought and is not settled, held or let go
-        self._ring: deque[MemberState] = deque()
+        # Members with room, each in one of the two, in the order in which they are served.
+        self._idle: dict[MemberState, None] = {}  # those that hold nothing
+        self._ring: dict[MemberState, None] = {}  # those that hold something
+        self._stocked: dict[MemberState, None] = {}  # those that may hold records that they have not seen
         self._leases = LeaseTable()
 
     def __repr__(self) -> str:
@@ -127,6 +152,11 @@ class GroupLogic:
     def parked(self) -> int:
         """Records that stand behind another of their key, and came before their time."""
         return self._ready.parked
+
+    @property
+    def open_bytes(self) -> int:
+        """The values of records brought here and not settled, also of those that it let go of."""
+        return self._bytes
 
     @property
     def unsettled_bytes(self) -> int:
@@ -165,17 +195,19 @@ class GroupLogic:
         if name in self.members:
             raise InvalidOption("member", name, f"group {self.name!r} has a member of that name")
         member = self.members[name] = MemberState(self, name, prefetch, prefetch_bytes)
-        self._ring.append(member)
+        self._idle[member] = None
         return member
 
     def leave(self, name: str, now: float) -> list[DeadLetter]:
         """A member goes: what it held goes back, at once and in order. What it never saw does not count as tried."""
         member = self._member(name)
-        del self.members[name]
-        self._ring.remove(member)
         dead: list[DeadLetter] = []
-        for lease in [lease for lease in self._leases if lease.member is member]:
+        for lease in list(member.leases):
             dead += self._end(lease, LEFT, now)
+        del self.members[name]
+        self._stocked.pop(member, None)
+        self._idle.pop(member, None)
+        self._ring.pop(member, None)
         return dead
 
     def _member(self, name: str) -> MemberState:
@@ -242,27 +274,108 @@ class GroupLogic:
 
     # -- granting -----------------------------------------------------------------------------------------------
 
+    @property
+    def has_ready(self) -> bool:
+        """Whether a record is ready to be granted."""
+        return self._ready.count > 0
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether a member holds nothing while another holds several records."""
+        return bool(self._idle) and self.outstanding > len(self.members) - len(self._idle)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a record would be granted to a member if one were ready."""
+        return bool(self._idle or self._ring) and not self.paused
+
     def grant(self, now: float) -> list[Lease]:
-        """Hand out what is ready to members with room, in turn; the leases made."""
+        """Hand out what is ready to members with room, in turn; the leases made.
+
+        Members that hold nothing come first, but for what would make them hold more than the others.
+        """
         leases: list[Lease] = []
         self.release(now)
-        if self.paused:
-            return leases
-        while (free := self._grantable()) > 0:
-            with_room = [member for member in self._ring if member.room > 0]
-            if not with_room:
-                break
-            share = -(-free // len(with_room))
-            for member in with_room:
+        while self.has_room and (free := self._grantable()) > 0:
+            turns = self._idle or self._ring
+            share = -(-free // len(turns))
+            if turns is self._idle:
+                share = min(share, -(-(free + self.outstanding) // len(self.members)))
+            for member in list(islice(turns, free)):
                 if (free := self._grantable()) <= 0:
-                    break  # whoever got nothing keeps its turn
-                self._ring.remove(member)  # to the end of the ring: whoever was served waits longest
-                self._ring.append(member)
+                    break  # a member that got nothing keeps its turn
+                del turns[member]
                 self._fill(member, min(share, free, member.room), now, leases)
+                self._stocked[member] = None
+                self._line_up(member)
         return leases
 
+    def _line_up(self, member: MemberState) -> None:
+        """Give a member its turn behind the others, if it has room."""
+        member.is_full = member.room <= 0
+        if not member.is_full:
+            (self._ring if member.held else self._idle)[member] = None
+
+    def _made_room(self, member: MemberState) -> None:
+        """A member holds less than before: it may have a turn now, or one among those that hold nothing."""
+        if not member.held:
+            self._ring.pop(member, None)
+            member.is_full = False
+            self._idle[member] = None  # where it is, if it is there already
+        elif member.is_full:
+            self._line_up(member)
+
+    def take_back(self, now: float) -> bool:
+        """Take records that busy members have not seen back for members that hold nothing; whether some are ready now.
+
+        A member keeps its share of all that is out. One that is far away is asked: it knows what was seen, and gives
+        back the rest (`give_back`).
+        """
+        if self.paused or self._ready.count or not self.is_uneven:
+            return False
+        share = -(-self.outstanding // len(self.members))
+        for member in list(self._stocked):
+            if not member.has_unseen:
+                del self._stocked[member]
+            elif member.held > share:
+                self._recall_from(member, member.held - share, now)
+        return self._ready.count > 0
+
+    def _recall_from(self, member: MemberState, excess: int, now: float) -> None:
+        """Take up to `excess` unseen records back, the last first."""
+        for lease in list(takewhile(Lease.has_unseen, reversed(member.leases))):
+            with lease.guard or nullcontext():
+                place = max(lease.handed, lease.end - excess)
+                excess -= lease.end - place
+                if place == lease.end:
+                    continue  # a thread has handed out the rest meanwhile
+                if lease.on_recall is None:
+                    self.give_back(lease, place, now)
+                elif place < lease.recalled:
+                    lease.recalled = place
+                    lease.on_recall(place)
+            if excess <= 0:
+                return
+
+    def give_back(self, lease: Lease, place: int, now: float) -> None:
+        """What its member has not seen of a lease, from `place` on, is ready again, as it was."""
+        self._check(lease, place)
+        if place < lease.handed:
+            raise AlreadySettled(self.name, place)
+        if place == lease.first:
+            self._end(lease, "", now)
+            return
+        member, count = lease.member, lease.end - place
+        self._ready.put_back_plain(PlainRange(place, lease.end, lease.contents))
+        lease.end = place
+        member.held -= count
+        self.outstanding -= count
+        if lease.low == lease.end:
+            self._forget(lease)
+        self._made_room(member)
+
     def _grantable(self) -> int:
-        """How many records may be handed out, whoever has room: scheduled ones come back into a window that is full."""
+        """How many records may be handed out, to any member: scheduled ones come back into a window that is full."""
         return min(self._ready.count, self.options.max_ack_pending - self.outstanding)
 
     def _fill(self, member: MemberState, share: int, now: float, leases: list[Lease]) -> None:
@@ -272,7 +385,7 @@ class GroupLogic:
             picked = self._ready.pick(1 if by_bytes else share)
             if picked is None:
                 return
-            if isinstance(picked, PlainRange) and by_bytes:  # its bytes count: it must be kept track of by itself
+            if by_bytes and isinstance(picked, PlainRange):  # its bytes count: it must be kept track of by itself
                 picked = self._plain_item(picked.first, picked.contents, 0)
             if isinstance(picked, PlainRange):
                 lease = self._lease(member, picked.first, picked.end, 1, picked.contents, None, now)
@@ -280,6 +393,7 @@ class GroupLogic:
                 expires = picked.meta.expires
                 if expires is not None and expires <= now:
                     self.expired += 1
+                    self.settled_at = now
                     self._bytes -= picked.size
                     self._ready.settled(picked, now)
                     if self.notes is not None:
@@ -308,6 +422,7 @@ class GroupLogic:
     ) -> Lease:
         lease = Lease(member, first, end, attempt, now + self.options.ack_wait, contents, item)
         self._leases.add(lease)
+        member.leases[lease] = None
         member.held += end - first
         member.granted += end - first
         self.outstanding += end - first
@@ -327,19 +442,26 @@ class GroupLogic:
         if item is not None and lease.handed == lease.first:
             self.redelivered += lease.attempt > 1
         lease.member.moved = now
-        lease.deadline = max(lease.deadline, now + self.options.ack_wait)
+        if (deadline := now + self.options.ack_wait) > lease.deadline:
+            lease.deadline = deadline
         return True
 
     # -- what members say ---------------------------------------------------------------------------------------
 
     def ack(self, lease: Lease, place: int, now: float) -> None:
         """The record at `place` is done."""
-        self._check(lease, place)
-        self._bytes -= lease.contents.size(place)
+        member = lease.member
+        if place != lease.low or place >= lease.end or lease.ended or member.group is not self:  # else it is open
+            self._check(lease, place)
+        item = lease.item
+        self._bytes -= lease.contents.size(place) if item is None else item.size
         lease.settle(place)
         self.acked += 1
-        lease.member.acked += 1
-        self._settled(lease, 1, now)
+        member.acked += 1
+        self.settled_at = now
+        self._let_go(lease, 1, now)
+        if item is not None and item.meta.key is not None:
+            self._ready.settled(item, now)
         if self.notes is not None:
             self.notes.settled(place)
 
@@ -411,12 +533,13 @@ class GroupLogic:
                 self._leases.renew(lease)
             else:
                 dead += self._end(lease, EXPIRED_LEASE, now)
-                self._ring.remove(lease.member)  # it may be stuck: the others go first
-                self._ring.append(lease.member)
+                self._idle.pop(lease.member, None)  # it may be stuck: the others go first
+                self._ring.pop(lease.member, None)
+                self._line_up(lease.member)
         return dead
 
     def next_event(self) -> float | None:
-        """When `expire` or `grant` may have something to do though nobody says anything."""
+        """When `expire` or `grant` may have something to do without another event."""
         times = (self._leases.next_look(), self._ready.next_due())
         return min((time for time in times if time is not None), default=None)
 
@@ -426,8 +549,11 @@ class GroupLogic:
         """Forget all that was brought: the position was reset. Acks of what is out come too late."""
         for lease in self._leases:
             lease.lapse()
-        for member in self._ring:
+        for member in self.members.values():
             member.held = member.held_bytes = 0
+            member.leases.clear()
+            self._made_room(member)
+        self._stocked.clear()
         self.outstanding = self._bytes = 0
         self._ready = ReadyQueue()
         self._leases = LeaseTable()
@@ -440,7 +566,7 @@ class GroupLogic:
         return QueuedRecord(place, PLAIN, contents.size(place), contents, attempts)
 
     def _let_go(self, lease: Lease, count: int, now: float) -> None:
-        """`count` places of the lease are no longer at the member."""
+        """The member has settled `count` places of the lease."""
         member = lease.member
         member.held -= count
         member.moved = now
@@ -448,12 +574,22 @@ class GroupLogic:
         if lease.item is not None:
             member.held_bytes -= lease.item.size
         if lease.low == lease.end:
-            self._leases.remove(lease)
+            self._forget(lease)
         else:
-            # It moves: whoever works gets more time, and nothing of what `extend` gave is taken away.
-            lease.deadline = max(lease.deadline, now + self.options.ack_wait)
+            # A member that works gets more time, and nothing of what `extend` gave is taken away.
+            deadline = now + self.options.ack_wait
+            if deadline > lease.deadline:
+                lease.deadline = deadline
+        if member.is_full or not member.held:
+            self._made_room(member)
+
+    def _forget(self, lease: Lease) -> None:
+        """Nothing of a lease is open any more."""
+        self._leases.remove(lease)
+        del lease.member.leases[lease]
 
     def _settled(self, lease: Lease, count: int, now: float) -> None:
+        self.settled_at = now
         self._let_go(lease, count, now)
         if lease.item is not None:
             self._ready.settled(lease.item, now)
@@ -464,6 +600,7 @@ class GroupLogic:
         assert item.contents is not None, "it was out"
         if limit is not None and item.attempts >= limit:
             self.dead_lettered += 1
+            self.settled_at = now
             self._bytes -= item.size
             self._ready.settled(item, now)
             if self.notes is not None:
@@ -480,11 +617,13 @@ class GroupLogic:
     def _end(self, lease: Lease, reason: str, now: float) -> list[DeadLetter]:
         """End a lease: what was seen is to be tried again, what was not seen is as it was."""
         lease.lapse()
-        self._leases.remove(lease)
-        lease.member.held -= len(lease)
+        self._forget(lease)
+        member = lease.member
+        member.held -= len(lease)
         self.outstanding -= len(lease)
         if lease.item is not None:
-            lease.member.held_bytes -= lease.item.size
+            member.held_bytes -= lease.item.size
+        self._made_room(member)
         dead: list[DeadLetter] = []
         for place in lease.open_places():
             seen = place < lease.handed
@@ -524,9 +663,9 @@ class Claim:
         self._group, self._lease = group, lease
         self._count = lease.settle_range(first, end)
         group._let_go(lease, self._count, now)
-        # A lease of its own, of nobody who could leave, holds the floor and the key, and never expires.
-        nobody = MemberState(group, lease.member.name, 0, None)
-        self._own = Lease(nobody, first, end, lease.attempt, _FOR_EVER, lease.contents, lease.item)
+        # A lease of its own, of a member that cannot leave, holds the floor and the key, and never expires.
+        absent = MemberState(group, lease.member.name, 0, None)
+        self._own = Lease(absent, first, end, lease.attempt, _FOR_EVER, lease.contents, lease.item)
         self._own.handed = end
         group._leases.renew(self._own)
         group.outstanding += self._count
@@ -547,6 +686,7 @@ class Claim:
         self._let_go()
         group._bytes -= own.contents.weight(self.first, self.end)
         group.acked += self._count
+        group.settled_at = now
         self._lease.member.acked += self._count
         if own.item is not None:
             group._ready.settled(own.item, now)
@@ -573,6 +713,9 @@ class Claim:
         lease.deadline = max(lease.deadline, now + group.options.ack_wait)
         if was_over:
             group._leases.renew(lease)
+            member.leases = {lease: None, **member.leases}  # all of it was seen: before what was not
+        if group._idle.pop(member, group) is not group:
+            group._line_up(member)
         return []
 
     def _let_go(self) -> None:

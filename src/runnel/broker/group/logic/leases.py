@@ -7,9 +7,10 @@ its own, so that an ack for an earlier grant is recognized.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from heapq import heapify, heappop, heappush
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from runnel.broker.group.logic.group import MemberState
@@ -21,7 +22,7 @@ class GroupRecords(Protocol):
 
     @property
     def is_kept(self) -> bool:
-        """Whether it can be read again from where it came, so that nobody has to hold on to it."""
+        """Whether it can be read again from where it came, so that it need not stay in memory."""
 
     def size(self, place: int) -> int:
         """How many bytes lie at `place`."""
@@ -37,7 +38,7 @@ class GroupRecords(Protocol):
 
 
 class ProgressRecorder(Protocol):
-    """Somebody who writes down what is settled, and what failed and is to be tried again."""
+    """Records what is settled, and what failed and is to be tried again."""
 
     def settled(self, place: int) -> None:
         """One place is done with."""
@@ -64,13 +65,16 @@ class Lease:
         "end",
         "ended",
         "first",
+        "guard",
         "handed",
         "item",
         "low",
         "member",
         "on_end",
+        "on_recall",
         "promised",
         "queued",
+        "recalled",
         "renewal",
     )
 
@@ -90,8 +94,11 @@ class Lease:
         self.low = self.handed = first
         self.renewal = 0
         self.ended = False  # expired, or its member left: acks come too late
-        self.on_end: Callable[[], None] | None = None  # who must hear of it at once, being far away
-        self.promised: dict[int, bool] | None = None  # to be acked by a transaction; True: nobody else looks after it
+        self.on_end: Callable[[], None] | None = None  # called at once when it ends: the member is remote
+        self.on_recall: Callable[[int], None] | None = None  # asks a member far away for the unseen from a place on
+        self.recalled = end  # the place from which on that was asked
+        self.guard: AbstractContextManager[Any] | None = None  # held by a thread that hands it out, and by `take_back`
+        self.promised: dict[int, bool] | None = None  # to be acked by a transaction; True: no lease holds it
         self._settled: set[int] | None = None  # above `low`, for acks out of order
 
     def __repr__(self) -> str:
@@ -103,6 +110,10 @@ class Lease:
         self.ended = True
         if self.on_end is not None:
             self.on_end()
+
+    def has_unseen(self) -> bool:
+        """Whether its member has not seen all of it."""
+        return self.handed < self.end
 
     def __len__(self) -> int:
         """How many places are not settled."""

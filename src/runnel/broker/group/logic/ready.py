@@ -186,7 +186,7 @@ class QueuedRecord:
     def __init__(self, place: int, meta: Meta, size: int, contents: GroupRecords, attempts: int = 0) -> None:
         self.place, self.meta, self.size = place, meta, size
         self.contents: GroupRecords | None = contents  # None: it was let go of, and is to be read again
-        self.attempts = attempts  # how often it was handed to somebody
+        self.attempts = attempts  # how often it was delivered
         self.reason = ""  # why the last attempt failed
         self.time = 0.0  # when it was published, once its stock cannot tell
 
@@ -195,7 +195,7 @@ class QueuedRecord:
 
 
 class PlainRange(NamedTuple):
-    """Plain places [first, end) that nobody has seen."""
+    """Plain places [first, end) that were never delivered."""
 
     first: int
     end: int
@@ -216,12 +216,12 @@ class ReadyQueue:
         self._fresh: list[deque[QueuedRecord]] = [deque() for _ in range(10)]  # by priority; in order of place
         # heaps by place: those that came back
         self._again: list[list[tuple[int, QueuedRecord]]] = [[] for _ in range(10)]
-        self._urgent = 0  # ready items with a priority above 0
-        self._items = 0  # ready items
+        self._ready = [0] * 10  # ready items by priority
+        self._priorities = 0  # a bit for each priority that has any
         self._keys: dict[bytes, deque[QueuedRecord] | None] = {}  # keys with an item out or ready, and those behind it
         self._schedule = Schedule()
         self._due = [Schedule() for _ in range(10)]  # by priority, at one moment: so they are in order of place
-        self._away: dict[int, ScheduledPlace] = {}  # those of them that somebody reads
+        self._away: dict[int, ScheduledPlace] = {}  # those of them that are being read
         self._picks = self._calls = 0
 
     # -- in -----------------------------------------------------------------------------------------------------
@@ -233,14 +233,16 @@ class ReadyQueue:
 
     def add(self, item: QueuedRecord, now: float, again_at: float = 0.0) -> None:
         """A new item, later than all before. One that was tried in an earlier life waits until `again_at`."""
-        key, due = item.meta.key, max(item.meta.due or 0.0, again_at)
+        meta = item.meta
+        key, priority = meta.key, meta.priority
+        due = again_at if meta.due is None or meta.due < again_at else meta.due
         if key is not None:
             if key in self._keys:
                 behind = self._keys[key]
                 if behind is None:
                     behind = self._keys[key] = deque()
                 behind.append(item)
-                if self._lets_go(item, due, now, item.meta.due):
+                if self._lets_go(item, due, now, meta.due):
                     self.parked += 1
                 else:
                     self.waiting += 1
@@ -249,21 +251,18 @@ class ReadyQueue:
         if due > now:
             self.delay(item, due, now)
             return
-        priority = item.meta.priority
         self._fresh[priority].append(item)
-        self._came(priority)
+        self.count += 1
+        self._ready[priority] += 1
+        self._priorities |= 1 << priority
 
     def put_back(self, item: QueuedRecord) -> None:
         """An item that was out is ready again, before all that is later."""
         priority = item.meta.priority
         heappush(self._again[priority], (item.place, item))
-        self._came(priority)
-
-    def _came(self, priority: int) -> None:
         self.count += 1
-        self._items += 1
-        if priority:
-            self._urgent += 1
+        self._ready[priority] += 1
+        self._priorities |= 1 << priority
 
     def put_back_plain(self, stretch: PlainRange) -> None:
         """Plain places that were granted and never seen."""
@@ -324,7 +323,7 @@ class ReadyQueue:
         return sorted(places)
 
     def came(self, place: int, contents: GroupRecords) -> int:
-        """What lies at a place that was called back was read, and is ready; its size. Nobody else's is taken."""
+        """What lies at a place that was called back was read, and is ready; its size. No other place is taken."""
         row = self._away.pop(place, None)
         if row is None:
             return 0
@@ -353,29 +352,35 @@ class ReadyQueue:
 
     def pick(self, limit: int) -> PlainRange | QueuedRecord | None:
         """The next item, or up to `limit` plain places."""
-        if not self._items:
+        priorities = self._priorities
+        if not priorities:
             return self._cut(limit, None) if self._plain else None
-        priority = self._choose() if self._urgent else 0
+        priority = 0 if priorities == 1 else self._choose()
         fresh, again = self._fresh[priority], self._again[priority]
         if not fresh and not again:
             return self._cut(limit, None)  # the oldest is plain
         from_fresh = bool(fresh) and (not again or fresh[0].place < again[0][0])
-        place = fresh[0].place if from_fresh else again[0][0]
-        if self._plain and priority == 0 and self._plain[0].first < place:
-            return self._cut(limit, place)
+        if priority == 0 and self._plain:
+            place = fresh[0].place if from_fresh else again[0][0]
+            if self._plain[0].first < place:
+                return self._cut(limit, place)
         self.count -= 1
-        self._items -= 1
-        if priority:
-            self._urgent -= 1
+        self._ready[priority] -= 1
+        if not self._ready[priority]:
+            self._priorities ^= 1 << priority
         return fresh.popleft() if from_fresh else heappop(again)[1]
 
     def _choose(self) -> int:
         """The priority to serve: the highest, but every so often the one with the oldest record."""
-        heads = {priority: head for priority in range(10) if (head := self._head(priority)) is not None}
         self._picks += 1
         if self._picks % FAIRNESS:
-            return max(heads)
-        return min(heads, key=heads.__getitem__)
+            return self._priorities.bit_length() - 1
+        oldest, chosen = None, 0
+        for priority in range(self._priorities.bit_length()):
+            head = self._head(priority) if self._ready[priority] or not priority else None
+            if head is not None and (oldest is None or head < oldest):
+                oldest, chosen = head, priority
+        return chosen
 
     def _head(self, priority: int) -> int | None:
         """The least place that is ready at `priority`."""
