@@ -2,7 +2,8 @@
 
 A job is taken from the topic `jobs.queue` by one of all workers. The number of a line is its offset, and a line is
 published *at* its number: a worker that takes over a job, because the one before died, is told how far that one came.
-So no line is there twice, and none is left out.
+So no line is there twice, and none is left out. With `--dsn` lines are rows: the number is the primary key, and an
+INSERT is all that a job does.
 
     python examples/joblogs/worker.py --door 7788
 """
@@ -13,12 +14,16 @@ import argparse
 import asyncio
 import random
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Coroutine, Iterator
+from contextlib import AsyncExitStack, suppress
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 import runnel
+
+if TYPE_CHECKING:
+    from examples.joblogs.table_log import TableLog
 
 AT_ONCE = 500  # jobs that a worker runs at the same time
 WORDS = [
@@ -67,19 +72,41 @@ def script(job: Job) -> Iterator[dict[str, Any]]:
         yield {"level": "info", "text": "all done", "state": "succeeded"}
 
 
-async def run(broker: runnel.Broker, delivery: runnel.Delivery[Job]) -> None:
+class Log(Protocol):
+    """Where lines go."""
+
+    async def write(self, job: str, number: int, line: bytes) -> int:
+        """Write a line at its number, unless there is one; the number of the next line that is missing."""
+
+
+class TopicLog:
+    """Lines are records, a topic for each job. Of these the broker keeps `retained`; None: all."""
+
+    def __init__(self, broker: runnel.Broker, retained: int | None) -> None:
+        self._broker, self._retained = broker, retained
+
+    async def write(self, job: str, number: int, line: bytes) -> int:
+        topic = self._broker.topic(f"joblogs.{job}", retention_count=self._retained)
+        try:
+            await topic.publish(line, expected_offset=number)
+        except runnel.OffsetConflict as conflict:
+            return conflict.actual  # up to there somebody has come
+        return number + 1
+
+
+async def run(broker: runnel.Broker, log: Log, delivery: runnel.Delivery[Job]) -> None:
     """Run one job to its end, unless somebody else has it by now."""
     try:
         async with delivery:
-            await do(broker, delivery)
+            await do(broker, log, delivery)
     except runnel.RunnelError as error:  # it comes again, here or at another worker, and goes on at its next line
         print(f"job {delivery.value.id}: {error}", file=sys.stderr)
 
 
-async def do(broker: runnel.Broker, delivery: runnel.Delivery[Job]) -> None:
+async def do(broker: runnel.Broker, log: Log, delivery: runnel.Delivery[Job]) -> None:
     """Write the lines of a job that are not there yet."""
-    job, line_number = delivery.value, 0
-    log, states = broker.topic(f"joblogs.{job.id}"), broker.topic("jobs.states")
+    job, missing = delivery.value, 0
+    states = broker.topic("jobs.states")
 
     async def tell(state: str, done: int) -> None:
         told = {"id": job.id, "state": state, "done": done, "lines": job.lines, "attempt": delivery.attempt}
@@ -88,14 +115,12 @@ async def do(broker: runnel.Broker, delivery: runnel.Delivery[Job]) -> None:
     state = "running"
     for number, line in enumerate(script(job)):
         state = line.get("state", state)
-        if number < line_number:
+        if number < missing:
             continue
         if delivery.lapsed:
             return
-        try:
-            await log.publish(msgspec.json.encode(line), expected_offset=number)
-        except runnel.OffsetConflict as conflict:
-            line_number = conflict.actual  # up to there somebody has come
+        missing = await log.write(job.id, number, msgspec.json.encode(line))
+        if missing > number + 1:
             continue
         if number % max(1, job.lines // 10) == 0:
             await tell("running", number + 1)
@@ -104,18 +129,31 @@ async def do(broker: runnel.Broker, delivery: runnel.Delivery[Job]) -> None:
     await tell(state, job.lines)
 
 
-async def work(door: int) -> None:
+def table_log(dsn: str) -> TableLog:
+    """Loaded only where it is wanted: the rest of the example needs no psycopg."""
+    if not TYPE_CHECKING:
+        from table_log import TableLog  # beside this file
+    return TableLog(dsn)
+
+
+async def work(door: int, dsn: str | None, retained: int | None) -> None:
     """Take jobs for as long as the program runs. While the server is away, everything here waits for it."""
-    async with runnel.open(f"runnel://127.0.0.1:{door}") as broker, asyncio.TaskGroup() as running:
+    async with AsyncExitStack() as held:
+        broker = await held.enter_async_context(runnel.open(f"runnel://127.0.0.1:{door}"))
+        log: Log = TopicLog(broker, retained)
+        if dsn is not None:
+            log = table = table_log(dsn)
+            held.push_async_callback(table.close)
+        running = await held.enter_async_context(asyncio.TaskGroup())
         jobs = broker.subscribe("jobs.queue", group="workers", type=Job, prefetch=AT_ONCE)
         async with jobs as deliveries:
             async for delivery in deliveries:
-                running.create_task(run(broker, delivery))
+                running.create_task(run(broker, log, delivery))
 
 
-async def until_eof(door: int) -> None:
+async def until_eof(work: Coroutine[Any, Any, None]) -> None:
     """The same, until whoever started this program is gone."""
-    working = asyncio.create_task(work(door))
+    working = asyncio.create_task(work)
     ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
     await asyncio.wait([working, ended], return_when=asyncio.FIRST_COMPLETED)
     working.cancel()
@@ -125,6 +163,10 @@ async def until_eof(door: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Run jobs of the job-log example.")
     parser.add_argument("--door", type=int, default=7788)
+    parser.add_argument("--dsn", help="write lines into PostgreSQL; default: publish them")
+    parser.add_argument("--retained", type=int, help="lines of a job that the broker keeps; default: all")
     parser.add_argument("--until-eof", action="store_true", help="end when standard input does")
     given = parser.parse_args()
-    asyncio.run(until_eof(given.door) if given.until_eof else work(given.door))
+    job = work(given.door, given.dsn, given.retained)
+    with suppress(KeyboardInterrupt):
+        asyncio.run(until_eof(job) if given.until_eof else job)

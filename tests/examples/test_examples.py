@@ -14,11 +14,13 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 
 from tests.patience import PATIENCE
 from tests.project.project import ROOT
+from tools.postgres import found
 from tools.spark_archive import options
 
 TIMEOUT = PATIENCE + 60.0
@@ -36,10 +38,9 @@ NEEDS_SPARK = (
     pytest.mark.nightly,  # it starts Spark for itself; test_trades has it run in the session of the tests
     pytest.mark.skipif(find_spec("pyspark") is None, reason="no pyspark"),
 )
-EXAMPLES = [
-    pytest.param(path, id=path.name, marks=NEEDS_SPARK if path.name == "trades" else ())
-    for path in find(ROOT / "examples")
-]
+NEEDS_POSTGRES = pytest.mark.skipif(not (find_spec("psycopg") and found()), reason="no psycopg or no PostgreSQL")
+NEEDS: dict[str, Any] = {"trades": NEEDS_SPARK, "callroom": NEEDS_POSTGRES}
+EXAMPLES = [pytest.param(path, id=path.name, marks=NEEDS.get(path.name, ())) for path in find(ROOT / "examples")]
 SHORTER = {"workers": ("--kills=2",)}  # as it stands it kills four
 
 

@@ -120,6 +120,7 @@ follow(!target);
 
 const show = connection($("connection"));
 subscribe(topic, {
+  url: new URL("../lines/", location.href),
   start: -MOST,
   onRecord: take,
   onGap: () => {
