@@ -31,14 +31,14 @@ class PlainPeer:
         for caller in self._callers:
             caller.close()
 
-    def accept(self, *, durable: bool = True) -> Caller:
+    def accept(self, *, durable: bool = True, fsync: str = "commit") -> Caller:
         """The next connection, greeted."""
         line, _ = self._socket.accept()
         line.settimeout(PATIENCE)
         caller = Caller(line)
         self._callers.append(caller)
         assert caller.next()[0] == FrameKind.HELLO
-        caller.send(FrameKind.WELCOME, 0, encode_message(Welcome(durable=durable, journal="j")))
+        caller.send(FrameKind.WELCOME, 0, encode_message(Welcome(durable=durable, journal="j", fsync=fsync)))
         return caller
 
 

@@ -121,23 +121,53 @@ async def clean(broker: runnel.Broker) -> None:
 
 
 class Shelf:
-    """A reading of topics that a test puts there."""
+    """A reading of topics that a test puts there. What is put there later was published later."""
 
     def __init__(self, *bounds: TopicBounds, journal: str = "j") -> None:
-        self.topics = {one.topic: one for one in bounds}
+        self.topics: dict[str, TopicBounds] = {}
         self.journal = journal
         self.times: dict[datetime, dict[str, int]] = {}
+        self.questions = 0  # about sequences
+        self._published: list[tuple[str, int, int, int]] = []  # topic, epoch, offset, sequence: stretches
+        self._sequence = 0
+        self.put(*bounds)
 
     def put(self, *bounds: TopicBounds) -> None:
         """Have topics, in the place of those of the same names."""
-        self.topics |= {one.topic: one for one in bounds}
+        for one in bounds:
+            known = self.topics.get(one.topic)
+            first = known.end if known is not None and known.epoch == one.epoch else one.first
+            self._published.append((one.topic, one.epoch, first, self._sequence))
+            self._sequence += max(0, one.end - first)
+            self.topics[one.topic] = one
 
-    def bounds(self, patterns: Sequence[str], time: datetime | None = None) -> list[TopicBounds]:
+    def bounds(
+        self, patterns: Sequence[str], time: datetime | None = None, sequence: int | None = None
+    ) -> list[TopicBounds]:
         """What is there of these names and patterns."""
         found = [self.topics[name] for name in sorted(self.topics) if any(matches(one, name) for one in patterns)]
+        if sequence is not None:
+            self.questions += 1
+            return [msgspec.structs.replace(one, at=self._at(one, sequence)) for one in found]
         if time is None:
             return found
         return [msgspec.structs.replace(one, at=self.times[time].get(one.topic, one.end)) for one in found]
+
+    def _at(self, one: TopicBounds, sequence: int) -> int:
+        mine = [stretch for stretch in self._published if stretch[:2] == (one.topic, one.epoch)]
+        ends = [*(offset for _, _, offset, _ in mine[1:]), one.end]
+        for (_, _, offset, began), end in zip(mine, ends, strict=True):
+            if began + end - offset > sequence:
+                return max(offset + max(0, sequence - began), one.first)
+        return one.end
+
+    def end_sequence(self) -> int:
+        """The sequence after the last record."""
+        return self._sequence
+
+    def expect(self, ranges: Sequence[OffsetRange]) -> None:
+        """Nothing: no test asks for it."""
+        raise NotImplementedError
 
     def read(self, wanted: OffsetRange) -> Iterator[DecodedBatch | LostRange]:
         """Nothing: no test asks for it."""

@@ -37,7 +37,7 @@ def test_a_folder_that_somebody_has_open_is_reached_through_them(tmp_path: Path)
         broker.publish("t", b"x")
         with open_connection(BrokerLocation(path=str(tmp_path))) as line:
             assert line.ask("topics") == ["t"]
-            assert "somebody else" in repr(line._where.__self__)  # type: ignore[attr-defined]  # nothing was opened
+            assert "another process" in repr(line._where.__self__)  # type: ignore[attr-defined]  # nothing was opened
         broker.publish("t", b"y")
 
 

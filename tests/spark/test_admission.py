@@ -1,43 +1,120 @@
-"""A limit is shared fairly, used up, and never passed."""
+"""A trigger with a limit ends at one sequence of the broker, near the limit and not beyond it."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.spark.planning import share_bytes, share_records
+from runnel.core.topic_bounds import TopicBounds
+from runnel.spark.offsets import StreamOffset, TopicProgress
+from runnel.spark.options import SourceOptions
+from runnel.spark.planning import ENOUGH, StreamPlanner, TriggerLimit, cut_at_sequence
+from tests.spark.rig import Shelf
 
-LAGS = st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.integers(0, 1000), max_size=12)
-
-
-@given(LAGS, st.integers(1, 5000))
-def test_the_limit_is_used_up_and_not_passed(lags: dict[str, int], limit: int) -> None:
-    found = share_records(lags, limit)
-    assert found.keys() == lags.keys()
-    assert all(0 <= found[topic] <= lag for topic, lag in lags.items())
-    assert sum(found.values()) == min(limit, sum(lags.values()))
+TOPICS = "abcd"
+PUBLISHED = st.lists(st.tuples(st.sampled_from(TOPICS), st.integers(1, 50)), min_size=1, max_size=30)
 
 
-@given(LAGS, st.integers(1, 5000))
-def test_who_is_cut_off_got_no_less_than_anybody_else(lags: dict[str, int], limit: int) -> None:
-    found = share_records(lags, limit)
-    cut = [found[topic] for topic, lag in lags.items() if found[topic] < lag]
-    if cut:
-        assert max(found.values()) <= min(cut) + 1
+def shelf_of(published: list[tuple[str, int]], weight: int = 100) -> Shelf:
+    shelf, ends = Shelf(), dict.fromkeys(TOPICS, 0)
+    for name, count in published:
+        ends[name] += count
+        shelf.put(TopicBounds(name, 1, 0, ends[name], bytes=weight * ends[name]))
+    return shelf
 
 
-def test_without_a_limit_all_is_read() -> None:
-    assert share_records({"a": 5, "b": 0}, None) == {"a": 5, "b": 0}
-    assert share_bytes({"a": 5}, {"a": 100.0}, None) == {"a": 5}
+def sequences(published: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    """The sequence of each record, by topic and offset."""
+    ends, found = dict.fromkeys(TOPICS, 0), dict[tuple[str, int], int]()
+    for name, count in published:
+        for _ in range(count):
+            found[name, ends[name]] = len(found)
+            ends[name] += 1
+    return found
 
 
-@given(LAGS, st.integers(1, 100_000), st.data())
-def test_bytes_are_kept_to_but_for_a_record_that_is_too_large(
-    lags: dict[str, int], limit: int, data: st.DataObject
-) -> None:
-    sizes = {topic: data.draw(st.floats(1, 5000)) for topic in lags}
-    found = share_bytes(lags, sizes, limit)
-    total = sum(found[topic] * sizes[topic] for topic in lags)
-    assert all(0 <= found[topic] <= lag for topic, lag in lags.items())
-    assert total <= limit + 1 or sum(found.values()) == 1
-    assert any(found.values()) == any(lags.values())
+def planner(shelf: Shelf, **options: str) -> StreamPlanner:
+    return StreamPlanner(
+        shelf, SourceOptions.parse({"path": "p", "topic": "*", "startingOffsets": "earliest", **options})
+    )
+
+
+@given(PUBLISHED, st.integers(1, 200))
+def test_no_trigger_reads_behind_what_a_later_one_reads(published: list[tuple[str, int]], limit: int) -> None:
+    shelf, order = shelf_of(published), sequences(published)
+    query = planner(shelf, maxRecordsPerTrigger=str(limit))
+    place, reached, left = query.initial(), -1, len(order)
+    while left:
+        end = query.latest(place)
+        read = sorted(order[one.topic, at] for one in query.ranges(place, end) for at in range(one.first, one.end))
+        assert min(limit, left) * ENOUGH <= len(read) <= limit or len(read) == 1
+        assert read[0] == reached + 1
+        place, reached, left = end, read[-1], left - len(read)
+    assert query.latest(place) == place
+
+
+@given(PUBLISHED, st.integers(1, 20_000))
+def test_bytes_are_kept_to_but_for_a_record_that_is_too_large(published: list[tuple[str, int]], limit: int) -> None:
+    query = planner(shelf_of(published), maxBytesPerTrigger=str(limit))
+    place = query.initial()
+    for _ in range(4):
+        end = query.latest(place)
+        ranges = query.ranges(place, end)
+        assert sum(one.bytes for one in ranges) <= limit or sum(one.offsets for one in ranges) == 1
+        place = end
+
+
+def test_topics_that_are_ahead_wait_for_the_others() -> None:
+    """As a checkpoint has it that was written when each topic had a share of the limit."""
+    published = [("a", 10), ("b", 10)] * 10
+    query = planner(shelf_of(published), maxRecordsPerTrigger="40")
+    kept = StreamOffset.from_json({"journal": "j", "topics": {"a": [1, 60], "b": [1, 0]}})
+    end = query.latest(kept)
+    assert end.topics["a"].offset == 60
+    assert 40 * ENOUGH <= end.topics["b"].offset <= 40
+    end = query.latest(query.latest(end))
+    assert abs(end.topics["a"].offset - end.topics["b"].offset) <= 10
+
+
+def test_a_hole_in_the_offsets_is_passed() -> None:
+    shelf = Shelf(TopicBounds("a", 1, 0, 100), TopicBounds("b", 1, 0, 10))
+    shelf.put(TopicBounds("b", 1, 0, 1 << 31))  # after an unclean stop
+    query = planner(shelf, maxRecordsPerTrigger="90")
+    place = query.initial()
+    for _ in range(4):
+        place = query.latest(place)
+    assert place.topics["a"].offset == 100
+
+
+def test_few_questions_find_the_cut() -> None:
+    """However long the journal is, and however uneven its topics are: it begins where the trigger before ended."""
+    shelf = shelf_of([("a", 9_000_000), ("b", 1_000), *[("c", 50_000), ("a", 7), ("b", 1)] * 300])
+    for limit in (100, 5000, 100_000):
+        query = planner(shelf, maxRecordsPerTrigger=str(limit))
+        begun = {"a": 9_000_700, "b": 1100, "c": 5_000_000}
+        place = StreamOffset("j", {name: TopicProgress(1, offset) for name, offset in begun.items()})
+        asked = []
+        for _ in range(5):
+            before = shelf.questions
+            place = query.latest(place)
+            asked.append(shelf.questions - before)
+        assert asked[0] <= 50
+        assert max(asked[1:]) <= 5
+
+
+def test_a_limit_is_of_records_and_of_bytes() -> None:
+    limit = TriggerLimit(records=10, bytes=1000)
+    assert limit.used({"a": 5, "b": 0}, {"a": 10.0, "b": 1.0}) == 0.5
+    assert limit.used({"a": 5, "b": 1}, {"a": 10.0, "b": 1950.0}) == 2.0
+    assert (limit.most(10.0), limit.most(500.0), limit.most(5000.0)) == (10, 2, 1)
+    assert TriggerLimit().used({"a": 5}, {"a": 1.0}) == 0
+
+
+def test_a_first_record_that_exceeds_the_limit_is_taken() -> None:
+    def offsets_at(sequence: int) -> Mapping[str, int]:
+        return {"a": int(sequence > 5), "b": int(sequence > 7)}
+
+    sequence, found = cut_at_sequence(lambda offsets: 3.0 * sum(offsets.values()), offsets_at, 9, 6.0)
+    assert (sequence, found) == (6, {"a": 1, "b": 0})

@@ -97,10 +97,30 @@ def test_a_task_that_fails_is_done_again_and_leaves_nothing(spark: SparkSession,
     assert served.run(served.broker.stages()) == []
 
 
+def waiting_for_the_others(url: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Rows as they are; those of the last partition come when the other two are staged: then the job fails."""
+
+    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import time
+
+        import runnel.blocking
+
+        context = TaskContext.get()
+        assert context is not None
+        if context.partitionId() == 2:
+            with runnel.blocking.open(url) as broker:
+                while sum(one.records for one in broker.stages()) < 2000:
+                    time.sleep(0.02)
+        yield from batches
+
+    return rows
+
+
 def test_a_job_that_fails_leaves_nothing(spark: SparkSession, served: Served) -> None:
     broken = numbers(spark, 3000).select(
         F.when(F.col("value") == "2999", None).otherwise(F.col("value")).alias("value")
     )
+    broken = broken.mapInArrow(waiting_for_the_others(served.url), "value string")
     with pytest.raises(PySparkException, match="a row has none"):
         write(broken, served.url, topic="t")
     assert served.broker.statistics().topics["t"].end == 0

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from runnel.core.batch_format import pack, unpack
 from runnel.core.record import Meta
@@ -16,6 +17,8 @@ from runnel.journal.format.merged_batch import RecordRun
 from runnel.spark import columns as module
 from runnel.spark.columns import RecordBatchBuilder, RowBuffer, buffer_rows
 from runnel.spark.range_reader import DecodedBatch, with_offsets
+from runnel.spark.schema import spark_schema
+from tests.carried import columns_of
 
 SCHEMA = pa.schema(
     [
@@ -60,7 +63,9 @@ def test_every_column_says_what_the_records_say(batches: list[tuple[list[Any], i
         offset += hole
         values, metas, times = zip(*records, strict=True)
         portions.append(
-            with_offsets(unpack(pack(values, list(metas), times=list(times))), offset, offset * 10, 1000 + hole)
+            with_offsets(
+                unpack(pack(values, columns_of(list(metas)), times=list(times))), offset, offset * 10, 1000 + hole
+            )
         )
         for number, (value, meta, time) in enumerate(records):
             headers = dict(meta.headers) if meta else {}
@@ -90,20 +95,22 @@ def test_an_absent_column_is_made_without_looking_at_records() -> None:
 
 
 def test_a_trace_is_a_column_of_its_own() -> None:
-    found = table([with_offsets(unpack(pack([b"v", b"w"], [Meta(headers={"traceparent": TRACE}), None])), 0, 0, 0)])
+    found = table(
+        [with_offsets(unpack(pack([b"v", b"w"], columns_of([Meta(headers={"traceparent": TRACE}), None]))), 0, 0, 0)]
+    )
     assert [one["traceparent"] for one in found] == [TRACE, None]
 
 
 def test_what_has_expired_does_not_come() -> None:
     metas = [None, Meta(expires=50.0), Meta(expires=150.0), None]
-    batch = unpack(pack([b"a", b"b", b"c", b"d"], metas))
+    batch = unpack(pack([b"a", b"b", b"c", b"d"], columns_of(metas)))
     found = table([DecodedBatch(batch, [RecordRun(0, 0, 0, 2), RecordRun(10, 20, 0, 2)])], now=100.0)
     assert [(one["offset"], one["sequence"], one["value"]) for one in found] == [
         (0, 0, b"a"),
         (10, 20, b"c"),
         (11, 21, b"d"),
     ]
-    assert table([with_offsets(unpack(pack([b"a"], [Meta(expires=1.0)])), 0, 0, 0)], now=2.0) == []
+    assert table([with_offsets(unpack(pack([b"a"], columns_of([Meta(expires=1.0)]))), 0, 0, 0)], now=2.0) == []
 
 
 def test_fewer_columns_in_another_order_can_be_had() -> None:
@@ -118,7 +125,7 @@ def test_fewer_columns_in_another_order_can_be_had() -> None:
 
 
 def test_a_part_of_a_batch_is_a_part_of_every_column() -> None:
-    batch = unpack(pack([b"a", b"b", b"c"], [Meta(key=b"%d" % at) for at in range(3)]))
+    batch = unpack(pack([b"a", b"b", b"c"], columns_of([Meta(key=b"%d" % at) for at in range(3)])))
     (found,) = table([DecodedBatch(batch, [RecordRun(1, 1, 1, 1)], at=1)])
     assert (found["value"], found["key"], found["offset"]) == (b"b", b"1", 1)
 
@@ -127,10 +134,18 @@ def test_record_batches_are_neither_tiny_nor_huge(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "ROWS", 100)
     monkeypatch.setattr(module, "BYTES", 1000)
     small = [with_offsets(unpack(pack([b"x"] * 30)), at * 30, 0, 0) for at in range(10)]
-    assert [rows.count for rows in buffer_rows(iter(small), "t", 1, lambda: 0.0)] == [120, 120, 60]
+    assert [rows.count for rows in buffer_rows(iter(small), "t", 1, lambda: 0.0, RecordBatchBuilder(SCHEMA))] == [
+        120,
+        120,
+        60,
+    ]
     large = [with_offsets(unpack(pack([bytes(600)] * 2)), at * 2, 0, 0) for at in range(3)]
-    assert [rows.count for rows in buffer_rows(iter(large), "t", 1, lambda: 0.0)] == [2, 2, 2]
-    assert list(buffer_rows(iter(()), "t", 1, lambda: 0.0)) == []
+    assert [rows.count for rows in buffer_rows(iter(large), "t", 1, lambda: 0.0, RecordBatchBuilder(SCHEMA))] == [
+        2,
+        2,
+        2,
+    ]
+    assert list(buffer_rows(iter(()), "t", 1, lambda: 0.0, RecordBatchBuilder(SCHEMA))) == []
 
 
 def test_a_constant_column_is_as_long_as_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,3 +157,32 @@ def test_a_constant_column_is_as_long_as_the_rows(monkeypatch: pytest.MonkeyPatc
         batch = made.batch(rows)
         assert batch.num_rows == count
         batch.validate(full=True)
+
+
+def test_headers_may_be_a_list_of_names_and_bytes() -> None:
+    schema = to_arrow_schema(spark_schema(header_list=True), timezone="UTC")
+    metas = [Meta(headers={"a": "1", "b": "ä"}), None, Meta(headers={"c": ""})]
+    batch = with_offsets(unpack(pack([b"x"] * 3, columns_of(metas))), 5, 9, 0)
+    rows = table([batch], schema)
+    assert [one["headers"] for one in rows] == [
+        [{"key": "a", "value": b"1"}, {"key": "b", "value": "ä".encode()}],
+        [],
+        [{"key": "c", "value": b""}],
+    ]
+    plain = with_offsets(unpack(pack([b"x"])), 5, 9, 0)
+    assert [one["headers"] for one in table([plain], schema)] == [[]]
+
+
+def test_what_no_column_needs_is_not_kept() -> None:
+    metas = [Meta(key=b"k", headers={"a": "1"}), None, None]
+    batch = with_offsets(unpack(pack([b"x"] * 3, columns_of(metas))), 5, 9, 0)
+    for names, kept in (
+        (["offset"], (0, None, None)),
+        (["key"], (0, 3, None)),
+        (["value", "traceparent"], (3, None, 3)),
+    ):
+        builder = RecordBatchBuilder(pa.schema([SCHEMA.field(name) for name in names]))
+        (rows,) = buffer_rows(iter([batch]), "orders", 7, lambda: 0.0, builder)
+        held = (len(rows.values), rows.keys and len(rows.keys), rows.headers and len(rows.headers))
+        assert held == kept
+        assert builder.batch(rows).num_rows == 3

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from runnel.core.errors import Fenced, StageEnded, UnknownStage
+from runnel.core.errors import Fenced, OutcomeUnknown, StageEnded, UnknownStage
 from runnel.core.stages import StageKey
 from runnel.spark.connection import BlockingConnection, open_connection
 from runnel.spark.options import BrokerLocation
@@ -148,6 +148,23 @@ def test_a_job_whose_answer_was_lost_finds_that_it_was_done(error: Exception) ->
         assert method == "stages"
         second.reply(id, [])
         assert done.result(PATIENCE) is True
+
+
+@pytest.mark.parametrize(("before", "after"), [("os", "os"), ("interval", "commit"), ("commit", "os")])
+def test_a_stage_that_a_power_failure_may_have_taken_is_not_taken_for_committed(before: str, after: str) -> None:
+    with (
+        a_plain_peer() as peer,
+        ThreadPoolExecutor(1) as pool,
+        open_connection(BrokerLocation(url=str(peer.address))) as line,
+    ):
+        done = pool.submit(commit_job, line, NEW, [StageKey("spark:q:new", 0, 1, 0)], None)
+        first = peer.accept(fsync=before)
+        first.call()
+        first.close()
+        second = peer.accept(fsync=after)
+        second.send(FrameKind.ERROR, second.call()[0], encode_message(wire_error(UnknownStage("it"))))
+        with pytest.raises(OutcomeUnknown, match="does not know what was staged"):
+            done.result(PATIENCE)
 
 
 def test_a_stage_that_was_dropped_meanwhile_is_not_taken_for_committed() -> None:

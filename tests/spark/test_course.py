@@ -151,12 +151,23 @@ def test_once_the_limit_does_not_count() -> None:
     assert query.latest(at(a=0)) == at(a=5)
 
 
-def test_progress_shows_the_ends_of_the_topics() -> None:
+def test_progress_shows_how_far_the_query_is_behind() -> None:
     shelf = Shelf(topic("a", 0, 100))
     query = course(shelf, maxRecordsPerTrigger="5")
     assert query.report() is None
     query.latest(at(a=0))
-    assert query.report() == at(a=100)
+    said = {"journal": "j", "topics": {"a": [1, 100]}}
+    assert query.report() == {**said, "behind": {"records": 95, "topics": {"a": 95}}}
+    end = query.latest(at(a=97))
+    assert query.report() == {**said, "behind": {"records": 0, "topics": {"a": 0}}}
+    shelf.put(topic("a", 0, 120), topic("b", 4, 9))
+    query.ranges(at(a=97), end)
+    topics = {"a": [1, 120], "b": [1, 9]}
+    assert query.report() == {
+        "journal": "j",
+        "topics": topics,
+        "behind": {"records": 25, "topics": {"a": 20, "b": 5}},
+    }
 
 
 def test_what_is_in_memory_is_not_read() -> None:

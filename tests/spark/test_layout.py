@@ -29,6 +29,7 @@ from runnel.spark.schema import (
     spark_schema,
 )
 from runnel.spark.typed_values import Digits, TypedDecoder
+from tests.carried import columns_of
 from tests.spark.rig import Served, Shelf
 
 
@@ -89,7 +90,7 @@ def test_what_arrow_makes_is_what_spark_was_told_to_the_letter_and_inside_too() 
     value = b'{"id": 1, "time": "noon", "parts": [{"name": "nut", "grams": [1.5]}], "notes": {"a": [1, 2]}}'
     rows = RowBuffer("orders", 7, decoded=True)
     metas = [None, Meta(key=b"k"), None, None]
-    rows.add(with_offsets(unpack(pack([value, b"", b"", b"{}"], metas)), 5, 5, 1000), 0.0)
+    rows.add(with_offsets(unpack(pack([value, b"", b"", b"{}"], columns_of(metas))), 5, 5, 1000), 0.0)
     batch = RecordBatchBuilder(arrow, made).batch(rows)
     batch.validate(full=True)
     assert batch.schema.equals(arrow)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 
 from runnel.client.options import ClientOptions
 from runnel.core.errors import ConnectionLost, InvalidOption, LimitExceeded, NoAnswer, NotSupported, Unreachable
-from runnel.spark.connection import MAX_PENDING_CALLS, BlockingConnection
+from runnel.spark.connection import MAX_PENDING_CALLS, PAUSES, BlockingConnection
 from runnel.wire.errors import wire_error
 from runnel.wire.frames import FrameKind
 from runnel.wire.msgpack_messages import encode_message
@@ -166,6 +169,32 @@ def test_a_server_that_is_gone_for_good_is_a_lost_connection(peer: PlainPeer, st
         caller.close()
         with pytest.raises(ConnectionLost, match="and then connection refused"):
             asked.result(PATIENCE)
+
+
+def test_one_that_drops_every_connection_is_given_up_at_the_deadline_and_asked_a_few_times(
+    peer: PlainPeer, start: Start
+) -> None:
+    connections = 0
+
+    def drop_all() -> None:
+        nonlocal connections
+        with suppress(AssertionError):  # one that says nothing ends it
+            while True:
+                peer.accept().close()
+                connections += 1
+
+    dropping = Thread(target=drop_all)
+    dropping.start()
+    try:
+        with BlockingConnection(lambda: [peer.address], ClientOptions(timeout=0.4)) as line:
+            asked = start(line.ask, "one")
+            with pytest.raises((NoAnswer, ConnectionLost)):
+                asked.result(PATIENCE)
+            line.settle()  # nothing is left of it that would be asked again
+    finally:
+        socket.create_connection((peer.address.host, peer.address.port)).close()
+        dropping.join(PATIENCE)
+    assert 2 <= connections <= 0.4 / (PAUSES[0] / 2) + 2
 
 
 def test_one_that_hangs_up_before_it_greets_is_not_reached(peer: PlainPeer, start: Start) -> None:

@@ -19,6 +19,13 @@ def test_a_loss_is_an_error_that_names_what_was_lost_and_the_way_out() -> None:
     )
 
 
+def test_where_it_is_not_known_what_was_lost_no_range_is_named() -> None:
+    with pytest.raises(
+        DataLost, match=r"^what follows offset 5 of topic 'jobs' cannot be known: the topic was deleted;"
+    ):
+        DataLossPolicy(fail=True).tell("jobs", 5, 5, "the topic was deleted")
+
+
 def test_the_error_comes_from_an_executor_as_it_was() -> None:
     error = pickle.loads(pickle.dumps(DataLost("t", 1, 2, "why")))
     assert (error.topic, error.first, error.end, error.why) == ("t", 1, 2, "why")
@@ -31,5 +38,8 @@ def test_losses_are_told_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     assert losses.offsets == 4
     assert caplog.records[0].message == (
         "offsets [3, 7) of topic 'orders' are lost (trimmed); the query goes on, and has lost 4 offsets now"
+    )
+    assert caplog.records[1].message == (
+        "what follows offset 5 of topic 'jobs' cannot be known (deleted); the query goes on"
     )
     assert repr(losses) == "<DataLossPolicy, 4 offsets so far>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pytest
@@ -16,6 +17,10 @@ from runnel.spark.offsets import OffsetSpec, StreamOffset, TopicProgress, parse_
 
 A, B = TopicBounds("a", 3, 10, 50), TopicBounds("b", 4, 0, 7)
 NUMBERS = st.integers(0, 2**62)
+
+
+def no_time(topics: Sequence[str], time: datetime) -> list[TopicBounds]:
+    raise AssertionError(f"{topics} are not to be asked about {time}")
 
 
 @given(st.dictionaries(st.text(min_size=1), st.builds(TopicProgress, NUMBERS, NUMBERS, NUMBERS)), st.randoms())
@@ -60,7 +65,7 @@ def test_a_checkpoint_of_something_else_is_refused(kept: dict[str, object]) -> N
     ],
 )
 def test_a_start_is_a_word_or_json_by_topic(text: str | None, places: dict[str, Position]) -> None:
-    assert parse_offsets("startingOffsets", text, "latest", ["a", "b"]).resolve([A, B]) == places
+    assert parse_offsets("startingOffsets", text, "latest", ["*"]).resolve([A, B], no_time) == places
 
 
 @pytest.mark.parametrize(
@@ -72,14 +77,36 @@ def test_a_start_is_a_word_or_json_by_topic(text: str | None, places: dict[str, 
     ],
 )
 def test_a_start_is_a_time(text: str, time: datetime) -> None:
-    where = parse_offsets("startingOffsets", text, "latest", ["a"])
-    assert where.time == time
-    at = TopicBounds("a", 3, 10, 50, at=20)
-    assert where.resolve([at, TopicBounds("b", 4, 5, 7, at=2), TopicBounds("c", 4, 5, 7)]) == {
-        "a": Position(3, 20),
-        "b": Position(4, 5),
-        "c": Position(4, 7),
-    }
+    where = parse_offsets("startingOffsets", text, "latest", ["*"])
+    timed = [TopicBounds("a", 3, 10, 50, at=20), TopicBounds("b", 4, 0, 7, at=2)]
+
+    def bounds_at(topics: Sequence[str], asked: datetime) -> list[TopicBounds]:
+        assert (topics, asked) == (["a", "b", "c"], time)
+        return timed  # the third one is gone
+
+    found = where.resolve([A, B, TopicBounds("c", 4, 5, 7)], bounds_at)
+    assert found == {"a": Position(3, 20), "b": Position(4, 2), "c": Position(4, 7)}
+
+
+def test_each_topic_may_have_a_time_of_its_own() -> None:
+    noon, later = "2026-01-02T12:00:00Z", "1767358800000"
+    text = json.dumps({"a": noon, "b": later, "c": 3, "d": noon})
+    asked: list[tuple[Sequence[str], int]] = []
+
+    def bounds_at(topics: Sequence[str], time: datetime) -> list[TopicBounds]:
+        asked.append((topics, time.hour))
+        return [TopicBounds(name, 9, 1, 50, at=time.hour) for name in topics]
+
+    where = parse_offsets("startingOffsets", text, "latest", ["a", "b", "*"])
+    found = where.resolve([TopicBounds(name, 9, 1, 50) for name in "abcde"], bounds_at)
+    assert {name: place.offset for name, place in found.items()} == {"a": 12, "b": 13, "c": 3, "d": 12, "e": 50}
+    assert asked == [(["a", "d"], 12), (["b"], 13)]
+
+
+def test_a_topic_that_is_named_has_to_be_in_the_json() -> None:
+    with pytest.raises(InvalidOption, match="it says nothing of topic 'b', which the query reads; add it"):
+        parse_offsets("startingOffsets", '{"a": 1}', "latest", ["a", "b"])
+    parse_offsets("startingOffsets", '{"a": 1}', "latest", ["a", "b.*"])
 
 
 @pytest.mark.parametrize(
@@ -92,6 +119,8 @@ def test_a_start_is_a_time(text: str, time: datetime) -> None:
         ('{"c": 1}', "does not read it"),
         ('{"": 1}', "does not read it"),
         ('{"a": -3}', "expected an offset"),
+        ('{"a": "soon"}', "expected earliest, latest"),
+        ('{"a": "2026-01-02T03:04:05"}', "a zone"),
         ('{"a": true}', "expected an offset"),
         ('{"a": 1.5}', "expected an offset"),
         ('{"a": {"epoch": 1}}', "expected an offset"),
@@ -111,4 +140,4 @@ def test_a_read_does_not_end_where_it_begins(text: str) -> None:
 
 def test_an_offset_beyond_the_end_is_refused() -> None:
     with pytest.raises(OffsetOutOfRange):
-        OffsetSpec("latest", None, {"a": 51}).resolve([A])
+        OffsetSpec("latest", {"a": 51}).resolve([A], no_time)

@@ -51,6 +51,29 @@ def test_an_unknown_option_is_refused_with_the_nearest_one(written: str, meant: 
         SourceOptions.parse({**FOLDER, written: "1"})
 
 
+@pytest.mark.parametrize(
+    ("written", "ours"),
+    [
+        ("subscribe", "topic"),
+        ("subscribePattern", "topic"),
+        ("assign", "topic"),
+        ("kafka.bootstrap.servers", "url"),
+        ("kafka.security.protocol", "url"),
+        ("kafka.group.id", "cursor"),
+        ("startingOffsetsByTimestamp", "startingOffsets"),
+        ("startingTimestamp", "startingOffsets"),
+        ("endingOffsetsByTimestamp", "endingOffsets"),
+        ("maxOffsetsPerTrigger", "maxRecordsPerTrigger"),
+        ("minOffsetsPerTrigger", "a longer trigger"),
+        ("includeHeaders", "the column headers"),
+        ("fetchOffset.numRetries", "wait"),
+    ],
+)
+def test_a_name_of_kafka_s_is_refused_with_ours(written: str, ours: str) -> None:
+    with pytest.raises(InvalidOption, match=f"it is one of Kafka's; here it is {ours}"):
+        SourceOptions.parse({**FOLDER, written: "x"})
+
+
 def test_what_is_spark_s_own_is_left_alone() -> None:
     assert SinkOptions.parse({"path": "data", "checkpointLocation": "/x", "queryName": "q"}).topic is None
 

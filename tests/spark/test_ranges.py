@@ -52,3 +52,12 @@ def test_nothing_is_no_task() -> None:
 
 def test_more_tasks_than_offsets_cannot_be() -> None:
     assert split([OffsetRange("t", 1, 0, 3)], 8) == [[OffsetRange("t", 1, at, at + 1)] for at in range(3)]
+
+
+@given(st.lists(st.integers(0, 300), max_size=20), st.integers(1, 200), st.integers(1, 9))
+def test_no_task_has_more_records_than_it_may(counts: list[int], most: int, at_least: int) -> None:
+    ranges = [OffsetRange(f"t{number}", 1, 5, 5 + count, 10.0) for number, count in enumerate(counts)]
+    tasks = split(ranges, at_least, most=most)
+    assert all(sum(one.offsets for one in task) <= most for task in tasks)
+    read = [(one.topic, at) for task in tasks for one in task for at in range(one.first, one.end)]
+    assert read == [(one.topic, at) for one in ranges for at in range(one.first, one.end)]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 
 import pytest
 
-from runnel.core.errors import DataLost, UnknownTopic
+from runnel.core.errors import DataLost, InvalidOption, UnknownTopic
 from runnel.core.topic_bounds import TopicBounds
 from runnel.spark.options import SourceOptions
 from runnel.spark.planning import PushedFilters, plan_batch
@@ -36,9 +37,23 @@ def test_without_a_word_everything_is_read() -> None:
 
 
 def test_a_read_begins_and_ends_where_it_was_told() -> None:
-    assert selected(startingOffsets='{"a": 15}', endingOffsets='{"a": 30, "b": 2}') == {"a": (15, 30), "b": (0, 2)}
+    assert selected(startingOffsets='{"a": 15, "b": -2}', endingOffsets='{"a": 30, "b": 2}') == {
+        "a": (15, 30),
+        "b": (0, 2),
+    }
     assert selected(startingOffsets=NOON.isoformat(), endingOffsets=LATER.isoformat()) == {"a": (20, 40), "b": (0, 5)}
     assert selected(startingOffsets="latest") == {}
+    mixed = json.dumps({"a": NOON.isoformat(), "b": 3})
+    assert selected(startingOffsets=mixed) == {"a": (20, 50), "b": (3, 7)}
+
+
+@pytest.mark.parametrize(
+    ("starting", "ending"),
+    [('{"a": 31}', '{"a": 30}'), ("latest", '{"a": 30}'), (LATER.isoformat(), NOON.isoformat())],
+)
+def test_a_read_that_ends_before_it_begins_is_refused(starting: str, ending: str) -> None:
+    with pytest.raises(InvalidOption, match=r"topic 'a' would begin at offset \d+, behind its end at \d+"):
+        selected(topic="a", startingOffsets=starting, endingOffsets=ending)
 
 
 def test_a_topic_that_is_named_must_be_there() -> None:

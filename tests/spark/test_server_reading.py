@@ -7,15 +7,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 from shutil import copytree, ignore_patterns
-from time import sleep
+from time import monotonic, sleep
 
 import pytest
 
+from runnel import Broker
 from runnel.journal.read.segment_reader import LostRange
 from runnel.spark import server_reader
 from runnel.spark.folder_reader import FolderReader
 from runnel.spark.ranges import OffsetRange
 from runnel.spark.server_reader import ServerReader
+from tests.patience import PATIENCE
 from tests.spark.rig import Row, Served, clean, live_through, read_all, rows_of
 
 CLIENT = {"timeout": 20.0, "wait": 0.0}
@@ -50,6 +52,32 @@ def test_a_server_tells_what_its_folder_tells(served: Served, reading: ServerRea
             assert rows_of(reading.read(wanted), wanted) == rows_of(folder.read(wanted), wanted)
         assert [one for one in read_all(reading, name) if isinstance(one, LostRange)] == []
     folder.close()
+
+
+def test_a_compacted_topic_is_the_same_from_a_server_and_from_its_folder(tmp_path: Path) -> None:
+    """Also where the server still has in memory what the cleaner took from the folder."""
+    small = {"segment_bytes": 1 << 13, "clean_bytes_per_second": 1 << 30, "tombstone_age": 0}
+
+    async def publish(broker: Broker) -> None:
+        for number in range(400):
+            await broker.topic("prices", compact=True).publish(b"%d" % number * 20, key=f"k{number % 7}")
+
+    with Served(tmp_path, **small) as served:
+        served.run(publish(served.broker))
+        server, folder = ServerReader(served.url, CLIENT), FolderReader(str(tmp_path))
+        end = monotonic() + PATIENCE
+        while len(read_all(folder, "prices")) == 400:  # until the cleaner has come to it
+            assert monotonic() < end
+            sleep(0.01)
+        served.run(clean(served.broker))
+        served.run(served.broker.publish("prices", b"newest", key="k1"))
+        rows = read_all(server, "prices")
+        assert rows == read_all(folder, "prices")
+        newest = {row.key: row.value for row in rows if isinstance(row, Row)}
+        assert newest.pop(b"k1") == b"newest"
+        assert newest == {b"k%d" % (at % 7): b"%d" % at * 20 for at in range(393, 400) if at % 7 != 1}
+        server.close()
+        folder.close()
 
 
 def test_a_range_that_ends_in_a_hole_ends(tmp_path: Path) -> None:

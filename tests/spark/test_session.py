@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 import runnel.spark
 from runnel.core.errors import InvalidOption, NotSupported
 from runnel.spark import session as called
-from runnel.spark.session import chosen, prepare, session
+from runnel.spark.session import check_tasks, chosen, prepare, session
 from tests.patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -56,6 +57,16 @@ def test_the_environment_is_set_where_it_is_not(monkeypatch: pytest.MonkeyPatch)
 def test_a_session_has_a_name(app: Any) -> None:
     with pytest.raises(InvalidOption, match="app"):
         session(app)
+
+
+def test_a_session_whose_tasks_lack_runnel_says_so(tmp_path: Path) -> None:
+    bare = tmp_path / "python3"
+    bare.write_text(f'#!/bin/sh\nPYTHONPATH= exec {sys.executable} -I -S "$@"\n')
+    bare.chmod(0o755)
+    for python in (str(bare), str(tmp_path / "nothing")):
+        with pytest.raises(NotSupported, match=r"its tasks run under .*, which has no runnel; set PYSPARK_PYTHON="):
+            check_tasks(python)
+    check_tasks(sys.executable)
 
 
 def test_without_pyspark_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,12 @@ async def _everything(served: Served, topic: str) -> list[Any]:
     return found
 
 
+def header_lists(lists: list[Any]) -> pa.Array:
+    """Headers as lists of names and bytes."""
+    made = [None if one is None else [{"key": name, "value": text} for name, text in one] for one in lists]
+    return pa.array(made, pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})))
+
+
 def everything(served: Served, topic: str) -> list[Any]:
     """The records of a topic."""
     return served.run(_everything(served, topic))
@@ -91,6 +97,13 @@ def test_keys_and_headers_go_along_and_text_is_as_good_as_bytes(served: Served, 
     assert [one.value for one in found] == ["ä".encode(), b"b", b"c", b"d", b"e"]
     assert [one.key for one in found] == [None, b"k", b"", b"\xff", None]
     assert [dict(one.headers) for one in found] == [{"a": "1", "b": "2"}, {}, {}, {}, {}]
+
+
+def test_headers_may_be_a_list_of_names_and_bytes(served: Served, line: BlockingConnection) -> None:
+    """As a source of Kafka gives them. The first row is cut off: what follows begins within the list."""
+    lists = [[("z", b"0")], [("a", b"1"), ("b", "ä".encode())], None, []]
+    committed(line, rows([b"v"] * 4, headers=header_lists(lists)).slice(1))
+    assert [dict(one.headers) for one in everything(served, "t")] == [{"a": "1", "b": "ä"}, {}, {}]
 
 
 def test_headers_of_any_slice_belong_to_their_rows(
@@ -207,6 +220,9 @@ def test_a_row_without_a_value_is_a_tombstone_where_there_are_any(served: Served
         (rows([b"x"], headers=pa.array([[("a", None)]], HEADERS)), "t", InvalidValue),
         (rows([b"x"], headers=pa.array([[("no name", "1")]], HEADERS)), "t", BadBatch),
         (rows([b"x"], headers=pa.array([[("a", "two\nlines")]], HEADERS)), "t", BadBatch),
+        (rows([b"x"], headers=header_lists([[("a", b"1"), ("a", b"2")]])), "t", InvalidValue),
+        (rows([b"x"], headers=header_lists([[("a", b"\xff")]])), "t", InvalidValue),
+        (rows([b"x"], headers=header_lists([[("a", None)]])), "t", InvalidValue),
     ],
 )
 def test_what_may_not_be_published_fails_and_leaves_nothing(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql.functions import window
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from runnel.core.errors import InvalidOption
@@ -20,7 +21,7 @@ from tests.patience import PATIENCE
 from tests.spark.rig import Served
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -97,7 +98,8 @@ def test_each_record_comes_once_over_several_lives(
     assert [progress["numInputRows"] for progress in first] == [60, 40]
     source = first[0]["sources"][0]
     end, latest = json.loads(source["endOffset"]), json.loads(source["latestOffset"])
-    assert (end["topics"]["a"][1], latest["topics"]["a"][1]) == (60, 100)  # the lag is theirs to see
+    assert (end["topics"]["a"][1], latest["topics"]["a"][1]) == (60, 100)
+    assert latest["behind"] == {"records": 40, "topics": {"a": 40}}
     served.publish_many("a", [b"%d" % at for at in range(100, 130)])
     served.publish_many("b", [b"x"] * 5)  # a topic that comes later
     assert [progress["numInputRows"] for progress in now(writer)] == [35]
@@ -181,3 +183,34 @@ def test_both_limits_hold(served: Served) -> None:
 def test_a_stream_has_no_end(tmp_path: Path) -> None:
     with pytest.raises(InvalidOption, match="a stream has no end"):
         reader(tmp_path, endingOffsets="latest")
+
+
+def windows(spark: SparkSession, tmp_path: Path, place: dict[str, str], run: str, **options: str) -> dict[int, int]:
+    """How many records each window of ten seconds has, by what they say themselves, and how many triggers it took."""
+    found: dict[int, int] = {}
+    read = spark.readStream.format("runnel").options(topic="*", startingOffsets="earliest", **place, **options).load()
+    timed = read.selectExpr("timestamp_seconds(cast(cast(value as string) as bigint)) as at")
+    counted = timed.withWatermark("at", "20 seconds").groupBy(window("at", "10 seconds")).count()
+    counts = counted.selectExpr("unix_seconds(window.start) as start", "count")
+
+    def keep(frame: DataFrame, batch: int) -> None:
+        found.update((row.start, row["count"]) for row in frame.collect())
+
+    writer = counts.writeStream.outputMode("update").foreachBatch(keep)
+    triggers = now(writer.option("checkpointLocation", str(tmp_path / run)))
+    assert len(triggers) > 3 or not options
+    return found
+
+
+def test_a_limit_makes_nothing_late(spark: SparkSession, served: Served, tmp_path: Path) -> None:
+    """Topics of very different rates, and a watermark: with a share for each, the busy one would come too late."""
+    for second in range(100):
+        served.publish_many("busy", [b"%d" % second] * 50)
+        served.publish_many("calm", [b"%d" % second] * 5)
+        if second % 5 == 0:
+            served.publish_many("quiet", [b"%d" % second])
+    expected = dict.fromkeys(range(0, 100, 10), 10 * 55 + 2)
+    folder, server = {"path": str(served._folder)}, {"url": served.url}
+    assert windows(spark, tmp_path, folder, "all") == expected
+    for run, place in (("folder", folder), ("server", server)):
+        assert windows(spark, tmp_path, place, run, maxRecordsPerTrigger="1200") == expected

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from runnel import Broker
 from runnel.core.errors import DataLost
 from runnel.journal.format.ledger import trim_part
+from runnel.journal.read.journal_reader import JournalReader
 from runnel.spark.options import BrokerLocation
+from runnel.spark.range_reader import open_range_reader
 from runnel.spark.ranges import OffsetRange
+from runnel.spark.server_reader import ServerReader
 from runnel.spark.source import read_task
 from tests.journal.folders import Owner, fill, publish_numbered
+from tests.spark.rig import Served
 from tests.spark.test_columns import SCHEMA
 
 
@@ -21,8 +28,6 @@ def offsets(batches: list[pa.RecordBatch]) -> list[tuple[str, int]]:
 
 
 def place_of(folder: Path) -> tuple[BrokerLocation, str, dict[str, int]]:
-    from runnel.spark.range_reader import open_range_reader
-
     reading = open_range_reader(BrokerLocation(path=str(folder)))
     epochs = {one.topic: one.epoch for one in reading.bounds([">"])}
     journal = reading.journal
@@ -61,3 +66,32 @@ def test_another_journal_is_not_read(tmp_path: Path) -> None:
     with pytest.raises(DataLost, match="another one"):
         list(read_task(place, "other", ranges, SCHEMA, fail=True))
     assert list(read_task(place, "other", ranges, SCHEMA, fail=False)) == []
+
+
+@pytest.mark.parametrize("where", ["path", "url"])
+def test_many_small_topics_are_read_together(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They cost some chunks or round trips in all, not some each, and come to Spark as one batch."""
+    names = [f"t.{number:03}" for number in range(300)]
+
+    async def publish(broker: Broker) -> None:
+        for turn in range(3):  # in one commit, about
+            await asyncio.gather(*(broker.publish(name, b"%d of %s" % (turn, name.encode())) for name in names))
+        for name in names[:50]:  # and in one each
+            await broker.publish(name, b"3 of %s" % name.encode())
+
+    with Served(tmp_path) as served:
+        served.run(publish(served.broker))
+        place = BrokerLocation(path=str(tmp_path)) if where == "path" else BrokerLocation(url=served.url)
+        reading = open_range_reader(place)
+        ranges = [OffsetRange(one.topic, one.epoch, one.first, one.end, 20.0) for one in reading.bounds(["t.*"])]
+        journal, steps = reading.journal, Counter[str]()
+        reading.close()
+        fetch, run = JournalReader.fetch, ServerReader._run
+        monkeypatch.setattr(JournalReader, "fetch", lambda *plan: steps.update(["fetch"]) or fetch(plan[-1]))
+        monkeypatch.setattr(ServerReader, "_run", lambda self, work: steps.update(["run"]) or run(self, work))
+        (batch,) = read_task(place, journal, ranges, SCHEMA, fail=True)
+        monkeypatch.undo()
+    expected = [(name, at) for number, name in enumerate(names) for at in range(3 + (number < 50))]
+    assert offsets([batch]) == expected
+    assert batch.column("value").to_pylist() == [b"%d of %s" % (at, name.encode()) for name, at in expected]
+    assert 0 < steps.total() < len(names) / 2

@@ -6,7 +6,7 @@ has is made of nulls. Values are copied once, in C.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -32,14 +32,21 @@ NO_HEADERS: Mapping[str, str] = {}
 
 
 class RowBuffer:
-    """Records of one topic that are about to become a record batch. `decoded`: their values will be, one by one."""
+    """Records of one topic that are about to become a record batch. `decoded`: their values will be, one by one.
 
-    def __init__(self, topic: str, epoch: int, *, decoded: bool = False) -> None:
+    Of `value`, `key` and `headers` it keeps what `needs` names: a query that counts wants none of them.
+    """
+
+    def __init__(
+        self, topic: str, epoch: int, *, decoded: bool = False, needs: Collection[str] = ("value", "key", "headers")
+    ) -> None:
         self.topic, self.epoch, self._decoded = topic, epoch, decoded
+        self._values_wanted, self._keys_wanted = "value" in needs, "key" in needs
+        self._headers_wanted = "headers" in needs
         self.count = self.bytes = 0
         self.values: list[bytes] = []  # if they are to be decoded; otherwise those that are in no array yet
         self._arrays: list[pa.Array] = []
-        self.keys: list[bytes | None] | None = None  # None: nobody has one
+        self.keys: list[bytes | None] | None = None  # None: no record has one
         self.headers: list[dict[str, str] | None] | None = None
         self._runs: list[tuple[int, int, int, int]] = []
         self._own_times: list[tuple[int, Sequence[int | None]]] = []  # from which row on, where they are their own
@@ -67,13 +74,14 @@ class RowBuffer:
     def _add(self, batch: UnpackedBatch, at: int, offset: int, sequence: int, time: int, count: int) -> None:
         behind, before = at + count, self.count
         whole = count == len(batch.values)
-        values = batch.values if whole else batch.values[at:behind]
-        self._keep(values)
-        self.bytes += batch.header.raw_length if whole else sum(map(len, values))
+        if self._values_wanted:
+            values = batch.values if whole else batch.values[at:behind]
+            self._keep(values)
+            self.bytes += batch.header.raw_length if whole else sum(map(len, values))
         self._runs.append((offset, sequence, time, count))
-        if batch.keys is not None or self.keys is not None:
+        if self._keys_wanted and (batch.keys is not None or self.keys is not None):
             self.keys = _grown(self.keys, before, batch.keys, at, behind)
-        if batch.headers is not None or self.headers is not None:
+        if self._headers_wanted and (batch.headers is not None or self.headers is not None):
             self.headers = _grown(self.headers, before, batch.headers, at, behind)
         if batch.times is not None:
             self._own_times.append((before, batch.times[at:behind]))
@@ -132,10 +140,15 @@ class RecordBatchBuilder:
         self.schema, self._layout = schema, layout
         own = [layout.own.get(name) for name in schema.names]  # None: of the type
         self._has_places, self._has_typed = not _PLACES.isdisjoint(own), None in own
-        self._constants: dict[tuple[str, object], pa.Array] = {}
+        self.needs = _needs(own)
+        self._constants: dict[str, tuple[object, pa.Array]] = {}
 
     def __repr__(self) -> str:
         return f"<RecordBatchBuilder {', '.join(self.schema.names)}>"
+
+    def buffer(self, topic: str, epoch: int) -> RowBuffer:
+        """An empty buffer for records of a topic, which keeps what the columns are made of."""
+        return RowBuffer(topic, epoch, decoded=self._layout.typed is not None, needs=self.needs)
 
     def batch(self, rows: RowBuffer) -> pa.RecordBatch:
         """The rows as a record batch. There is one at least."""
@@ -175,49 +188,84 @@ class RecordBatchBuilder:
             return self._constant(field, None if name == "traceparent" else (), count)
         if name == "traceparent":
             return pa.array([None if one is None else one.get(TRACE) for one in rows.headers], field.type)
-        return _maps(rows.headers, field.type)
+        return _headers(rows.headers, field.type)
 
     def _constant(self, field: pa.Field, value: object, count: int) -> pa.Array:
-        """The same for every row; made once, and cut to measure."""
-        known = self._constants.get((field.name, value))
-        if known is None or len(known) < count:
-            size = max(count, ROWS)
+        """The same for every row; made once, and cut to measure.
+
+        What only the records of one topic have is made anew for the next one: there may be thousands of small ones.
+        """
+        last, known = self._constants.get(field.name, (None, None))
+        if known is None or last != value or len(known) < count:
+            size = max(count, ROWS) if value in (None, ()) else count
             if value == ():
-                known = _map_array(np.zeros(size + 1, dtype=np.int32), [], [], field.type)
+                known = _header_array(np.zeros(size + 1, dtype=np.int32), [], [], field.type)
             elif value is None:
                 known = pa.nulls(size, field.type)
             else:
                 known = pa.repeat(pa.scalar(value, field.type), size)
-            self._constants[field.name, value] = known
+            self._constants[field.name] = (value, known)
         return known[:count]
 
 
 _PLACES = {"offset", "sequence", "time"}
 
 
-def _maps(headers: Sequence[Mapping[str, str] | None], kind: pa.MapType) -> pa.Array:
-    """A column of maps; who has no headers has an empty one."""
+def _needs(own: Collection[str | None]) -> frozenset[str]:
+    """What of a record the columns are made of. Those of a type need its key, too: it says what is a tombstone."""
+    needs = {one for one in own if one is not None}
+    if "traceparent" in needs:
+        needs.add("headers")
+    return frozenset(needs | {"value", "key"} if None in own else needs)
+
+
+def _headers(headers: Sequence[Mapping[str, str] | None], kind: pa.DataType) -> pa.Array:
+    """A column of maps or of lists; a record without headers has an empty one."""
     found = [one or NO_HEADERS for one in headers]
     ends = np.cumsum(np.fromiter(map(len, found), dtype=np.int32, count=len(found)), dtype=np.int32)
     offsets = np.concatenate((np.zeros(1, dtype=np.int32), ends))
     items = chain.from_iterable(one.values() for one in found)
-    return _map_array(offsets, list(chain.from_iterable(found)), list(items), kind)
+    return _header_array(offsets, list(chain.from_iterable(found)), list(items), kind)
 
 
-def _map_array(offsets: Any, keys: list[str], items: list[str], kind: pa.MapType) -> pa.Array:
-    made = pa.array(keys, kind.key_type), pa.array(items, kind.item_type)
-    return pa.MapArray.from_arrays(pa.array(offsets), *made, type=kind)
+def _header_array(offsets: Any, names: list[str], texts: list[str], kind: pa.DataType) -> pa.Array:
+    if isinstance(kind, pa.MapType):
+        made = pa.array(names, kind.key_type), pa.array(texts, kind.item_type)
+        return pa.MapArray.from_arrays(pa.array(offsets), *made, type=kind)
+    pair: pa.StructType = kind.value_type
+    columns = [pa.array(names, pair.field(0).type), pa.array(texts, pa.string()).cast(pair.field(1).type)]
+    return pa.ListArray.from_arrays(
+        pa.array(offsets), pa.StructArray.from_arrays(columns, fields=list(pair)), type=kind
+    )
+
+
+def merged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows, small batches put together: Spark takes a millisecond for each, however small it is."""
+    small: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if small and (rows + batch.num_rows > ROWS or size + batch.nbytes > BYTES):
+            yield small[0] if len(small) == 1 else pa.concat_batches(small)
+            small, rows, size = [], 0, 0
+        small.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+    if small:
+        yield small[0] if len(small) == 1 else pa.concat_batches(small)
 
 
 def buffer_rows(
-    batches: Iterator[DecodedBatch], topic: str, epoch: int, now: Callable[[], float], *, decoded: bool = False
+    batches: Iterator[DecodedBatch],
+    topic: str,
+    epoch: int,
+    now: Callable[[], float],
+    columns: RecordBatchBuilder,
 ) -> Iterator[RowBuffer]:
-    """Batches of one topic, in buffers that are worth a record batch. `decoded`: their values will be."""
-    rows = RowBuffer(topic, epoch, decoded=decoded)
+    """Batches of one topic, in buffers that are worth a record batch of `columns`."""
+    rows = columns.buffer(topic, epoch)
     for decoded_batch in batches:
         rows.add(decoded_batch, now())
         if rows.is_full:
             yield rows
-            rows = RowBuffer(topic, epoch, decoded=decoded)
+            rows = columns.buffer(topic, epoch)
     if rows.count:
         yield rows

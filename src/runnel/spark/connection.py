@@ -1,12 +1,14 @@
 """A blocking connection for one thread, to a server or to the owner of a folder.
 
 Spark tasks are short and synchronous, and each commit is a process of its own, so this loads neither asyncio nor the
-client. After a lost connection unanswered calls are sent again: callers make calls that may be repeated. If nobody
-has the folder open, this process opens it and lets the other tasks in.
+client. After a lost connection unanswered calls are sent again: callers make calls that may be repeated. Each call has
+one deadline, however often its connection is lost, and connections that answer nothing are made after growing, random
+pauses. If no process has the folder open, this one opens it and lets the other tasks in.
 """
 
 from __future__ import annotations
 
+import random
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -24,7 +26,7 @@ from runnel.wire.errors import read_error
 from runnel.wire.frames import FROM_SERVER, FrameDecoder, FrameKind, frame
 from runnel.wire.msgpack_messages import Welcome, call_payload, read_reply
 
-CONNECT_SECONDS = 30.0  # seconds to go on trying, if nobody says otherwise: a server may be starting again
+CONNECT_SECONDS = 30.0  # seconds to go on trying, by default: a server may be starting again
 
 
 @contextmanager
@@ -45,7 +47,7 @@ def open_connection(location: BrokerLocation) -> Iterator[BlockingConnection]:
 
 
 class FolderAccess:
-    """Whoever owns a folder: somebody else, or this process, from when it is needed until `held` is left."""
+    """The owner of a folder: another process, or this one, from when it is needed until `held` is left."""
 
     def __init__(self, folder: Path, options: ClientOptions, held: ExitStack) -> None:
         self._folder, self._options, self._held = folder, options, held
@@ -53,11 +55,11 @@ class FolderAccess:
 
     def __repr__(self) -> str:
         return (
-            f"<FolderAccess to {str(self._folder)!r}, {'perhaps this process' if self._is_open else 'somebody else'}>"
+            f"<FolderAccess to {str(self._folder)!r}, {'perhaps this process' if self._is_open else 'another process'}>"
         )
 
     def addresses(self) -> Sequence[ServerAddress]:
-        """The way to the owner. If nobody answers there, the folder is opened: this one owns it, or joins who does."""
+        """The way to the owner. Without an answer the folder is opened: this process owns it, or joins the owner."""
         if not self._is_open and not self._answers():
             from runnel import blocking
 
@@ -83,7 +85,7 @@ class FolderAccess:
 
 MAX_PENDING_CALLS = 4  # questions that may be under way when another is asked
 RECONNECT_SECONDS = 30.0  # seconds to find a server again, if no timeout says otherwise
-PAUSES = (0.05, 1.0)  # seconds between two rounds through the servers, the first and the longest
+PAUSES = (0.05, 1.0)  # seconds between two attempts to have a connection that answers, the first and the longest
 _READ = 64 * 1024
 
 
@@ -108,6 +110,7 @@ class BlockingConnection:
         self._decoder = FrameDecoder(MAX_FRAME, kinds=FROM_SERVER)
         self._asked: dict[int, PendingCall] = {}  # not answered, in order
         self._next = 1
+        self._in_vain = 0  # connections in a row that were lost before anything was answered
         self._welcome: Welcome | None = None
         self.losses = 0
         """How often the connection was lost while something was not answered."""
@@ -143,20 +146,26 @@ class BlockingConnection:
 
     def ask(self, method: str, **args: Any) -> Any:
         """The answer to a call, or the server's error; `NoAnswer` if none comes in time."""
-        question = self._send(method, args)
-        self._listen(lambda: question.is_over)
+        until = self._deadline()
+        question = self._send(method, args, until)
+        try:
+            self._listen(lambda: question.is_over, until)
+        except BaseException:
+            self._asked = {id: one for id, one in self._asked.items() if one is not question}  # it is not asked again
+            raise
         if question.error is not None:
             raise question.error
         return question.result
 
     def tell(self, method: str, **args: Any) -> PendingCall:
         """Send a call without waiting for its answer, unless too many are under way. See `settle`."""
-        self._listen(lambda: len(self._asked) < MAX_PENDING_CALLS)
-        return self._send(method, args)
+        until = self._deadline()
+        self._listen(lambda: len(self._asked) < MAX_PENDING_CALLS, until)
+        return self._send(method, args, until)
 
     def settle(self) -> None:
-        """Return when all that was told is answered."""
-        self._listen(lambda: not self._asked)
+        """Return when all that was sent is answered."""
+        self._listen(lambda: not self._asked, self._deadline())
 
     def close(self) -> None:
         """Say goodbye. What is not answered stays unknown. Harmless twice."""
@@ -170,40 +179,37 @@ class BlockingConnection:
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    def _send(self, method: str, args: dict[str, Any]) -> PendingCall:
+    def _deadline(self) -> float | None:
+        """When a call that is made now must be answered; None: whenever."""
+        timeout = self._options.timeout
+        return None if timeout is None else monotonic() + timeout
+
+    def _send(self, method: str, args: dict[str, Any], until: float | None) -> PendingCall:
         id, self._next = self._next, self._next + 1
         question = PendingCall(method, frame(FrameKind.CALL, id, call_payload(method, args)))
         if self._socket is None:
             self._connect(monotonic() + self._options.wait)
         self._asked[id] = question
-        self._put(question.frame)
-        return question
-
-    def _put(self, data: bytes) -> None:
         assert self._socket is not None
         try:
-            self._socket.sendall(data)
+            self._socket.sendall(question.frame)
         except OSError as error:
-            self._again(error)
+            self._again(error, until)
+        return question
 
-    def _listen(self, until: Callable[[], bool]) -> None:
-        """Take answers in until `until` says so."""
-        timeout = self._options.timeout
-        patience = None if timeout is None else monotonic() + timeout
-        losses = self.losses
-        while not until():
-            if self.losses != losses and timeout is not None:  # asked anew: it has as long again
-                losses, patience = self.losses, monotonic() + timeout
-            left = None if patience is None else patience - monotonic()
+    def _listen(self, is_done: Callable[[], bool], until: float | None) -> None:
+        """Take answers in until `is_done` says so, or raise `NoAnswer` at the deadline."""
+        while not is_done():
+            left = None if until is None else until - monotonic()
             if left is not None and left <= 0:
                 first = next(iter(self._asked.values()))
-                raise NoAnswer(f"{first.method}()", timeout or 0.0, "connected")
+                raise NoAnswer(f"{first.method}()", self._options.timeout or 0.0, "connected")
             try:
                 self._take(left)
             except TimeoutError:
                 pass  # the next round says that it is too late
             except OSError as error:
-                self._again(error)
+                self._again(error, until)
 
     def _take(self, timeout: float | None) -> None:
         """Wait for bytes, and read what they say."""
@@ -215,7 +221,7 @@ class BlockingConnection:
         self._decoder.feed(data)
         for kind, _, _, id, payload in self._decoder.frames():
             if kind == FrameKind.PING:
-                self._put(frame(FrameKind.PONG, id, payload))
+                self._socket.sendall(frame(FrameKind.PONG, id, payload))
             elif kind == FrameKind.ERROR and not id:
                 raise read_error(payload)
             elif kind in (FrameKind.REPLY, FrameKind.ERROR) and (question := self._asked.pop(id, None)) is not None:
@@ -224,22 +230,27 @@ class BlockingConnection:
                 else:
                     question.error = read_error(payload)
                 question.is_over = True
+                self._in_vain = 0
 
     # -- connecting ---------------------------------------------------------------------------------------------
 
-    def _again(self, error: Exception) -> None:
-        """The connection is lost: make another, and ask again what was not answered."""
+    def _again(self, error: Exception, until: float | None) -> None:
+        """The connection is lost: make another by then, and ask again what was not answered."""
         if self._asked:
             self.losses += 1
-        timeout = self._options.timeout
-        until = monotonic() + (RECONNECT_SECONDS if timeout is None else timeout)
+        if until is None:
+            until = monotonic() + RECONNECT_SECONDS
         while True:
+            self._in_vain += 1
+            if self._in_vain > 1:  # a server that takes connections and drops them is left alone for a while
+                sleep(max(0.0, min(_pause(self._in_vain - 1), until - monotonic())))
             try:
                 self._connect(until)
                 assert self._socket is not None
                 for question in self._asked.values():
                     self._socket.sendall(question.frame)
             except Unreachable as found:
+                self._asked.clear()  # they are not sent again
                 raise ConnectionLost(found.address, f"{failure_reason(error)}, and then {found.why}") from found
             except OSError as found:  # lost again; within the time that is left
                 error = found
@@ -251,7 +262,7 @@ class BlockingConnection:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-        pause, longest = PAUSES
+        rounds = 0
         while True:
             for address in self._where():
                 try:
@@ -259,10 +270,11 @@ class BlockingConnection:
                     return
                 except Unreachable as error:
                     failure = error
+            rounds += 1
+            pause = _pause(rounds)
             if monotonic() + pause > until:
                 raise failure
             sleep(pause)
-            pause = min(2 * pause, longest)
 
     def _greeted(self, address: ServerAddress) -> socket.socket:
         connection = connect_socket(address, self._options)
@@ -282,3 +294,10 @@ class BlockingConnection:
         except BaseException:
             connection.close()
             raise
+
+
+def _pause(attempts: int) -> float:
+    """Seconds to wait after so many attempts in vain. Random: the tasks of a job must not come back in step."""
+    first, longest = PAUSES
+    pause = min(first * 2 ** min(attempts - 1, 16), longest)
+    return random.uniform(pause / 2, pause)

@@ -6,23 +6,27 @@ removed. The process keeps what it knows of a folder for the next task.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
 from runnel.core.batch_format import UnpackedBatch, unpack
 from runnel.core.clock import micros
 from runnel.core.errors import BadBatch
-from runnel.core.pattern import matches
+from runnel.core.pattern import is_pattern, matches
 from runnel.core.schema import Schema
 from runnel.core.topic_bounds import TopicBounds, estimated_bytes
 from runnel.journal.format.ledger import TopicState
 from runnel.journal.format.removed_offsets import RemovalReason, count_skipped
 from runnel.journal.read.inspection import FolderFollower
-from runnel.journal.read.journal_reader import JournalReader, read_committed_stage
-from runnel.journal.read.segment_reader import FoundBatch, LostRange, StageCommit
+from runnel.journal.read.journal_reader import JournalReader, ReadPlan, read_committed_stage
+from runnel.journal.read.segment_reader import FoundBatch, LostRange, ParsedChunk, StageCommit
 from runnel.spark.range_reader import DecodedBatch, with_offsets
 from runnel.spark.ranges import OffsetRange
+
+SHARED_BYTES = 16 << 20
+"""Of the chunks that a task keeps for its other topics."""
 
 _idle_followers: dict[str, FolderFollower] = {}  # by folder: what this process knows of it, for the next task
 
@@ -32,6 +36,7 @@ class FolderReader:
 
     def __init__(self, path: str) -> None:
         self._path = str(Path(path).absolute())
+        self._shared: _SharedChunks | None = None
         self._seen: FolderFollower | None = _idle_followers.pop(self._path, None)
         if self._seen is None:
             self._seen = FolderFollower.at(self._path)
@@ -60,15 +65,35 @@ class FolderReader:
         """The id of the journal."""
         return self._folder.manifest.journal
 
-    def bounds(self, patterns: Sequence[str], time: datetime | None = None) -> list[TopicBounds]:
+    def bounds(
+        self, patterns: Sequence[str], time: datetime | None = None, sequence: int | None = None
+    ) -> list[TopicBounds]:
         """Where the topics of these names and patterns begin and end now, by name."""
         seen = self._folder
         seen.look()
         try:
-            chosen = [topic for topic in seen.topics if any(matches(one, topic.name) for one in patterns)]
-            return [_bounds_of(topic, seen.history, time) for topic in chosen]
+            wild, names = [one for one in patterns if is_pattern(one)], set(patterns)
+            chosen = [
+                topic for topic in seen.topics if topic.name in names or any(matches(one, topic.name) for one in wild)
+            ]
+            places: dict[int, int | None] = {}
+            if time is not None:
+                places = {topic.id: seen.history.offset_at(topic.id, micros(time)) for topic in chosen}
+            elif sequence is not None:
+                places = {topic.id: None for topic in chosen}
+                places |= seen.history.offsets_at(sequence, places)
+            return [_bounds_of(topic, places) for topic in chosen]
         finally:
             seen.rest()  # a query asks every second or so, and must not keep files from going meanwhile
+
+    def end_sequence(self) -> int:
+        """The sequence after the last record that can be read."""
+        return self._folder.ledger.sequence
+
+    def expect(self, ranges: Sequence[OffsetRange]) -> None:
+        """These will be read next, in this order: what one chunk holds of them is looked for once."""
+        found = (self._folder.topic(one.topic) for one in ranges)
+        self._shared = _SharedChunks({one.id for one in found if one is not None}) if len(ranges) > 1 else None
 
     def read(self, wanted: OffsetRange) -> Iterator[DecodedBatch | LostRange]:
         """The records of a range in order, and what of it cannot be read any more."""
@@ -84,17 +109,18 @@ class FolderReader:
         if first > wanted.first:
             yield LostRange(wanted.first, min(first, wanted.end), _why_gone(topic))
         if first < end:
-            yield from _TopicScan(seen.history, topic, first, end).read()
+            yield from _TopicScan(seen.history, topic, first, end, self._shared).read()
         if end < wanted.end:
             yield LostRange(
                 max(end, wanted.first), wanted.end, f"the journal ends at offset {topic.end}: it has shrunk"
             )
 
 
-def _bounds_of(topic: TopicState, history: JournalReader, time: datetime | None) -> TopicBounds:
+def _bounds_of(topic: TopicState, places: Mapping[int, int | None]) -> TopicBounds:
+    """The bounds of a topic. `places`: where what was asked for lies in it, by its id; None: behind its end."""
     at = None
-    if time is not None:
-        found = history.offset_at(topic.id, micros(time))
+    if topic.id in places:
+        found = places[topic.id]
         at = topic.end if found is None else min(max(found, topic.first), topic.end)
     schema = None if topic.schema is None else Schema(topic.schema["encoding"], topic.schema["schema"])
     given = topic.end - count_skipped(topic.gone, 0, topic.end)
@@ -107,18 +133,60 @@ def _why_gone(topic: TopicState) -> str:
     return f"the topic begins at offset {topic.first} now ({', '.join(reasons) or 'retention'})"
 
 
+_Items = dict[int, list[FoundBatch | StageCommit]]
+
+
+class _SharedChunks:
+    """Chunks that several topics of a task begin at, parsed once for all: a commit may hold records of thousands."""
+
+    def __init__(self, topics: Collection[int]) -> None:
+        self._topics = topics
+        self._asked: set[tuple[int, int, int]] = set()  # chunks that one topic was read from
+        self._kept: OrderedDict[tuple[int, int, int], tuple[ParsedChunk, _Items]] = OrderedDict()
+        self._bytes = 0
+
+    def parse(self, history: JournalReader, plan: ReadPlan, topic: int) -> ParsedChunk:
+        """What a chunk holds of one topic."""
+        key = (plan.source.info.id, plan.position, plan.size)
+        if key in self._asked and key not in self._kept and not plan.source.is_cleaned and not plan.suspect:
+            self._keep(key, history, plan)
+        self._asked.add(key)
+        if key not in self._kept:
+            return history.parse(plan, history.fetch(plan), (topic,), by_sequence=False)
+        parsed, items = self._kept[key]
+        mine = [item for item in items.get(topic, ()) if item.last >= plan.place]
+        return ParsedChunk(mine, parsed.position, mine[-1].last + 1 if mine else plan.place)
+
+    def _keep(self, key: tuple[int, int, int], history: JournalReader, plan: ReadPlan) -> None:
+        """Find what a chunk holds of all topics, unless something in it is damaged: that is told topic by topic."""
+        parsed = history.parse(plan._replace(place=0), history.fetch(plan), self._topics, by_sequence=True)
+        items: _Items = {}
+        for item in parsed.items:
+            if isinstance(item, LostRange):
+                return
+            items.setdefault(item.topic, []).append(item)
+        self._kept[key] = parsed, items
+        self._bytes += parsed.position - plan.position
+        while self._bytes > SHARED_BYTES and len(self._kept) > 1:
+            (_, position, _), (gone, _) = self._kept.popitem(last=False)
+            self._bytes -= gone.position - position
+
+
 class _TopicScan:
     """One way through a topic: its records [first, end), none of which retention has let go of."""
 
-    def __init__(self, history: JournalReader, topic: TopicState, first: int, end: int) -> None:
+    def __init__(
+        self, history: JournalReader, topic: TopicState, first: int, end: int, shared: _SharedChunks | None = None
+    ) -> None:
         self._history, self._topic, self._first, self._end = history, topic, first, end
+        self._shared = shared or _SharedChunks((topic.id,))
         self._merged: tuple[bytes, UnpackedBatch] | None = None  # the merged batch that it is in the middle of
 
     def read(self) -> Iterator[DecodedBatch | LostRange]:
         history, topic, place = self._history, self._topic, self._first
         plan = history.plan(topic.id, place)
         while plan is not None:
-            parsed = history.parse(plan, history.fetch(plan), (topic.id,), by_sequence=False)
+            parsed = self._shared.parse(history, plan, topic.id)
             for item in parsed.items:
                 if not isinstance(item, LostRange) and item.base >= self._end:
                     return

@@ -13,8 +13,16 @@ import pyspark
 from pyspark.sql.datasource import DataSource
 
 from runnel.core.errors import InvalidOption, NotSupported
-from runnel.spark.options import SinkOptions, SourceOptions
-from runnel.spark.schema import ColumnLayout, check_sink_columns, check_source_schema, resolve_layout
+from runnel.spark.options import SinkOptions, SourceOptions, options_of_new_table
+from runnel.spark.schema import (
+    BROKERS_COLUMNS,
+    ColumnLayout,
+    as_table,
+    check_sink_columns,
+    check_source_schema,
+    options_of_table,
+    resolve_layout,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -46,31 +54,45 @@ class RunnelSource(DataSource):
         return "<RunnelSource>"  # options may be secret
 
     @cached_property
-    def _source(self) -> SourceOptions:
-        return SourceOptions.parse(self.options)
-
-    @cached_property
     def _layout(self) -> ColumnLayout:
         """Looked up once, by `schema` when the query is made: Spark hands this object on as it is then."""
-        return resolve_layout(self._source)
+        return resolve_layout(SourceOptions.parse(self.options))
 
     def schema(self) -> StructType:
-        """The columns of a record."""
-        return self._layout.spark()
+        """The columns of a record. Those of a table keep the options that it is created with."""
+        created = options_of_new_table(self.options)
+        if created is None:
+            return self._layout.spark()
+        self.options = created
+        return as_table(self._layout.spark(), created)
+
+    def _source(self, schema: StructType) -> tuple[SourceOptions, ColumnLayout]:
+        """The options and the columns of a read with this schema."""
+        self.options = {**self._table(schema), **self.options}
+        check_source_schema(schema, self._layout.spark())
+        return SourceOptions.parse(self.options), self._layout
+
+    def _table(self, schema: StructType) -> dict[str, str]:
+        """The options of the table that is read or inserted into; nothing, if it is none.
+
+        Rows that were read from a table have its columns, too. When they are written elsewhere, the options say where.
+        """
+        names_place = {"path", "url"} & {name.lower() for name in self.options}
+        return {} if names_place else options_of_table(schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""
         from runnel.spark.source import BatchReader
 
-        check_source_schema(schema, self._layout.spark())
-        return BatchReader(self._source, schema, self._layout)
+        options, layout = self._source(schema)
+        return BatchReader(options, schema, layout)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A streaming read."""
         from runnel.spark.source import StreamReader
 
-        check_source_schema(schema, self._layout.spark())
-        return StreamReader(self._source, schema, self._layout)
+        options, layout = self._source(schema)
+        return StreamReader(options, schema, layout)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch write."""
@@ -88,9 +110,15 @@ class RunnelSource(DataSource):
         return StreamWriter(options)
 
     def _sink(self, schema: StructType, overwrite: bool) -> SinkOptions:
-        options = SinkOptions.parse(self.options)
+        if table := self._table(schema):
+            options = SinkOptions.of_table({**table, **self.options})
+        else:
+            options = SinkOptions.parse(self.options)
         if overwrite:
             why = "a topic is a log, and nothing in it is written over; use mode('append'), outputMode('append')"
             raise NotSupported("overwriting a topic", why)
-        check_sink_columns({field.name: field.dataType.simpleString() for field in schema.fields}, options.topic)
+        columns = {field.name: field.dataType.simpleString() for field in schema.fields}
+        if options.table:
+            columns = {name: kind for name, kind in columns.items() if name not in BROKERS_COLUMNS}
+        check_sink_columns(columns, options.topic)
         return options

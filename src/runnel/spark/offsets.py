@@ -7,7 +7,7 @@ compares offsets as text, so equal offsets always give equal text.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, NamedTuple
 
@@ -15,7 +15,7 @@ import msgspec
 
 from runnel.core.clock import from_micros
 from runnel.core.errors import InvalidOption, OffsetOutOfRange
-from runnel.core.pattern import matches
+from runnel.core.pattern import is_pattern, matches
 from runnel.core.position import Position
 from runnel.core.topic_bounds import TopicBounds
 
@@ -68,21 +68,32 @@ class _StoredOffset(msgspec.Struct):
     topics: dict[str, Annotated[list[int], msgspec.Meta(min_length=2, max_length=3)]]
 
 
+Place = str | int | Position | datetime
+"""Where to begin or end in a topic: a word, an offset, an offset of one life of it, or a time."""
+
+
 class OffsetSpec(NamedTuple):
-    """Where to begin or end: at a word, at a time, or topic by topic. `default` is for topics that are not named."""
+    """Where to begin or end: everywhere alike, or topic by topic. `default` is for topics that are not named."""
 
-    default: str
-    time: datetime | None = None
-    topics: Mapping[str, str | int | Position] = {}
+    default: str | datetime
+    topics: Mapping[str, Place] = {}
 
-    def resolve(self, bounds: Iterable[TopicBounds]) -> dict[str, Position]:
-        """The positions that it means. Bounds of a question with a time have to say where that is."""
-        return {one.topic: Position(*self._place(one)) for one in bounds}
+    def resolve(
+        self, bounds: Iterable[TopicBounds], bounds_at: Callable[[Sequence[str], datetime], Iterable[TopicBounds]]
+    ) -> dict[str, Position]:
+        """The positions that it means. `bounds_at` looks up where a time lies in some topics."""
+        bounds = list(bounds)
+        timed: dict[datetime, list[str]] = {}
+        for one in bounds:
+            if isinstance(said := self.topics.get(one.topic, self.default), datetime):
+                timed.setdefault(said, []).append(one.topic)
+        at = {one.topic: one for time, topics in timed.items() for one in bounds_at(topics, time)}
+        return {one.topic: Position(*self._place(at.get(one.topic, one))) for one in bounds}
 
     def _place(self, one: TopicBounds) -> tuple[int, int]:
-        if self.time is not None:
-            return one.epoch, one.end if one.at is None else max(one.at, one.first)
         said = self.topics.get(one.topic, self.default)
+        if isinstance(said, datetime):
+            return one.epoch, one.end if one.at is None else max(one.at, one.first)
         if isinstance(said, Position):
             return said.epoch, said.offset
         if isinstance(said, str):
@@ -100,8 +111,8 @@ def parse_offsets(option: str, text: str | None, default: str, patterns: Iterabl
     if said.lower() in (EARLIEST, LATEST):
         return OffsetSpec(_allowed(option, said.lower()))
     if said.startswith("{"):
-        return OffsetSpec(default, None, _by_topic(option, said, tuple(patterns)))
-    return OffsetSpec(default, _time(option, said))
+        return OffsetSpec(default, _by_topic(option, said, tuple(patterns)))
+    return OffsetSpec(_time(option, said))
 
 
 def _allowed(option: str, word: str) -> str:
@@ -126,22 +137,28 @@ def _time(option: str, text: str) -> datetime:
     return time.astimezone(UTC)
 
 
-def _by_topic(option: str, text: str, patterns: tuple[str, ...]) -> dict[str, str | int | Position]:
+def _by_topic(option: str, text: str, patterns: tuple[str, ...]) -> dict[str, Place]:
     try:
         said = json.loads(text)
     except ValueError as error:
         raise InvalidOption(option, text, f"it is not JSON: {error}") from None
-    found: dict[str, str | int | Position] = {}
+    found: dict[str, Place] = {}
     for topic, place in said.items():
         if not topic or not any(matches(one, topic) for one in patterns):
             raise InvalidOption(option, topic, f"the query does not read it: its topics are {', '.join(patterns)}")
         found[topic] = _of_one(option, topic, place)
+    for name in patterns:
+        if name not in found and not is_pattern(name):
+            why = f"it says nothing of topic {name!r}, which the query reads; add it: -2 is the earliest, -1 the latest"
+            raise InvalidOption(option, text, why)
     return found
 
 
-def _of_one(option: str, topic: str, place: object) -> str | int | Position:
+def _of_one(option: str, topic: str, place: object) -> Place:
     if isinstance(place, str) and place.lower() in (EARLIEST, LATEST):
         return _allowed(option, place.lower())
+    if isinstance(place, str):
+        return _time(option, place)
     if isinstance(place, int) and not isinstance(place, bool):
         if place in _NAMED:
             return _allowed(option, _NAMED[place])
@@ -151,5 +168,8 @@ def _of_one(option: str, topic: str, place: object) -> str | int | Position:
         epoch, offset = place["epoch"], place["offset"]
         if isinstance(epoch, int) and isinstance(offset, int) and epoch >= 0 and offset >= 0:
             return Position(epoch, offset)
-    why = f'topic {topic!r}: expected an offset, -2 (earliest), -1 (latest), or {{"epoch": 1, "offset": 17}}'
+    why = (
+        f"topic {topic!r}: expected an offset, -2 (earliest), -1 (latest), a time such as "
+        '"2026-01-02T03:04:05Z", or {"epoch": 1, "offset": 17}'
+    )
     raise InvalidOption(option, place, why)

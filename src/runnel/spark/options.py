@@ -9,17 +9,40 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
-from runnel.core.errors import InvalidOption
-from runnel.core.pattern import check_pattern
+from runnel.core.errors import InvalidOption, NotSupported
+from runnel.core.pattern import check_pattern, is_pattern
 
 SECRET = ("token", "tlskey")
 """What no plan, log or error shows, in lower case."""
 
 SPARKS_OWN = ("checkpointlocation", "queryname", "outputmode", "trigger")
 """Options that Spark hands on to sources and sinks, and that are its own."""
+
+_TIMES = 'a time for all topics, "2026-01-02T03:04:05Z", or by topic: {"orders": "2026-01-02T03:04:05Z"}'
+_KAFKAS = {
+    "subscribe": "topic: names and patterns, with commas between them",
+    "subscribepattern": "topic, with the pattern 'orders.*' for one more token, 'orders.>' for all that follows",
+    "assign": "topic: a topic has no partitions to choose from",
+    "kafka.bootstrap.servers": "url: 'runnel://host:7788' (and tlsCa, tlsCert, tlsKey with 'runnels://')",
+    "kafka.group.id": "cursor: the broker shows the query under that name",
+    "groupidprefix": "cursor: the broker shows the query under that name",
+    "startingtimestamp": f"startingOffsets: {_TIMES}",
+    "startingoffsetsbytimestamp": f"startingOffsets: {_TIMES}",
+    "endingtimestamp": f"endingOffsets: {_TIMES}",
+    "endingoffsetsbytimestamp": f"endingOffsets: {_TIMES}",
+    "maxoffsetspertrigger": "maxRecordsPerTrigger",
+    "minoffsetspertrigger": "a longer trigger: trigger(processingTime='1 minute')",
+    "maxtriggerdelay": "a longer trigger: trigger(processingTime='1 minute')",
+    "includeheaders": "the column headers, which is always there; with headersFormat=array it is Kafka's",
+    "kafkaconsumer.polltimeoutms": "timeout, in seconds",
+    "fetchoffset.numretries": "wait: seconds to go on trying",
+    "fetchoffset.retryintervalms": "wait: seconds to go on trying",
+}
+"""Options of Spark's own source for Kafka, in lower case, and what is meant by them here."""
 
 _TLS = {"tlsCa": "ca", "tlsCert": "cert", "tlsKey": "key", "tlsServerName": "server_hostname", "tlsVerify": "verify"}
 
@@ -76,6 +99,28 @@ def _one_of(*choices: str) -> Callable[[str, str], str]:
     return check
 
 
+def _folder(name: str, text: str) -> str:
+    """A folder. Spark writes those of tables as addresses."""
+    text = _text(name, text)
+    if not text.startswith("file:"):
+        return text
+    return unquote(text.removeprefix("file:").replace("///", "/", 1))
+
+
+def options_of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
+    """What `OPTIONS (…)` and `LOCATION` of a `CREATE TABLE` say; None: it is no table that is being created.
+
+    Spark mixes them with the table's properties, and says which ones are options by names that begin with `option.`.
+    """
+    said = {name.lower(): text for name, text in given.items()}
+    if "provider" not in said:
+        return None
+    found = {name.removeprefix("option."): text for name, text in said.items() if name.startswith("option.")}
+    if folder := said.get("path") or said.get("location"):
+        found["path"] = folder
+    return found
+
+
 class BrokerLocation(msgspec.Struct, frozen=True):
     """Where the topics are: a server (`url`, and how to reach it), or a folder (`path`)."""
 
@@ -89,7 +134,7 @@ class BrokerLocation(msgspec.Struct, frozen=True):
 
 _LOCATION: dict[str, Callable[[str, str], Any]] = {
     "url": _text,
-    "path": _text,
+    "path": _folder,
     "timeout": lambda name, text: _seconds(name, text),
     "wait": lambda name, text: _seconds(name, text),
     "tlsCa": _text,
@@ -107,9 +152,11 @@ _SOURCE: dict[str, Callable[[str, str], Any]] = {
     "maxRecordsPerTrigger": _whole,
     "maxBytesPerTrigger": _size,
     "minPartitions": _whole,
+    "maxRecordsPerPartition": _whole,
     "failOnDataLoss": _yes_or_no,
     "cursor": _text,
     "holdRetention": _yes_or_no,
+    "headersFormat": _one_of("map", "array"),
     "valueFormat": _one_of("bytes", "typed"),
     "mode": _one_of("PERMISSIVE", "FAILFAST"),
     "columnNameOfCorruptRecord": _text,
@@ -135,13 +182,15 @@ def _seconds(name: str, text: str) -> float:
 
 
 class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reader was told.
+    """The options of a reader.
 
     - `topics`: names and patterns. `starting`, `ending`: as they were written; see `offsets`.
     - `max_records`, `max_bytes`: how much one trigger takes. Bytes are reckoned from the topic's average.
     - `min_partitions`: into how many tasks a read is split at least, if there are as many records.
+    - `partition_records`: how many records one task reads at most.
     - `fail_on_data_loss`: whether records that are gone before they were read end the query.
     - `cursor`, `hold`: the name under which a streaming query shows on the broker, and whether it holds retention.
+    - `header_list`: whether headers are an array of names and bytes, and not a map.
     - `typed`, `mode`, `corrupt`, `decimal`: how values of typed topics become columns.
     """
 
@@ -152,9 +201,11 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_records: int | None = None
     max_bytes: int | None = None
     min_partitions: int = 1
+    partition_records: int | None = None
     fail_on_data_loss: bool = True
     cursor: str | None = None
     hold: bool = False
+    header_list: bool = False
     typed: bool = False
     mode: str = "PERMISSIVE"
     corrupt: str | None = None
@@ -164,23 +215,25 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:
         """The options of a read, or `InvalidOption` with what is wrong."""
         said = _read(given, _SOURCE, "source")
-        topics = said.get("topic")
+        location, topics = _location(said), said.get("topic")
         if topics is None:
             raise InvalidOption("topic", None, "name the topic to read, or a pattern; several with commas between them")
         if said.get("holdRetention") and "cursor" not in said:
             raise InvalidOption("holdRetention", "true", "what holds retention has a name: give the option cursor, too")
         _check_typed(said)
         return cls(
-            location=_location(said),
+            location=location,
             topics=topics,
             starting=said.get("startingOffsets"),
             ending=said.get("endingOffsets"),
             max_records=said.get("maxRecordsPerTrigger"),
             max_bytes=said.get("maxBytesPerTrigger"),
             min_partitions=said.get("minPartitions", 1),
+            partition_records=said.get("maxRecordsPerPartition"),
             fail_on_data_loss=said.get("failOnDataLoss", True),
             cursor=said.get("cursor"),
             hold=said.get("holdRetention", False),
+            header_list=said.get("headersFormat") == "array",
             typed=said.get("valueFormat") == "typed",
             mode=said.get("mode", "PERMISSIVE"),
             corrupt=said.get("columnNameOfCorruptRecord"),
@@ -202,16 +255,31 @@ def _check_typed(said: Mapping[str, Any]) -> None:
 
 
 class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a writer was told.
+    """The options of a writer.
 
     - `topic`: where all rows go; None: where their column `topic` says.
     - `mark`, `mark_value`: of a batch write, what makes it safe to repeat; see `Transaction.mark`.
+    - `table`: whether rows have all columns of a table, also those that the broker fills in.
     """
 
     location: BrokerLocation
     topic: str | None = None
     mark: str | None = None
     mark_value: int | None = None
+    table: bool = False
+
+    @classmethod
+    def of_table(cls, given: Mapping[str, str]) -> SinkOptions:
+        """The options of a write to a table that was created with `given`: those about reading say nothing here."""
+        source = _read(given, _SOURCE | _SINK, "table")
+        if source.get("valueFormat") == "typed":
+            why = "its values are columns; write the values to the topic itself: format('runnel')"
+            raise NotSupported("inserting into a table with valueFormat='typed'", why)
+        known = {name.lower() for name in _SINK}
+        said = {name: text for name, text in given.items() if name.lower() in known}
+        if len(topics := _topics("topic", given["topic"])) > 1 or is_pattern(topics[0]):
+            del said["topic"]  # each row says which one it goes to
+        return msgspec.structs.replace(cls.parse(said), table=True)
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SinkOptions:
@@ -236,7 +304,10 @@ def _read(given: Mapping[str, str], known: Mapping[str, Callable[[str, str], Any
         elif written.lower() not in SPARKS_OWN:
             shown = "(not shown)" if written.lower() in SECRET else text
             close = get_close_matches(written.lower(), proper, 1)
-            meant = f"did you mean {proper[close[0]]!r}?" if close else f"there are {', '.join(sorted(known))}"
+            if (ours := _KAFKAS.get(written.lower())) or written.lower().startswith("kafka."):
+                meant = f"it is one of Kafka's; here it is {ours or _KAFKAS['kafka.bootstrap.servers']}"
+            else:
+                meant = f"did you mean {proper[close[0]]!r}?" if close else f"there are {', '.join(sorted(known))}"
             raise InvalidOption(written, shown, f"the {what} has no such option; {meant}")
     return said
 
@@ -244,9 +315,11 @@ def _read(given: Mapping[str, str], known: Mapping[str, Callable[[str, str], Any
 def _location(said: Mapping[str, Any]) -> BrokerLocation:
     if ("url" in said) == ("path" in said):
         wrong = "give one of them, not both" if "url" in said else "give one of them"
-        raise InvalidOption(
-            "url", said.get("url"), f"{wrong}: url='runnel://host:7788' for a server, path='data/' for a folder"
-        )
+        why = f"{wrong}: url='runnel://host:7788' for a server, path='data/' for a folder"
+        if not said:
+            why += "; a table has to be created without columns (CREATE TABLE t USING runnel OPTIONS (…)): of one with"
+            why += " columns Spark hands no options on, but those of the query: SELECT … FROM t WITH (path = …)"
+        raise InvalidOption("url", said.get("url"), why)
     client = {short: said[name] for name, short in _TLS.items() if name in said}
     client |= {name: said[name] for name in ("timeout", "wait") if name in said}
     if client and "path" in said:

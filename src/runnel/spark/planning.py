@@ -6,15 +6,15 @@ checkpoint and the bounds of the topics now, so a restarted query plans the same
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from runnel.core.errors import UnknownTopic
+from runnel.core.errors import InvalidOption, UnknownTopic
 from runnel.core.pattern import is_pattern
 from runnel.core.position import Position
 from runnel.core.topic_bounds import TopicBounds
-from runnel.spark.offsets import EARLIEST, LATEST, OffsetSpec, StreamOffset, TopicProgress, parse_offsets
+from runnel.spark.offsets import EARLIEST, LATEST, StreamOffset, TopicProgress, parse_offsets
 from runnel.spark.options import SourceOptions
 from runnel.spark.range_reader import DataLossPolicy, RangeReader, durable_only
 from runnel.spark.ranges import OffsetRange
@@ -35,12 +35,12 @@ def plan_batch(reader: RangeReader, options: SourceOptions, filters: PushedFilte
     starting = parse_offsets("startingOffsets", options.starting, EARLIEST, options.topics)
     ending = parse_offsets("endingOffsets", options.ending, LATEST, options.topics)
     data_loss = DataLossPolicy(fail=options.fail_on_data_loss)
-    topics = _bounds(reader, options, None)
+    topics = _bounds(reader, options)
     for name in (*options.topics, *starting.topics, *ending.topics):
         if not is_pattern(name) and name not in topics:
             raise UnknownTopic(name)
-    begins = _resolved(reader, options, starting, topics)
-    ends = _resolved(reader, options, ending, topics)
+    begins = starting.resolve(topics.values(), reader.bounds)
+    ends = ending.resolve(topics.values(), reader.bounds)
     ranges = []
     for one in topics.values():
         begin, behind = begins[one.topic], ends[one.topic]
@@ -48,24 +48,18 @@ def plan_batch(reader: RangeReader, options: SourceOptions, filters: PushedFilte
             data_loss.tell(one.topic, begin.offset, behind.offset, "the topic was deleted and made again")
             continue
         first, end = begin.offset, behind.offset
+        if first > end:
+            why = f"topic {one.topic!r} would begin at offset {first}, behind its end at {end}"
+            raise InvalidOption("endingOffsets", options.ending, f"{why}; change it, or startingOffsets")
         if first < one.first < end or first < end <= one.first:
             data_loss.tell(one.topic, first, min(one.first, end), f"the topic begins at offset {one.first} now")
         ranges.append(OffsetRange(one.topic, one.epoch, max(first, one.first), min(end, one.end), one.record_bytes))
     return BatchPlan(reader.journal, _narrowed(reader, options, filters, ranges))
 
 
-def _bounds(reader: RangeReader, options: SourceOptions, time: datetime | None) -> dict[str, TopicBounds]:
+def _bounds(reader: RangeReader, options: SourceOptions, time: datetime | None = None) -> dict[str, TopicBounds]:
     found = durable_only(reader.bounds(options.topics, time), options.topics)
     return {one.topic: one for one in found}
-
-
-def _resolved(
-    reader: RangeReader, options: SourceOptions, where: OffsetSpec, topics: dict[str, TopicBounds]
-) -> dict[str, Position]:
-    if where.time is None:
-        return where.resolve(topics.values())
-    timed = _bounds(reader, options, where.time)
-    return where.resolve(timed.get(name, one) for name, one in topics.items())
 
 
 def _narrowed(
@@ -200,16 +194,17 @@ class StreamPlanner:
     def __init__(self, reader: RangeReader, options: SourceOptions) -> None:
         self._reader, self._options = reader, options
         self.data_loss = DataLossPolicy(fail=options.fail_on_data_loss)
-        self._seen: StreamOffset | None = None  # the ends, when they were looked at last
+        self._seen: dict[str, TopicBounds] | None = None  # the topics, when they were looked at last
+        self._reached: StreamOffset | None = None  # where the trigger ends that was planned last
+        self._sequence: int | None = None  # at which the trigger before was cut
         self._target: dict[str, Position] | None = None  # of a query that reads what is there now, and ends
 
     def __repr__(self) -> str:
         return f"<StreamPlanner of {', '.join(self._options.topics)}>"
 
-    def _bounds(self, time: datetime | None = None) -> dict[str, TopicBounds]:
-        found = durable_only(self._reader.bounds(self._options.topics, time), self._options.topics)
-        self._seen = StreamOffset(self._reader.journal, {one.topic: TopicProgress(one.epoch, one.end) for one in found})
-        return {one.topic: one for one in found}
+    def _bounds(self) -> dict[str, TopicBounds]:
+        self._seen = _bounds(self._reader, self._options)
+        return self._seen
 
     def initial(self) -> StreamOffset:
         """Where a new query begins. Topics that do not exist yet are read from their first record on.
@@ -218,8 +213,7 @@ class StreamPlanner:
         later, and what came in between was never promised.
         """
         starting = parse_offsets("startingOffsets", self._options.starting, LATEST, self._options.topics)
-        found = self._bounds(starting.time)
-        places = starting.resolve(found.values())
+        places = starting.resolve(self._bounds().values(), self._reader.bounds)
         places |= {name: place for name, place in starting.topics.items() if isinstance(place, Position)}
         topics = {name: TopicProgress(place.epoch, place.offset) for name, place in places.items()}
         return StreamOffset(self._reader.journal, topics)
@@ -228,9 +222,21 @@ class StreamPlanner:
         """From now on nothing counts that comes later: the query ends when it has read what is there."""
         self._target = {one.topic: Position(one.epoch, one.end) for one in self._bounds().values()}
 
-    def report(self) -> StreamOffset | None:
-        """The ends of the topics, when they were looked at last: Spark shows how far a query is behind them."""
-        return self._seen
+    def report(self) -> dict[str, Any] | None:
+        """The ends of the topics, when they were looked at last, and how far the last trigger stays behind them.
+
+        Spark shows it as it is in the progress of a query: to its metrics a source in Python cannot add.
+        """
+        if self._seen is None or self._reached is None:
+            return None
+        ends = {name: TopicProgress(one.epoch, one.end) for name, one in self._seen.items()}
+        done = self._reached.topics if self._reached.journal == self._reader.journal else {}
+        behind = {name: one.end - one.first for name, one in sorted(self._seen.items())}
+        for name, place in done.items():
+            if name in ends and place.epoch == ends[name].epoch:
+                behind[name] = max(0, ends[name].offset - place.offset)
+        shown = StreamOffset(self._reader.journal, ends).to_json()
+        return {**shown, "behind": {"records": sum(behind.values()), "topics": behind}}
 
     # -- how far to go ------------------------------------------------------------------------------------------
 
@@ -238,13 +244,40 @@ class StreamPlanner:
         """How far the next trigger goes; `start`, if there is nothing to read."""
         found = self._bounds()
         begins = self._begins(start, found)
-        lags = {name: max(0, self._end_of(found[name]) - place.offset) for name, place in begins.items()}
+        ends = {name: max(place.offset, self._end_of(found[name])) for name, place in begins.items()}
         if limited:
-            lags = share_records(lags, self._options.max_records)
-            sizes = {name: found[name].record_bytes for name in lags}
-            lags = share_bytes(lags, sizes, self._options.max_bytes)
-        ends = {name: place._replace(offset=place.offset + lags[name]) for name, place in begins.items()}
-        return StreamOffset(self._reader.journal, ends)
+            ends = self._cut(begins, ends, found)
+        reached = {name: place._replace(offset=ends[name]) for name, place in begins.items()}
+        self._reached = StreamOffset(self._reader.journal, reached)
+        return self._reached
+
+    def _cut(
+        self, begins: Mapping[str, TopicProgress], ends: dict[str, int], found: Mapping[str, TopicBounds]
+    ) -> dict[str, int]:
+        """How far a trigger with a limit goes, of what lies before `ends`."""
+        limit = TriggerLimit(self._options.max_records, self._options.max_bytes)
+        sizes = {name: found[name].record_bytes for name in ends}
+
+        def used(offsets: Mapping[str, int]) -> float:
+            return limit.used({name: offset - begins[name].offset for name, offset in offsets.items()}, sizes)
+
+        whole = used(ends)
+        if whole <= 1:
+            return ends
+        behind = [name for name, end in ends.items() if end > begins[name].offset]
+        if len(behind) == 1:
+            (name,) = behind
+            return {**ends, name: min(ends[name], begins[name].offset + limit.most(sizes[name]))}
+
+        def offsets_at(sequence: int) -> dict[str, int]:
+            there = self._reader.bounds(behind, sequence=sequence)
+            places = {one.topic: one.at for one in there if one.at is not None and one.epoch == found[one.topic].epoch}
+            return {
+                name: max(begins[name].offset, min(end, places.get(name, end))) for name, end in ends.items()
+            }  # one that is deleted meanwhile is not waited for: its task finds out
+
+        self._sequence, cut = cut_at_sequence(used, offsets_at, self._reader.end_sequence(), whole, self._sequence)
+        return dict(cut)
 
     def _end_of(self, one: TopicBounds) -> int:
         if self._target is None:
@@ -253,7 +286,7 @@ class StreamPlanner:
         return min(one.end, target.offset) if target is not None and target.epoch == one.epoch else 0
 
     def _begins(self, start: StreamOffset, found: dict[str, TopicBounds]) -> dict[str, TopicProgress]:
-        """Where the next trigger begins in each topic that there is. What is gone since `start` is told."""
+        """Where the next trigger begins in each topic that there is. What is gone since `start` is reported."""
         begins: dict[str, TopicProgress] = {}
         known = start.topics
         if start.journal != self._reader.journal:
@@ -290,6 +323,7 @@ class StreamPlanner:
     def ranges(self, start: StreamOffset, end: StreamOffset) -> list[OffsetRange]:
         """What lies between two offsets of the query. The tasks find out whether all of it is still there."""
         sizes = {one.topic: one.record_bytes for one in self._bounds().values()}
+        self._reached = end
         found = []
         for name, behind in end.topics.items():
             before = start.topics.get(name)
@@ -300,34 +334,63 @@ class StreamPlanner:
         return found
 
 
-# -- Admission control: how much one trigger takes of each topic -----------------------------------------
-# Topics with little lag are read to their end, and what they leave of the limit goes to the others in equal
-# parts: a busy topic delays no quiet one, and the limit is used up while there is anything to read.
+# -- Admission control: how far one trigger goes ---------------------------------------------------------
+# A trigger that does not take all ends at one sequence of the broker in every topic. Event times follow the order
+# of publishing, about. With a share for each topic instead, the busy ones fall behind the quiet ones, and a watermark
+# that the quiet ones have moved drops their records as late.
 
 
-def share_records(lags: Mapping[str, int], limit: int | None) -> dict[str, int]:
-    """How much of its lag each topic may have, where all together may have `limit`. One gets something at least."""
-    if limit is None or sum(lags.values()) <= limit:
-        return dict(lags)
-    found: dict[str, int] = {}
-    left, waiting = max(1, limit), len(lags)
-    for topic in sorted(lags, key=lambda topic: (lags[topic], topic)):
-        share = min(lags[topic], -(-left // waiting))  # rounded up: the last ones may get less, and none gets too much
-        found[topic] = min(share, left)
-        left -= found[topic]
-        waiting -= 1
-    return found
+ENOUGH = 15 / 16  # of a limit: nearer to it a trigger need not come, and looking for it costs the broker
 
 
-def share_bytes(lags: Mapping[str, int], sizes: Mapping[str, float], limit: int | None) -> dict[str, int]:
-    """The same for a limit in bytes, where a record of each topic weighs so much, about."""
-    if limit is None:
-        return dict(lags)
-    weights = {topic: round(lag * sizes[topic]) for topic, lag in lags.items()}
-    if sum(weights.values()) <= limit:
-        return dict(lags)
-    shares = share_records(weights, limit)
-    found = {topic: min(lag, int(shares[topic] / sizes[topic])) for topic, lag in lags.items()}
-    if not any(found.values()):  # a record larger than the limit is read all the same, or nothing ever would be
-        found[next(topic for topic in sorted(lags) if lags[topic])] = 1
-    return found
+class TriggerLimit(NamedTuple):
+    """What one trigger takes at most, of all topics together; None: there is no such limit."""
+
+    records: int | None = None
+    bytes: int | None = None
+
+    def used(self, counts: Mapping[str, int], sizes: Mapping[str, float]) -> float:
+        """How much of it so many records of each topic use up, where one of them weighs so much: 1 is all of it."""
+        records = 0.0 if self.records is None else sum(counts.values()) / self.records
+        if self.bytes is None:
+            return records
+        return max(records, sum(count * sizes[topic] for topic, count in counts.items()) / self.bytes)
+
+    def most(self, size: float) -> int:
+        """How many records of one size it allows: one at least, or nothing would ever be read."""
+        limits = [FOREVER if self.records is None else self.records]
+        if self.bytes is not None:
+            limits.append(int(self.bytes / size))
+        return max(1, min(limits))
+
+
+def cut_at_sequence(
+    used: Callable[[Mapping[str, int]], float],
+    offsets_at: Callable[[int], Mapping[str, int]],
+    end: int,
+    whole: float,
+    guess: int | None = None,
+) -> tuple[int, Mapping[str, int]]:
+    """The last sequence at which a trigger does not exceed its limit, or one near it, and the offsets there.
+
+    `offsets_at` says where a sequence lies in each topic, `used` how much of the limit it takes to go there: nothing at
+    0, and `whole`, which is more than all of it, at `end`. A first record that exceeds the limit is taken.
+    """
+    low, low_used, found = 0, 0.0, None
+    high, high_used = end, whole
+    is_turn_of_guess = True
+    while high - low > 1 and low_used < ENOUGH:
+        if guess is None:
+            share = (1 - (1 - ENOUGH) / 2 - low_used) / (high_used - low_used) if is_turn_of_guess else 0.5
+            guess = low + round((high - low) * share)
+            is_turn_of_guess = not is_turn_of_guess  # half of the time halve it: rates may be as uneven as they like
+        at = min(max(guess, low + 1), high - 1)
+        guess = None
+        offsets = offsets_at(at)
+        if (use := used(offsets)) <= 1:
+            low, low_used, found = at, use, offsets
+        else:
+            high, high_used = at, use
+    if found is None or not low_used:
+        return high, offsets_at(high)
+    return low, found

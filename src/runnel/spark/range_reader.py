@@ -28,8 +28,16 @@ class RangeReader(Protocol):
     def journal(self) -> str:
         """The id of what is read: sequences and epochs of another one mean other records."""
 
-    def bounds(self, patterns: Sequence[str], time: datetime | None = None) -> list[TopicBounds]:
+    def bounds(
+        self, patterns: Sequence[str], time: datetime | None = None, sequence: int | None = None
+    ) -> list[TopicBounds]:
         """Where the topics of these names and patterns begin and end now, by name."""
+
+    def end_sequence(self) -> int:
+        """The sequence after the last record that can be read."""
+
+    def expect(self, ranges: Sequence[OffsetRange]) -> None:
+        """These will be read next, in this order: what costs little more for several of them is done together."""
 
     def read(self, wanted: OffsetRange) -> Iterator[DecodedBatch | LostRange]:
         """The records of a range in order, and what of it cannot be read any more. It ends when all was read."""
@@ -120,7 +128,10 @@ class DataLossPolicy:
         """The offsets [first, end) of `topic` were to be read, and cannot be."""
         if self.fail:
             raise DataLost(topic, first, end, why)
-        self.offsets += max(0, end - first)
+        if end <= first:
+            log.warning("what follows offset %d of topic %r cannot be known (%s); the query goes on", first, topic, why)
+            return
+        self.offsets += end - first
         log.warning(
             "offsets [%d, %d) of topic %r are lost (%s); the query goes on, and has lost %d offsets now",
             first, end, topic, why, self.offsets,

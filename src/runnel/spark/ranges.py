@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 TASK_BYTES = 32 << 20
-"""What one task reads, about, if nobody asks for more tasks."""
+"""What one task reads, about, unless more tasks are asked for."""
 
 RANGE_COST = 4096
 """What it costs to begin with a range, as bytes."""
@@ -43,29 +43,34 @@ class OffsetRange(NamedTuple):
             yield self._replace(first=first, end=end)
 
 
-def split(ranges: Iterable[OffsetRange], at_least: int = 1, task_bytes: int = TASK_BYTES) -> list[list[OffsetRange]]:
+def split(
+    ranges: Iterable[OffsetRange], at_least: int = 1, task_bytes: int = TASK_BYTES, most: int | None = None
+) -> list[list[OffsetRange]]:
     """What each task reads: at least so many tasks if there are as many offsets, none of much more than `task_bytes`.
 
-    Every offset is in exactly one of them.
+    Every offset is in exactly one of them. `most`: of the offsets that one of them has.
     """
     whole = [one for one in ranges if one.offsets]
     total = sum(one.bytes + RANGE_COST for one in whole)
+    total_offsets = sum(one.offsets for one in whole)
     if not total:
         return []
     size = min(float(task_bytes), total / at_least)
     tasks: list[list[OffsetRange]] = []
-    open_bytes = size  # of the last task, which takes no more
+    open_bytes, room = size, 0  # of the last task, which takes no more; and how many offsets it may still take
     for one in whole:
-        pieces = _pieces(one, size)
+        pieces = max(_pieces(one, size), -(-one.offsets // (most or one.offsets)))
         if pieces > 1:
             tasks.extend([piece] for piece in one.cut(pieces))
             open_bytes = size
-        elif open_bytes + one.bytes + RANGE_COST <= size:
+        elif open_bytes + one.bytes + RANGE_COST <= size and one.offsets <= room:
             tasks[-1].append(one)
             open_bytes += one.bytes + RANGE_COST
+            room -= one.offsets
         else:
             tasks.append([one])
             open_bytes = one.bytes + RANGE_COST
+            room = (most or total_offsets) - one.offsets
     while len(tasks) < at_least and (cut := _halved(tasks)):
         tasks = cut
     return tasks

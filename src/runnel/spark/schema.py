@@ -6,6 +6,7 @@ are columns in place of `value`; a record's own column of the same name gets an 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -18,6 +19,7 @@ from runnel.spark.options import SourceOptions
 from runnel.spark.range_reader import RangeReader, durable_only, open_range_reader
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from runnel.spark.typed_values import Digits, TypedDecoder
@@ -37,16 +39,27 @@ SOURCE_COLUMNS: dict[str, tuple[str, bool]] = {
 """By name: the type as Spark writes it, and whether it can be null."""
 
 
-def spark_schema() -> StructType:
+HEADER_LIST = "array<struct<key:string,value:binary>>"
+"""The type of headers with `headersFormat=array`, as Spark's own source for Kafka has them."""
+
+
+def spark_schema(*, header_list: bool = False) -> StructType:
     """The columns of records as they are."""
     from pyspark.sql import types
 
+    header = types.StructType(
+        [types.StructField("key", types.StringType(), False), types.StructField("value", types.BinaryType(), False)]
+    )
     kinds: dict[str, types.DataType] = {
         "string": types.StringType(),
         "bigint": types.LongType(),
         "timestamp": types.TimestampType(),
         "binary": types.BinaryType(),
-        "map<string,string>": types.MapType(types.StringType(), types.StringType(), False),
+        "map<string,string>": (
+            types.ArrayType(header, False)
+            if header_list
+            else types.MapType(types.StringType(), types.StringType(), False)
+        ),
     }
     return types.StructType(
         [types.StructField(name, kinds[kind], null) for name, (kind, null) in SOURCE_COLUMNS.items()]
@@ -66,11 +79,37 @@ def check_source_schema(asked: StructType, known: StructType | None = None) -> N
             raise InvalidOption("schema", field.name, f"it is {kind}, not {field.dataType.simpleString()}")
 
 
+# -- Tables of a catalog ---------------------------------------------------------------------------------
+# Spark keeps the options that a table was created with, and hands them to no reader or writer of a source in Python:
+# to these it hands the columns of the table, as they were. So the first column carries the options as metadata.
+
+
+_TABLE_OPTIONS = "runnel.options"
+
+
+def as_table(columns: StructType, options: Mapping[str, str]) -> StructType:
+    """The columns of a table. All of them can be null: an insert leaves out those that the broker fills in."""
+    from pyspark.sql.types import StructField, StructType
+
+    first, *others = [StructField(field.name, field.dataType, True, field.metadata) for field in columns.fields]
+    first.metadata = {**first.metadata, _TABLE_OPTIONS: json.dumps(dict(options), sort_keys=True)}
+    return StructType([first, *others])
+
+
+def options_of_table(columns: StructType) -> dict[str, str]:
+    """What a table with these columns was created with; nothing, if it is no table."""
+    for field in columns.fields:
+        if _TABLE_OPTIONS in field.metadata:
+            found: dict[str, str] = json.loads(field.metadata[_TABLE_OPTIONS])
+            return found
+    return {}
+
+
 # -- The columns of one query ----------------------------------------------------------------------------
 
 
 CORRUPT_COLUMN = "_corrupt_record"
-"""The column of a record that cannot be decoded, if nobody calls it otherwise. Spark's own readers call it so."""
+"""The column of a record that cannot be decoded, by default. Spark's own readers call it so."""
 
 _DIGITS = re.compile(r"\s*(?:decimal\s*\()?\s*(\d+)\s*,\s*(\d+)\s*\)?\s*", re.IGNORECASE)
 
@@ -81,8 +120,8 @@ class ColumnLayout:
     It travels to executors, which decode by it whatever became of the topic's type since.
     """
 
-    def __init__(self, typed: TypedDecoder | None = None) -> None:
-        self.typed = typed
+    def __init__(self, typed: TypedDecoder | None = None, *, header_list: bool = False) -> None:
+        self.typed, self._header_list = typed, header_list
         # Spark does not look at case, so neither does this.
         taken = set() if typed is None else {field.name.lower() for field in typed.fields}
         self.own = {_beside(taken, name): name for name in SOURCE_COLUMNS if typed is None or name != "value"}
@@ -94,7 +133,7 @@ class ColumnLayout:
         """The columns as Spark has them."""
         from pyspark.sql.types import StructField, StructType
 
-        plain = spark_schema()
+        plain = spark_schema(header_list=self._header_list)
         fields = [StructField(shown, plain[name].dataType, plain[name].nullable) for shown, name in self.own.items()]
         if self.typed is None:
             return StructType(fields)
@@ -118,7 +157,7 @@ PLAIN_LAYOUT = ColumnLayout()
 def resolve_layout(options: SourceOptions) -> ColumnLayout:
     """The columns of a query with these options. Of a typed one the topics are looked at, as they are now."""
     if not options.typed:
-        return PLAIN_LAYOUT
+        return ColumnLayout(header_list=True) if options.header_list else PLAIN_LAYOUT
     reader = open_range_reader(options.location)
     try:
         schema = common_schema(reader, options)
@@ -130,14 +169,14 @@ def resolve_layout(options: SourceOptions) -> ColumnLayout:
     typed = TypedDecoder(schema, bad=bad, digits=parse_decimal_type(options.decimal))
     if bad is not None and bad.lower() in {field.name.lower() for field in typed.fields[:-1]}:
         raise InvalidOption("columnNameOfCorruptRecord", bad, "a field of the type has this name; choose another one")
-    return ColumnLayout(typed)
+    return ColumnLayout(typed, header_list=options.header_list)
 
 
 def common_schema(reader: RangeReader, options: SourceOptions) -> Schema:
     """The one schema that all topics of a query have now."""
     found = durable_only(reader.bounds(options.topics), options.topics)
     if not found:
-        raise _untyped(f"there is no topic {' or '.join(map(repr, options.topics))} yet, so nobody knows its type")
+        raise _untyped(f"there is no topic {' or '.join(map(repr, options.topics))} yet, so its type is not known")
     first, *others = [(one, _schema(one)) for one in found]
     for one, schema in others:
         if schema != first[1]:
@@ -175,9 +214,22 @@ SINK_COLUMNS: dict[str, tuple[str, ...]] = {
     "topic": ("string",),
     "key": ("binary", "string"),
     "value": ("binary", "string"),
-    "headers": ("map<string,string>",),
+    "headers": ("map<string,string>", HEADER_LIST),
 }
 """The columns, and the types that Spark may give them."""
+
+
+BROKERS_COLUMNS = ("epoch", "offset", "sequence", "time", "traceparent")
+"""Of a table: columns that the broker fills in. What is inserted has nulls there."""
+
+
+def without_brokers_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows that are inserted into a table, without the columns that the broker fills in."""
+    for name in BROKERS_COLUMNS:
+        if name in batch.schema.names and batch.column(name).null_count < batch.num_rows:
+            why = f"the broker fills it in; insert {', '.join(SINK_COLUMNS)} only: INSERT INTO t (key, value) …"
+            raise InvalidOption("columns", name, why)
+    return batch.select([name for name in batch.schema.names if name in SINK_COLUMNS])
 
 
 def check_sink_columns(given: Mapping[str, str], topic: str | None) -> None:

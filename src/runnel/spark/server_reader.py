@@ -7,8 +7,10 @@ what was received is not requested twice.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 from typing import Any, TypeVar
 
 from runnel.client.backend import RemoteBackend
@@ -19,11 +21,12 @@ from runnel.core.record import MissedRange
 from runnel.core.topic_bounds import TopicBounds
 from runnel.journal.read.segment_reader import LostRange
 from runnel.spark.range_reader import DecodedBatch, with_offsets
-from runnel.spark.ranges import OffsetRange
+from runnel.spark.ranges import RANGE_COST, OffsetRange
 from runnel.wire.binary_messages import DeliverPayload
 
 CREDIT = 8 << 20  # bytes that the server may send ahead
 TAKE = 4 << 20  # bytes that are taken up at a time
+TOGETHER = 64  # small ranges that are asked for at once
 PATIENCE = 60.0  # seconds for which a server may be away: it is started again, say
 
 T = TypeVar("T")
@@ -34,6 +37,8 @@ class ServerReader:
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         self._loop = _loop()
+        self._expected: deque[OffsetRange] = deque()
+        self._fetched: dict[OffsetRange, list[DecodedBatch | LostRange]] = {}
         patience = {"timeout": PATIENCE, "wait": PATIENCE, "close_timeout": 1.0, "name": "spark"}
         self._backend = RemoteBackend.at(url, **{**patience, **options})
         try:
@@ -46,7 +51,7 @@ class ServerReader:
         return f"<ServerReader of {self._backend!r}>"
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        # Not asyncio.run, nor a Runner: they have signal.signal() write the whole result into a message that nobody
+        # Not asyncio.run, nor a Runner: they have signal.signal() write the whole result into a message that no process
         # sees, call by call. That took two thirds of the time.
         return self._loop.run_until_complete(work)
 
@@ -62,16 +67,65 @@ class ServerReader:
         """The id of the server's journal."""
         return self._backend.id
 
-    def bounds(self, patterns: Sequence[str], time: datetime | None = None) -> list[TopicBounds]:
+    def bounds(
+        self, patterns: Sequence[str], time: datetime | None = None, sequence: int | None = None
+    ) -> list[TopicBounds]:
         """Where the topics of these names and patterns begin and end now, by name."""
-        return self._run(self._backend.bounds(patterns, time))
+        return self._run(self._backend.bounds(patterns, time, sequence))
+
+    def end_sequence(self) -> int:
+        """The sequence after the last record that can be read."""
+        return self._run(self._backend.end_sequence())
+
+    def expect(self, ranges: Sequence[OffsetRange]) -> None:
+        """These will be read next, in this order: small ones are asked for together."""
+        self._expected = deque(ranges)
 
     def read(self, wanted: OffsetRange) -> Iterator[DecodedBatch | LostRange]:
         """The records of a range in order, and what of it cannot be read any more."""
-        topic, epoch, first, end, size = wanted
-        credit = min(CREDIT, max(1 << 16, int(2 * size * (end - first))))
-        reading = RemoteRangeReader(self._backend.link, topic, epoch, first, end, credit)
-        place = first
+        if wanted not in self._fetched:
+            if len(group := self._following(wanted)) < 2:
+                yield from self._read(wanted)
+                return
+            found = self._run(self._fetch_all(group))
+            self._fetched = dict(zip(group, found, strict=True))
+        yield from self._fetched.pop(wanted)
+
+    def _following(self, wanted: OffsetRange) -> list[OffsetRange]:
+        """A range, and small ones that are expected behind it."""
+        group, size = [wanted], _weight(wanted)
+        while self._expected and self._expected[0] != wanted:
+            self._expected.popleft()
+        for one in islice(self._expected, 1, TOGETHER):
+            size += _weight(one)
+            if size > TAKE or one in group:
+                break
+            group.append(one)
+        return group
+
+    async def _fetch_all(self, group: Sequence[OffsetRange]) -> list[list[DecodedBatch | LostRange]]:
+        return await asyncio.gather(*map(self._fetch, group))
+
+    async def _fetch(self, wanted: OffsetRange) -> list[DecodedBatch | LostRange]:
+        """All of a small range."""
+        found: list[DecodedBatch | LostRange] = []
+        reading = self._reading(wanted)
+        try:
+            async with reading:
+                while taken := await reading.take(TAKE):
+                    found += map(_told, taken)
+        except (TopicDeleted, OffsetOutOfRange) as error:
+            found.append(_rest(_end_of(found, wanted.first), wanted.end, error))
+        return found
+
+    def _reading(self, wanted: OffsetRange) -> RemoteRangeReader:
+        topic, epoch, first, end, _ = wanted
+        credit = min(CREDIT, max(1 << 16, int(2 * wanted.bytes)))
+        return RemoteRangeReader(self._backend.link, topic, epoch, first, end, credit)
+
+    def _read(self, wanted: OffsetRange) -> Iterator[DecodedBatch | LostRange]:
+        """The same of a range that may be large, a part at a time."""
+        reading, place = self._reading(wanted), wanted.first
         try:
             self._run(reading.__aenter__())
             try:
@@ -79,15 +133,30 @@ class ServerReader:
                     for item in taken:
                         found = _told(item)
                         yield found
-                        place = (
-                            found.end if isinstance(found, LostRange) else found.runs[-1].offset + found.runs[-1].count
-                        )
+                        place = _end_of([found], place)
             finally:
                 self._run(reading.__aexit__())
-        except TopicDeleted as error:
-            yield LostRange(place, end, str(error))
-        except OffsetOutOfRange as error:
-            yield LostRange(place, end, f"the topic ends at offset {error.end}: it has shrunk")
+        except (TopicDeleted, OffsetOutOfRange) as error:
+            yield _rest(place, wanted.end, error)
+
+
+def _weight(wanted: OffsetRange) -> float:
+    """About what a range costs, where its records may weigh twice what is known."""
+    return 2 * wanted.bytes + RANGE_COST
+
+
+def _end_of(found: Sequence[DecodedBatch | LostRange], first: int) -> int:
+    """Behind the last of what was found."""
+    if not found:
+        return first
+    last = found[-1]
+    return last.end if isinstance(last, LostRange) else last.runs[-1].offset + last.runs[-1].count
+
+
+def _rest(place: int, end: int, error: TopicDeleted | OffsetOutOfRange) -> LostRange:
+    if isinstance(error, TopicDeleted):
+        return LostRange(place, end, str(error))
+    return LostRange(place, end, f"the topic ends at offset {error.end}: it has shrunk")
 
 
 def _told(item: DeliverPayload | MissedRange) -> DecodedBatch | LostRange:

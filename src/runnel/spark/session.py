@@ -7,7 +7,9 @@ address. What is already set, and what `spark-submit` decided, stays.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+from shutil import which
 from typing import TYPE_CHECKING, Any
 
 from runnel.core.errors import InvalidOption, NotSupported
@@ -19,7 +21,7 @@ DEFAULTS = {"spark.sql.python.filterPushdown.enabled": "true"}
 """For every session: without it Spark refuses readers that take filters."""
 
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-"""For sessions that live in this process: nobody else has to reach them."""
+"""For sessions that live in this process: no other process has to reach them."""
 
 
 def session(app: str = "runnel", master: str | None = None, **conf: Any) -> SparkSession:
@@ -50,11 +52,33 @@ def session(app: str = "runnel", master: str | None = None, **conf: Any) -> Spar
         prepare()  # a Connect server of this process's own
     for name, value in {**ours, **conf}.items():
         builder = builder.config(name, _said(value))
-    return _activated(builder.getOrCreate())
+    made = builder.getOrCreate()
+    if where is not None and where.startswith("local"):
+        check_tasks(made.sparkContext.pythonExec)
+    return _activated(made)
+
+
+def check_tasks(python: str) -> None:
+    """Raise if tasks that run under `python` do not find runnel: a session that was made before may have another one.
+
+    Spark itself only says that there is no such data source.
+    """
+    if which(python) == sys.executable:
+        return
+    look = "import sys; from importlib.util import find_spec; sys.exit(find_spec('pyspark_runnel') is None)"
+    try:
+        is_there = subprocess.run([python, "-c", look], capture_output=True, check=False, timeout=60).returncode == 0
+    except OSError:
+        is_there = False
+    if not is_there:
+        why = (
+            f"its tasks run under {python}, which has no runnel; set PYSPARK_PYTHON={sys.executable} before it is made"
+        )
+        raise NotSupported("this Spark session", f"{why}, or make it with runnel.spark.session()")
 
 
 def chosen(master: str | None) -> str | None:
-    """Where the session runs; None: somebody else has said so already."""
+    """Where the session runs; None: it was set before."""
     if master is not None:
         return master
     if "PYSPARK_GATEWAY_PORT" in os.environ or os.environ.get("SPARK_REMOTE"):

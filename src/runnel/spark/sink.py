@@ -18,6 +18,7 @@ from runnel.core.errors import NotSupported
 from runnel.core.stages import StageKey
 from runnel.spark.connection import open_connection
 from runnel.spark.options import SinkOptions
+from runnel.spark.schema import without_brokers_columns
 from runnel.spark.staging import TaskStaging, WriterId, commit_batch, commit_job, drop_stale_stages
 
 if TYPE_CHECKING:
@@ -39,8 +40,13 @@ def keys_of(messages: Iterable[WriterCommitMessage | None]) -> list[StageKey]:
 
 
 def writer_of(messages: Sequence[WriterCommitMessage | None]) -> WriterId | None:
-    """Who staged them; None: no task got as far as telling."""
+    """The stages' writer; None: no task got as far as reporting it."""
     return next((one.writer for one in messages if isinstance(one, StagedMessage)), None)
+
+
+def rows_to_write(rows: Iterator[pa.RecordBatch], options: SinkOptions) -> Iterator[pa.RecordBatch]:
+    """The columns that are written of the rows that Spark gives."""
+    return map(without_brokers_columns, rows) if options.table else rows
 
 
 # -- Batch writes ----------------------------------------------------------------------------------------
@@ -59,7 +65,7 @@ class BatchWriter(DataSourceArrowWriter):
         assert context is not None, "a task has a context"
         with open_connection(self._options.location) as connection:
             staging = TaskStaging(connection, self._writer, 0, context.taskAttemptId(), self._options.topic)
-            staging.write(iterator)
+            staging.write(rows_to_write(iterator, self._options))
         return StagedMessage(self._writer, tuple(staging.keys), staging.records)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -99,7 +105,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         writer = WriterId(query, self._life)
         with open_connection(self._options.location) as connection:
             staging = TaskStaging(connection, writer, int(batch), context.taskAttemptId(), self._options.topic)
-            staging.write(iterator)
+            staging.write(rows_to_write(iterator, self._options))
         return StagedMessage(writer, tuple(staging.keys), staging.records)
 
     # Spark names the parameters.
@@ -112,7 +118,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             commit_batch(connection, writer, batchId, keys_of(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Drop what was staged, as far as anybody told. On the driver."""
+        """Drop what was staged, as far as tasks reported it. On the driver."""
         writer = writer_of(messages)
         if writer is None:
             return  # the tasks that failed dropped their own; the next commit sweeps what is left

@@ -76,7 +76,7 @@ class BatchReader(DataSourceReader):
             found = plan_batch(reader, self._options, self.filters)
         finally:
             reader.close()
-        tasks = split(found.ranges, self._options.min_partitions)
+        tasks = split(found.ranges, self._options.min_partitions, most=self._options.partition_records)
         return [RangePartition(found.journal, ranges) for ranges in tasks or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -148,9 +148,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner.latest(done, limited=limited).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """The ends of the topics, for the query's progress."""
-        seen = self._planner.report()
-        return None if seen is None else seen.to_json()
+        """The ends of the topics and how far the query is behind them, for its progress."""
+        return self._planner.report()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """The query reads what is there now, and ends."""
@@ -160,7 +159,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What each task of a trigger reads."""
         behind = StreamOffset.from_json(end)
         ranges = self._planner.ranges(StreamOffset.from_json(start), behind)
-        tasks = split(ranges, self._options.min_partitions)
+        tasks = split(ranges, self._options.min_partitions, most=self._options.partition_records)
         return [RangePartition(behind.journal, one) for one in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -220,6 +219,20 @@ def read_task(
     fail: bool,
 ) -> Iterator[pa.RecordBatch]:
     """The record batches of a task. With `fail`, a record that is not there any more is an error."""
+    from runnel.spark.columns import merged
+
+    return merged(_batches(location, journal, ranges, schema, layout, fail=fail))
+
+
+def _batches(
+    location: BrokerLocation,
+    journal: str,
+    ranges: Sequence[OffsetRange],
+    schema: pa.Schema,
+    layout: ColumnLayout,
+    *,
+    fail: bool,
+) -> Iterator[pa.RecordBatch]:
     from runnel.spark.columns import RecordBatchBuilder, buffer_rows
 
     data_loss, columns = DataLossPolicy(fail=fail), RecordBatchBuilder(schema, layout)
@@ -229,16 +242,17 @@ def read_task(
             for one in ranges:
                 data_loss.tell(one.topic, one.first, one.end, "the journal is another one now")
             return
+        reader.expect(ranges)
         for wanted in ranges:
-            there, decoded = _there(reader, wanted, data_loss), layout.typed is not None
-            for rows in buffer_rows(there, wanted.topic, wanted.epoch, time.time, decoded=decoded):
+            there = _there(reader, wanted, data_loss)
+            for rows in buffer_rows(there, wanted.topic, wanted.epoch, time.time, columns):
                 yield columns.batch(rows)
     finally:
         reader.close()
 
 
 def _there(reader: RangeReader, wanted: OffsetRange, data_loss: DataLossPolicy) -> Iterator[DecodedBatch]:
-    """What can be read of a range; what cannot is told."""
+    """What can be read of a range; the rest is reported."""
     for found in reader.read(wanted):
         if not isinstance(found, LostRange):
             yield found

@@ -15,7 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from runnel.core.batch_format import pack_columns
-from runnel.core.errors import Fenced, InvalidName, InvalidValue, RunnelError, StageEnded, StagingFull, UnknownStage
+from runnel.core.errors import (
+    Fenced,
+    InvalidName,
+    InvalidValue,
+    OutcomeUnknown,
+    RunnelError,
+    StageEnded,
+    StagingFull,
+    UnknownStage,
+)
 from runnel.core.pattern import check_name
 from runnel.core.stages import StageKey
 from runnel.spark.connection import BlockingConnection, PendingCall
@@ -82,7 +91,7 @@ class TaskStaging:
             for stage in self._stages.values():
                 self._connection.ask("stage_drop", topic=stage.topic, key=stage.key)
         except (RunnelError, OSError):
-            pass  # what went wrong before is what whoever waits wants to know
+            pass  # the earlier error is the one to report
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         """The rows of each topic, in order."""
@@ -196,7 +205,7 @@ class TopicStage:
             self._keys += [None] * count
         if headers is not None and headers.null_count < count:
             self._has_headers = True
-            self._headers += self._maps(headers)
+            self._headers += self._texts(headers)
         else:
             self._headers += [None] * count
 
@@ -208,16 +217,26 @@ class TopicStage:
             raise InvalidValue(self.topic, "value", None, why)
         return pc.fill_null(values, "" if pa.types.is_string(values.type) else b"")
 
-    def _maps(self, headers: pa.MapArray) -> list[dict[str, str] | None]:
-        """A map for each row. Made from all names and all texts at once: Arrow takes ten times as long row by row."""
+    def _texts(self, headers: pa.MapArray | pa.ListArray) -> list[dict[str, str] | None]:
+        """The headers of each row. Made from all names and texts at once: Arrow takes ten times as long row by row."""
         offsets: list[int] = headers.offsets.to_pylist()
         first, count = offsets[0], offsets[-1] - offsets[0]
-        texts = headers.items.slice(first, count)
-        if texts.null_count:
+        if is_list := not isinstance(headers, pa.MapArray):
+            names, texts = headers.values.slice(first, count).flatten()
+            try:
+                texts = texts.cast(pa.string())
+            except pa.ArrowInvalid:
+                raise InvalidValue(self.topic, "header", None, "a header is text, and a value is not UTF-8") from None
+        else:
+            names, texts = headers.keys.slice(first, count), headers.items.slice(first, count)
+        if texts.null_count or names.null_count:
             raise InvalidValue(self.topic, "header", None, "a header is text; leave out those that have no value")
-        pairs = [*zip(headers.keys.slice(first, count).to_pylist(), texts.to_pylist(), strict=True)]
+        pairs = [*zip(names.to_pylist(), texts.to_pylist(), strict=True)]
         found: list[dict[str, str] | None] = [dict(pairs[at - first : end - first]) for at, end in pairwise(offsets)]
-        if headers.null_count:  # what lies behind a row that has none, nobody said
+        if is_list and sum(map(len, filter(None, found))) < count:
+            why = "a record has one header of a name; put several values into one text"
+            raise InvalidValue(self.topic, "header", None, f"a row repeats a name: {why}")
+        if headers.null_count:  # what lies behind a row that has none is undefined
             found = [one if said else None for one, said in zip(found, headers.is_valid().to_pylist(), strict=True)]
         return found
 
@@ -238,7 +257,7 @@ def _bytes(column: pa.Array) -> list[Any]:
 
 
 class WriterId(NamedTuple):
-    """Who stages: a query (or a job), and which life of it. Stages of two lives are never mixed up."""
+    """The writer of stages: a query (or a job), and which run of it. Stages of two runs are never mixed up."""
 
     query: str
     life: str
@@ -260,7 +279,7 @@ class WriterId(NamedTuple):
 def commit_batch(connection: BlockingConnection, writer: WriterId, batch: int, keys: Sequence[StageKey]) -> bool:
     """Make the stages of a query's batch visible; False: they were before, and this is a repetition.
 
-    If a later batch was committed before, `Fenced` is raised: somebody else goes on with this query.
+    If a later batch was committed before, `Fenced` is raised: another driver runs this query.
     """
     applied = _transact(connection, keys, [[writer.mark, batch]])
     if not applied:
@@ -307,20 +326,25 @@ def _drop_stages(connection: BlockingConnection, unwanted: Callable[[str, int], 
             if unwanted(one["writer"], one["batch"]):
                 connection.ask("stage_drop", topic=one["topic"], key=_stage_key(one))
     except RunnelError:
-        pass  # whoever calls has done what matters, or has worse to tell
+        pass  # the caller is done, or has a worse error to raise
 
 
 def _transact(connection: BlockingConnection, keys: Sequence[StageKey], marks: list[list[Any]]) -> bool:
     """One transaction; whether it was applied. If the connection is lost meanwhile it is asked for again."""
-    losses = connection.losses
+    losses, fsync = connection.losses, connection.welcome.fsync
     try:
         return bool(connection.ask("transact", commits=list(keys), marks=marks)["applied"])
     except (StageEnded, UnknownStage) as error:
-        # Asked twice, because the first answer was lost. What was staged is durable and nobody else commits it: that
-        # it is not there any more is the commit itself. With a mark the answer is not this error.
-        is_done = isinstance(error, UnknownStage) or "commit" in error.why
-        if connection.losses == losses or marks or not is_done:
+        if connection.losses == losses or marks:  # with a mark, a repetition is not answered with an error
             raise
+        if isinstance(error, StageEnded):
+            if "commit" not in error.why:
+                raise
+        elif not fsync == connection.welcome.fsync == "commit":
+            # The server was started again. If it syncs what is staged before it answers, only the commit can have ended
+            # the stage. If it does not, a power failure may have taken the stage, and nothing is committed.
+            why = f"it was started again and does not know what was staged; fsync={fsync!r} may lose that"
+            raise OutcomeUnknown(why, committing=True) from error
         return True
 
 
