@@ -13,6 +13,9 @@ durable and others are measured on a disk: see `python -m benchmarks --help`
 network      a server, its clients and TCP, from process to process: what do a publish and a delivery cost?
 network_*    how long from publish to receive; how many awaited publishes
 roads, crew  a client's way to a server, the same for all; the processes that such a measurement takes
+matrix/      what every option, policy and backend adds to an operation, and how costs grow with what lies beside
+results      what was measured, in results/, with commit, date and command
+published    docs/benchmarks.md, from these files
 
 `python -m benchmarks --help` says how to run them.
 """

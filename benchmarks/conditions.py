@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 PACKAGES = (
-    "runnel",
+    "runnel-mq",
     "msgspec",
     "uvloop",
     "anyio",

@@ -68,7 +68,7 @@ def file_system(folder: Path) -> str:
 def where(folder: Path) -> str:
     """The sentence about the disk that every question states."""
     device, kind = _mount(folder)
-    return f"measured in {folder} ({kind} on {device}); every figure has the bare fsync of its own round beside it"
+    return f"measured on {device} ({kind}); every figure has the bare fsync of its own round beside it"
 
 
 def _mount(folder: Path) -> tuple[str, str]:

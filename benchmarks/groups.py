@@ -1,12 +1,14 @@
 """Work shared by a group.
 
-What does an acked delivery cost through one group of 4 members, with little and much waiting, with and without keys,
-and what does the group itself keep in memory?
+What does an acked delivery cost through one group of 4 members, with little and much waiting, with and without keys and
+priorities, and what does the group itself keep in memory? What does a publish cost beside groups without members, and
+how long do jobs take when a second member joins late?
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -26,6 +28,9 @@ BY_ONE = "runnel by delivery"
 BY_BATCH = f"runnel by batch, prefetch {BATCH_PREFETCH:,}"
 SMALL_BATCH = f"runnel by batch, prefetch {PREFETCH}"
 PLAIN, KEYED = "runnel by delivery, no keys", f"runnel by delivery, {KEYS:,} keys"
+URGENT = "runnel by delivery, 10 priorities"
+IDLE_GROUPS, ALONE, BESIDE = "beside groups without members", "runnel, no group", "runnel, 1,000 groups without members"
+LATE, ONE_MEMBER, TWO_MEMBERS = "a member joins late", "runnel, one member", "runnel, a second one joins"
 MEGABYTES, EACH = "MB", "bytes a record waiting"
 
 
@@ -39,7 +44,7 @@ def question(*, quick: bool = False) -> Question:
 
     def runnel(name: str, measure: Callable[[], Awaitable[Figures]], call: str, league: str) -> Contender:
         # The yardsticks of their leagues: what keys, or a long backlog, is compared with.
-        return Contender(name, measure, call, league, peer=name in (PLAIN, few), needs=("runnel",))
+        return Contender(name, measure, call, league, peer=name in (PLAIN, few, ALONE, ONE_MEMBER), needs=("runnel",))
 
     def peer(name: str, measure: Callable[[Load], Awaitable[Figures]], call: str, league: str) -> Contender:
         return Contender(name, partial(measure, load), call, league, peer=True)
@@ -60,17 +65,24 @@ def question(*, quick: bool = False) -> Question:
             peer("asyncio.Queue of lists", work_queues.in_lists, "await get() of 1,000; task_done()", MANY),
             runnel(PLAIN, partial(_drained, load, _one_by_one), one, ORDER),
             runnel(KEYED, partial(_drained, load, _one_by_one, keys=KEYS), one, ORDER),
+            runnel(URGENT, partial(_drained, load, _one_by_one, priorities=10), one, ORDER),
             runnel(few, partial(_front, 10_000), one, WAITING),
             runnel(much, partial(_front, long), one, WAITING),
             runnel(plain, partial(_memory, long, 0), held, MEMORY),
             runnel(keyed, partial(_memory, long, KEYS), held, MEMORY),
             runnel(later, partial(_delayed, load.publishes), held, MEMORY),
+            runnel(ALONE, partial(_beside, 0), "await topic.publish(value)", IDLE_GROUPS),
+            runnel(BESIDE, partial(_beside, 1000), "await topic.publish(value)", IDLE_GROUPS),
+            runnel(ONE_MEMBER, partial(_jobs, 1), "await asyncio.sleep(0.01); await delivery.ack()", LATE),
+            runnel(TWO_MEMBERS, partial(_jobs, 2), "await asyncio.sleep(0.01); await delivery.ack()", LATE),
         ],
         aims=[
             Aim(BY_ONE, DELIVERY, at_most=1e9 / 300_000),
             Aim(BY_BATCH, DELIVERY, at_most=1e9 / 2_000_000),
             Aim(KEYED, DELIVERY, times_best_peer=0.5),
+            Aim(URGENT, DELIVERY, times_best_peer=1 / 3),
             Aim(much, DELIVERY, times_best_peer=0.9),
+            Aim(TWO_MEMBERS, DELIVERY, times_best_peer=1.6),
             Aim(plain, MEGABYTES, at_most=50),
             Aim(keyed, MEGABYTES, at_most=50),
         ],
@@ -83,6 +95,8 @@ def question(*, quick: bool = False) -> Question:
             "memory: all that Python allocates (tracemalloc) from the moment the members join until each holds its",
             "prefetch and 10,000 records are acked; the records themselves were there before and are not counted",
             "delayed: what the files of the group allocated, and the slices that it keeps",
+            "beside groups: CPU time of a publish, which a group without members does not read",
+            "late: 40 jobs of 10 ms are with the first member when the second joins; wall clock until all are done",
         ],
     )
 
@@ -122,8 +136,8 @@ async def _by_batch(member: Any, tally: Tally, countdown: Countdown) -> None:
 
 
 @asynccontextmanager
-async def _backlog(count: int, keys: int = 0, **options: Any) -> AsyncIterator[Any]:
-    """A broker with `count` records waiting for the group."""
+async def _backlog(count: int, keys: int = 0, priorities: int = 1, **options: Any) -> AsyncIterator[Any]:
+    """A broker with `count` records waiting for the group, in lists of one priority each."""
     import runnel
 
     values = payloads(LIST)
@@ -132,7 +146,9 @@ async def _backlog(count: int, keys: int = 0, **options: Any) -> AsyncIterator[A
         async with broker.subscribe("t", group="g"):
             pass  # it remembers from here on
         topic = broker.topic("t")
-        for _ in range(count // LIST):
+        for number in range(count // LIST):
+            if priorities > 1:
+                options["priority"] = number % priorities
             await topic.publish_many(values, keys=named, **options)
         yield broker
 
@@ -143,8 +159,8 @@ async def _members(stack: AsyncExitStack, broker: Any, prefetch: int) -> list[An
     ]
 
 
-async def _drained(load: Load, work: Work, *, prefetch: int = PREFETCH, keys: int = 0) -> Figures:
-    async with _backlog(load.publishes, keys) as broker, AsyncExitStack() as stack:
+async def _drained(load: Load, work: Work, *, prefetch: int = PREFETCH, keys: int = 0, priorities: int = 1) -> Figures:
+    async with _backlog(load.publishes, keys, priorities) as broker, AsyncExitStack() as stack:
         return await _timed(load, await _members(stack, broker, prefetch), work)
 
 
@@ -203,3 +219,55 @@ async def _delayed(waiting: int) -> Figures:
         tracemalloc.stop()
     used = sum(trace.size for trace in taken.traces)
     return {MEGABYTES: used / 1e6, EACH: used / waiting}
+
+
+async def _beside(groups: int) -> Figures:
+    """A publish to a topic with so many groups, none of which has a member."""
+    import runnel
+
+    publishes = 200
+    async with runnel.open() as broker:
+        topic = broker.topic("t")
+        await topic.declare()
+        for number in range(groups):
+            async with broker.subscribe("t", group=f"g{number}"):
+                pass
+        for _ in range(2 + groups):  # each group wakes for its first record
+            await topic.publish(b"first")
+            await settle()
+        begun = time.process_time()
+        for _ in range(publishes):
+            await topic.publish(b"value")
+            await asyncio.sleep(0)
+        return {DELIVERY: (time.process_time() - begun) / publishes * 1e9}
+
+
+async def _jobs(members: int) -> Figures:
+    """Jobs that the first member holds when the others join."""
+    import runnel
+
+    jobs = 40
+    async with runnel.open() as broker, AsyncExitStack() as stack:
+        await broker.topic("t").publish_many([b"job"] * jobs)
+        countdown = Countdown(jobs)
+
+        async def work(member: Any) -> None:
+            async for delivery in member:
+                await asyncio.sleep(0.01)
+                await delivery.ack()
+                countdown.left -= 1
+                if not countdown.left:
+                    countdown.over.set()
+
+        tasks = []
+        begun = time.perf_counter()
+        for _ in range(members):
+            member = await stack.enter_async_context(broker.subscribe("t", group="g"))
+            tasks.append(asyncio.create_task(work(member)))
+            await settle()
+        await countdown.over.wait()
+        took = time.perf_counter() - begun
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return {DELIVERY: took / jobs * 1e9}

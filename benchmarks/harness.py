@@ -126,6 +126,11 @@ class Answer:
     question: Question
     results: Sequence[Result]
 
+    @property
+    def errors(self) -> list[str]:
+        """What broke."""
+        return [result.error for result in self.results if result.error]
+
     def best_peer(self, league: str, figure: str = "", peer: str = "") -> float | None:
         """The least median of a figure (the ranked one) among the peers of a league, or of the one peer named."""
         figure = figure or self.question.ranked
@@ -199,7 +204,7 @@ def measured(measure: Callable[[], Awaitable[Figures]]) -> Figures:
     gc.collect()
     gc.freeze()
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(_awaited(measure))
     finally:
         gc.unfreeze()
@@ -209,7 +214,8 @@ async def _awaited(measure: Callable[[], Awaitable[Figures]]) -> Figures:
     return await measure()
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where it is installed; None: asyncio's own."""
     if find_spec("uvloop") is None:
         return None
     import uvloop

@@ -1,6 +1,6 @@
 """Over TCP, from process to process.
 
-What do a publish and a delivery cost through a server: with nobody reading, 1 publisher to 1 subscriber, and 1 to 10;
+What do a publish and a delivery cost through a server: without a subscriber, 1 publisher to 1 subscriber, and 1 to 10;
 against nats-server and Redis with their Python clients?
 """
 
@@ -15,7 +15,7 @@ from benchmarks.crew import Setup, flooded
 from benchmarks.disk import where
 from benchmarks.harness import Aim, Contender, Question, asked
 from benchmarks.load import DELIVERY, PUBLISH
-from benchmarks.runnel_road import IN_FLIGHT
+from benchmarks.roads import IN_FLIGHT, LIST
 
 FAN_OUTS = (0, 1, 10)
 
@@ -61,8 +61,9 @@ def question(*, quick: bool = False, folder: Path, loads: Loads | None = None) -
             "bytes, and the publisher its last answer; the server, the publisher and up to 2 processes of subscribers,",
             "which read over one connection each, share the cores of this machine",
             'runnel: fsync="commit", crc on: checked by the server, in the journal and by the reader; bounds on; an',
-            f"answer means synced. Lists: {IN_FLIGHT} under way. By tick: 1,000 publish_nowait, then a turn of the",
-            "loop, in which they leave as one batch; the last one is awaited",
+            "answer means synced. By tick: 1,000 publish_nowait, then a turn of the loop, in which they leave as one",
+            "batch; the last one is awaited",
+            f"lists: {IN_FLIGHT} under way, of every client; JetStream has no lists: {IN_FLIGHT * LIST:,} values",
             "nats core keeps nothing and answers nothing; JetStream keeps files and syncs them every 2 minutes, or",
             "before each answer (always); Redis keeps a file, synced every second, or before it answers (always)",
             "records a batch: what a subscriber had in hand at a time; a sync: counted by the journal",
@@ -88,10 +89,17 @@ def _contenders(at: int, loads: Loads, folder: Path) -> list[Contender]:
             _named(name, subscribers), measure, call, league, is_peer, needs=setup.needs, programs=setup.programs
         )
 
-    js = "await js.publish_async(t, v), 4,000 unanswered" + ("; ordered consumer" + message[1:] if subscribers else "")
-    add = "pipeline of 1,000 XADD" + ("; XREAD COUNT 1000" if subscribers else "")
+    js = f"await js.publish_async(t, v), {IN_FLIGHT * LIST:,} unanswered" + (
+        "; ordered consumer" + message[1:] if subscribers else ""
+    )
+    add = f"pipelines of 1,000 XADD, {IN_FLIGHT} under way" + ("; XREAD COUNT 1000" if subscribers else "")
     return [
-        contender(LISTS, crew.RUNNEL, loads.runnel, "await topic.publish_many(1,000 v)" + read_by_batch),
+        contender(
+            LISTS,
+            crew.RUNNEL,
+            loads.runnel,
+            f"await topic.publish_many(1,000 v), {IN_FLIGHT} under way" + read_by_batch,
+        ),
         contender(TICKS, crew.RUNNEL_BY_TICK, loads.runnel, "topic.publish_nowait(v)" + read_by_batch),
         contender(CORE, crew.NATS, loads.nats[at], "await nc.publish(t, v)" + message),
         contender(JETSTREAM, crew.JETSTREAM, loads.jetstream[at], js),
@@ -102,7 +110,7 @@ def _contenders(at: int, loads: Loads, folder: Path) -> list[Contender]:
 
 
 def _league(subscribers: int) -> str:
-    return f"1 → {subscribers}" if subscribers else "nobody reads"
+    return f"1 → {subscribers}" if subscribers else "no subscriber"
 
 
 def _named(name: str, subscribers: int) -> str:

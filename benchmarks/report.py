@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from benchmarks.harness import Answer, Contender, Result, number
+from benchmarks.harness import Answer, Result, number
 
 
 def preamble(conditions: Mapping[str, str]) -> str:
@@ -26,9 +25,9 @@ def _lines(answer: Answer) -> Iterator[str]:
         results = [result for result in answer.results if result.contender.league == league]
         yield from _table(league, answer, results)
     yield "  how each was called"
-    calls = _calls([result.contender for result in answer.results])
-    width = max(map(len, calls))
-    yield from (f"    {name:<{width}}  {call}" for name, call in calls.items())
+    called = calls((result.contender.name, result.contender.call) for result in answer.results)
+    width = max(map(len, called))
+    yield from (f"    {name:<{width}}  {call}" for name, call in called.items())
     yield from (f"  note: {note}" for note in question.notes)
     aims = answer.aims()
     if aims:
@@ -36,10 +35,11 @@ def _lines(answer: Answer) -> Iterator[str]:
         yield from (f"    {reached}" for reached in aims)
 
 
-def _calls(contenders: list[Contender]) -> dict[str, str]:
-    """Each way of calling once: what stands before the comma names those that share one."""
-    shared = Counter(contender.call for contender in contenders)
-    return {c.name.split(", ")[0] if shared[c.call] > 1 else c.name: c.call for c in contenders}
+def calls(contenders: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Each way of calling once, from names and calls: what stands before the comma names those that share one."""
+    pairs = [(name, name.split(", ")[0], call) for name, call in contenders]
+    ways = {short: {call for _, other, call in pairs if other == short} for _, short, _ in pairs}
+    return {short if len(ways[short]) == 1 else name: call for name, short, call in pairs}
 
 
 def _table(league: str, answer: Answer, results: list[Result]) -> Iterator[str]:

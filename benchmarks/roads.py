@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias
 
 TOPIC = "t"
 LIST = 1000
+IN_FLIGHT = 16  # lists that are under way at once, for every client that can have several
 
 Keep: TypeAlias = Callable[[Sequence[bytes]], None]
 """What a reader does with values that it has in hand."""

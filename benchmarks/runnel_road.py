@@ -16,9 +16,8 @@ import msgspec
 
 from benchmarks.load import reading
 from benchmarks.processes import running
-from benchmarks.roads import TOPIC, Keep, Road
+from benchmarks.roads import IN_FLIGHT, TOPIC, Keep, Road
 
-IN_FLIGHT = 16  # lists whose answers are awaited at once
 PATIENCE = 30.0
 
 

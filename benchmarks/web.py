@@ -62,6 +62,7 @@ def question(*, quick: bool = False, folder: Path, loads: Loads | None = None) -
         contenders=contenders,
         aims=[
             Aim(_named(RUNNEL, SINGLE), CPU, at_most=1e9 / 60_000),
+            Aim(_named(RUNNEL, SINGLE), CPU, times_best_peer=1, peer=_named(NCHAN, SINGLE)),
             Aim(_named(RUNNEL, BURSTS), CPU, at_most=1e9 / 3e6),
             Aim(_named(RUNNEL, BURSTS), CPU, times_best_peer=3, peer=_named(QUEUES, BURSTS)),
             Aim(_named(RUNNEL, POST), CPU, at_most=1e9 / 10_000),
@@ -75,7 +76,8 @@ def question(*, quick: bool = False, folder: Path, loads: Loads | None = None) -
             "the clock, with the readers on the same machine. Age: from before the publish until it was read, by the",
             "first event of each read, at 10 publishes a second",
             'runnel: fsync="commit", each event synced before anybody sees it, with id, offset, sequence and time, so',
-            "that a browser can go on from it; the peers keep nothing on disk, and send the value alone",
+            "that a browser can go on from it. nchan sends ids too, and keeps events in memory; sse-starlette sends",
+            "the value alone, and keeps nothing",
             f"nchan takes one event a publish: a burst is {BURST} of them, one behind the other",
             "publishing: from 64 connections (lines: 8), each of which waits for its answer before it sends again",
         ],

@@ -188,12 +188,18 @@ def store(plan: dict[str, Any]) -> dict[str, Any]:
 
 def cpu(pids: Sequence[int]) -> float:
     """Seconds that these processes have computed, all threads, as the kernel counts them."""
-    total = 0
+    return scheduled(pids)[0]
+
+
+def scheduled(pids: Sequence[int]) -> tuple[float, float]:
+    """Seconds that these processes have computed, and that they were ready to and others had the cores: all threads."""
+    computed = ready = 0
     for pid in pids:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/schedstat") as told:
-                total += int(told.read().split()[0])
-    return total / 1e9
+                one = told.read().split()
+            computed, ready = computed + int(one[0]), ready + int(one[1])
+    return computed / 1e9, ready / 1e9
 
 
 def memory(pids: Sequence[int]) -> int:

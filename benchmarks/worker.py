@@ -160,7 +160,9 @@ async def _work(plan: dict[str, Any]) -> Figures:
 def main(arguments: Sequence[str]) -> int:
     """Do what the plan says; print what it came to."""
     (plan,) = arguments
-    print(json.dumps(measured(partial(_work, json.loads(plan)))), flush=True)
+    found = json.dumps(measured(partial(_work, json.loads(plan))))
+    with open(sys.stdout.fileno(), "w", closefd=False) as said:  # PYTHONUNBUFFERED would cut it where the pipe is full
+        print(found, file=said)
     return 0
 
 

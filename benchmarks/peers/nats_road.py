@@ -1,8 +1,9 @@
 """nats-server with nats-py: core, which keeps nothing, and JetStream on files.
 
 nats-py has no call for many values at once; it gathers what was published into one write. JetStream's best call is
-`publish_async`, with up to 4,000 unanswered; its readers are ordered push consumers, which acknowledge nothing.
-nats-server writes to its files at once, and syncs them every 2 minutes, or before it answers (`sync_interval: always`).
+`publish_async`, with as many unanswered as the lists hold that runnel has under way; its readers are ordered push
+consumers, which acknowledge nothing. nats-server writes to its files at once, and syncs them every 2 minutes, or before
+it answers (`sync_interval: always`).
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from typing import Any
 
 from benchmarks.harness import program
 from benchmarks.processes import free_port, listening
-from benchmarks.roads import TOPIC, Keep, Road
+from benchmarks.roads import IN_FLIGHT, LIST, TOPIC, Keep, Road
 
 STREAM = "s"
-PENDING = 4000
+PENDING = IN_FLIGHT * LIST
 ROOM = 1 << 30  # bytes: nobody is to be cut off as a slow consumer
 
 _CONFIG = """\

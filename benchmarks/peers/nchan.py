@@ -1,6 +1,7 @@
 """nchan: event streams by nginx itself, in C (Debian's `libnginx-mod-nchan`), with a configuration of our own.
 
-It keeps messages in memory. A publish is one event: many are sent one behind the other on one connection.
+It keeps messages in memory, and sends an id with each. A publish is one event: many are sent one behind the other on
+one connection.
 """
 
 from __future__ import annotations

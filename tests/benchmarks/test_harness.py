@@ -11,6 +11,7 @@ from benchmarks.conditions import bare_fsync_p50, conditions
 from benchmarks.harness import Aim, Contender, Figures, Question, Spread, ask, asked, number
 from benchmarks.load import BATCH, DELIVERY, PUBLISH, RATE, Load, Lossy, Tally, counted, share_work
 from benchmarks.peers import calls, queues, work_queues
+from benchmarks.report import calls as called
 from benchmarks.report import report
 
 NS = "ns"
@@ -163,3 +164,8 @@ def test_json_holds_every_round() -> None:
 def test_a_spread_is_a_median_and_its_extremes() -> None:
     rounds: Iterator[float] = iter([3.0, 1.0, 2.0, 10.0])
     assert str(Spread(tuple(rounds))) == "2.5 [1..10]"
+
+
+def test_contenders_that_are_called_alike_are_named_once_and_others_each() -> None:
+    told = [("we, 1 task", "f()"), ("we, 64 tasks", "f()"), ("they, 1 task", "g()"), ("they, 64 tasks", "h()")]
+    assert called(told) == {"we": "f()", "they, 1 task": "g()", "they, 64 tasks": "h()"}

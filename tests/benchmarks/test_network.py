@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import crew, network, network_acks, network_latency
 from benchmarks.crew import DELIVERIES, P50, P99, PROCESSES, flooded, stored
-from benchmarks.disk import FSYNC, PER_SECOND, PER_SYNC
+from benchmarks.disk import FSYNC, PER_SECOND, PER_SYNC, where
 from benchmarks.harness import Aim, Answer, Contender, Question, ask
 from benchmarks.load import BATCH, Lossy
 from benchmarks.report import report
@@ -39,7 +39,7 @@ def test_contenders_of_a_question_about_the_network_give_their_figures(name: str
     there = [result for result in answer.results if not result.skipped]
     assert len(there) >= 2
     assert all({FSYNC, PROCESSES, PER_SECOND} <= result.figures.keys() for result in there)
-    assert str(tmp_path) in report(answer)
+    assert where(tmp_path) in report(answer)
 
 
 @pytest.mark.parametrize("name", ASKED)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import runnel
-from benchmarks import catch_up, durable, history, idempotent, staging, transactions
+from benchmarks import catch_up, durable, history, idempotent, idle, staging, transactions
 from benchmarks.__main__ import main
-from benchmarks.disk import FSYNC, PER_SYNC, PREFIX, Unsuitable, Writes, scratch, watching
+from benchmarks.disk import FSYNC, PER_SYNC, PREFIX, Unsuitable, Writes, scratch, watching, where
 from benchmarks.disk import file_system as kind_of
 from benchmarks.harness import Answer, Question, ask, measured
 from benchmarks.load import BATCH, Lossy
@@ -39,7 +39,12 @@ def test_every_contender_of_a_question_about_a_disk_gives_its_figures(
     answer = asked(question(tmp_path))
     assert all(FSYNC in result.figures for result in answer.results)
     assert all(reached.value is not None for reached in answer.aims())
-    assert str(tmp_path) in report(answer)
+    assert where(tmp_path) in report(answer)
+
+
+def test_idle_things_are_measured_by_the_cpu_of_the_loop(tmp_path: Path) -> None:
+    answer = asked(idle.question(folder=tmp_path, groups=5, rounds=200, topics=50))
+    assert all(reached.value is not None for reached in answer.aims())
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
