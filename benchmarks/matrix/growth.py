@@ -17,6 +17,7 @@ from runnel import Broker
 
 COUNTS = (10, 1_000, 100_000)
 CHUNK = 1_000
+MAKING = "making one of them"  # a row of growth
 
 Filled = Callable[[Broker, int, int], Awaitable[None]]
 

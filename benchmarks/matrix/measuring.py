@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks.harness import loop_factory
 from benchmarks.matrix.backends import Absent, Backend, Fill, backend
-from benchmarks.matrix.growth import PROBES, THINGS, Probe
+from benchmarks.matrix.growth import MAKING, PROBES, THINGS, Probe
 from benchmarks.matrix.host import Host
 from benchmarks.matrix.operations import OPERATIONS, TOPIC, Operation, Run
 from benchmarks.matrix.options import STEEP, Given, Options
@@ -33,7 +33,6 @@ from benchmarks.web_crowd import scheduled
 from runnel import InvalidOption, NotSupported
 
 MOST_CALLS = 5_000
-MAKING = "making one of them"  # a row of growth
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 from benchmarks.harness import number
+from benchmarks.matrix.growth import MAKING, PROBES
 from benchmarks.matrix.options import STEEP
 from benchmarks.matrix.running import GROWTH_BACKENDS, OPTION_BACKENDS, Matrix, Measured
 
 STEEP_MARK = "✗"
+SUPER_LINEAR_MARK = "✗✗"
+NOISE = 2.0  # a cost for each thing that rises by less than this from one number of them to the next is taken as equal
 
 
 def tables(matrix: Matrix) -> str:
@@ -41,7 +45,28 @@ def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def _steep(matrix: Matrix) -> Iterator[str]:
     measured = [cell for cell in matrix.cells if cell.column and not cell.absent]
     steep = [cell for cell in measured if cell.is_steep]
-    yield f"**{len(steep)} of {len(measured)} cells are marked {STEEP_MARK}**: {STEEP:g} × the plain case or more.\n"
+    grown = sum(is_super_linear(before, cell) for before, cell in _steps(matrix))
+    yield f"**{len(steep)} of {len(measured)} cells are marked {STEEP_MARK}**: {STEEP:g} × the plain case or more."
+    yield f"**{grown} are marked {SUPER_LINEAR_MARK}**: they grow faster than the number of things beside them.\n"
+
+
+def is_super_linear(before: Measured, cell: Measured) -> bool:
+    """Whether a cell of growth costs more, for each thing beside it, than `before`, the cell with fewer of them."""
+    if not before.own or not cell.own:
+        return False
+    for_each = cell.row == MAKING or any(cell.row == probe.title and cell.table in probe.each for probe in PROBES)
+    things = int(cell.column) / int(before.column)
+    return cell.own["cpu"] / max(before.own["cpu"], 1e-9) >= (NOISE if for_each else things)
+
+
+def _steps(matrix: Matrix) -> Iterator[tuple[Measured, Measured]]:
+    """Neighbouring cells of growth: fewer things, then more of them."""
+    rows: dict[tuple[str, str, str], list[Measured]] = {}
+    for cell in matrix.cells:
+        if cell.table != "options" and int(cell.column):
+            rows.setdefault((cell.backend, cell.table, cell.row), []).append(cell)
+    for cells in rows.values():
+        yield from pairwise(sorted(cells, key=lambda cell: int(cell.column)))
 
 
 def _by_backend(cells: Iterable[Measured]) -> dict[str, Measured]:
@@ -103,6 +128,9 @@ def _growth(matrix: Matrix) -> Iterator[str]:
 
 def _grown(cells: Sequence[Measured | None]) -> str:
     texts = [shown(cell) if cell else "" for cell in cells]
+    for at, (before, cell) in enumerate(pairwise(cells), 1):
+        if before and cell and is_super_linear(before, cell):
+            texts[at] = f"{SUPER_LINEAR_MARK} {texts[at].removeprefix(STEEP_MARK).lstrip()}"
     if all(text in ("–", "") for text in texts):
         return "–"
     return ", ".join(text for text in texts if text)

@@ -13,11 +13,11 @@ import pytest
 import runnel
 from benchmarks import results
 from benchmarks.__main__ import QUESTIONS
-from benchmarks.matrix.growth import PROBES, THINGS
+from benchmarks.matrix.growth import MAKING, PROBES, THINGS
 from benchmarks.matrix.operations import NO_COST, NOT_MEASURED, OPERATIONS
 from benchmarks.matrix.options import CALL, OPEN, PUBLISH, SUBSCRIBE, TOPIC, keywords
 from benchmarks.matrix.running import Effort, Matrix, Measured, measure_all, measured
-from benchmarks.matrix.tables import shown, tables
+from benchmarks.matrix.tables import is_super_linear, shown, tables
 from benchmarks.published import PAGE, parts, written
 from runnel.core.options import PolicyKind, PublishOptions, SubscribeOptions, TopicOptions, options_of
 from runnel.journal.options import JournalOptions
@@ -148,6 +148,23 @@ def test_a_cell_shows_its_ratio_and_whether_it_is_steep() -> None:
     assert cell(12, 20, absent="no such option") == "–"
     assert cell(12, 20, error="broken") == "✗ failed"
     assert shown(Measured("memory", "r", "c", plain={"cpu": 1, "wall": 2e6}, stopped=5.0)) == "✗ > 2,500 (stopped)"
+
+
+def test_what_grows_faster_than_the_number_of_things_is_marked() -> None:
+    def grown(row: str, fewer: float, more: float) -> bool:
+        cells = [
+            Measured("memory", row, str(count), "topics", {"cpu": 100, "wall": 100}, {"cpu": cost, "wall": cost})
+            for count, cost in ((1_000, fewer), (100_000, more))
+        ]
+        made = is_super_linear(*cells)
+        assert ("✗✗" in tables(Matrix(cells)).split("Growth", 1)[1]) == made
+        return made
+
+    assert not grown("publish", 100, 9_000), "90 times the cost beside 100 times the things: steep, and not faster"
+    assert grown("publish", 100, 11_000)
+    assert not grown("topics", 100, 150), "its cost is that of one thing: the same, but for noise"
+    assert grown("topics", 100, 300)
+    assert grown(MAKING, 100, 300)
 
 
 def test_the_page_of_figures_is_written_from_the_results() -> None:
