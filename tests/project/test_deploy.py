@@ -1,0 +1,49 @@
+"""The files of `deploy/` name metrics that exist, and every alert has its place in the runbook."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+METRIC = re.compile(r"\brunnel_[a-z_]+\b")
+
+
+@pytest.fixture(scope="module")
+def known() -> set[str]:
+    """Every metric of the reference; a histogram also has its buckets."""
+    text = (ROOT / "docs/reference/statistics.md").read_text(encoding="utf-8")
+    names = set(METRIC.findall(text))
+    return names | {f"{name}_bucket" for name in names if name.endswith("_seconds")}
+
+
+def alerts() -> list[dict[str, Any]]:
+    groups = yaml.safe_load((DEPLOY / "prometheus-alerts.yml").read_text(encoding="utf-8"))["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def test_alerts_use_metrics_that_exist(known: set[str]) -> None:
+    used = {name for rule in alerts() for name in METRIC.findall(rule["expr"])}
+    assert used
+    assert used <= known
+
+
+def test_every_alert_has_a_heading_in_the_runbook_and_a_severity() -> None:
+    runbook = (ROOT / "docs/howto/runbook.md").read_text(encoding="utf-8")
+    headings = {name for line in re.findall(r"^### (.+)$", runbook, re.M) for name in line.split(", ")}
+    assert headings == {rule["alert"] for rule in alerts()}
+    assert {rule["labels"]["severity"] for rule in alerts()} == {"page", "ticket"}
+
+
+def test_the_dashboard_uses_metrics_that_exist(known: set[str]) -> None:
+    dashboard = json.loads((DEPLOY / "grafana-dashboard.json").read_text(encoding="utf-8"))
+    used = {name for panel in dashboard["panels"] for one in panel["targets"] for name in METRIC.findall(one["expr"])}
+    assert used
+    assert used <= known
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
