@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from runnel.broker.topic.log import Log
 
 
-def _covered(backend: BrokerParts, patterns: Sequence[str]) -> dict[str, Log]:
+def covered_logs(backend: BrokerParts, patterns: Sequence[str]) -> dict[str, Log]:
     """The topics that match. Names are looked up; only patterns scan all topics."""
     logs = backend.catalog.logs
     covered = {name: logs[name] for name in patterns if name in logs}
@@ -39,7 +39,7 @@ async def bounds_of(
 ) -> list[TopicBounds]:
     """The bounds of the topics that match, sorted by name. `places`: by name, where a sequence lies in them."""
     found: list[TopicBounds] = []
-    for name, log in sorted(_covered(backend, patterns).items()):
+    for name, log in sorted(covered_logs(backend, patterns).items()):
         if log.deleted:
             continue
         first = await first_offset(backend, log) if history else backend.timeline.first(log)
@@ -55,7 +55,7 @@ async def bounds_of(
                 log.epoch,
                 first,
                 end,
-                estimated_bytes(log.count_bytes(), _given(backend, log, end), end - first),
+                estimated_bytes(log.count_bytes(), given_offsets(backend, log, end), end - first),
                 log.stored is not None,
                 at,
                 None if log.type is None else Schema(log.type.encoding, log.type.schema),
@@ -74,7 +74,7 @@ def store_places(backend: BrokerParts, places: Mapping[str, tuple[str, Position]
             backend.store.pending_state.hold_at(name, topic, position, hold=hold)
 
 
-def _given(backend: BrokerParts, log: Log, end: int) -> int:
+def given_offsets(backend: BrokerParts, log: Log, end: int) -> int:
     """How many offsets were ever given to a record: after a crash they go on far higher."""
     stored = (
         None if backend.store is None or log.stored is None else backend.store.journal.ledger.topics.get(log.stored.id)
@@ -99,7 +99,7 @@ async def offsets_at(backend: BrokerParts, patterns: Sequence[str], sequence: in
     backend.timeline.cool()  # an open run does not know its end
     places: dict[str, int] = {}
     stored: dict[int, Log] = {}
-    for name, log in _covered(backend, patterns).items():
+    for name, log in covered_logs(backend, patterns).items():
         if backend.store is None or log.stored is None or (log.runs and log.runs[0].sequence <= sequence):
             places[name] = max(log.offset_behind(sequence), log.first)
         else:

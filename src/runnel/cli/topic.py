@@ -68,7 +68,7 @@ examples:
 Space comes back in whole segments: those that hold nothing of other topics are removed at once.
 """
 
-_BOOLEANS, _TEXTS = ("durable", "compact"), ("compression", "encoding", "dead_letter")
+_BOOLEANS, _TEXTS = ("durable", "compact"), ("compression", "encoding", "dead_letter", "retention_until")
 _SPELLED = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False, "null": None}
 
 

@@ -538,6 +538,20 @@ class HistoryUnavailable(NotNow):
     _says = "old records of {topic!r} are kept elsewhere, and that failed: {why}; try again when it is back"
 
 
+class NotArchived(NotNow):
+    """A confirmation of records that the topic's source of history does not have. Nothing was confirmed.
+
+    `asked` is the offset that was to be confirmed, `archived` where the source ends; None: the topic has no source.
+    """
+
+    code = "not_archived"
+    topic: str
+    asked: int
+    archived: int | None
+    why: str
+    _says = "topic {topic!r} cannot be confirmed as archived up to offset {asked:,}: {why}"
+
+
 class TopicHeld(NotNow):
     """A trim of records that a subscription holds."""
 

@@ -379,7 +379,7 @@ class CommitQueue:
             timeline.release(commit.sequence)  # only now, or half of a commit could be seen
             for one in commit.pending_batches:
                 timeline.landed(one.log)
-                if one.log.options.retains:
+                if one.log.options.is_limited:
                     self._listener.landed(one.log)
                 one.tell()
             timeline.cut_tail()

@@ -1,4 +1,7 @@
-"""Named subscriptions with `hold=True`: retention, trimming and compaction keep what they have not read.
+"""What retention and compaction must keep.
+
+That is what named subscriptions with `hold=True` have not read, and what the archive has not confirmed of topics with
+`retention_until="archived"`.
 
 Each durable log knows from which offset on it is held (`Log.held`). The position of a pattern is looked up in the
 indexes in a thread; until that is known, everything is held.
@@ -88,8 +91,14 @@ class RetentionHolds:
             self._moved(hold)
 
     def adopt(self, log: Log) -> None:
-        """A topic became durable."""
-        if self.holds:
+        """A topic became durable, or was trimmed."""
+        if self.holds or log.options.retention_until is not None:
+            self._apply([log])
+
+    def confirmed(self, log: Log, before: int) -> None:
+        """The source of history of `log` has all records below an offset."""
+        if before > log.confirmed and not log.deleted:
+            log.confirmed = before
             self._apply([log])
 
     def at(self, log: Log, offset: int) -> list[RetentionHold]:
@@ -122,6 +131,8 @@ class RetentionHolds:
         released = []
         for log in logs:
             floors = [hold.floor(log) for hold in self.holds.values() if hold.covers(log.name)]
+            if (unconfirmed := log.unconfirmed) is not None:
+                floors.append(unconfirmed)
             first, before, log.held = log.first, log.held, min(floors, default=None)
             if before is not None and (log.held is None or (log.held > before and first >= before)):
                 released.append(log)  # retention had come to it

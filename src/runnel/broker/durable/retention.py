@@ -152,6 +152,8 @@ class TopicRetention:
                 self._ask(log)
                 self._queue([log])
                 continue
+            if log.options.retention_until is not None:
+                self._queue([log])
             self._note_moved(log)  # a reader with a hold moved: that comes often, and is no reason to write each time
             if log.options.retention_bytes is not None and self._is_over(log, kept):
                 self._ask(log)
@@ -194,6 +196,8 @@ class TopicRetention:
         for _ in range(min(PER_TURN, len(self._sweep))):
             log = self._sweep.popleft()
             if (kept := self._topics.get(log)) is not None and not self._stopped:
+                if not log.options.is_limited:  # it is kept until it is archived, and no longer
+                    log.begin_at(min(log.confirmed, log.end), RemovalReason.ARCHIVED)
                 self._timeline.first(log)
                 self._say(log)
                 if log.options.retention_bytes is not None and self._is_over(log, kept):
