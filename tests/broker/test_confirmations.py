@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import runnel
@@ -23,10 +24,13 @@ from runnel.core.errors import (
     UnknownTopic,
 )
 from runnel.core.record import Record
+from runnel.core.statistics import TopicArchiveStatistics
 from runnel.core.topic_bounds import TopicFloors
+from runnel.observe import prometheus
 from runnel.server import Server, ServerOptions
 from runnel.testing import JumpingClock, MemoryHistory
 from tests.patience import PATIENCE
+from tests.server.http.test_console_pages import shown
 
 SMALL: dict[str, Any] = {"share": False, "fsync": "os", "tail_bytes": 1, "segment_bytes": 4096}
 
@@ -337,3 +341,32 @@ async def test_a_client_confirms_through_the_server(tmp_path: Path, source: Memo
             assert (told.value.asked, told.value.archived) == (50, 40)
             with pytest.raises(NotSupported, match="durable=False"):
                 broker.topic("u", retention_until="archived", durable=False)
+
+
+# -- what is shown ----------------------------------------------------------------------------------------------
+
+
+async def test_statistics_metrics_and_the_console_show_how_far_the_archive_is(
+    tmp_path: Path, source: MemoryHistory
+) -> None:
+    async with opened(tmp_path, source) as broker:
+        await publish(broker, 100, retention_count=10)
+        await broker.publish("plain", b"x")
+        await broker.confirm_archived({"t": await archive(broker, source, 60)})
+        await broker.topic("t").trim(5)
+        seen = broker.statistics()
+        waiting = (await broker.floors("t"))[0].unconfirmed_bytes
+        assert seen.topics["t"].archive == TopicArchiveStatistics(60, 60, 5, waiting)
+        assert seen.topics["plain"].archive is None
+        lines = prometheus.render(seen).splitlines()
+        for name, value in (("confirmed_offset", 60), ("moved_offset", 60), ("gone_offset", 5)):
+            assert f'runnel_topic_{name}{{topic="t"}} {value}' in lines
+        assert f'runnel_topic_unconfirmed_bytes{{topic="t"}} {waiting}' in lines
+        assert not any('offset{topic="plain"}' in line for line in lines)
+        async with Server(broker, ServerOptions(port=0, json_port=None)) as server:
+            async with runnel.open(server.listeners[0].url) as client:
+                assert (await client.backend.snapshot()).topics["t"].archive == seen.topics["t"].archive
+        page = await shown(broker, view="topic", topic="t")
+        assert page["topic"]["archive"] == msgspec.to_builtins(seen.topics["t"].archive)
+        assert page["topic"]["retention"] == {"count": 10, "until": "archived"}
+        assert (await shown(broker, view="topic", topic="plain"))["topic"]["archive"] is None

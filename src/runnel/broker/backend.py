@@ -140,7 +140,7 @@ class LocalBackend(BrokerParts):
     ) -> list[TopicBounds]:
         """The first and end offsets of the topics that match `patterns`, sorted by name."""
         self.loop_owner.check_usable("asking for bounds")
-        places = None if sequence is None else await positions.offsets_at(self, patterns, sequence)
+        places = None if sequence is None else await positions.offsets_at(self, patterns, sequence, history=history)
         return await positions.bounds_of(self, patterns, time, places, history=history)
 
     async def confirm_archived(self, positions: Mapping[str, Position]) -> list[TopicFloors]:

@@ -11,18 +11,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from runnel.broker.history import read_history
-from runnel.broker.positions import covered_logs, given_offsets
+from runnel.broker.positions import AT_A_TIME, covered_logs
+from runnel.broker.read.history_reads import gone_below
 from runnel.core.errors import NotArchived, NotSupported, OffsetOutOfRange, TopicDeleted, UnknownTopic
 from runnel.core.history import HistoryBounds
 from runnel.core.position import Position
-from runnel.core.topic_bounds import TopicFloors, estimated_bytes
+from runnel.core.topic_bounds import TopicFloors
 from runnel.journal.format.ledger import confirmed_part
 
 if TYPE_CHECKING:
     from runnel.broker.parts import BrokerParts
     from runnel.broker.topic.log import Log
-
-AT_A_TIME = 32  # topics of which the sources are asked at once
 
 NO_SOURCE = (
     "no source of history covers it, so nothing can check that; open the broker with history=..., or give the server "
@@ -60,17 +59,10 @@ def topic_floors(backend: BrokerParts, patterns: Sequence[str]) -> list[TopicFlo
 
 def floors_of(backend: BrokerParts, log: Log) -> TopicFloors:
     """The floors of one topic."""
-    moved = backend.timeline.first(log)
-    has_source = backend.history_reads is not None and backend.history_reads.source_of(log.name) is not None
-    gone = min(log.trimmed, moved) if has_source and log.stored is not None else moved
-    return TopicFloors(log.name, log.epoch, gone, moved, log.confirmed, log.end, unconfirmed_bytes(backend, log))
-
-
-def unconfirmed_bytes(backend: BrokerParts, log: Log) -> int:
-    """About how many bytes of a topic must stay until the archive has confirmed them."""
-    if log.stored is None or (first := log.unconfirmed) is None:
-        return 0
-    return estimated_bytes(log.count_bytes(), given_offsets(backend, log, log.end), max(0, log.end - first))
+    moved, store = backend.timeline.first(log), backend.store
+    gone = gone_below(backend.history_reads, log, moved)
+    waiting = 0 if store is None else store.holding.unconfirmed_bytes(log)
+    return TopicFloors(log.name, log.epoch, gone, moved, log.confirmed, log.end, waiting)
 
 
 def _log_of(backend: BrokerParts, topic: str, position: Position) -> Log:

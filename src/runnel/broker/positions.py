@@ -17,7 +17,11 @@ from runnel.journal.format.removed_offsets import count_skipped
 
 if TYPE_CHECKING:
     from runnel.broker.parts import BrokerParts
+    from runnel.broker.read.history_reads import TopicHistory
     from runnel.broker.topic.log import Log
+
+
+AT_A_TIME = 32  # topics of which the sources are asked at once
 
 
 def covered_logs(backend: BrokerParts, patterns: Sequence[str]) -> dict[str, Log]:
@@ -55,7 +59,7 @@ async def bounds_of(
                 log.epoch,
                 first,
                 end,
-                estimated_bytes(log.count_bytes(), given_offsets(backend, log, end), end - first),
+                estimated_bytes(log.count_bytes(), _given(backend, log, end), end - first),
                 log.stored is not None,
                 at,
                 None if log.type is None else Schema(log.type.encoding, log.type.schema),
@@ -74,7 +78,7 @@ def store_places(backend: BrokerParts, places: Mapping[str, tuple[str, Position]
             backend.store.pending_state.hold_at(name, topic, position, hold=hold)
 
 
-def given_offsets(backend: BrokerParts, log: Log, end: int) -> int:
+def _given(backend: BrokerParts, log: Log, end: int) -> int:
     """How many offsets were ever given to a record: after a crash they go on far higher."""
     stored = (
         None if backend.store is None or log.stored is None else backend.store.journal.ledger.topics.get(log.stored.id)
@@ -91,11 +95,32 @@ async def _at(backend: BrokerParts, log: Log, time: datetime, *, history: bool) 
     )
 
 
-async def offsets_at(backend: BrokerParts, patterns: Sequence[str], sequence: int) -> dict[str, int]:
+async def offsets_at(backend: BrokerParts, patterns: Sequence[str], sequence: int, *, history: bool) -> dict[str, int]:
     """By topic: the offset of the first record that does not lie before `sequence`; the end, if all do.
 
-    The journal is read in a thread: finding thousands of topics in old segments takes long.
+    The journal first, then the sources of the topics that begin behind it there: what retention takes meanwhile is
+    in its source by then.
     """
+    places = await _journal_offsets_at(backend, patterns, sequence)
+    if not history or backend.history_reads is None:
+        return places
+    asked: dict[str, TopicHistory] = {}
+    for name, place in places.items():
+        log = backend.catalog.logs.get(name)
+        if log is None or place > backend.timeline.first(log):
+            continue
+        if (source := backend.history_reads.of_topic(log)) is not None and source.is_needed:
+            asked[name] = source
+    names = list(asked)
+    for begin in range(0, len(names), AT_A_TIME):
+        some = names[begin : begin + AT_A_TIME]
+        found = await asyncio.gather(*(asked[name].offset_at_sequence(sequence, places[name]) for name in some))
+        places.update(zip(some, found, strict=True))
+    return places
+
+
+async def _journal_offsets_at(backend: BrokerParts, patterns: Sequence[str], sequence: int) -> dict[str, int]:
+    """The same of the journal alone. It is read in a thread: finding thousands of topics in old segments takes long."""
     backend.timeline.cool()  # an open run does not know its end
     places: dict[str, int] = {}
     stored: dict[int, Log] = {}

@@ -529,6 +529,24 @@ class DiskFull(NotNow):
     )
 
 
+class ArchiveBehind(DiskFull):
+    """There is no room for more records, since topics wait for the archive; nothing was written.
+
+    `unconfirmed` bytes of `topics`, the largest first, stay until the archive has confirmed them.
+    """
+
+    code = "archive_behind"
+    free: int
+    needed: int
+    unconfirmed: int
+    topics: Sequence[str]
+    _says = (
+        "the disk has {free:,} bytes free and the journal needs {needed:,} to go on; about {unconfirmed:,} bytes of "
+        "{topics} are not archived yet and stay (retention_until='archived'): let the archive run and confirm them, or "
+        "make room, and publish again"
+    )
+
+
 class HistoryUnavailable(NotNow):
     """The source that keeps the old records of a topic failed. A subscription waits and tries again instead."""
 

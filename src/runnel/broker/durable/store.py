@@ -54,6 +54,7 @@ class Store:
         self.holding = self.pending_state.holding = RetentionHolds(self.reads, catalog.logs)
         self.retention = TopicRetention(self.reads, self.commits, timeline, clock)
         self.holding.released = self.retention.released
+        self.commits.explain_full = self.holding.explained
         self.staging = StagingArea(self.reads, self.commits, timeline, catalog.logs, clock)
         folder = str(lock.folder)
         self.disk_monitor = DiskMonitor(self.reads, self.holding, catalog.logs, self.commits.loop, clock, folder)
@@ -193,6 +194,7 @@ class Store:
         """Have a topic deleted."""
         self.commits.forget(log, why)
         self.retention.forget(log)
+        self.holding.forget(log)
         self.staging.forget(log)
 
     # -- what is kept -------------------------------------------------------------------------------------------
