@@ -149,6 +149,27 @@ async def test_without_other_limits_confirmed_records_leave_the_journal(tmp_path
         await until(lambda: segments_of(broker) <= 2)
 
 
+@pytest.mark.parametrize("pattern", ["t", "*"])
+async def test_without_other_limits_a_group_loses_nothing_that_it_has_not_settled(
+    tmp_path: Path, source: MemoryHistory, pattern: str
+) -> None:
+    async with opened(tmp_path, source) as broker:
+        await publish(broker, 20)
+        async with broker.subscribe(pattern, group="billing", start="earliest") as deliveries:
+            await (await anext(deliveries)).ack(durable=True)
+        await broker.confirm_archived({"t": await archive(broker, source, 20)})
+        await publish(broker, 1)
+        assert (await floors(broker))[1] <= 1
+    async with opened(tmp_path, source) as broker:
+        async with broker.subscribe(pattern, group="billing") as deliveries:
+            for offset in range(1, 21):
+                delivery = await anext(deliveries)
+                assert delivery.offset == offset
+                await delivery.ack(durable=True)
+        await broker.confirm_archived({"t": await archive(broker, source, 21)})
+        await moved_to(broker, 21)
+
+
 async def test_what_was_confirmed_is_known_after_a_restart(tmp_path: Path, source: MemoryHistory) -> None:
     async with opened(tmp_path, source) as broker:
         await publish(broker, 100, retention_count=10)

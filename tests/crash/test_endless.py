@@ -123,8 +123,8 @@ async def judge(folder: Path, found: MemoryStorage, kept: Promises, archived: di
             assert kept.confirmed[name] <= floors.confirmed <= (0 if held is None else held.end)
             assert kept.gone[name] <= floors.gone <= kept.asked[name]
             assert floors.end >= kept.published[name]
-            async with asyncio.timeout(PATIENCE), broker.subscribe(name, start="earliest") as records:
-                seen = [await anext(records) for _ in range(floors.end - floors.gone)]
+            async with asyncio.timeout(PATIENCE), broker.subscribe(name, start="earliest") as subscription:
+                seen: list[Record[bytes]] = [await anext(subscription) for _ in range(floors.end - floors.gone)]
             assert [one.offset for one in seen] == list(range(floors.gone, floors.end))
             assert all(one.value == value(one.offset) and one.gap is None for one in seen)
 

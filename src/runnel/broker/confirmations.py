@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 NO_SOURCE = (
     "no source of history covers it, so nothing can check that; open the broker with history=..., or give the server "
-    "a [[history]] table, that reads the archive"
+    "a [history] table, that reads the archive"
 )
 
 

@@ -119,6 +119,7 @@ class RetentionHolds:
         if before > log.confirmed and not log.deleted:
             log.confirmed = before
             self._apply([log])
+            self.released([log])  # also if retention had not come as far as what was confirmed before
 
     def unconfirmed_bytes(self, log: Log) -> int:
         """About how many bytes of a topic on disk stay until the archive has confirmed them."""
