@@ -121,7 +121,7 @@ class Lake:
         """
         with self._lock:
             self._create(journal)
-            self._check_journal(journal)
+            self._learn_journal(journal)
 
     def _create(self, journal: str | None) -> None:
         deltalake, errors = need("deltalake"), need("deltalake.exceptions")
@@ -156,18 +156,22 @@ class Lake:
         else:
             self._opened()
 
-    def _check_journal(self, journal: str | None) -> None:
-        """Raise unless the lake holds records of this journal; one that does not know its journal learns it."""
+    def _learn_journal(self, journal: str | None) -> None:
+        """A lake that does not know its journal learns it, and another one is refused."""
         if journal is None:
             return
         table = self._fresh()
         known = table.metadata().configuration.get(JOURNAL_KEY)
         if known is None:
             table.alter.set_table_properties({JOURNAL_KEY: journal}, raise_if_not_exists=False)
-            base = table.version()
-            self._sync_log(base, self._fresh().version())
+            self._sync_log(table.version(), self._fresh().version())
         elif known != journal:
             raise LakeMismatch(self.storage.uri, f"it holds records of the journal {known}, and these are of {journal}")
+
+    def check_journal(self, journal: str) -> None:
+        """Raise `LakeMismatch` if the lake holds records of another journal. Harmless where there is no lake yet."""
+        if self.exists and self.journal not in (None, journal):
+            raise LakeMismatch(self.storage.uri, f"it holds records of the journal {self.journal}, not of {journal}")
 
     @property
     def journal(self) -> str | None:
