@@ -15,6 +15,7 @@ from runnel.core.statistics import (
     OtherTopics,
     Statistics,
     SubscriptionStatistics,
+    TopicArchiveStatistics,
     TopicStatistics,
     chosen_topics,
 )
@@ -60,16 +61,21 @@ def journal_statistics(store: Store) -> JournalStatistics:
 
 def topic_statistics(backend: BrokerParts, log: Log) -> TopicStatistics:
     """A topic as it is now."""
-    end, readers = log.end, log.topic_readers
+    end, readers, first = log.end, log.topic_readers, backend.timeline.first(log)
+    archive = None
+    if log.options.retention_until is not None and backend.store is not None:
+        waiting = backend.store.holding.unconfirmed_bytes(log)
+        archive = TopicArchiveStatistics(log.confirmed, first, log.trimmed, waiting)
     return TopicStatistics(
         log.name,
         log.epoch,
         end,
         log.count_bytes(),
-        backend.timeline.first(log),
+        first,
         end,
         log.live_bytes,
         0 if readers is None else sum(reader.members for reader in readers),
+        archive,
     )
 
 

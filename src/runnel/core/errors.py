@@ -529,6 +529,24 @@ class DiskFull(NotNow):
     )
 
 
+class ArchiveBehind(DiskFull):
+    """There is no room for more records, since topics wait for the archive; nothing was written.
+
+    `unconfirmed` bytes of `topics`, the largest first, stay until the archive has confirmed them.
+    """
+
+    code = "archive_behind"
+    free: int
+    needed: int
+    unconfirmed: int
+    topics: Sequence[str]
+    _says = (
+        "the disk has {free:,} bytes free and the journal needs {needed:,} to go on; about {unconfirmed:,} bytes of "
+        "{topics} are not archived yet and stay (retention_until='archived'): let the archive run and confirm them, or "
+        "make room, and publish again"
+    )
+
+
 class HistoryUnavailable(NotNow):
     """The source that keeps the old records of a topic failed. A subscription waits and tries again instead."""
 
@@ -536,6 +554,20 @@ class HistoryUnavailable(NotNow):
     topic: str
     why: str
     _says = "old records of {topic!r} are kept elsewhere, and that failed: {why}; try again when it is back"
+
+
+class NotArchived(NotNow):
+    """A confirmation of records that the topic's source of history does not have. Nothing was confirmed.
+
+    `asked` is the offset that was to be confirmed, `archived` where the source ends; None: the topic has no source.
+    """
+
+    code = "not_archived"
+    topic: str
+    asked: int
+    archived: int | None
+    why: str
+    _says = "topic {topic!r} cannot be confirmed as archived up to offset {asked:,}: {why}"
 
 
 class TopicHeld(NotNow):
@@ -902,3 +934,57 @@ class Fenced(Ended):
         "query, or its checkpoint is an old copy; nothing was written. Stop the one that is behind; to write "
         "everything again, start with a new checkpoint"
     )
+
+
+# -- the lake ---------------------------------------------------------------------------------------------------
+
+
+class UnknownLake(UsageError):
+    """A lake that was not created."""
+
+    code = "unknown_lake"
+    location: str
+    _says = "there is no lake at {location!r}; `runnel pipeline run archive` creates one, and so does Lake.create()"
+
+
+class LakeMismatch(UsageError):
+    """A Delta table that is not a lake of runnel."""
+
+    code = "lake_mismatch"
+    location: str
+    why: str
+    _says = "the table at {location!r} is not a lake of runnel: {why}; name another folder"
+
+
+class LakeBusy(NotNow):
+    """A commit that others came before, again and again."""
+
+    code = "lake_busy"
+    location: str
+    attempts: int
+    why: str
+    _says = (
+        "a commit to the lake {location!r} failed {attempts} times ({why}); nothing of it was added. "
+        "Commit again; run one archive for a topic at a time"
+    )
+
+
+class LakeFileExpired(UsageError):
+    """A file that was written so long ago that it may not be committed any more."""
+
+    code = "lake_file_expired"
+    path: str
+    hours: float
+    _says = (
+        "{path!r} was written more than {hours:g} hours ago and may be removed as left over; nothing was added. "
+        "Write its rows again"
+    )
+
+
+class LakeDamaged(Damaged):
+    """A file of a lake that does not hold what it should."""
+
+    code = "lake_damaged"
+    path: str
+    why: str
+    _says = "{path!r} in the lake is damaged: {why}; restore it, or archive its records again from the journal"

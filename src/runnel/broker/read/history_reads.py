@@ -340,6 +340,14 @@ class TopicHistory:
         stored = reads.offset_at(log, time)
         return stored if found is None else min(max(found, log.trimmed), stored)
 
+    async def offset_at_sequence(self, sequence: int, stored: int) -> int:
+        """The offset of the first record at `sequence` or behind it: `stored`, or one before, in the source."""
+        log, source = self._log, self._source
+        found = await self._reads.answer(
+            source, lambda: source.offset_at_sequence(log.name, log.epoch, sequence), log.name, once=True
+        )
+        return stored if found is None else min(max(found, log.trimmed), stored)
+
 
 # -- Several topics --------------------------------------------------------------------------------------
 

@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
+from runnel.arrow.range_reader import DecodedBatch, with_offsets
+from runnel.arrow.ranges import OffsetRange
 from runnel.core.batch_format import UnpackedBatch, unpack
 from runnel.core.clock import micros
 from runnel.core.errors import BadBatch
@@ -18,12 +20,10 @@ from runnel.core.pattern import is_pattern, matches
 from runnel.core.schema import Schema
 from runnel.core.topic_bounds import TopicBounds, estimated_bytes
 from runnel.journal.format.ledger import TopicState
-from runnel.journal.format.removed_offsets import RemovalReason, count_skipped
+from runnel.journal.format.removed_offsets import RemovalReason, count_skipped, trimmed_below
 from runnel.journal.read.inspection import FolderFollower
 from runnel.journal.read.journal_reader import JournalReader, ReadPlan, read_committed_stage
 from runnel.journal.read.segment_reader import FoundBatch, LostRange, ParsedChunk, StageCommit
-from runnel.spark.range_reader import DecodedBatch, with_offsets
-from runnel.spark.ranges import OffsetRange
 
 SHARED_BYTES = 16 << 20
 """Of the chunks that a task keeps for its other topics."""
@@ -89,6 +89,11 @@ class FolderReader:
     def end_sequence(self) -> int:
         """The sequence after the last record that can be read."""
         return self._folder.ledger.sequence
+
+    def gone(self, topic: str) -> int:
+        """The offset below which a user trimmed the topic."""
+        found = self._folder.topic(topic)
+        return 0 if found is None else trimmed_below(found.gone)
 
     def expect(self, ranges: Sequence[OffsetRange]) -> None:
         """These will be read next, in this order: what one chunk holds of them is looked for once."""

@@ -13,15 +13,15 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, TypeVar
 
+from runnel.arrow.range_reader import DecodedBatch, with_offsets
+from runnel.arrow.ranges import RANGE_COST, OffsetRange
 from runnel.client.backend import RemoteBackend
 from runnel.client.range_reader import RemoteRangeReader
 from runnel.core.batch_format import unpack
-from runnel.core.errors import BadBatch, OffsetOutOfRange, TopicDeleted
+from runnel.core.errors import BadBatch, NotSupported, OffsetOutOfRange, TopicDeleted
 from runnel.core.record import MissedRange
 from runnel.core.topic_bounds import TopicBounds
 from runnel.journal.read.segment_reader import LostRange
-from runnel.spark.range_reader import DecodedBatch, with_offsets
-from runnel.spark.ranges import RANGE_COST, OffsetRange
 from runnel.wire.binary_messages import DeliverPayload
 
 CREDIT = 8 << 20  # bytes that the server may send ahead
@@ -76,6 +76,14 @@ class ServerReader:
     def end_sequence(self) -> int:
         """The sequence after the last record that can be read."""
         return self._run(self._backend.end_sequence())
+
+    def gone(self, topic: str) -> int:
+        """The offset below which a user trimmed the topic; 0: a server of an earlier version does not say it."""
+        try:
+            floors = self._run(self._backend.floors((topic,)))
+        except NotSupported:
+            return 0
+        return floors[0].gone if floors else 0
 
     def expect(self, ranges: Sequence[OffsetRange]) -> None:
         """These will be read next, in this order: small ones are asked for together."""
