@@ -902,3 +902,57 @@ class Fenced(Ended):
         "query, or its checkpoint is an old copy; nothing was written. Stop the one that is behind; to write "
         "everything again, start with a new checkpoint"
     )
+
+
+# -- the lake ---------------------------------------------------------------------------------------------------
+
+
+class UnknownLake(UsageError):
+    """A lake that was not created."""
+
+    code = "unknown_lake"
+    location: str
+    _says = "there is no lake at {location!r}; `runnel pipeline run archive` creates one, and so does Lake.create()"
+
+
+class LakeMismatch(UsageError):
+    """A Delta table that is not a lake of runnel."""
+
+    code = "lake_mismatch"
+    location: str
+    why: str
+    _says = "the table at {location!r} is not a lake of runnel: {why}; name another folder"
+
+
+class LakeBusy(NotNow):
+    """A commit that others came before, again and again."""
+
+    code = "lake_busy"
+    location: str
+    attempts: int
+    why: str
+    _says = (
+        "a commit to the lake {location!r} failed {attempts} times ({why}); nothing of it was added. "
+        "Commit again; run one archive for a topic at a time"
+    )
+
+
+class LakeFileExpired(UsageError):
+    """A file that was written so long ago that it may not be committed any more."""
+
+    code = "lake_file_expired"
+    path: str
+    hours: float
+    _says = (
+        "{path!r} was written more than {hours:g} hours ago and may be removed as left over; nothing was added. "
+        "Write its rows again"
+    )
+
+
+class LakeDamaged(Damaged):
+    """A file of a lake that does not hold what it should."""
+
+    code = "lake_damaged"
+    path: str
+    why: str
+    _says = "{path!r} in the lake is damaged: {why}; restore it, or archive its records again from the journal"
