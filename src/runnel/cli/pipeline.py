@@ -15,7 +15,7 @@ from runnel.cli.folder import folder_of
 from runnel.cli.output import StatusLine, human_age, print_document, table
 from runnel.cli.target import add_target, server_of
 from runnel.config.units import seconds
-from runnel.core.errors import InvalidOption
+from runnel.core.errors import InvalidOption, PipelineNotRunning
 from runnel.spark.pipelines.pipeline import Option, Pipeline
 from runnel.spark.pipelines.registry import BUILT_IN, find_pipeline, known_pipelines, own_pipelines
 from runnel.spark.pipelines.state import StateFolder, all_states, states_folder
@@ -63,8 +63,8 @@ examples:
   runnel pipeline status
   runnel pipeline status archive --lake lake/ --json
 
-Reads the status files that running pipelines write beside their checkpoints. Exit code 1: one of them has failed, or its
-process is gone.
+Reads the status files that running pipelines write beside their checkpoints. Exit code 1: one of them has failed, has
+found something wrong, or its process is gone.
 """
 STOP = """\
 examples:
@@ -121,9 +121,7 @@ def add_to(commands: Commands) -> None:
 
 def _add_run(runs: Commands, pipeline: Pipeline) -> None:
     """Make one pipeline known, with its options."""
-    parser = add_command(
-        runs, pipeline.name, pipeline.summary, f"{pipeline.description}\n{COMMON}", _run_built_in
-    )
+    parser = add_command(runs, pipeline.name, pipeline.summary, f"{pipeline.description}\n{COMMON}", _run_built_in)
     parser.set_defaults(pipeline=pipeline.name)
     for option in pipeline.options:
         name = f"--{option.name.replace('_', '-')}"
@@ -150,7 +148,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--once", action="store_true", help="process what is there now, then end")
     parser.add_argument("--interval", default="1s", metavar="TIME", help="between two micro-batches (1s; 0s: no pause)")
-    parser.add_argument("--checkpoint", metavar="URI", help="checkpoints, in a place that every node of a cluster reaches")
+    parser.add_argument("--checkpoint", metavar="URI", help="checkpoints, where all nodes of a cluster reach them")
     parser.add_argument("--master", metavar="URL", help="where Spark runs (default: here, or as spark-submit says)")
     parser.add_argument(
         "--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark: spark.driver.memory=4g"
@@ -256,7 +254,8 @@ def _run(chosen: argparse.Namespace, pipeline: Pipeline, given: dict[str, Any]) 
     )
     pipeline.values(given)
     with process_settings("info", "text"), StatusLine() as line:
-        is_fine = run_pipeline(pipeline, options, show=_shower(line, as_json=chosen.json), tell=_teller(line, chosen.json))
+        show, tell = _shower(line, as_json=chosen.json), _teller(line, as_json=chosen.json)
+        is_fine = run_pipeline(pipeline, options, show=show, tell=tell)
     return FINE if is_fine else FOUND
 
 
@@ -286,7 +285,7 @@ def print_document_line(found: object) -> None:
     sys.stdout.flush()
 
 
-def _teller(line: StatusLine, as_json: bool) -> Callable[[Finding], None]:
+def _teller(line: StatusLine, *, as_json: bool) -> Callable[[Finding], None]:
     def tell(found: Finding) -> None:
         line("")
         if as_json:
@@ -329,8 +328,7 @@ def _status(chosen: argparse.Namespace) -> int:
     found = [(one, one.read()) for one in _states(chosen)]
     known = [status for _, status in found if status is not None]
     if chosen.name is not None and not known:
-        where = found[0][0].folder
-        raise CommandError("pipeline_not_running", f"the pipeline {chosen.name!r} was never run with the state {str(where)!r}")
+        raise PipelineNotRunning(chosen.name, str(found[0][0].folder))
     if chosen.json:
         print_document(known)
     elif not known:
@@ -366,7 +364,8 @@ def _row(one: PipelineStatus) -> tuple[object, ...]:
 def _stop(chosen: argparse.Namespace) -> int:
     state = _state(chosen, chosen.name)
     if not state.stop(_duration("wait", chosen.wait)):
-        raise CommandError("no_answer", f"the pipeline {chosen.name!r} still works on its batch; see `runnel pipeline status`")
+        why = f"the pipeline {chosen.name!r} still works on its batch; see `runnel pipeline status`"
+        raise CommandError("no_answer", why)
     print(f"the pipeline {chosen.name} has stopped")
     return FINE
 

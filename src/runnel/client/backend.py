@@ -44,7 +44,14 @@ from runnel.core.publishing import append_of
 from runnel.core.record import Gap, Record
 from runnel.core.schema import Codec
 from runnel.core.stages import StageInfo, StageKey
-from runnel.core.statistics import BackendSample, GroupStatistics, PipelineStatistics, RelayStatistics, Statistics, chosen_topics
+from runnel.core.statistics import (
+    BackendSample,
+    GroupStatistics,
+    PipelineStatistics,
+    RelayStatistics,
+    Statistics,
+    chosen_topics,
+)
 from runnel.core.topic_bounds import TopicBounds
 from runnel.core.transaction import TransactionRequest
 from runnel.runtime.clock import SystemClock

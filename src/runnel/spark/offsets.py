@@ -165,7 +165,8 @@ def _of_others(option: str, pattern: str, place: object) -> str | datetime:
     said = _of_one(option, pattern, place)
     if isinstance(said, str | datetime):
         return said
-    raise InvalidOption(option, place, f"pattern {pattern!r}: expected earliest, latest or a time; offsets are a topic's")
+    why = f"pattern {pattern!r}: expected earliest, latest or a time; only a topic has offsets"
+    raise InvalidOption(option, place, why)
 
 
 def _of_one(option: str, topic: str, place: object) -> Place:

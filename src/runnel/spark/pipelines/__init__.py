@@ -5,7 +5,7 @@ A pipeline is plain functions from a DataFrame to a DataFrame and a `build` that
 neither Spark nor Arrow.
 """
 
-from runnel.spark.pipelines.pipeline import Check, Context, Finding, Option, Pipeline, PipelineFailed, Stream
+from runnel.spark.pipelines.pipeline import Check, Context, Finding, Option, Pipeline, Stream
 from runnel.spark.pipelines.registry import find_pipeline, known_pipelines
 from runnel.spark.pipelines.runner import RunOptions, run_pipeline
 from runnel.spark.pipelines.state import PipelineStatus, StateFolder
@@ -16,7 +16,6 @@ __all__ = [
     "Finding",
     "Option",
     "Pipeline",
-    "PipelineFailed",
     "PipelineStatus",
     "RunOptions",
     "StateFolder",

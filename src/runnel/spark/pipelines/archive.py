@@ -88,7 +88,9 @@ PIPELINE = Pipeline(
     "copy topics into the lake, each record once",
     build,
     (
-        Option("topic", "a topic or a pattern; may be repeated (default: every topic)", (), metavar="TOPIC", repeats=True),
+        Option(
+            "topic", "a topic or a pattern; may be repeated (default: every topic)", (), metavar="TOPIC", repeats=True
+        ),
         Option(
             "batch_records",
             f"records of one micro-batch at most (default: {TRIGGER_RECORDS:,})",

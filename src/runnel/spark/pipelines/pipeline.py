@@ -10,50 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from runnel.core.errors import InvalidOption, RunnelError
+from runnel.core.errors import InvalidOption
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-
-class PipelineFailed(RunnelError):
-    """A query of a pipeline ended with an error. What it committed stays; started again, it goes on from there."""
-
-    code = "pipeline_failed"
-
-    def __init__(self, pipeline: str, query: str, why: str) -> None:
-        self.pipeline, self.query, self.why = pipeline, query, why
-        super().__init__(
-            f"query {query!r} of pipeline {pipeline!r} failed: {why}; what was committed stays, and the next start "
-            "goes on behind it"
-        )
-
-
-class PipelineRunning(RunnelError):
-    """Another process runs this pipeline with the same state."""
-
-    code = "pipeline_running"
-
-    def __init__(self, pipeline: str, pid: int | None) -> None:
-        self.pipeline, self.pid = pipeline, pid
-        who = "another process" if pid is None else f"process {pid}"
-        super().__init__(
-            f"{who} runs the pipeline {pipeline!r} with this state; stop it (`runnel pipeline stop {pipeline}`), or "
-            "give this one a state of its own (--state)"
-        )
-
-
-class PipelineNotRunning(RunnelError):
-    """No process runs this pipeline with this state."""
-
-    code = "pipeline_not_running"
-
-    def __init__(self, pipeline: str, folder: object) -> None:
-        self.pipeline, self.folder = pipeline, str(folder)
-        super().__init__(
-            f"no process runs the pipeline {pipeline!r} with the state in {str(folder)!r}; --lake or --state name another"
-        )
 
 
 @dataclass(frozen=True, slots=True)

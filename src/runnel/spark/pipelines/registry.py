@@ -50,7 +50,8 @@ def find_pipeline(name: str, folder: str | Path = FOLDER) -> Pipeline:
 
 def _load(name: str, file: Path) -> Pipeline:
     spec = spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None, "it is a file with Python in it"
+    assert spec is not None, "the file is there"
+    assert spec.loader is not None, "it is Python"
     module = sys.modules[name] = module_from_spec(spec)
     spec.loader.exec_module(module)
     found = getattr(module, "PIPELINE", None)

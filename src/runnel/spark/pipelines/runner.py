@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from runnel.core.errors import InvalidOption, RunnelError
+from runnel.core.errors import InvalidOption, PipelineFailed, RunnelError
 from runnel.core.statistics import PipelineStatistics
 from runnel.spark.pipelines.access import FiguresReporter
-from runnel.spark.pipelines.pipeline import Check, Context, Finding, Pipeline, PipelineFailed, Stream
+from runnel.spark.pipelines.pipeline import Check, Context, Finding, Pipeline, Stream
 from runnel.spark.pipelines.registry import send_to_tasks
 from runnel.spark.pipelines.state import PipelineStatus, StateFolder
 

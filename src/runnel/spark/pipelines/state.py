@@ -15,11 +15,11 @@ from time import monotonic, sleep
 
 import msgspec
 
+from runnel.core.errors import PipelineNotRunning, PipelineRunning
 from runnel.core.statistics import PipelineStatistics
-from runnel.spark.pipelines.pipeline import PipelineNotRunning, PipelineRunning
 
 IN_LAKE, ELSEWHERE = "pipelines", ".runnel/pipelines"
-"""The folder of all states: in a lake that is a folder; where the pipeline is started, if the lake is object storage."""
+"""The folder of all states: in a lake that is a folder, or else where the pipeline is started."""
 
 
 class PipelineStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ class StateFolder:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 status = self.read()
-                raise PipelineRunning(self.name, None if status is None else status.pid) from None
+                raise PipelineRunning(self.name, 0 if status is None else status.pid) from None
             yield
 
     def is_held(self) -> bool:
@@ -105,7 +105,7 @@ class StateFolder:
         """Have the process that runs it stop when its batch has ended; False if it takes longer than that."""
         status = self.read()
         if status is None or not self.is_held():
-            raise PipelineNotRunning(self.name, self.folder)
+            raise PipelineNotRunning(self.name, str(self.folder))
         os.kill(status.pid, signal.SIGTERM)
         late = monotonic() + seconds
         while self.is_held():
