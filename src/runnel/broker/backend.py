@@ -37,7 +37,7 @@ from runnel.core.position import Position, Start
 from runnel.core.record import Record
 from runnel.core.schema import Codec
 from runnel.core.stages import StageInfo, StageKey
-from runnel.core.statistics import BackendSample, GroupStatistics, RelayStatistics, Statistics
+from runnel.core.statistics import BackendSample, GroupStatistics, PipelineStatistics, RelayStatistics, Statistics
 from runnel.core.topic_bounds import TopicBounds
 from runnel.core.transaction import TransactionRequest
 
@@ -287,6 +287,11 @@ class LocalBackend(BrokerParts):
         """Take what a relay reports of itself."""
         self.loop_owner.check_usable("reporting")
         self.relay_reports.take(report, self.clock.time())
+
+    async def report_pipeline(self, report: PipelineStatistics) -> None:
+        """Take what a pipeline reports of itself."""
+        self.loop_owner.check_usable("reporting")
+        self.pipeline_reports.take(report, self.clock.time())
 
     async def info(self) -> dict[str, Any]:
         """Version, journal and fsync."""

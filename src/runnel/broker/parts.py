@@ -41,7 +41,7 @@ from runnel.core.errors import BrokerClosed, NotSupported, TopicDeleted, Unknown
 from runnel.core.history import HistorySource
 from runnel.core.options import SubscribeOptions
 from runnel.core.position import Position, Start
-from runnel.core.statistics import RelayReports
+from runnel.core.statistics import PipelineReports, RelayReports
 from runnel.journal.folder_lock import FolderLock
 from runnel.journal.write.journal import Journal
 from runnel.runtime.clock import SystemClock
@@ -120,6 +120,7 @@ class BrokerParts:
         self.timeline = Timeline(clock)
         self.loop_owner = LoopOwner(self.timeline.move_in, self._forked, entered=folder is None)
         self.relay_reports = RelayReports()
+        self.pipeline_reports = PipelineReports()
         events = self._events = Events(self.totals)
         check = self.loop_owner.check_usable
         self.catalog = TopicCatalog(

@@ -902,3 +902,94 @@ class Fenced(Ended):
         "query, or its checkpoint is an old copy; nothing was written. Stop the one that is behind; to write "
         "everything again, start with a new checkpoint"
     )
+
+
+# -- the lake ---------------------------------------------------------------------------------------------------
+
+
+class UnknownLake(UsageError):
+    """A lake that was not created."""
+
+    code = "unknown_lake"
+    location: str
+    _says = "there is no lake at {location!r}; `runnel pipeline run archive` creates one, and so does Lake.create()"
+
+
+class LakeMismatch(UsageError):
+    """A Delta table that is not a lake of runnel."""
+
+    code = "lake_mismatch"
+    location: str
+    why: str
+    _says = "the table at {location!r} is not a lake of runnel: {why}; name another folder"
+
+
+class LakeBusy(NotNow):
+    """A commit that others came before, again and again."""
+
+    code = "lake_busy"
+    location: str
+    attempts: int
+    why: str
+    _says = (
+        "a commit to the lake {location!r} failed {attempts} times ({why}); nothing of it was added. "
+        "Commit again; run one archive for a topic at a time"
+    )
+
+
+class LakeFileExpired(UsageError):
+    """A file that was written so long ago that it may not be committed any more."""
+
+    code = "lake_file_expired"
+    path: str
+    hours: float
+    _says = (
+        "{path!r} was written more than {hours:g} hours ago and may be removed as left over; nothing was added. "
+        "Write its rows again"
+    )
+
+
+class LakeDamaged(Damaged):
+    """A file of a lake that does not hold what it should."""
+
+    code = "lake_damaged"
+    path: str
+    why: str
+    _says = "{path!r} in the lake is damaged: {why}; restore it, or archive its records again from the journal"
+
+
+# -- pipelines --------------------------------------------------------------------------------------------------
+
+
+class PipelineFailed(Ended):
+    """A query of a pipeline that ended with an error."""
+
+    code = "pipeline_failed"
+    pipeline: str
+    query: str
+    why: str
+    _says = (
+        "query {query!r} of pipeline {pipeline!r} failed: {why}; what was committed stays, and the next start goes on "
+        "behind it"
+    )
+
+
+class PipelineRunning(NotNow):
+    """A pipeline that another process runs with the same state."""
+
+    code = "pipeline_running"
+    pipeline: str
+    pid: int
+    _says = (
+        "process {pid} runs the pipeline {pipeline!r} with this state; stop it (`runnel pipeline stop {pipeline}`), or "
+        "give this one a state of its own (--state)"
+    )
+
+
+class PipelineNotRunning(UsageError):
+    """A pipeline that no process runs with this state."""
+
+    code = "pipeline_not_running"
+    pipeline: str
+    folder: str
+    _says = "no process runs the pipeline {pipeline!r} with the state in {folder!r}; --lake or --state name another one"

@@ -1,0 +1,13 @@
+"""The lake: old history of topics in a Delta table, written once per (topic, epoch, offset).
+
+`Lake` is the table: executors write Parquet files, one driver commits them, and maintenance compacts and expires.
+`LakeHistory` hands the table to a broker as a source of history. Needs `pip install 'runnel-mq[lake]'`; importing this
+package loads neither Arrow nor Delta.
+"""
+
+from __future__ import annotations
+
+from runnel.lake.files import LakeFile, LakeRange
+from runnel.lake.table import Lake, LakeCommit
+
+__all__ = ["Lake", "LakeCommit", "LakeFile", "LakeRange"]
