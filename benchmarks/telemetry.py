@@ -26,7 +26,7 @@ INTERVAL = 0.2  # seconds: fifty times as often as a server does it, so that sho
 LIST, READERS, TOPICS = 1000, 10, 100
 LOADS: dict[str, int] = {"readers": 300_000, "by record": 60_000, "topics": 100_000, "group": 40_000, "folder": 200_000}
 CALLS = {
-    "readers": f'await topic.publish_many(list of {LIST:,}); {READERS} × subscription.batches()',
+    "readers": f"await topic.publish_many(list of {LIST:,}); {READERS} × subscription.batches()",
     "by record": "await topic.publish(v); await anext(subscription)",
     "topics": f'await broker.publish(one of {TOPICS} by turns, v); broker.subscribe("*")',
     "group": "await topic.publish(v); await delivery.ack()",

@@ -34,19 +34,39 @@ class DeltaSink:
         write_once(self._table, self._storage, rows.toArrow(), query, batch, self._mode)
 
 
+def committed_version(table: str, storage: Mapping[str, str], application: str) -> int:
+    """The last version that `application` committed to a table; 0: none, or there is no such table."""
+    found = _table(table, storage)
+    return 0 if found is None else found.transaction_version(application) or 0
+
+
+def _table(table: str, storage: Mapping[str, str]) -> Any:
+    try:
+        return need("deltalake").DeltaTable(table, storage_options=dict(storage) or None)
+    except need("deltalake.exceptions").TableNotFoundError:
+        return None
+
+
 def write_once(
-    table: str, storage: Mapping[str, str], rows: Any, application: str, version: int, mode: str = "append"
+    table: str,
+    storage: Mapping[str, str],
+    rows: Any,
+    application: str,
+    version: int,
+    mode: str = "append",
+    *,
+    after: int | None = None,
 ) -> bool:
-    """Write rows in one commit, unless `application` committed this version or a later one; whether it did."""
+    """Write rows in one commit, unless `application` committed this version or a later one; whether it did.
+
+    `after`: nor if its last version is another one than this, because the rows were read behind it.
+    """
     deltalake, errors = need("deltalake"), need("deltalake.exceptions")
     options = dict(storage) or None
     while True:
-        try:
-            found = deltalake.DeltaTable(table, storage_options=options)
-        except errors.TableNotFoundError:
-            found = None
+        found = _table(table, storage)
         known = None if found is None else found.transaction_version(application)
-        if known is not None and known >= version:
+        if (known is not None and known >= version) or (after is not None and after != (known or 0)):
             return False
         if not rows.num_rows and (found is not None or not rows.num_columns):
             return False
