@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
+from runnel.arrow.range_reader import DecodedBatch, with_offsets
+from runnel.arrow.ranges import OffsetRange
 from runnel.core.batch_format import UnpackedBatch, unpack
 from runnel.core.clock import micros
 from runnel.core.errors import BadBatch
@@ -22,8 +24,6 @@ from runnel.journal.format.removed_offsets import RemovalReason, count_skipped, 
 from runnel.journal.read.inspection import FolderFollower
 from runnel.journal.read.journal_reader import JournalReader, ReadPlan, read_committed_stage
 from runnel.journal.read.segment_reader import FoundBatch, LostRange, ParsedChunk, StageCommit
-from runnel.spark.range_reader import DecodedBatch, with_offsets
-from runnel.spark.ranges import OffsetRange
 
 SHARED_BYTES = 16 << 20
 """Of the chunks that a task keeps for its other topics."""
