@@ -14,14 +14,14 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 import runnel
+from runnel.arrow.range_reader import DecodedBatch, RangeReader
+from runnel.arrow.ranges import OffsetRange
 from runnel.core.pattern import matches
 from runnel.core.record import Meta
 from runnel.core.topic_bounds import TopicBounds
 from runnel.journal.read.segment_reader import LostRange
 from runnel.journal.storage import OsStorage
 from runnel.server import Server, ServerOptions
-from runnel.spark.range_reader import DecodedBatch, RangeReader
-from runnel.spark.ranges import OffsetRange
 from tests.journal.journal_cleaning import Seen, World
 from tests.patience import PATIENCE
 

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from runnel.arrow import columns as module
+from runnel.arrow.columns import RecordBatchBuilder, RowBuffer, buffer_rows
+from runnel.arrow.range_reader import DecodedBatch, with_offsets
 from runnel.core.batch_format import pack, unpack
 from runnel.core.record import Meta
 from runnel.journal.format.merged_batch import RecordRun
-from runnel.spark import columns as module
-from runnel.spark.columns import RecordBatchBuilder, RowBuffer, buffer_rows
-from runnel.spark.range_reader import DecodedBatch, with_offsets
 from runnel.spark.schema import spark_schema
 from tests.carried import columns_of
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runnel.arrow.ranges import OffsetRange
 from runnel.core.errors import DataLost, NotSupported
 from runnel.core.topic_bounds import TopicBounds
 from runnel.spark.offsets import StreamOffset, TopicProgress
 from runnel.spark.options import SourceOptions
 from runnel.spark.planning import StreamPlanner
-from runnel.spark.ranges import OffsetRange
 from tests.spark.rig import Shelf
 
 

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import runnel
+from runnel.arrow import folder_reader
+from runnel.arrow.folder_reader import FolderReader
+from runnel.arrow.ranges import OffsetRange
 from runnel.core.record import Record
 from runnel.journal.format.ledger import trim_part
 from runnel.journal.read.segment_reader import LostRange
 from runnel.journal.storage import OsStorage
-from runnel.spark import folder_reader
-from runnel.spark.folder_reader import FolderReader
-from runnel.spark.ranges import OffsetRange
 from tests.journal.folders import BEGAN, SECOND, Owner, fill, flip, other_owner, publish_numbered, segments_of
 from tests.spark.rig import Row, clean, expected, live_through, read_all, rows_of, world
 

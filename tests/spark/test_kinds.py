@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.spark import typed_values
-from runnel.spark.typed_values import (
+from runnel.arrow import typed_values
+from runnel.arrow.typed_values import (
     ColumnKind,
     JsonKind,
     ListKind,

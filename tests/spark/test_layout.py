@@ -11,24 +11,24 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from runnel.arrow.columns import RecordBatchBuilder, RowBuffer
+from runnel.arrow.layout import ON_REQUEST, PLAIN_LAYOUT, ColumnLayout
+from runnel.arrow.range_reader import with_offsets
+from runnel.arrow.typed_values import Digits, TypedDecoder
 from runnel.core.batch_format import pack, unpack
 from runnel.core.errors import InvalidOption
 from runnel.core.record import Meta
 from runnel.core.schema import Codec, Schema
 from runnel.core.topic_bounds import TopicBounds
-from runnel.spark.columns import RecordBatchBuilder, RowBuffer
 from runnel.spark.options import SourceOptions
-from runnel.spark.range_reader import with_offsets
 from runnel.spark.schema import (
-    PLAIN_LAYOUT,
     SOURCE_COLUMNS,
-    ColumnLayout,
     common_schema,
     parse_decimal_type,
     resolve_layout,
+    spark_columns,
     spark_schema,
 )
-from runnel.spark.typed_values import Digits, TypedDecoder
 from tests.carried import columns_of
 from tests.spark.rig import Served, Shelf
 
@@ -62,18 +62,18 @@ def options(**said: str) -> SourceOptions:
 
 
 def test_records_as_they_are_have_their_own_columns_alone() -> None:
-    assert PLAIN_LAYOUT.own == {name: name for name in SOURCE_COLUMNS}
-    assert PLAIN_LAYOUT.spark() == spark_schema()
+    assert PLAIN_LAYOUT.own == {name: name for name in (*SOURCE_COLUMNS, *ON_REQUEST)}
+    assert spark_columns(PLAIN_LAYOUT) == spark_schema()
     assert resolve_layout(SourceOptions.parse({"path": "nowhere", "topic": "t"})) is PLAIN_LAYOUT
 
 
 def test_the_fields_of_the_type_stand_in_the_place_of_the_value() -> None:
-    assert layout(Other).spark().fieldNames() == [
+    assert spark_columns(layout(Other)).fieldNames() == [
         *(name for name in SOURCE_COLUMNS if name != "value"),
         *("id", "_corrupt_record"),
     ]
-    assert layout(Other, bad=None).spark().fieldNames()[-1] == "id"
-    assert layout(list[int], bad=None).spark().fieldNames()[-1] == "value"
+    assert spark_columns(layout(Other, bad=None)).fieldNames()[-1] == "id"
+    assert spark_columns(layout(list[int], bad=None)).fieldNames()[-1] == "value"
 
 
 def test_a_column_of_the_record_gives_way_to_a_field_of_its_name_whatever_its_case() -> None:
@@ -86,7 +86,7 @@ def test_a_column_of_the_record_gives_way_to_a_field_of_its_name_whatever_its_ca
 
 def test_what_arrow_makes_is_what_spark_was_told_to_the_letter_and_inside_too() -> None:
     made = pickle.loads(pickle.dumps(layout(Order)))
-    arrow = to_arrow_schema(made.spark(), timezone="UTC")
+    arrow = to_arrow_schema(spark_columns(made), timezone="UTC")
     value = b'{"id": 1, "time": "noon", "parts": [{"name": "nut", "grams": [1.5]}], "notes": {"a": [1, 2]}}'
     rows = RowBuffer("orders", 7, decoded=True)
     metas = [None, Meta(key=b"k"), None, None]
@@ -141,9 +141,11 @@ def test_a_bad_record_has_a_column_of_a_name_that_is_free(tmp_path: Path) -> Non
     with Served(tmp_path) as served:
         served.run(served.broker.topic("orders.eu", Other).declare())
         where = {"path": str(tmp_path)}
-        assert resolve_layout(options(**where)).spark().fieldNames()[-2:] == ["id", "_corrupt_record"]
-        assert resolve_layout(options(**where, columnNameOfCorruptRecord="bad")).spark().fieldNames()[-1] == "bad"
-        assert resolve_layout(options(**where, mode="FAILFAST")).spark().fieldNames()[-1] == "id"
+        assert spark_columns(resolve_layout(options(**where))).fieldNames()[-2:] == ["id", "_corrupt_record"]
+        assert (
+            spark_columns(resolve_layout(options(**where, columnNameOfCorruptRecord="bad"))).fieldNames()[-1] == "bad"
+        )
+        assert spark_columns(resolve_layout(options(**where, mode="FAILFAST"))).fieldNames()[-1] == "id"
         with pytest.raises(InvalidOption, match="a field of the type has this name"):
             resolve_layout(options(**where, columnNameOfCorruptRecord="ID"))
 

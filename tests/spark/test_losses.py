@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
+from runnel.arrow.range_reader import DataLossPolicy
 from runnel.core.errors import DataLost
-from runnel.spark.range_reader import DataLossPolicy
 
 
 def test_a_loss_is_an_error_that_names_what_was_lost_and_the_way_out() -> None:

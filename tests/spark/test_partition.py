@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 
-from runnel.spark.ranges import OffsetRange
+from runnel.arrow.ranges import OffsetRange
 from runnel.spark.source import RangePartition
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runnel.arrow.range_reader import DecodedBatch, with_offsets
 from runnel.core.batch_format import pack, unpack
 from runnel.journal.format.merged_batch import RecordRun
-from runnel.spark.range_reader import DecodedBatch, with_offsets
 
 
 def records(portion: DecodedBatch | None) -> list[tuple[int, int, int, bytes]]:

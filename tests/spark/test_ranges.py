@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.spark.ranges import RANGE_COST, OffsetRange, split
+from runnel.arrow.ranges import RANGE_COST, OffsetRange, split
 
 RANGES = st.lists(
     st.builds(

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from runnel.arrow.range_reader import durable_only, open_range_reader
 from runnel.core.errors import NotSupported, Unreachable
 from runnel.core.topic_bounds import TopicBounds
 from runnel.journal.read.inspection import NoJournal
 from runnel.spark.options import BrokerLocation
-from runnel.spark.range_reader import durable_only, open_range_reader
 from tests.journal.folders import fill
 
 

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 
 import pytest
 
+from runnel.arrow.ranges import OffsetRange
 from runnel.core.errors import DataLost, InvalidOption, UnknownTopic
 from runnel.core.topic_bounds import TopicBounds
 from runnel.spark.options import SourceOptions
 from runnel.spark.planning import PushedFilters, plan_batch
-from runnel.spark.ranges import OffsetRange
 from tests.spark.rig import Shelf
 
 A, B = TopicBounds("a", 1, 10, 50), TopicBounds("b", 2, 0, 7)

@@ -12,11 +12,11 @@ from time import monotonic, sleep
 import pytest
 
 from runnel import Broker
+from runnel.arrow import server_reader
+from runnel.arrow.folder_reader import FolderReader
+from runnel.arrow.ranges import OffsetRange
+from runnel.arrow.server_reader import ServerReader
 from runnel.journal.read.segment_reader import LostRange
-from runnel.spark import server_reader
-from runnel.spark.folder_reader import FolderReader
-from runnel.spark.ranges import OffsetRange
-from runnel.spark.server_reader import ServerReader
 from tests.patience import PATIENCE
 from tests.spark.rig import Row, Served, clean, live_through, read_all, rows_of
 

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 
 from runnel import Broker
+from runnel.arrow.range_reader import open_range_reader
+from runnel.arrow.ranges import OffsetRange
+from runnel.arrow.server_reader import ServerReader
 from runnel.core.errors import DataLost
 from runnel.journal.format.ledger import trim_part
 from runnel.journal.read.journal_reader import JournalReader
 from runnel.spark.options import BrokerLocation
-from runnel.spark.range_reader import open_range_reader
-from runnel.spark.ranges import OffsetRange
-from runnel.spark.server_reader import ServerReader
 from runnel.spark.source import read_task
 from tests.journal.folders import Owner, fill, publish_numbered
 from tests.spark.rig import Served

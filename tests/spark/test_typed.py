@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runnel.arrow.typed_values import Digits, TypedDecoder
 from runnel.core.errors import ValidationFailed
 from runnel.core.schema import Codec, Schema
-from runnel.spark.typed_values import Digits, TypedDecoder
 
 
 class Part(msgspec.Struct):

@@ -12,8 +12,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from runnel.arrow.typed_values import Digits, kind_of
 from runnel.core.errors import InvalidOption
-from runnel.spark.typed_values import Digits, kind_of
 
 
 class Side(enum.Enum):

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING
 import pyspark
 from pyspark.sql.datasource import DataSource
 
+from runnel.arrow.layout import ColumnLayout
 from runnel.core.errors import InvalidOption, NotSupported
 from runnel.spark.options import SinkOptions, SourceOptions, options_of_new_table
 from runnel.spark.schema import (
     BROKERS_COLUMNS,
-    ColumnLayout,
     as_table,
     check_sink_columns,
     check_source_schema,
     options_of_table,
     resolve_layout,
+    spark_columns,
 )
 
 if TYPE_CHECKING:
@@ -62,14 +63,14 @@ class RunnelSource(DataSource):
         """The columns of a record. Those of a table keep the options that it is created with."""
         created = options_of_new_table(self.options)
         if created is None:
-            return self._layout.spark()
+            return spark_columns(self._layout)
         self.options = created
-        return as_table(self._layout.spark(), created)
+        return as_table(spark_columns(self._layout), created)
 
     def _source(self, schema: StructType) -> tuple[SourceOptions, ColumnLayout]:
         """The options and the columns of a read with this schema."""
         self.options = {**self._table(schema), **self.options}
-        check_source_schema(schema, self._layout.spark())
+        check_source_schema(schema, spark_columns(self._layout))
         return SourceOptions.parse(self.options), self._layout
 
     def _table(self, schema: StructType) -> dict[str, str]:

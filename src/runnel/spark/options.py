@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from runnel.arrow.range_reader import BrokerLocation as BrokerLocation  # options are parsed into one
 from runnel.core.errors import InvalidOption, NotSupported
 from runnel.core.pattern import check_pattern, is_pattern
 
@@ -119,17 +120,6 @@ def options_of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
     if folder := said.get("path") or said.get("location"):
         found["path"] = folder
     return found
-
-
-class BrokerLocation(msgspec.Struct, frozen=True):
-    """Where the topics are: a server (`url`, and how to reach it), or a folder (`path`)."""
-
-    url: str | None = None
-    path: str | None = None
-    client: dict[str, Any] = {}
-
-    def __repr__(self) -> str:
-        return f"<BrokerLocation {self.url.partition('?')[0] if self.url else self.path!r}>"
 
 
 _LOCATION: dict[str, Callable[[str, str], Any]] = {

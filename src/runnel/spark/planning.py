@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from runnel.arrow.range_reader import DataLossPolicy, RangeReader, durable_only
+from runnel.arrow.ranges import OffsetRange
 from runnel.core.errors import InvalidOption, UnknownTopic
 from runnel.core.pattern import is_pattern
 from runnel.core.position import Position
 from runnel.core.topic_bounds import TopicBounds
 from runnel.spark.offsets import EARLIEST, LATEST, StreamOffset, TopicProgress, parse_offsets
 from runnel.spark.options import SourceOptions
-from runnel.spark.range_reader import DataLossPolicy, RangeReader, durable_only
-from runnel.spark.ranges import OffsetRange
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter

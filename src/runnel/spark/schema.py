@@ -12,17 +12,18 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from runnel.arrow.layout import PLAIN_LAYOUT, ColumnLayout
+from runnel.arrow.range_reader import RangeReader, durable_only, open_range_reader
 from runnel.core.errors import InvalidOption
 from runnel.core.schema import Schema
 from runnel.core.topic_bounds import TopicBounds
 from runnel.spark.options import SourceOptions
-from runnel.spark.range_reader import RangeReader, durable_only, open_range_reader
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from runnel.spark.typed_values import Digits, TypedDecoder
+    from runnel.arrow.typed_values import Digits
 
 
 SOURCE_COLUMNS: dict[str, tuple[str, bool]] = {
@@ -38,6 +39,8 @@ SOURCE_COLUMNS: dict[str, tuple[str, bool]] = {
 }
 """By name: the type as Spark writes it, and whether it can be null."""
 
+EXTRA_COLUMNS = {"due": "double", "expires": "double", "priority": "int"}
+"""Columns that a query has only if its schema names them, and their types."""
 
 HEADER_LIST = "array<struct<key:string,value:binary>>"
 """The type of headers with `headersFormat=array`, as Spark's own source for Kafka has them."""
@@ -69,6 +72,7 @@ def spark_schema(*, header_list: bool = False) -> StructType:
 def check_source_schema(asked: StructType, known: StructType | None = None) -> None:
     """Raise unless a query can have these columns, of those that there are (`known`; None: a record's own)."""
     there = {field.name: field.dataType.simpleString() for field in (known or spark_schema()).fields}
+    there |= {name: kind for name, kind in EXTRA_COLUMNS.items() if name not in there}
     if not asked.fields:
         raise InvalidOption("schema", "", f"name a column at least: {', '.join(there)}")
     for field in asked.fields:
@@ -114,44 +118,19 @@ CORRUPT_COLUMN = "_corrupt_record"
 _DIGITS = re.compile(r"\s*(?:decimal\s*\()?\s*(\d+)\s*,\s*(\d+)\s*\)?\s*", re.IGNORECASE)
 
 
-class ColumnLayout:
-    """The columns of a query: `own` says what of the record each is; behind them come those of `typed`, if it is.
+def spark_columns(layout: ColumnLayout) -> StructType:
+    """The columns of a layout as Spark has them."""
+    from pyspark.sql.types import StructField, StructType
 
-    It travels to executors, which decode by it whatever became of the topic's type since.
-    """
+    plain = spark_schema(header_list=layout.header_list)
+    shown = {shown: name for shown, name in layout.own.items() if name in SOURCE_COLUMNS}
+    fields = [StructField(one, plain[name].dataType, plain[name].nullable) for one, name in shown.items()]
+    if layout.typed is None:
+        return StructType(fields)
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import from_arrow_schema
 
-    def __init__(self, typed: TypedDecoder | None = None, *, header_list: bool = False) -> None:
-        self.typed, self._header_list = typed, header_list
-        # Spark does not look at case, so neither does this.
-        taken = set() if typed is None else {field.name.lower() for field in typed.fields}
-        self.own = {_beside(taken, name): name for name in SOURCE_COLUMNS if typed is None or name != "value"}
-
-    def __repr__(self) -> str:
-        return f"<ColumnLayout {', '.join(self.own)}{'' if self.typed is None else f', {self.typed!r}'}>"
-
-    def spark(self) -> StructType:
-        """The columns as Spark has them."""
-        from pyspark.sql.types import StructField, StructType
-
-        plain = spark_schema(header_list=self._header_list)
-        fields = [StructField(shown, plain[name].dataType, plain[name].nullable) for shown, name in self.own.items()]
-        if self.typed is None:
-            return StructType(fields)
-        import pyarrow as pa
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        return StructType([*fields, *from_arrow_schema(pa.schema(self.typed.fields)).fields])
-
-
-def _beside(taken: set[str], name: str) -> str:
-    """The name of a column of the record's own, where others have the names in `taken`."""
-    while name in taken:
-        name = f"_{name}"
-    return name
-
-
-PLAIN_LAYOUT = ColumnLayout()
-"""Records as they are."""
+    return StructType([*fields, *from_arrow_schema(pa.schema(layout.typed.fields)).fields])
 
 
 def resolve_layout(options: SourceOptions) -> ColumnLayout:
@@ -163,7 +142,7 @@ def resolve_layout(options: SourceOptions) -> ColumnLayout:
         schema = common_schema(reader, options)
     finally:
         reader.close()
-    from runnel.spark.typed_values import TypedDecoder
+    from runnel.arrow.typed_values import TypedDecoder
 
     bad = None if options.mode == "FAILFAST" else options.corrupt or CORRUPT_COLUMN
     typed = TypedDecoder(schema, bad=bad, digits=parse_decimal_type(options.decimal))
@@ -197,7 +176,7 @@ def _untyped(why: str) -> InvalidOption:
 
 def parse_decimal_type(text: str | None) -> Digits | None:
     """What `decimalType` says: `18,4`, or `decimal(18,4)`."""
-    from runnel.spark.typed_values import Digits
+    from runnel.arrow.typed_values import Digits
 
     if text is None:
         return None

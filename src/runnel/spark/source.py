@@ -19,14 +19,14 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from runnel.arrow.layout import PLAIN_LAYOUT, ColumnLayout
+from runnel.arrow.range_reader import DataLossPolicy, DecodedBatch, RangeReader, open_range_reader
+from runnel.arrow.ranges import OffsetRange, split
 from runnel.core.errors import InvalidOption
 from runnel.journal.read.segment_reader import LostRange
 from runnel.spark.offsets import StreamOffset
 from runnel.spark.options import BrokerLocation, SourceOptions
 from runnel.spark.planning import PushedFilters, StreamPlanner, plan_batch, push_filters
-from runnel.spark.range_reader import DataLossPolicy, DecodedBatch, RangeReader, open_range_reader
-from runnel.spark.ranges import OffsetRange, split
-from runnel.spark.schema import PLAIN_LAYOUT, ColumnLayout
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -219,7 +219,7 @@ def read_task(
     fail: bool,
 ) -> Iterator[pa.RecordBatch]:
     """The record batches of a task. With `fail`, a record that is not there any more is an error."""
-    from runnel.spark.columns import merged
+    from runnel.arrow.columns import merged
 
     return merged(_batches(location, journal, ranges, schema, layout, fail=fail))
 
@@ -233,7 +233,7 @@ def _batches(
     *,
     fail: bool,
 ) -> Iterator[pa.RecordBatch]:
-    from runnel.spark.columns import RecordBatchBuilder, buffer_rows
+    from runnel.arrow.columns import RecordBatchBuilder, buffer_rows
 
     data_loss, columns = DataLossPolicy(fail=fail), RecordBatchBuilder(schema, layout)
     reader = open_range_reader(location)

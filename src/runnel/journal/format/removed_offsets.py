@@ -98,5 +98,10 @@ def count_skipped(ranges: Sequence[RemovedRange], first: int, end: int) -> int:
     return sum(min(one.end, end) - max(one.first, first) for one in holes)
 
 
+def removed_with_reasons(ranges: Iterable[RemovedRange]) -> tuple[tuple[int, int, str], ...]:
+    """The ranges, with their reasons in words."""
+    return tuple((one.first, one.end, RemovalReason(one.reason).words) for one in ranges)
+
+
 def _place(one: RemovedRange) -> tuple[int, int]:
     return one.first, one.end

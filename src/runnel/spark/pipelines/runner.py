@@ -222,8 +222,11 @@ def reason_of(text: str) -> str:
 class _Checks:
     """Does the checks one after the other, in a thread of its own: a query does not wait for them."""
 
-    def __init__(self, checks: Sequence[Check], tell: Callable[[Finding], object] | None) -> None:
-        self._due = {one.name: 0.0 if one.every is None else monotonic() + one.every for one in checks}
+    def __init__(
+        self, checks: Sequence[Check], tell: Callable[[Finding], object] | None = None, *, with_streams: bool = False
+    ) -> None:
+        now = monotonic()
+        self._due = {one.name: now + (one.every or 0.0) if with_streams else 0.0 for one in checks}
         self._checks, self._tell = checks, tell
         self.findings: dict[str, Finding] = {}
         self.alerts = 0
@@ -267,6 +270,12 @@ class _Checks:
                 self._thread.start()
                 return
 
+    @property
+    def is_over(self) -> bool:
+        """Whether each was done, and none will be done again."""
+        is_idle = self._thread is None or not self._thread.is_alive()
+        return is_idle and all(one.every is None and one.name in self.findings for one in self._checks)
+
     def finish(self) -> None:
         """Wait for the one that is under way."""
         if self._thread is not None:
@@ -290,9 +299,10 @@ class _Run:
         self._hurry = threading.Event()
         self._started = time()
         self._queries: list[_Query] = []
-        self._checks = _Checks((), None)
+        self._checks = _Checks(())
         self._reporter = FiguresReporter(options.broker)
-        self._state, self._error = "starting", None
+        self._state = "starting"
+        self._error: str | None = None
         self._next_report = 0.0
 
     def run(self) -> bool:
@@ -322,11 +332,12 @@ class _Run:
         )
         send_to_tasks(self._pipeline)
         parts = self._pipeline.build(context)
-        self._checks = _Checks([one for one in parts if isinstance(one, Check)], self._tell)
         held.callback(self._handle_signals())
         self._queries = [
             _Query(one, self._checkpoint(one.name), self._options) for one in parts if isinstance(one, Stream)
         ]
+        checks = [one for one in parts if isinstance(one, Check)]
+        self._checks = _Checks(checks, self._tell, with_streams=bool(self._queries))
         try:
             for query in self._queries:
                 query.start()
@@ -384,7 +395,9 @@ class _Run:
             if not self._options.once:
                 self._checks.do_due(now)
             self._report()
-            if all(query.is_over for query in self._queries) and (self._options.once or self._queries):
+            if all(query.is_over for query in self._queries) and (
+                self._options.once or self._queries or self._checks.is_over
+            ):
                 return
             self._stop.wait(LOOK_SECONDS)
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from runnel.arrow.layout import PLAIN_LAYOUT, ColumnLayout
+from runnel.arrow.range_reader import DecodedBatch
 from runnel.core.batch_format import UnpackedBatch
 from runnel.core.trace_context import TRACEPARENT as TRACE
-from runnel.spark.range_reader import DecodedBatch
-from runnel.spark.schema import PLAIN_LAYOUT, ColumnLayout
 
 ROWS = 1 << 14
 """Of one record batch, about."""
@@ -34,7 +34,8 @@ NO_HEADERS: Mapping[str, str] = {}
 class RowBuffer:
     """Records of one topic that are about to become a record batch. `decoded`: their values will be, one by one.
 
-    Of `value`, `key` and `headers` it keeps what `needs` names: a query that counts wants none of them.
+    Of `value`, `key`, `headers`, `due`, `expires` and `priority` it keeps what `needs` names: a query that counts wants
+    none of them.
     """
 
     def __init__(
@@ -43,11 +44,13 @@ class RowBuffer:
         self.topic, self.epoch, self._decoded = topic, epoch, decoded
         self._values_wanted, self._keys_wanted = "value" in needs, "key" in needs
         self._headers_wanted = "headers" in needs
+        self._others_wanted = [(name, one) for name, one in _OTHERS.items() if name in needs]
         self.count = self.bytes = 0
         self.values: list[bytes] = []  # if they are to be decoded; otherwise those that are in no array yet
         self._arrays: list[pa.Array] = []
         self.keys: list[bytes | None] | None = None  # None: no record has one
         self.headers: list[dict[str, str] | None] | None = None
+        self.others: dict[str, list[Any]] = {}  # due, expires, priority, where a record has one
         self._runs: list[tuple[int, int, int, int]] = []
         self._own_times: list[tuple[int, Sequence[int | None]]] = []  # from which row on, where they are their own
 
@@ -83,6 +86,10 @@ class RowBuffer:
             self.keys = _grown(self.keys, before, batch.keys, at, behind)
         if self._headers_wanted and (batch.headers is not None or self.headers is not None):
             self.headers = _grown(self.headers, before, batch.headers, at, behind)
+        for name, of_batch in self._others_wanted:
+            column = getattr(batch, of_batch)
+            if column is not None or name in self.others:
+                self.others[name] = _grown(self.others.get(name), before, column, at, behind)
         if batch.times is not None:
             self._own_times.append((before, batch.times[at:behind]))
         self.count = before + count
@@ -184,6 +191,9 @@ class RecordBatchBuilder:
             return self._constant(field, rows.epoch, count)
         if name == "key":
             return self._constant(field, None, count) if rows.keys is None else pa.array(rows.keys, field.type)
+        if name in _OTHERS:
+            others = rows.others.get(name)
+            return self._constant(field, None, count) if others is None else pa.array(others, field.type)
         if rows.headers is None:
             return self._constant(field, None if name == "traceparent" else (), count)
         if name == "traceparent":
@@ -209,6 +219,7 @@ class RecordBatchBuilder:
 
 
 _PLACES = {"offset", "sequence", "time"}
+_OTHERS = {"due": "due", "expires": "expires", "priority": "priorities"}  # and what a batch calls them
 
 
 def _needs(own: Collection[str | None]) -> frozenset[str]:

@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
+from runnel.arrow.range_reader import DecodedBatch, with_offsets
+from runnel.arrow.ranges import OffsetRange
 from runnel.core.batch_format import UnpackedBatch, unpack
 from runnel.core.clock import micros
 from runnel.core.errors import BadBatch
@@ -18,12 +20,10 @@ from runnel.core.pattern import is_pattern, matches
 from runnel.core.schema import Schema
 from runnel.core.topic_bounds import TopicBounds, estimated_bytes
 from runnel.journal.format.ledger import TopicState
-from runnel.journal.format.removed_offsets import RemovalReason, count_skipped
+from runnel.journal.format.removed_offsets import RemovalReason, count_skipped, removed_with_reasons
 from runnel.journal.read.inspection import FolderFollower
 from runnel.journal.read.journal_reader import JournalReader, ReadPlan, read_committed_stage
 from runnel.journal.read.segment_reader import FoundBatch, LostRange, ParsedChunk, StageCommit
-from runnel.spark.range_reader import DecodedBatch, with_offsets
-from runnel.spark.ranges import OffsetRange
 
 SHARED_BYTES = 16 << 20
 """Of the chunks that a task keeps for its other topics."""
@@ -125,7 +125,8 @@ def _bounds_of(topic: TopicState, places: Mapping[int, int | None]) -> TopicBoun
     schema = None if topic.schema is None else Schema(topic.schema["encoding"], topic.schema["schema"])
     given = topic.end - count_skipped(topic.gone, 0, topic.end)
     size = estimated_bytes(topic.bytes, given, topic.end - topic.first)
-    return TopicBounds(topic.name, topic.epoch, topic.first, topic.end, size, True, at, schema)
+    removed = removed_with_reasons(topic.gone)
+    return TopicBounds(topic.name, topic.epoch, topic.first, topic.end, size, True, at, schema, removed)
 
 
 def _why_gone(topic: TopicState) -> str:

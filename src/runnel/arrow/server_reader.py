@@ -13,6 +13,8 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, TypeVar
 
+from runnel.arrow.range_reader import DecodedBatch, with_offsets
+from runnel.arrow.ranges import RANGE_COST, OffsetRange
 from runnel.client.backend import RemoteBackend
 from runnel.client.range_reader import RemoteRangeReader
 from runnel.core.batch_format import unpack
@@ -20,8 +22,6 @@ from runnel.core.errors import BadBatch, OffsetOutOfRange, TopicDeleted
 from runnel.core.record import MissedRange
 from runnel.core.topic_bounds import TopicBounds
 from runnel.journal.read.segment_reader import LostRange
-from runnel.spark.range_reader import DecodedBatch, with_offsets
-from runnel.spark.ranges import RANGE_COST, OffsetRange
 from runnel.wire.binary_messages import DeliverPayload
 
 CREDIT = 8 << 20  # bytes that the server may send ahead

@@ -9,16 +9,28 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
+from runnel.arrow.ranges import OffsetRange
 from runnel.core.batch_format import UnpackedBatch
 from runnel.core.errors import DataLost, NotSupported
 from runnel.core.pattern import is_pattern
 from runnel.core.topic_bounds import TopicBounds
 from runnel.journal.format.merged_batch import RecordRun
 from runnel.journal.read.segment_reader import LostRange
-from runnel.spark.options import BrokerLocation
-from runnel.spark.ranges import OffsetRange
+
+
+class BrokerLocation(msgspec.Struct, frozen=True):
+    """Where the topics are: a server (`url`, and how to reach it), or a folder (`path`)."""
+
+    url: str | None = None
+    path: str | None = None
+    client: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"<BrokerLocation {self.url.partition('?')[0] if self.url else self.path!r}>"
 
 
 class RangeReader(Protocol):
@@ -49,10 +61,10 @@ class RangeReader(Protocol):
 def open_range_reader(location: BrokerLocation) -> RangeReader:
     """The reader of a location."""
     if location.path is not None:
-        from runnel.spark.folder_reader import FolderReader
+        from runnel.arrow.folder_reader import FolderReader
 
         return FolderReader(location.path)
-    from runnel.spark.server_reader import ServerReader
+    from runnel.arrow.server_reader import ServerReader
 
     assert location.url is not None, "a location is one or the other"
     return ServerReader(location.url, location.client)
@@ -63,7 +75,8 @@ def durable_only(found: Sequence[TopicBounds], patterns: Sequence[str]) -> list[
     for one in found:
         if not one.durable and one.topic in patterns and not is_pattern(one.topic):
             raise NotSupported(
-                f"reading topic {one.topic!r} with Spark", "it is kept in memory only, and its records go at any moment"
+                f"reading topic {one.topic!r} by offset ranges",
+                "it is kept in memory only, and its records go at any moment",
             )
     return [one for one in found if one.durable]
 
@@ -111,7 +124,7 @@ def with_offsets(batch: UnpackedBatch, offset: int, sequence: int, time: int) ->
 # -- Lost records ----------------------------------------------------------------------------------------
 
 
-log = logging.getLogger("runnel.spark")
+log = logging.getLogger("runnel.arrow")
 
 
 class DataLossPolicy:

@@ -1,0 +1,1 @@
+"""Topics as Arrow: record batches of journals, servers and lakes, without Spark."""
