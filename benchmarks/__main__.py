@@ -21,8 +21,10 @@ from benchmarks.report import preamble, report
 from benchmarks.results import saved
 
 IN_MEMORY = ("fanout", "subscribers", "policies", "topics", "patterns", "latency", "groups", "ways")
-ON_DISK = ("durable", "idempotent", "transactions", "staging", "catch_up", "idle", "many", "cleaning", "history")
-ON_DISK += ("telemetry",)
+ON_DISK = (
+    *("durable", "idempotent", "transactions", "staging", "catch_up", "idle", "many", "cleaning", "history"),
+    "telemetry",
+)
 OVER_TCP = ("network", "network_latency", "network_acks", "web")  # they need a disk too
 ON_SPARK = ("spark_read", "spark_write")
 FROM_POSTGRES = ("relay", "archive")

@@ -19,12 +19,13 @@ from typing import Any
 
 import runnel
 from runnel import Broker
-from runnel.core.statistics import RelayStatistics
+from runnel.core.statistics import PipelineStatistics, RelayStatistics
 from runnel.server.options import ServerOptions
 from runnel.server.server import Server
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 HOSTILE_TOPIC = "hostile.<img/src=x/onerror=alert(1)//"
+TELEMETRY = 0.5  # seconds: the plots of analytics have something to show at once
 SHOPS = ("berlin", "lyon", "oslo", "porto")
 
 
@@ -34,7 +35,7 @@ async def demo(
 ) -> AsyncIterator[Server]:
     """A server with traffic, in a folder or in memory; with so many more topics that are quiet."""
     given: dict[str, Any] = {"port": None, "json_port": None, "http_port": 0} | options
-    async with runnel.open(folder) if folder else runnel.open() as broker:
+    async with runnel.open(folder, telemetry=TELEMETRY) as broker:
         async with Server(broker, ServerOptions(**given)) as server, AsyncExitStack() as stack:
             traffic = Traffic(broker, random.Random(seed), hostile)
             await traffic.prepare(topics)
@@ -99,7 +100,7 @@ class Traffic:
     # -- publishing ---------------------------------------------------------------------------------------------
 
     async def _relay(self) -> None:
-        """What a relay reports of itself; it publishes nothing here."""
+        """What a relay reports of itself, and a pipeline; they publish nothing here."""
         error = HOSTILE if self._hostile else "the connection to PostgreSQL was lost"
         rows = 0
         while True:
@@ -117,6 +118,7 @@ class Traffic:
                 last_error=f"the slot is lost? {error}",
             )
             await self._broker.backend.report_relay(report)
+            await self._broker.backend.report_pipeline(PipelineStatistics(name="analytics", state="starting"))
             await asyncio.sleep(1.0)
 
     async def _place_orders(self) -> None:

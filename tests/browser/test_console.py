@@ -27,6 +27,7 @@ VIEWS = {
     "dead-letters": "was declined by the bank",
     "journal": "Sync latency",
     "relays": "the slot is lost",
+    "analytics": "Spark is starting",
 }
 
 

@@ -487,3 +487,4 @@ class BackendSample(msgspec.Struct, frozen=True):
     waiting_publishers: int
     journal: JournalSample | None = None
     relays: tuple[RelayStatistics, ...] = ()
+    pipelines: tuple[PipelineStatistics, ...] = ()

@@ -20,6 +20,7 @@ MIN_INTERVAL = 0.1
 MAX_ROWS = 50  # rows of a kind in a sample; the rest are summed in one more
 OTHER = "(other)"  # the name of that one
 DROP_WARNING = 0.01  # a larger share of dropped records is worth a warning
+SLOW_LAG = 10  # records that a subscriber may always lag by without counting as slow
 
 DAY = 86400.0
 TELEMETRY_OPTIONS = TopicOptions(retention_age=7 * DAY, retention_bytes=128 << 20)

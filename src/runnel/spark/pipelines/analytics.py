@@ -15,7 +15,7 @@ import msgspec
 
 from runnel.core.errors import InvalidOption
 from runnel.core.pattern import ANALYTICS_PREFIX, TELEMETRY_PREFIX
-from runnel.core.telemetry import DROP_WARNING, KINDS, LATENCY_BOUNDS, analytics_topic, latency_quantile
+from runnel.core.telemetry import DROP_WARNING, KINDS, LATENCY_BOUNDS, SLOW_LAG, analytics_topic, latency_quantile
 from runnel.spark.pipelines.pipeline import Check, Context, Finding, Option, Pipeline, Stream
 
 if TYPE_CHECKING:
@@ -78,8 +78,15 @@ def windows(rows: DataFrame, seconds: float = WINDOW, late: float = LATE) -> Dat
     ]
     first = F.min_by(F.coalesce("lag", F.lit(0)), "at").alias("first_lag")
     most = F.max(F.coalesce("lag", F.lit(0))).alias("max_lag")
-    keys = [F.window("at", _duration(seconds)).alias("window"), "of", "topic", "subscriber", "kind", "reason"]
-    grouped = rows.withWatermark("at", _duration(late)).groupBy(*keys).agg(*sums, *last, *counts, first, most)
+    keys: list[Column | str] = [
+        F.window("at", _duration(seconds)).alias("window"),
+        "of",
+        "topic",
+        "subscriber",
+        "kind",
+        "reason",
+    ]
+    grouped = rows.withWatermark("at", _duration(late)).groupBy(keys).agg(*sums, *last, *counts, first, most)
     return grouped.withColumns(
         {
             "time": F.unix_micros(F.col("window.end")) / 1e6,
@@ -95,7 +102,7 @@ def meaning(found: DataFrame) -> DataFrame:
     - `deliver_p50`, `_p95`, `_p99`, `ack_p50`, …: latencies in seconds; null: nothing was measured.
     - `drop_rate`: the share of records that the subscriber missed; `drop_warning`: it is more than 1 %.
     - `lag_trend`: by how many records a second its lag grew.
-    - `is_slow`: it dropped so many, or its lag grew and is more than it takes in a second.
+    - `is_slow`: it dropped so many, or its lag grew and is more than it takes in a second, and 10.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -117,7 +124,7 @@ def meaning(found: DataFrame) -> DataFrame:
             "drop_rate": drop_rate,
             "drop_warning": drop_rate > DROP_WARNING,
             "lag_trend": trend,
-            "is_slow": (drop_rate > DROP_WARNING) | ((trend > 0) & (F.col("lag") > rate)),
+            "is_slow": (drop_rate > DROP_WARNING) | ((trend > 0) & (F.col("lag") > rate + SLOW_LAG)),
             **latencies,
         }
     )
