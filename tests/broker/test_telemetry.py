@@ -11,6 +11,7 @@ import pytest
 import runnel
 from runnel.api.broker import Broker
 from runnel.broker.telemetry import PER_TURN
+from runnel.core.options import NO_TOPIC_OPTIONS
 from runnel.core.telemetry import LATENCY_BOUNDS, MAX_ROWS, OTHER, ROWS, telemetry_topic
 from runnel.testing.clock import JumpingClock
 
@@ -194,10 +195,24 @@ async def test_telemetry_is_never_about_itself_and_matches_no_pattern_of_a_user(
 
 
 async def test_only_the_broker_publishes_telemetry() -> None:
-    async with runnel.open() as broker:
+    async with runnel.open() as broker, broker.subscribe("$runnel.telemetry.topics"):
         with pytest.raises(runnel.InvalidName, match="internal"):
             await broker.publish("$runnel.telemetry.topics", b"{}")
+        writer = broker.backend.writer("$runnel.telemetry.topics", None, NO_TOPIC_OPTIONS)
+        with pytest.raises(runnel.InvalidName, match="internal"):  # a client may send any name
+            writer.resolve()
         await broker.publish("$runnel.analytics.topics", b"{}")
+
+
+async def test_telemetry_is_read_before_there_is_some(clock: JumpingClock) -> None:
+    async with runnel.open(clock=clock, telemetry=INTERVAL) as broker:
+        async with broker.subscribe("$runnel.telemetry.topics") as found:
+            await broker.publish("t", b"x")
+            await clock.advance(INTERVAL)
+            assert (await anext(found)).key == b"t"
+        options = await broker.backend.describe("$runnel.telemetry.topics")
+        assert options is not None
+        assert options["retention_age"] == 7 * 86400
 
 
 async def test_telemetry_in_a_folder_is_bounded_and_survives_a_restart(tmp_path: Path, clock: JumpingClock) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Any
 
+from runnel.cli import pipeline_report
 from runnel.cli.command import Commands, add_command, add_family, add_json
 from runnel.cli.errors import FINE, FOUND, USAGE, CommandError
 from runnel.cli.folder import folder_of
@@ -35,6 +36,8 @@ examples:
   runnel pipeline run audit                     does the lake have every offset once, as the journal has it?
   runnel pipeline status                        what runs, how fast, and how far behind it is
   runnel pipeline stop archive                  when the batch under way has ended
+  runnel pipeline run analytics                 throughput, latency, lag and drops, in windows of time
+  runnel pipeline report                        a page of HTML with plots of them
   runnel pipeline new words                     begin one of your own, with a test
 
 A pipeline reads topics with Spark and writes a lake or topics, each record once, though it is killed at any moment.
@@ -115,6 +118,7 @@ def add_to(commands: Commands) -> None:
     stop.add_argument("name", metavar="NAME", help="which one")
     stop.add_argument("--wait", default=f"{STOP_WAIT:g}s", metavar="TIME", help="how long to wait for it (5m)")
     _add_state(stop)
+    pipeline_report.add_to(inner)
     new = add_command(inner, "new", "begin a pipeline of your own, with a test", NEW, _new)
     new.add_argument("name", metavar="NAME", help="what it is called: a name of Python")
 

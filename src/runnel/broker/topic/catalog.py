@@ -103,12 +103,17 @@ class TopicCatalog:
         if log is None:
             if not self._auto_create and not declared:
                 raise UnknownTopic(name)
+            if options is None and is_kept_when_internal(name):
+                return self.make(name)  # it is read before there is something in it
+            check_name(name)
             # What pipelines publish about the broker is bounded, also if they say nothing about it.
             is_unsaid = name[0] == "$" and (options is None or not options.retains)
-            log = self.make(check_name(name), ANALYTICS_OPTIONS if is_unsaid else options)
+            log = self.make(name, ANALYTICS_OPTIONS if is_unsaid else options)
         elif options is not None and log.options is not options:
+            if name[0] == "$":
+                check_name(name)  # it is there, but not for everyone to publish to
             if log.options is UNDECLARED:
-                log.options = options
+                log.options = options if options.retains or name[0] != "$" else ANALYTICS_OPTIONS
                 self._timeline.cool()
                 if options.durable is False:
                     self._events.memory_only(name)
