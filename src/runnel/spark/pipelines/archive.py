@@ -34,10 +34,10 @@ option retention_until=archived the broker keeps records until the archive has c
 
 def build(context: Context) -> Sequence[Stream | Check]:
     """The query from the topics to the lake, and its maintenance."""
+    from runnel.arrow.range_reader import open_range_reader
     from runnel.lake import Lake
     from runnel.spark.options import broker_location
     from runnel.spark.pipelines.lake_sink import register, sink_options
-    from runnel.spark.range_reader import open_range_reader
 
     topics: tuple[str, ...] = tuple(context.options["topic"]) or (">",)
     lake = Lake(context.lake, dict(context.storage_options) or None)

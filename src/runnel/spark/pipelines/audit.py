@@ -20,8 +20,8 @@ from runnel.spark.pipelines.pipeline import Check, Context, Finding, Option, Pip
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from runnel.arrow.range_reader import RangeReader
     from runnel.lake import Lake
-    from runnel.spark.range_reader import RangeReader
 
 log = logging.getLogger("runnel.spark.pipelines")
 
@@ -355,10 +355,10 @@ class Audit:
 
     def run(self) -> AuditReport:
         """Compare everything now."""
+        from runnel.arrow.range_reader import open_range_reader
         from runnel.core.pattern import matches
         from runnel.lake import Lake
         from runnel.spark.options import broker_location
-        from runnel.spark.range_reader import open_range_reader
 
         began, context = time(), self._context
         lake = Lake(context.lake, dict(context.storage_options) or None)
@@ -455,8 +455,8 @@ class Audit:
 
     def _expired(self, one: Judgement) -> list[Range]:
         """Offsets in the suspect blocks whose records are in the journal, and have expired."""
+        from runnel.arrow.range_reader import open_range_reader
         from runnel.spark.options import broker_location
-        from runnel.spark.range_reader import open_range_reader
 
         found: list[Range] = []
         reader = open_range_reader(broker_location(self._context.broker))
@@ -532,8 +532,8 @@ def _collected(digests: DataFrame) -> dict[tuple[str, int, int], Digest]:
 
 def _raw(reader: RangeReader, plan: TopicPlan, first: int, end: int) -> Iterator[tuple[int, bool]]:
     """The offsets that the journal has in a range, and whether the record has expired."""
+    from runnel.arrow.ranges import OffsetRange
     from runnel.journal.read.segment_reader import LostRange
-    from runnel.spark.ranges import OffsetRange
 
     if plan.bounds is None or end <= plan.bounds.first:
         return
