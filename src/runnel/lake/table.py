@@ -26,10 +26,10 @@ from runnel.lake.layout import (
     JOURNAL_KEY,
     PARTITIONS,
     partition_values,
-    record_schema,
     table_schema,
     without_known,
 )
+from runnel.lake.snapshot import LakeSnapshot
 from runnel.lake.storage import LakeStorage, need
 
 if TYPE_CHECKING:
@@ -232,6 +232,15 @@ class Lake:
         found = ((topic_of(application), version) for application, version in known.items())
         return {key: end for key, end in found if key is not None and (wanted is None or key[0] in wanted)}
 
+    def snapshot(self, known: LakeSnapshot | None = None) -> LakeSnapshot:
+        """The newest snapshot; `known` itself, if nothing was committed since."""
+        with self._lock:
+            table = self._fresh()
+            if known is not None and known.version == table.version():
+                return known
+            actions = need("pyarrow").table(table.get_add_actions(flatten=True))
+            return LakeSnapshot(table.version(), actions, self._next_offsets(table))
+
     def application_version(self, application: str) -> int | None:
         """The version that the last commit of an application had; None: there was none."""
         with self._lock:
@@ -374,13 +383,10 @@ class Lake:
             return file
         if all(one.last < known.get(one.key, 0) for one in file.ranges):
             return None
-        pa = need("pyarrow")
         kept: list[Any] = []
         for table in read_groups(self.records, file.path):
-            for batch in pa.Table.from_batches(table.to_batches(), record_schema()).to_batches():
-                rows = without_known(batch, known)
-                if rows.num_rows:
-                    kept.append(rows)
+            left = (without_known(batch, known) for batch in table.to_batches())
+            kept += [rows for rows in left if rows.num_rows]
         return write_file(self.records, file.day, file.bucket, kept) if kept else None
 
 
