@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from runnel.lake.files import LakeFile, LakeRange
 from runnel.lake.history_source import LakeHistory, history
+from runnel.lake.maintenance import MaintenanceReport
 from runnel.lake.table import Lake, LakeCommit
 
-__all__ = ["Lake", "LakeCommit", "LakeFile", "LakeHistory", "LakeRange", "history"]
+__all__ = ["Lake", "LakeCommit", "LakeFile", "LakeHistory", "LakeRange", "MaintenanceReport", "history"]
