@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from runnel.core.topic_bounds import TopicBounds
+from runnel.core.topic_bounds import TRIMMED, TopicBounds
 from runnel.spark.pipelines.pipeline import Check, Context, Finding, Option, Pipeline
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ SHOWN = 20
 
 LEDGER = "audit"
 """The table of the lake with the blocks that agreed."""
+
+DELETED = "of a topic that was deleted"
 
 TopicEpoch = tuple[str, int]
 Range = tuple[int, int]
@@ -231,7 +233,7 @@ class TopicPlan(msgspec.Struct, frozen=True):
     def removed(self) -> tuple[tuple[int, int, str], ...]:
         """What the journal says is gone, and why."""
         if self.bounds is None:
-            return ((0, self.archived, "of a topic that was deleted"),)
+            return ((0, self.archived, DELETED),)
         return self.bounds.removed
 
 
@@ -312,7 +314,7 @@ class Judgement:
             if now == known:
                 self.agreed[key] = known
             elif end > plan.live[0] or not any(
-                one <= first and end <= behind and reason == "trimmed" for one, behind, reason in plan.removed
+                one <= first and end <= behind and reason in (TRIMMED, DELETED) for one, behind, reason in plan.removed
             ):
                 rows = 0 if now is None else now.rows
                 why = f"an earlier audit found {known.rows} records that agreed with the journal, and now {rows} differ"
