@@ -32,6 +32,7 @@ class HistoryKind(NamedTuple):
 
 KINDS: dict[str, HistoryKind] = {
     "postgres": HistoryKind("runnel.postgres:history", "postgres", {"dsn": DSN_VARIABLE}),
+    "lake": HistoryKind("runnel.lake:history", "lake"),
 }
 
 

@@ -6,6 +6,9 @@ import msgspec
 
 from runnel.core.schema import Schema
 
+TRIMMED = "trimmed"
+"""The reason for which a user, and no limit, removed records."""
+
 
 class TopicBounds(msgspec.Struct, frozen=True):
     """A topic's records are [first, end), less the holes, in this `epoch`.

@@ -8,6 +8,8 @@ package loads neither Arrow nor Delta.
 from __future__ import annotations
 
 from runnel.lake.files import LakeFile, LakeRange
+from runnel.lake.history_source import LakeHistory, history
+from runnel.lake.maintenance import MaintenanceReport
 from runnel.lake.table import Lake, LakeCommit
 
-__all__ = ["Lake", "LakeCommit", "LakeFile", "LakeRange"]
+__all__ = ["Lake", "LakeCommit", "LakeFile", "LakeHistory", "LakeRange", "MaintenanceReport", "history"]

@@ -262,12 +262,12 @@ def _group(found: Any, at: int, columns: list[str] | None = None) -> pa.Table:
     return found.read_row_group(at, columns=columns, use_threads=False)
 
 
-def read_groups(
-    storage: LakeStorage, path: str, groups: Iterable[int] | None = None, columns: list[str] | None = None
-) -> Iterator[pa.Table]:
-    """Row groups of a file, one at a time; None: all of them."""
+def read_groups(storage: LakeStorage, path: str, groups: Iterable[int] | None = None) -> Iterator[pa.Table]:
+    """Row groups of a file, one at a time, in the order that its index says; None: all of them."""
     pq = need("pyarrow.parquet")
     with storage.open(path) as stream:
         found = pq.ParquetFile(stream)
+        is_ordered = INDEX_KEY in (found.metadata.metadata or {})
         for at in range(found.num_row_groups) if groups is None else groups:
-            yield _group(found, at, columns)
+            rows = _group(found, at).select(record_schema().names).cast(record_schema())
+            yield rows if is_ordered else _by_topic(rows)[0]

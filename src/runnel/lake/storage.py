@@ -61,8 +61,13 @@ class LakeStorage:
 
     @cached_property
     def _remote(self) -> Any:
-        handler = need("deltalake.fs").DeltaStorageHandler(self.uri, self.options)
-        return need("pyarrow.fs").PyFileSystem(handler)
+        """The store as a file system of Arrow, with paths below the location."""
+        fs = need("pyarrow.fs")
+        scheme, _, place = self.uri.partition("://")
+        if scheme in ("s3", "s3a"):
+            # Arrow's own: Delta's holds the interpreter's lock while it waits for the network.
+            return fs.SubTreeFileSystem(place, fs.S3FileSystem(**_s3_arguments(self.options)))
+        return fs.PyFileSystem(need("deltalake.fs").DeltaStorageHandler(self.uri, self.options))
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -143,6 +148,23 @@ class LakeStorage:
         for one in self._remote.get_file_info(fs.FileSelector(folder, allow_not_found=True, recursive=True)):
             if one.type == fs.FileType.File and wanted(one.path):
                 yield StoredFile(one.path, one.size, one.mtime.timestamp())
+
+
+def _s3_arguments(options: Mapping[str, str]) -> dict[str, Any]:
+    """What Arrow calls the options of Delta. What they leave out the environment says, as it does for Delta."""
+    said = {name.lower().removeprefix("aws_"): value for name, value in options.items()}
+    endpoint = said.get("endpoint_url") or said.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL")
+    found: dict[str, Any] = {
+        "access_key": said.get("access_key_id"),
+        "secret_key": said.get("secret_access_key"),
+        "session_token": said.get("session_token"),
+        "region": said.get("region") or said.get("default_region") or os.environ.get("AWS_REGION"),
+        "anonymous": said.get("skip_signature", "").lower() == "true",
+    }
+    if endpoint:
+        scheme, _, host = endpoint.rpartition("://")
+        found |= {"endpoint_override": host.rstrip("/"), "scheme": scheme or "https"}
+    return {name: value for name, value in found.items() if value}
 
 
 def _make_folders(folder: Path, top: Path) -> list[Path]:

@@ -8,16 +8,18 @@ a second archive repeats nothing. A commit counts when it is in the log, synced 
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from runnel.core.errors import InvalidOption, LakeBusy, LakeDamaged, LakeFileExpired, LakeMismatch, UnknownLake
+from runnel.lake import maintenance
 from runnel.lake.delta_log import LOG, ApplicationVersions, application_of, entry_path, read_entry, topic_of
 from runnel.lake.files import FileWriter, LakeFile, read_groups, write_file
 from runnel.lake.layout import (
@@ -26,10 +28,10 @@ from runnel.lake.layout import (
     JOURNAL_KEY,
     PARTITIONS,
     partition_values,
-    record_schema,
     table_schema,
     without_known,
 )
+from runnel.lake.snapshot import LakeSnapshot, TableFile
 from runnel.lake.storage import LakeStorage, need
 
 if TYPE_CHECKING:
@@ -43,6 +45,9 @@ COMMIT_AGE = 24 * 3600.0
 
 CHECKPOINT_EVERY = 20
 """Log entries between two checkpoints of the log."""
+
+MAINTENANCE = "runnel maintenance"
+"""The application of commits that replace files. Its version is the one of the table that they were made from."""
 
 TopicEpoch = tuple[str, int]
 
@@ -232,6 +237,15 @@ class Lake:
         found = ((topic_of(application), version) for application, version in known.items())
         return {key: end for key, end in found if key is not None and (wanted is None or key[0] in wanted)}
 
+    def snapshot(self, known: LakeSnapshot | None = None) -> LakeSnapshot:
+        """The newest snapshot; `known` itself, if nothing was committed since."""
+        with self._lock:
+            table = self._fresh()
+            if known is not None and known.version == table.version():
+                return known
+            actions = need("pyarrow").table(table.get_add_actions(flatten=True))
+            return LakeSnapshot(table.version(), actions, self._next_offsets(table))
+
     def application_version(self, application: str) -> int | None:
         """The version that the last commit of an application had; None: there was none."""
         with self._lock:
@@ -303,7 +317,7 @@ class Lake:
             applications = {**_applications(moved), application: version}
             base = table.version()
             try:
-                self._append(table, waiting, applications)
+                self._write_entry(table, [add_action(file) for file in waiting], applications)
             except errors.CommitFailedError as error:
                 failure = error
                 continue
@@ -318,16 +332,22 @@ class Lake:
             return LakeCommit(at, rows, len(waiting), total - rows, held)
         raise LakeBusy(self.storage.uri, ATTEMPTS, str(failure))
 
-    def _append(self, table: Any, files: list[LakeFile], applications: Mapping[str, int]) -> None:
-        """One log entry, made from the snapshot that `table` is. Fails if one of the applications moved since."""
+    def _write_entry(
+        self, table: Any, actions: list[Any], applications: Mapping[str, int], retries: int | None = None
+    ) -> None:
+        """One log entry, made from the snapshot that `table` is. Fails if one of the applications moved since.
+
+        With `retries=0` it fails if there is any newer entry.
+        """
         deltalake, transaction = need("deltalake"), need("deltalake.transaction")
         table.create_write_transaction(
-            [add_action(file) for file in files],
+            actions,
             "append",
             table_schema(),
             PARTITIONS,
             commit_properties=deltalake.CommitProperties(
-                app_transactions=[deltalake.Transaction(name, version) for name, version in applications.items()]
+                app_transactions=[deltalake.Transaction(name, version) for name, version in applications.items()],
+                max_commit_retries=retries,
             ),
             # Both are done here: Delta does not sync a checkpoint, and entries that it would remove may be needed.
             post_commithook_properties=transaction.PostCommitHookProperties(
@@ -365,7 +385,10 @@ class Lake:
         if version % CHECKPOINT_EVERY == 0:
             table = self._fresh()
             table.create_checkpoint()
-            self.records.sync(f"{LOG}/{table.version():020}.checkpoint.parquet", f"{LOG}/_last_checkpoint")
+            self._sync_checkpoint(table.version())
+
+    def _sync_checkpoint(self, version: int) -> None:
+        self.records.sync(f"{LOG}/{version:020}.checkpoint.parquet", f"{LOG}/_last_checkpoint")
 
     def _above(self, file: LakeFile, known: Mapping[TopicEpoch, int]) -> LakeFile | None:
         """A file without the rows that the lake has: itself, another one, or None if it has all of them."""
@@ -374,14 +397,83 @@ class Lake:
             return file
         if all(one.last < known.get(one.key, 0) for one in file.ranges):
             return None
-        pa = need("pyarrow")
         kept: list[Any] = []
         for table in read_groups(self.records, file.path):
-            for batch in pa.Table.from_batches(table.to_batches(), record_schema()).to_batches():
-                rows = without_known(batch, known)
-                if rows.num_rows:
-                    kept.append(rows)
+            left = (without_known(batch, known) for batch in table.to_batches())
+            kept += [rows for rows in left if rows.num_rows]
         return write_file(self.records, file.day, file.bucket, kept) if kept else None
+
+    # -- maintenance --------------------------------------------------------------------------------------------
+
+    @property
+    def commit_age(self) -> float:
+        """Seconds after which a file that was written is not committed any more."""
+        return COMMIT_AGE
+
+    def maintain(
+        self,
+        gone: Mapping[TopicEpoch, int] | None = None,
+        *,
+        min_files: int = maintenance.MIN_FILES,
+        safe_age: float = maintenance.SAFE_AGE,
+        progress: maintenance.Progress | None = None,
+    ) -> maintenance.MaintenanceReport:
+        """Compact small files, erase what is gone, and remove files that nothing needs. Safe beside writers.
+
+        - `gone`: by topic and epoch, the offset below which no record may be kept: it was trimmed, or its topic
+          deleted (then any offset behind its end). Next offsets stay, so it is not archived again.
+        - `min_files`: small files of one day and bucket from which on they are made one.
+        - `safe_age`: seconds for which files are kept that no snapshot names any more: readers of older snapshots
+          need them. Files that failed writers left are removed after that time, too.
+        - `progress`: is called with what is done now, how much of it is done, and how much there is.
+        """
+        return maintenance.maintain(self, gone, min_files=min_files, safe_age=safe_age, progress=progress)
+
+    def replace(self, files: Sequence[TableFile], made: Sequence[LakeFile], *, data_change: bool) -> bool:
+        """Have the table name `made` in place of `files`, in one commit; False: one of them is not there any more.
+
+        Delta accepts two commits that remove the same file, so this one is made only if no other came in between.
+        """
+        errors = need("deltalake.exceptions")
+        old, new = {file.path for file in files}, {file.path for file in made}
+        actions = [maintenance.remove_action(file, data_change=data_change) for file in files]
+        actions += [add_action(file, data_change=data_change) for file in made]
+        failure: Exception | None = None
+        with self._lock:
+            for _ in range(ATTEMPTS):
+                table = self._fresh()
+                live = set(need("pyarrow").table(table.get_add_actions(flatten=True))["path"].to_pylist())
+                if not old <= live:
+                    return bool(new) and new <= live  # after an error: it was committed all the same
+                base = table.version()
+                applications = {MAINTENANCE: base}
+                try:
+                    self._write_entry(table, actions, applications, retries=0)
+                except (errors.DeltaError, OSError) as error:
+                    if not isinstance(error, errors.CommitFailedError):
+                        self._table = None
+                    failure = error
+                    continue
+                self._checkpoint(self._confirm(base, list(made), applications))
+                return True
+        raise LakeBusy(self.storage.uri, ATTEMPTS, str(failure))
+
+    def vacuum(self, safe_age: float) -> tuple[set[str], int]:
+        """Remove files that were replaced before `safe_age` seconds, and old log entries.
+
+        Every path that the log still knows, and how many files were removed.
+        """
+        hours = math.ceil(safe_age / 3600)
+        with self._lock:
+            table = self._fresh()
+            table.create_checkpoint()
+            self._sync_checkpoint(table.version())
+            table.cleanup_metadata()
+            known = set(need("pyarrow").table(table.get_add_actions(flatten=True))["path"].to_pylist())
+            known |= set(table.vacuum(0, dry_run=True, enforce_retention_duration=False, full=False))
+            removed = table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=False)
+            self._sync_log(table.version(), self._fresh().version())
+            return known, len(set(removed))
 
 
 def add_action(file: LakeFile, *, data_change: bool = True) -> Any:

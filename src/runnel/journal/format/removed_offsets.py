@@ -7,6 +7,8 @@ from enum import IntEnum
 
 import msgspec
 
+from runnel.core.topic_bounds import TRIMMED
+
 MAX_RANGES = 16  # of one topic; beyond that the two oldest become one
 
 
@@ -33,7 +35,7 @@ _WORDS = {
     RemovalReason.COUNT: "retention_count",
     RemovalReason.BYTES: "retention_bytes",
     RemovalReason.AGE: "retention_age",
-    RemovalReason.ASKED: "trimmed",
+    RemovalReason.ASKED: TRIMMED,
     RemovalReason.COMPACTED: "compacted by key",
     RemovalReason.SKIPPED: "never given: skipped after a crash or a restore",
     RemovalReason.SEVERAL: "several reasons",

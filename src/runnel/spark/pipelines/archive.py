@@ -7,10 +7,11 @@ behind what the lake holds. Maintenance compacts small files and removes left-ov
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from runnel.core.errors import InvalidOption
+from runnel.core.topic_bounds import TRIMMED, TopicBounds
 from runnel.spark.pipelines.pipeline import Check, Context, Finding, Option, Pipeline, Stream
 
 if TYPE_CHECKING:
@@ -28,16 +29,17 @@ examples:
 
 lake/records is a Delta table that Polars, DuckDB, pandas and Spark read: topic, epoch, offset, sequence, time, key,
 value, headers, day, bucket. Topics that are made later join. Internal topics ($runnel.>) are left out. With a topic
-option retention_until=archived the broker keeps records until the archive has confirmed them.
+option retention_until=archived the broker keeps records until the archive has confirmed them. Maintenance makes larger
+files of small ones, and erases what was trimmed, or deleted with its topic: retention of the journal erases nothing.
 """
 
 
 def build(context: Context) -> Sequence[Stream | Check]:
     """The query from the topics to the lake, and its maintenance."""
+    from runnel.arrow.range_reader import open_range_reader
     from runnel.lake import Lake
     from runnel.spark.options import broker_location
     from runnel.spark.pipelines.lake_sink import register, sink_options
-    from runnel.spark.range_reader import open_range_reader
 
     topics: tuple[str, ...] = tuple(context.options["topic"]) or (">",)
     lake = Lake(context.lake, dict(context.storage_options) or None)
@@ -54,7 +56,7 @@ def build(context: Context) -> Sequence[Stream | Check]:
         failOnDataLoss=str(bool(context.options["fail_on_data_loss"])).lower(),
     ).drop("traceparent")  # it is one of the headers
     writer = records.writeStream.format(register(context.spark)).options(**sink_options(lake, context.broker))
-    return [Stream("archive", writer.outputMode("append")), maintenance(lake, context)]
+    return [Stream("archive", writer.outputMode("append")), maintenance(lake, context, topics)]
 
 
 def starting_offsets(lake: Lake, topics: Sequence[str]) -> str:
@@ -70,15 +72,49 @@ def starting_offsets(lake: Lake, topics: Sequence[str]) -> str:
     return json.dumps(begins)
 
 
-def maintenance(lake: Lake, context: Context) -> Check:
-    """Compaction of small files, and removal of files that no reader needs, on a schedule."""
+def gone_below(
+    archived: Mapping[tuple[str, int], int], bounds: Iterable[TopicBounds], topics: Sequence[str]
+) -> dict[tuple[str, int], int]:
+    """By topic and epoch: below which offset a user removed the records, so that the lake may not keep them either.
+
+    Retention of the journal is no removal: that is what the lake is for.
+    """
+    from runnel.core.pattern import matches
+
+    now = {(one.topic, one.epoch): one for one in bounds}
+    found = {}
+    for key, end in archived.items():
+        if not any(matches(one, key[0]) for one in topics):
+            continue
+        if key not in now:
+            found[key] = end  # the topic was deleted
+        elif trimmed := max((behind for _, behind, reason in now[key].removed if reason == TRIMMED), default=0):
+            found[key] = trimmed
+    return found
+
+
+def maintenance(lake: Lake, context: Context, topics: Sequence[str]) -> Check:
+    """Compaction, erasure of what was trimmed or deleted, and removal of files that no reader needs, on a schedule."""
+    from runnel.arrow.range_reader import open_range_reader
+    from runnel.spark.options import broker_location
+
     every = context.options["maintain_every"]
     if every is not None and every <= 0:
         raise InvalidOption("maintain_every", every, "expected a time above 0")
 
     def work() -> Finding:
-        done = lake.maintain()
-        return Finding(True, f"maintenance: {done}")
+        archived = lake.next_offsets(None)  # before the bounds: a topic that is new in them is in no lake yet
+        reader = open_range_reader(broker_location(context.broker))
+        try:
+            gone = gone_below(archived, reader.bounds(topics), topics)
+        finally:
+            reader.close()
+        done = lake.maintain(gone)
+        said = (
+            f"maintenance: {done.compacted:,} files made {done.into:,}, {done.erased_rows:,} trimmed or deleted rows "
+            f"erased, {done.removed_files:,} files removed"
+        )
+        return Finding(True, said, facts={"maintenance": done})
 
     return Check("maintenance", work, every=every)
 

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from runnel.core.topic_bounds import TopicBounds
+from runnel.core.topic_bounds import TRIMMED, TopicBounds
 from runnel.spark.pipelines.pipeline import Check, Context, Finding, Option, Pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from runnel.arrow.range_reader import RangeReader
     from runnel.lake import Lake
-    from runnel.spark.range_reader import RangeReader
 
 log = logging.getLogger("runnel.spark.pipelines")
 
@@ -33,6 +33,8 @@ SHOWN = 20
 
 LEDGER = "audit"
 """The table of the lake with the blocks that agreed."""
+
+DELETED = "of a topic that was deleted"
 
 TopicEpoch = tuple[str, int]
 Range = tuple[int, int]
@@ -231,7 +233,7 @@ class TopicPlan(msgspec.Struct, frozen=True):
     def removed(self) -> tuple[tuple[int, int, str], ...]:
         """What the journal says is gone, and why."""
         if self.bounds is None:
-            return ((0, self.archived, "of a topic that was deleted"),)
+            return ((0, self.archived, DELETED),)
         return self.bounds.removed
 
 
@@ -312,7 +314,7 @@ class Judgement:
             if now == known:
                 self.agreed[key] = known
             elif end > plan.live[0] or not any(
-                one <= first and end <= behind and reason == "trimmed" for one, behind, reason in plan.removed
+                one <= first and end <= behind and reason in (TRIMMED, DELETED) for one, behind, reason in plan.removed
             ):
                 rows = 0 if now is None else now.rows
                 why = f"an earlier audit found {known.rows} records that agreed with the journal, and now {rows} differ"
@@ -355,10 +357,10 @@ class Audit:
 
     def run(self) -> AuditReport:
         """Compare everything now."""
+        from runnel.arrow.range_reader import open_range_reader
         from runnel.core.pattern import matches
         from runnel.lake import Lake
         from runnel.spark.options import broker_location
-        from runnel.spark.range_reader import open_range_reader
 
         began, context = time(), self._context
         lake = Lake(context.lake, dict(context.storage_options) or None)
@@ -455,8 +457,8 @@ class Audit:
 
     def _expired(self, one: Judgement) -> list[Range]:
         """Offsets in the suspect blocks whose records are in the journal, and have expired."""
+        from runnel.arrow.range_reader import open_range_reader
         from runnel.spark.options import broker_location
-        from runnel.spark.range_reader import open_range_reader
 
         found: list[Range] = []
         reader = open_range_reader(broker_location(self._context.broker))
@@ -532,8 +534,8 @@ def _collected(digests: DataFrame) -> dict[tuple[str, int, int], Digest]:
 
 def _raw(reader: RangeReader, plan: TopicPlan, first: int, end: int) -> Iterator[tuple[int, bool]]:
     """The offsets that the journal has in a range, and whether the record has expired."""
+    from runnel.arrow.ranges import OffsetRange
     from runnel.journal.read.segment_reader import LostRange
-    from runnel.spark.ranges import OffsetRange
 
     if plan.bounds is None or end <= plan.bounds.first:
         return

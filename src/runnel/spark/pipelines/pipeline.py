@@ -75,6 +75,7 @@ class Context:
 
     - `broker`: the options of `format("runnel")` that say where the topics are: `url` or `path`, and how to connect.
     - `lake`: the folder or address of the lake, and `storage_options` for object storage.
+    - `once`: whether the run ends when what is there now is processed.
     - `options`: by name, as the command line or the caller gave them, else their defaults.
     """
 
@@ -84,6 +85,7 @@ class Context:
     lake: str
     options: Mapping[str, Any] = field(default_factory=dict)
     storage_options: Mapping[str, str] = field(default_factory=dict)
+    once: bool = False
 
     def source(self, topic: str, **options: object) -> DataFrame:
         """The records of topics as a streaming DataFrame, from the first one: `context.source("orders.>")`.

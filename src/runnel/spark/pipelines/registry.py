@@ -16,6 +16,7 @@ from runnel.spark.pipelines.pipeline import Pipeline
 BUILT_IN: dict[str, str] = {
     "archive": "runnel.spark.pipelines.archive",
     "audit": "runnel.spark.pipelines.audit",
+    "current": "runnel.spark.pipelines.current",
     "analytics": "runnel.spark.pipelines.analytics",
 }
 """By name, the module that has it as `PIPELINE`."""

@@ -329,6 +329,7 @@ class _Run:
             self._options.lake,
             self._pipeline.values(self._options.options),
             dict(self._options.storage_options),
+            self._options.once,
         )
         send_to_tasks(self._pipeline)
         parts = self._pipeline.build(context)
