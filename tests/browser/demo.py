@@ -88,9 +88,10 @@ class Traffic:
             reader = await stack.enter_async_context(broker.subscribe(pattern, name=name, start="latest", **policy))
             self._readers.append((reader, pause))
 
-    def works(self) -> list[Awaitable[None]]:
-        """All that goes on."""
-        works: list[Awaitable[None]] = [self._place_orders(), self._measure(), self._log(), self._relay()]
+    def works(self, *, reports: bool = True) -> list[Awaitable[None]]:
+        """All that goes on; with `reports`, also of a relay and a pipeline that are not there."""
+        works: list[Awaitable[None]] = [self._place_orders(), self._measure(), self._log()]
+        works += [self._relay(), self._pipeline()] if reports else []
         works += [self._bury_hostile()] if self._hostile else []
         works += [self._read(reader, pause) for reader, pause in self._readers]
         works += [self._work("billing", f"biller-{number}", self._bill) for number in range(3)]
@@ -100,7 +101,7 @@ class Traffic:
     # -- publishing ---------------------------------------------------------------------------------------------
 
     async def _relay(self) -> None:
-        """What a relay reports of itself, and a pipeline; they publish nothing here."""
+        """What a relay reports of itself; it publishes nothing here."""
         error = HOSTILE if self._hostile else "the connection to PostgreSQL was lost"
         rows = 0
         while True:
@@ -118,6 +119,11 @@ class Traffic:
                 last_error=f"the slot is lost? {error}",
             )
             await self._broker.backend.report_relay(report)
+            await asyncio.sleep(1.0)
+
+    async def _pipeline(self) -> None:
+        """What a pipeline reports of itself while Spark starts."""
+        while True:
             await self._broker.backend.report_pipeline(PipelineStatistics(name="analytics", state="starting"))
             await asyncio.sleep(1.0)
 

@@ -149,7 +149,7 @@ function pipelines(found) {
   if (!found?.length) return "Telemetry of this broker. No pipeline reports to it; runnel pipeline run analytics keeps windows of it in the lake.";
   return found
     .map((one) => {
-      if (one.state === "starting") return `${one.name}: Spark is starting`;
+      if (one.state === "starting" || (one.state === "running" && one.batch < 0)) return `${one.name}: Spark is starting`;
       const behind = one.behind ? `, ${short(one.behind)} records behind` : "";
       return `${one.name}: ${one.state}${behind}`;
     })

@@ -52,7 +52,7 @@ svg .s1 { stroke: var(--second); stroke-dasharray: 4 3; } svg .s2 { stroke: var(
 table { border-collapse: collapse; width: 100%; }
 th, td { padding: .35rem .8rem; text-align: left; border-top: 1px solid var(--line); }
 thead th { border: 0; color: var(--muted); font-weight: 500; font-size: .86rem; } tbody th { font-weight: 500; }
-.n { text-align: right; } tr.slow th, tr.slow .state { color: var(--warn); }
+.n { text-align: right; white-space: nowrap; } tr.slow th, tr.slow .state { color: var(--warn); }
 @media print { body { max-width: none; } section { break-inside: avoid; } }
 """
 
@@ -134,7 +134,7 @@ def _subscribers(found: Mapping[str, Any]) -> str:
             duration(one["ack"]["p99"]),
             percent(one["drop_rate"]),
             short(one["lag"]),
-            f"{one['lag_trend']:+.1f}/s" if one["lag_trend"] else "0",
+            f"{one['lag_trend']:+.1f}/s" if abs(one["lag_trend"]) >= 0.05 else "0",
             short(one["redelivered"]),
         )
 
