@@ -15,6 +15,7 @@ from runnel.broker.durable.folder import BrokerFolder
 from runnel.broker.durable.journal_writer import WriteResult
 from runnel.broker.topic.log import Log
 from runnel.core.clock import Clock
+from runnel.core.history import HistorySource
 from runnel.journal.format import entry, segment
 from runnel.journal.format.atomic_file import read_whole
 from runnel.journal.format.entry import Entry, PartKind, WriteFailed
@@ -101,10 +102,12 @@ class ByHand:
         self._commits._writer, self._real._round = self._real, self.round
 
 
-def open_on(disk: Disk, folder: Path, clock: Clock | None = None, **options: Any) -> Broker:
+def open_on(
+    disk: Disk, folder: Path, clock: Clock | None = None, history: Sequence[HistorySource] = (), **options: Any
+) -> Broker:
     """A broker whose journal lies on `disk`; `folder` only holds the lock."""
     given = {"min_free": 0, "segment_bytes": 1 << 16} | options
-    return local_broker(clock=clock, folder=BrokerFolder(folder, JournalOptions(**given), disk))
+    return local_broker(clock=clock, folder=BrokerFolder(folder, JournalOptions(**given), disk), history=history)
 
 
 def commits_of(broker: Broker) -> CommitQueue:

@@ -2,9 +2,14 @@
 
 from pathlib import Path
 from shutil import copytree, ignore_patterns
+from typing import Any
+
+import pytest
 
 import runnel
+from runnel.core.errors import HistoryUnavailable
 from runnel.journal.format.index import WINDOW
+from runnel.testing import MemoryHistory
 
 
 async def test_what_was_never_given_weighs_nothing(tmp_path: Path) -> None:
@@ -38,3 +43,25 @@ async def test_a_sequence_on_disk_is_found_behind_entries_of_any_size(tmp_path: 
                 "a": before.count("a"),
                 "b": before.count("b"),
             }
+
+
+async def test_a_sequence_in_a_source_of_history_is_found(tmp_path: Path) -> None:
+    """So that a limited stream of Spark that begins in history is cut there, too."""
+    source = MemoryHistory("a")
+    options: dict[str, Any] = {"tail_bytes": 1, "fsync": "os", "share": False, "history": source}
+    async with runnel.open(tmp_path, **options) as broker, broker.subscribe("a", start="earliest") as records:
+        for number in range(40):
+            await broker.topic("a", retention_count=10).publish(b"%d" % number)
+            source.add([await anext(records)])
+            await broker.topic("b", retention_count=30).publish(b"%d" % number)
+        await broker.topic("a").trim(4)
+        for sequence in range(82):
+            a, b = -(-sequence // 2), sequence // 2
+            found = await broker.bounds("*", sequence=sequence)
+            assert [one.at for one in found] == [min(40, max(4, a)), min(40, max(10, b))]
+            journal = await broker._backend.bounds(("*",), sequence=sequence, history=False)
+            assert [one.at for one in journal] == [min(40, max(30, a)), min(40, max(10, b))]
+        source.error = OSError("no route")
+        with pytest.raises(HistoryUnavailable):
+            await broker.bounds("*", sequence=10)
+        assert [one.at for one in await broker._backend.bounds(("*",), sequence=10, history=False)] == [30, 10]

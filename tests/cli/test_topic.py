@@ -198,3 +198,23 @@ def test_an_option_without_a_value_is_refused() -> None:
 
 def test_values_are_shown_as_they_would_be_said() -> None:
     assert [shown(value) for value in (5, True, "zstd", (1, 5))] == ["5", "true", "zstd", "1,5"]
+
+
+def test_a_topic_shows_how_far_the_archive_is(runnel: Command, tmp_path: Path) -> None:
+    done = runnel("topic", "create", "orders", "--option", "retention_until=archived", "--json")
+    assert done.json()["options"] == {"retention_until": "archived"}
+    wrong = runnel("topic", "create", "others", "--option", "retention_until=lake")
+    assert wrong.status == 2
+    assert "expected 'archived'" in wrong.err
+    for value in "abc":
+        assert runnel("pub", "orders", value, "--data", "data").status == 0
+    shown = runnel("topic", "show", "orders")
+    for line in ("confirmed", "moved", "gone"):
+        assert f"{line} " in shown.out
+    assert "offsets below 0 are in the archive only" in shown.out
+    archive = runnel("topic", "show", "orders", "--json").json()["archive"]
+    assert archive.pop("unconfirmed_bytes") > 0
+    assert archive == {"confirmed": 0, "moved": 0, "gone": 0}
+    runnel("topic", "trim", "orders", "--before", "2", "--yes")
+    archive = runnel("topic", "show", "orders", "--json").json()["archive"]
+    assert (archive["moved"], archive["gone"]) == (2, 2)

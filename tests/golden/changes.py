@@ -32,6 +32,8 @@ CHANGED: dict[str, str] = {
     "help/serve.txt": "a door is a listener now, --backend replaces --engine, [relay] runs a relay, and --telemetry",
     "help/sub.txt": "all options of subscribe, from SubscribeOptions",
     "help/top.txt": "relays of PostgreSQL have a table",
+    "help/topic-config.txt": "topics have the option retention_until",
+    "help/topic-create.txt": "topics have the option retention_until",
     "help/tour.txt": "the tour is examples/tour.py now",
 }
 """Golden file, such as "help/serve.txt" or "exchanges/native-hello.json": why it is another one now.

@@ -22,6 +22,7 @@ from runnel.lake import Lake, LakeHistory, files, history_source
 from runnel.testing import MemoryHistory
 from tests.lake.rows import batch, created
 from tests.lake.test_history_model import FilledLake
+from tests.patience import PATIENCE
 
 START = datetime(2026, 3, 4, 22, tzinfo=UTC)
 
@@ -177,16 +178,13 @@ async def test_a_broker_reads_on_from_the_lake_into_its_journal(tmp_path: Path) 
     async with runnel.open(tmp_path / "data", share=False, segment_bytes=4096) as broker:
         orders = broker.topic("orders", retention_count=20)
         await orders.declare()
-        async with broker.subscribe("orders", start="earliest", name="archive", hold=True) as archive:
-            await orders.publish_many([b"%d" % number for number in range(500)])
-            copied = 0
-            async for copy in archive.batches():
-                lake.add(copy.records)
-                copied += len(copy)
-                if copied == 500:
-                    break
+        async with asyncio.timeout(PATIENCE), broker.subscribe("orders") as archive:
+            copied = aiter(archive)
+            for first in range(0, 500, 10):
+                await orders.publish_many([b"%d" % number for number in range(first, first + 10)])
+                lake.add([await anext(copied) for _ in range(10)])
     async with runnel.open(tmp_path / "data", share=False, history=LakeHistory(tmp_path / "lake")) as broker:
-        async with asyncio.timeout(30), broker.subscribe("orders", start="earliest") as records:
+        async with asyncio.timeout(PATIENCE), broker.subscribe("orders", start="earliest") as records:
             values = []
             async for record in records:
                 assert record.gap is None

@@ -115,6 +115,9 @@ async def test_every_question_is_answered_as_the_records_say(
             asked = time + rng.choice((timedelta(), timedelta(microseconds=1), -timedelta(microseconds=1)))
             later = [record.offset for record in own if record.time >= asked]
             assert await source.offset_at(topic, epoch, asked) == (later[0] if later else None)
+        for sequence in (0, *(one.sequence + rng.choice((0, 1)) for one in rng.sample(own, 8)), 10**9):
+            behind = [one.offset for one in own if one.sequence >= sequence]
+            assert await source.offset_at_sequence(topic, epoch, sequence) == (behind[0] if behind else None)
     for patterns in ([">"], ["a.*"], ["b"], ["b", "a.y"], ["b.>"], ["none.*"]):
         own = [record for record in records if any(matches(one, record.topic) for one in patterns)]
         found = []

@@ -167,3 +167,31 @@ async def test_live_readers_do_not_wait_for_a_source_that_fails(
         assert not old.done()
         served.source.error = None
         assert [record.offset for record in await old] == list(range(COUNT))
+
+
+async def test_no_listener_serves_what_was_trimmed_from_the_source(served: Served) -> None:
+    stream = Browser(served.http, "topic=t&start=earliest")
+    await stream.read(lambda seen: len(seen.records) >= 3)
+    before = len(stream.records)
+    async with runnel.open(served.urls["native"]) as client:
+        await client.topic("t").trim(20)  # below the journal's first offset
+        (floors,) = await client.floors("t")
+        assert (floors.gone, floors.moved) == (20, COUNT - KEPT)
+        assert [one.first for one in await client.bounds("t")] == [20]
+        for start in ("earliest", 3, served.old[7].position):
+            found = await read(client, "t", COUNT - 20, start=start)
+            assert [record.offset for record in found] == list(range(20, COUNT))
+        both = [record for record in served.records if record.topic == "u" or record.offset >= 20]
+        assert await read(client, "*", len(both), start="earliest") == both
+    await stream.read(lambda seen: seen.records[-1]["offset"] == COUNT - 1)  # it goes on behind its last event id
+    assert [record["offset"] for record in stream.records[before:]] == list(range(max(20, before), COUNT))
+    async with httpx.AsyncClient(base_url=served.http, timeout=PATIENCE) as http:
+        page = (await http.get("/topics/t/records?from=5&limit=9")).json()
+        assert [record["offset"] for record in page["records"]] == list(range(20, 29))
+        assert (page["gap"]["first"], page["gap"]["end"]) == (5, 20)
+    async with asyncio.timeout(PATIENCE), connect(f"{served.http.replace('http', 'ws', 1)}/ws") as socket:
+        await socket.send(json.dumps({"command": "SUB", "topic": "t", "from": 4}))
+        event = json.loads(await socket.recv())
+        while event["event"] != "message":
+            event = json.loads(await socket.recv())
+        assert event["offset"] == 20

@@ -6,7 +6,7 @@ import asyncio
 import shutil
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import deltalake
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 async def fill(folder: Path) -> None:
-    async with runnel.open(folder, segment_bytes=1 << 14) as broker:
+    small: dict[str, Any] = {"segment_bytes": 1 << 13, "clean_bytes_per_second": 1 << 30, "tombstone_age": 0}
+    async with runnel.open(folder, **small) as broker:
         await live_through(broker, Random(3))
         await broker.publish("headers", b"h", key=b"k", headers={"name": "value"})
         await broker.publish("short", b"gone soon", expires=0.001)

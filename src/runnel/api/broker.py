@@ -40,12 +40,12 @@ from runnel.core.options import (
     spell_out,
 )
 from runnel.core.pattern import check_name, check_pattern
-from runnel.core.position import Position, check_start, checked_positions
+from runnel.core.position import Position, check_start, checked_confirmations, checked_positions
 from runnel.core.record import Record
 from runnel.core.schema import Codec, codec_of
 from runnel.core.stages import StageInfo, StageKey
 from runnel.core.statistics import HandlerStatistics, Statistics
-from runnel.core.topic_bounds import TopicBounds
+from runnel.core.topic_bounds import TopicBounds, TopicFloors
 from runnel.runtime.connection_state import ConnectionState
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -194,6 +194,26 @@ class Broker:
             if not isinstance(sequence, int) or isinstance(sequence, bool) or sequence < 0:
                 raise InvalidOption("sequence", sequence, "expected a whole number, 0 or more")
         return await self._backend.bounds(patterns, time, sequence)
+
+    async def confirm_archived(self, positions: Mapping[str, Position]) -> list[TopicFloors]:
+        """Say that the archive has all records before these positions: topic to `Position(epoch, next offset)`.
+
+        For the program that archives topics with `retention_until="archived"`, after it has committed. The broker asks
+        the source of history of each topic first; `NotArchived` if the source has less, and then nothing is
+        confirmed. All are stored together, and durable when this returns. A position before what was confirmed
+        earlier changes nothing. Returns how far these topics have left the journal.
+
+        >>> await broker.confirm_archived({"orders": Position(epoch, 5000)})
+        """
+        return await self._backend.confirm_archived(checked_confirmations(positions))
+
+    async def floors(self, *patterns: str) -> list[TopicFloors]:
+        """How far the topics that match have left the journal, sorted by name; without patterns, all topics.
+
+        Below `gone` nothing can be read any more, [gone, moved) is read from the source of history, and below
+        `confirmed` the source has all records. An archive may erase what lies below `gone`.
+        """
+        return await self._backend.floors(tuple(check_pattern(one) for one in patterns or (">",)))
 
     async def place(self, places: Mapping[str, tuple[str, Position]], *, hold: bool | None = None) -> None:
         """Store the positions of named subscriptions that are not open: name to (topic, position).

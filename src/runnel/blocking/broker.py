@@ -19,7 +19,7 @@ from runnel.core.position import Position, Start
 from runnel.core.record import Record
 from runnel.core.stages import StageInfo
 from runnel.core.statistics import Statistics
-from runnel.core.topic_bounds import TopicBounds
+from runnel.core.topic_bounds import TopicBounds, TopicFloors
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultingTypeVar
@@ -174,6 +174,14 @@ class Broker:
     def bounds(self, *patterns: str, time: datetime | None = None, sequence: int | None = None) -> list[TopicBounds]:
         """Where the topics of these names and patterns begin and end, by name; of all topics if none is named."""
         return self._portal.run(self._broker.bounds(*patterns, time=time, sequence=sequence))
+
+    def confirm_archived(self, positions: Mapping[str, Position]) -> list[TopicFloors]:
+        """Say that the archive has all records before these positions. See `runnel.Broker.confirm_archived`."""
+        return self._portal.run(self._broker.confirm_archived(positions))
+
+    def floors(self, *patterns: str) -> list[TopicFloors]:
+        """How far the topics that match have left the journal: below which offsets they are moved, and gone."""
+        return self._portal.run(self._broker.floors(*patterns))
 
     def place(self, places: Mapping[str, tuple[str, Position]], *, hold: bool | None = None) -> None:
         """Store where named subscriptions stand, though these names have no reader: name to (topic, position)."""

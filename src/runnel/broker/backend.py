@@ -8,6 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from runnel.broker import dead_letters, positions, request
+from runnel.broker.confirmations import confirm_archived, topic_floors
 from runnel.broker.durable.folder import BrokerFolder
 from runnel.broker.group.reader import GroupReader
 from runnel.broker.history import read_history
@@ -38,7 +39,7 @@ from runnel.core.record import Record
 from runnel.core.schema import Codec
 from runnel.core.stages import StageInfo, StageKey
 from runnel.core.statistics import BackendSample, GroupStatistics, PipelineStatistics, RelayStatistics, Statistics
-from runnel.core.topic_bounds import TopicBounds
+from runnel.core.topic_bounds import TopicBounds, TopicFloors
 from runnel.core.transaction import TransactionRequest
 
 
@@ -165,8 +166,18 @@ class LocalBackend(BrokerParts):
     ) -> list[TopicBounds]:
         """The first and end offsets of the topics that match `patterns`, sorted by name."""
         self.loop_owner.check_usable("asking for bounds")
-        places = None if sequence is None else await positions.offsets_at(self, patterns, sequence)
+        places = None if sequence is None else await positions.offsets_at(self, patterns, sequence, history=history)
         return await positions.bounds_of(self, patterns, time, places, history=history)
+
+    async def confirm_archived(self, positions: Mapping[str, Position]) -> list[TopicFloors]:
+        """Store durably that the sources of history of these topics have all records before these positions."""
+        self.loop_owner.check_usable("confirming what is archived")
+        return await confirm_archived(self, positions)
+
+    async def floors(self, patterns: Sequence[str]) -> list[TopicFloors]:
+        """How far the topics that match have left the journal, sorted by name."""
+        self.loop_owner.check_usable("asking for floors")
+        return topic_floors(self, patterns)
 
     async def end_sequence(self) -> int:
         """The sequence after the last visible record."""

@@ -293,6 +293,7 @@ class BrokerParts:
         ledger = journal.ledger
         store = self.store = Store(journal, lock, self.timeline, self.catalog, self.positions, self._events, self.clock)
         self._events.retention = store.retention
+        store.retention.unsettled = self.groups.unsettled
         self.catalog.durable, self.publisher.commits = store, store.commits
         self.positions.store, self.cursors.reads = store.pending_state, store.reads
         if (history := self.history_reads) is not None:

@@ -18,10 +18,14 @@ from runnel.journal.format.removed_offsets import count_skipped, removed_with_re
 
 if TYPE_CHECKING:
     from runnel.broker.parts import BrokerParts
+    from runnel.broker.read.history_reads import TopicHistory
     from runnel.broker.topic.log import Log
 
 
-def _covered(backend: BrokerParts, patterns: Sequence[str]) -> dict[str, Log]:
+AT_A_TIME = 32  # topics of which the sources are asked at once
+
+
+def covered_logs(backend: BrokerParts, patterns: Sequence[str]) -> dict[str, Log]:
     """The topics that match. Names are looked up; only patterns scan all topics."""
     logs = backend.catalog.logs
     covered = {name: logs[name] for name in patterns if name in logs}
@@ -40,7 +44,7 @@ async def bounds_of(
 ) -> list[TopicBounds]:
     """The bounds of the topics that match, sorted by name. `places`: by name, where a sequence lies in them."""
     found: list[TopicBounds] = []
-    for name, log in sorted(_covered(backend, patterns).items()):
+    for name, log in sorted(covered_logs(backend, patterns).items()):
         if log.deleted:
             continue
         first = await first_offset(backend, log) if history else backend.timeline.first(log)
@@ -98,15 +102,36 @@ async def _at(backend: BrokerParts, log: Log, time: datetime, *, history: bool) 
     )
 
 
-async def offsets_at(backend: BrokerParts, patterns: Sequence[str], sequence: int) -> dict[str, int]:
+async def offsets_at(backend: BrokerParts, patterns: Sequence[str], sequence: int, *, history: bool) -> dict[str, int]:
     """By topic: the offset of the first record that does not lie before `sequence`; the end, if all do.
 
-    The journal is read in a thread: finding thousands of topics in old segments takes long.
+    The journal first, then the sources of the topics that begin behind it there: what retention takes meanwhile is
+    in its source by then.
     """
+    places = await _journal_offsets_at(backend, patterns, sequence)
+    if not history or backend.history_reads is None:
+        return places
+    asked: dict[str, TopicHistory] = {}
+    for name, place in places.items():
+        log = backend.catalog.logs.get(name)
+        if log is None or place > backend.timeline.first(log):
+            continue
+        if (source := backend.history_reads.of_topic(log)) is not None and source.is_needed:
+            asked[name] = source
+    names = list(asked)
+    for begin in range(0, len(names), AT_A_TIME):
+        some = names[begin : begin + AT_A_TIME]
+        found = await asyncio.gather(*(asked[name].offset_at_sequence(sequence, places[name]) for name in some))
+        places.update(zip(some, found, strict=True))
+    return places
+
+
+async def _journal_offsets_at(backend: BrokerParts, patterns: Sequence[str], sequence: int) -> dict[str, int]:
+    """The same of the journal alone. It is read in a thread: finding thousands of topics in old segments takes long."""
     backend.timeline.cool()  # an open run does not know its end
     places: dict[str, int] = {}
     stored: dict[int, Log] = {}
-    for name, log in _covered(backend, patterns).items():
+    for name, log in covered_logs(backend, patterns).items():
         if backend.store is None or log.stored is None or (log.runs and log.runs[0].sequence <= sequence):
             places[name] = max(log.offset_behind(sequence), log.first)
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING
 
+from runnel.broker.read.history_reads import gone_below
 from runnel.broker.read.reader import LocalReader
 from runnel.core.position import Position
 from runnel.core.statistics import (
@@ -15,6 +16,7 @@ from runnel.core.statistics import (
     OtherTopics,
     Statistics,
     SubscriptionStatistics,
+    TopicArchiveStatistics,
     TopicStatistics,
     chosen_topics,
 )
@@ -60,16 +62,21 @@ def journal_statistics(store: Store) -> JournalStatistics:
 
 def topic_statistics(backend: BrokerParts, log: Log) -> TopicStatistics:
     """A topic as it is now."""
-    end, readers = log.end, log.topic_readers
+    end, readers, first = log.end, log.topic_readers, backend.timeline.first(log)
+    archive = None
+    if log.options.retention_until is not None and backend.store is not None:
+        gone = gone_below(backend.history_reads, log, first)
+        archive = TopicArchiveStatistics(log.confirmed, first, gone, backend.store.holding.unconfirmed_bytes(log))
     return TopicStatistics(
         log.name,
         log.epoch,
         end,
         log.count_bytes(),
-        backend.timeline.first(log),
+        first,
         end,
         log.live_bytes,
         0 if readers is None else sum(reader.members for reader in readers),
+        archive,
     )
 
 

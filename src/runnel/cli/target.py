@@ -27,6 +27,8 @@ from runnel.core.errors import InvalidOption, OffsetOutOfRange, TopicConflict, T
 from runnel.core.markers import MarkerValue
 from runnel.core.options import TopicOptions
 from runnel.core.pattern import check_pattern, is_pattern
+from runnel.core.statistics import TopicArchiveStatistics
+from runnel.core.topic_bounds import estimated_bytes
 from runnel.journal.format.entry import PartKind, state_part
 from runnel.journal.format.ledger import (
     CursorState,
@@ -37,7 +39,7 @@ from runnel.journal.format.ledger import (
     topic_part,
     trim_part,
 )
-from runnel.journal.format.removed_offsets import RemovalReason
+from runnel.journal.format.removed_offsets import RemovalReason, count_skipped, trimmed_below
 from runnel.journal.read.inspection import Inspection, StoredSize, owner_of
 from runnel.journal.write import retention
 from runnel.journal.write.journal import Journal
@@ -337,7 +339,18 @@ def _of_topic(topic: TopicState, held: StoredSize) -> Facts:
             {"first": one.first, "end": one.end, "reason": RemovalReason(one.reason).name.lower(), "time": one.time}
             for one in topic.gone
         ],
-    }
+    } | _archive_facts(topic)
+
+
+def _archive_facts(topic: TopicState) -> Facts:
+    """Of a topic that is kept until it is archived: how far that is."""
+    if topic.options.get("retention_until") is None:
+        return {}
+    given = topic.end - count_skipped(topic.gone, 0, topic.end)
+    waiting = estimated_bytes(topic.bytes, given, max(0, topic.end - max(topic.confirmed, topic.first)))
+    gone = min(trimmed_below(topic.gone), topic.first)
+    archive = TopicArchiveStatistics(topic.confirmed, topic.first, gone, waiting)
+    return {"archive": msgspec.to_builtins(archive)}
 
 
 def _of_group(group: GroupState, seen: Inspection) -> Facts:
@@ -556,4 +569,4 @@ def _topic_facts(one: TopicStatistics) -> Facts:
         "bytes": one.kept_bytes,
         "published": one.published,
         "subscribers": one.subscribers,
-    }
+    } | ({} if one.archive is None else {"archive": msgspec.to_builtins(one.archive)})

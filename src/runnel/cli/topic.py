@@ -68,7 +68,7 @@ examples:
 Space comes back in whole segments: those that hold nothing of other topics are removed at once.
 """
 
-_BOOLEANS, _TEXTS = ("durable", "compact"), ("compression", "encoding", "dead_letter")
+_BOOLEANS, _TEXTS = ("durable", "compact"), ("compression", "encoding", "dead_letter", "retention_until")
 _SPELLED = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False, "null": None}
 
 
@@ -159,6 +159,13 @@ def run_show(chosen: argparse.Namespace) -> int:
         return 0
     rows = [(head.lower(), _cell(found, key)) for key, (head, _) in known_columns(_COLUMNS, [found]).items()]
     rows += [("epoch", str(found["epoch"]))]
+    if (archive := found.get("archive")) is not None:
+        rows += [
+            ("confirmed", f"offsets below {archive['confirmed']:,} are in the archive"),
+            ("moved", f"offsets below {archive['moved']:,} are in the archive only"),
+            ("gone", f"offsets below {archive['gone']:,} cannot be read any more"),
+            ("unconfirmed", f"about {Size(archive['unconfirmed_bytes'])} wait for the archive"),
+        ]
     rows += [
         (what, ", ".join(found[key]) or None) for key, what in (("groups", "groups"), ("cursors", "subscriptions"))
     ]

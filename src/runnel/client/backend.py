@@ -52,7 +52,7 @@ from runnel.core.statistics import (
     Statistics,
     chosen_topics,
 )
-from runnel.core.topic_bounds import TopicBounds
+from runnel.core.topic_bounds import TopicBounds, TopicFloors
 from runnel.core.transaction import TransactionRequest
 from runnel.runtime.clock import SystemClock
 from runnel.runtime.connection_state import ConnectionState
@@ -269,6 +269,18 @@ class RemoteBackend:
         if sequence is not None and any(one.at is None for one in found):
             raise NotSupported("bounds() with a sequence", "the server is of an earlier version and cannot do it")
         return found
+
+    async def confirm_archived(self, positions: Mapping[str, Position]) -> list[TopicFloors]:
+        """Store durably that the sources of history of these topics have all records before these positions."""
+        said = [[topic, place.epoch, place.offset] for topic, place in positions.items()]
+        return msgspec.convert(await self._call_newer("confirm_archived", {"positions": said}), list[TopicFloors])
+
+    async def floors(self, patterns: Sequence[str]) -> list[TopicFloors]:
+        """How far the topics that match have left the journal, sorted by name."""
+        if not patterns:
+            return []  # to the server, none means all
+        found = await self._call_newer("floors", {"patterns": tuple(patterns)})
+        return msgspec.convert(found, list[TopicFloors])
 
     async def end_sequence(self) -> int:
         """The sequence after the last visible record."""

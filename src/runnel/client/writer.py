@@ -30,7 +30,7 @@ SMALL = 64 * 1024  # smaller values are added to the batch without further check
 
 _CONTENT = {"json": JSON, "msgpack": MSGPACK}
 _NOWHERE = OutgoingBatch(Route("", b"", 0), [])  # full, so that the slow path is taken
-_DURABLE_ONLY = ("durable", "compact", "compression")
+_DURABLE_ONLY = ("durable", "compact", "compression", "retention_until")
 
 
 class RemoteWriter:
@@ -375,7 +375,7 @@ def checked_options(options: TopicOptions, *, durable: bool) -> TopicOptions:
             raise NotSupported(f"{option}={value!r}", "the server keeps its topics in memory only")
     if options.compression:
         compress(options.compression, b"")  # raises now, and not when the first record is sent
-    for option in ("compression", "compact") if options.durable is False else ():
+    for option in _DURABLE_ONLY[1:] if options.durable is False else ():
         if getattr(options, option):
             raise NotSupported(option, "a topic with durable=False is kept in memory, as it is")
     return options

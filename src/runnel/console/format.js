@@ -68,6 +68,7 @@ export function retention(kept) {
   if (kept.count !== undefined) parts.push(`${short(kept.count)} records`);
   if (kept.bytes !== undefined) parts.push(bytes(kept.bytes));
   if (kept.compact) parts.push("newest of each key");
+  if (kept.until) parts.push(`until ${kept.until}`);
   return parts.length ? parts.join(", ") : "everything";
 }
 

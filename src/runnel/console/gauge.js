@@ -19,13 +19,14 @@ export class Gauges {
     }
   }
 
-  /** @param {Record<string, {value: unknown, note?: unknown, rates?: number[], warn?: boolean}>} figures */
+  /** @param {Record<string, {value: unknown, note?: unknown, rates?: number[], warn?: boolean, hidden?: boolean}>} figures */
   update(figures) {
     for (const [key, figure] of Object.entries(figures)) {
       const part = this.#parts.get(key);
       say(part.value, figure.value);
       say(part.note, figure.note ?? "");
       attribute(part.box, "data-warn", figure.warn ? "" : null);
+      attribute(part.box, "hidden", figure.hidden ? "" : null);
       if (!figure.rates) continue;
       if (!part.spark) {
         part.spark = new Sparkline({ width: 140, height: 26 });

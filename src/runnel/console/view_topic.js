@@ -19,6 +19,15 @@ const odd = (name) => ({
   update: () => {},
 });
 
+/** How far the archive is. @param {Record<string, number> | null | undefined} archive */
+const archive = (archive) =>
+  archive
+    ? {
+        value: whole(archive.confirmed),
+        note: `${bytes(archive.unconfirmed_bytes)} to be archived · moved below ${whole(archive.moved)} · gone below ${whole(archive.gone)}`,
+      }
+    : { value: "", hidden: true };
+
 /** @param {string} name @returns {import("./console.js").View} */
 export function topic(name) {
   if (!isName(name)) return odd(name);
@@ -27,6 +36,7 @@ export function topic(name) {
     ["published", "Published"],
     ["kept", "Kept"],
     ["retention", "Retention"],
+    ["archive", "Confirmed by the archive"],
     ["place", "Stored"],
     ["readers", "Readers"],
   ]);
@@ -87,6 +97,7 @@ export function topic(name) {
         published: { value: short(found.published), note: bytes(found.published_bytes) },
         kept: { value: whole(found.end - found.first), note: `offsets ${found.first}–${Math.max(found.first, found.end - 1)}` },
         retention: { value: retention(found.retention), note: found.retention.default ? "what memory keeps unless told" : "" },
+        archive: archive(found.archive),
         place: { value: found.durable ? "on disk" : "in memory", note: bytes(found.bytes) },
         readers: { value: whole(found.subscribers) },
       });

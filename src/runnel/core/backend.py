@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from runnel.core.markers import MarkerValue
     from runnel.core.stages import StageInfo
     from runnel.core.statistics import BackendSample, GroupStatistics, PipelineStatistics, RelayStatistics, Statistics
-    from runnel.core.topic_bounds import TopicBounds
+    from runnel.core.topic_bounds import TopicBounds, TopicFloors
     from runnel.core.transaction import TransactionRequest
 
 
@@ -679,6 +679,15 @@ class Backend(ReadableBackend, Protocol):
 
         Without `history`, no source of history is asked: the first offset is that of the journal.
         """
+
+    async def confirm_archived(self, positions: Mapping[str, Position]) -> list[TopicFloors]:
+        """Store durably that the sources of history of these topics have all records before these positions.
+
+        Of all topics, or of none. `NotArchived` if a source has less than that.
+        """
+
+    async def floors(self, patterns: Sequence[str]) -> list[TopicFloors]:
+        """How far the topics that match have left the journal, sorted by name."""
 
     async def end_sequence(self) -> int:
         """The sequence after the last visible record."""

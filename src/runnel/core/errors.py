@@ -529,6 +529,24 @@ class DiskFull(NotNow):
     )
 
 
+class ArchiveBehind(DiskFull):
+    """There is no room for more records, since topics wait for the archive; nothing was written.
+
+    `unconfirmed` bytes of `topics`, the largest first, stay until the archive has confirmed them.
+    """
+
+    code = "archive_behind"
+    free: int
+    needed: int
+    unconfirmed: int
+    topics: Sequence[str]
+    _says = (
+        "the disk has {free:,} bytes free and the journal needs {needed:,} to go on; about {unconfirmed:,} bytes of "
+        "{topics} are not archived yet and stay (retention_until='archived'): let the archive run and confirm them, or "
+        "make room, and publish again"
+    )
+
+
 class HistoryUnavailable(NotNow):
     """The source that keeps the old records of a topic failed. A subscription waits and tries again instead."""
 
@@ -536,6 +554,20 @@ class HistoryUnavailable(NotNow):
     topic: str
     why: str
     _says = "old records of {topic!r} are kept elsewhere, and that failed: {why}; try again when it is back"
+
+
+class NotArchived(NotNow):
+    """A confirmation of records that the topic's source of history does not have. Nothing was confirmed.
+
+    `asked` is the offset that was to be confirmed, `archived` where the source ends; None: the topic has no source.
+    """
+
+    code = "not_archived"
+    topic: str
+    asked: int
+    archived: int | None
+    why: str
+    _says = "topic {topic!r} cannot be confirmed as archived up to offset {asked:,}: {why}"
 
 
 class TopicHeld(NotNow):

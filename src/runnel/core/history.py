@@ -2,6 +2,7 @@
 
 A broker asks it for what lies below the first offset that the journal still holds, and goes on in the journal: a
 subscriber sees one topic with one id space. A source adds records at its end only, and drops them at its beginning.
+What `bounds` has named can be read from then on: the broker lets it go from the journal (`confirm_archived`).
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ class HistorySource(Protocol):
 
     async def offset_at(self, topic: str, epoch: int, time: datetime) -> int | None:
         """The offset of the first record that was published at `time` or later; None: it has no such record."""
+
+    async def offset_at_sequence(self, topic: str, epoch: int, sequence: int) -> int | None:
+        """The offset of the first record that has this sequence or a later one; None: it has no such record."""
 
     async def read_sequences(self, patterns: Sequence[str], start: int, end: int) -> Sequence[Slice]:
         """The first records of all topics that match, with sequences in [start, end), in order of their sequences.

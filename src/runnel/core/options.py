@@ -61,6 +61,12 @@ def _encoding(option: str, value: str) -> str:
     return value
 
 
+def _until(option: str, value: str) -> str:
+    if value != "archived":
+        raise InvalidOption(option, value, "expected 'archived': records stay until the archive has confirmed them")
+    return value
+
+
 def _topic(option: str, value: str) -> str:
     try:
         return check_name(value)
@@ -85,6 +91,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "retention_age": _above_zero,
     "retention_bytes": positive,
     "retention_count": positive,
+    "retention_until": _until,
     "compact": _yes_or_no,
     "compression": lambda _, value: check_compression(value),
     "encoding": _encoding,
@@ -102,6 +109,8 @@ class TopicOptions(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The options of a topic; None means the default of the place where it lives.
 
     - `retention_count`, `retention_bytes`, `retention_age` (seconds): what is kept, whatever any subscriber wants.
+    - `retention_until="archived"`: a durable topic drops nothing that its source of history does not have; see
+      `Broker.confirm_archived`. What is confirmed goes as the three say, or at once if none of them is given.
     - `durable`: whether it survives the process; `compact`, `compression`: how a durable topic is stored.
     - `encoding`: how a typed topic writes its values, "json" or "msgpack".
     - `dead_letter`, `max_deliver`, `backoff`: what happens to work that fails in a group.
@@ -111,6 +120,7 @@ class TopicOptions(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     retention_age: float | None = None
     retention_bytes: int | None = None
     retention_count: int | None = None
+    retention_until: str | None = None
     compact: bool | None = None
     compression: str | None = None
     encoding: str | None = None
@@ -137,6 +147,11 @@ class TopicOptions(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     @property
     def retains(self) -> bool:
         """Whether it says anything about what is kept."""
+        return self.is_limited or self.retention_until is not None
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether it is to keep no more than so many records, so many bytes or so many seconds."""
         return not (self.retention_age is self.retention_bytes is self.retention_count is None)
 
     def given(self) -> dict[str, Any]:

@@ -84,6 +84,17 @@ def check_start(start: Start, pattern: str, *, is_pattern: bool) -> None:
         raise InvalidOption("start", start, "give the time a zone, such as datetime.now(UTC)")
 
 
+def checked_confirmations(positions: Mapping[str, Position]) -> dict[str, Position]:
+    """`positions`, by topic, if that is what they are."""
+    if not isinstance(positions, Mapping):
+        raise InvalidOption("positions", positions, "expected a mapping of topics to positions")
+    for topic, position in positions.items():
+        check_name(topic)
+        if not isinstance(position, Position) or position.epoch < 0 or position.offset < 0:
+            raise InvalidOption("positions", position, f"expected a Position for {topic!r}: epoch and next offset")
+    return dict(positions)
+
+
 # -- Stored positions of named subscriptions -------------------------------------------------------------
 
 

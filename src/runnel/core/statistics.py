@@ -161,8 +161,20 @@ class HistoryStatistics(msgspec.Struct, frozen=True):
     last_error: str | None = None
 
 
-class TopicStatistics(msgspec.Struct, frozen=True, gc=False):
-    """One topic: what was ever published to it, and what is kept."""
+class TopicArchiveStatistics(msgspec.Struct, frozen=True, gc=False):
+    """How far a topic with `retention_until="archived"` has left the journal; see `TopicFloors`.
+
+    About `unconfirmed_bytes` on disk stay until the archive has confirmed them.
+    """
+
+    confirmed: int
+    moved: int
+    gone: int
+    unconfirmed_bytes: int
+
+
+class TopicStatistics(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One topic: what was ever published to it, and what is kept. `archive`: of one that is kept until archived."""
 
     name: str
     epoch: int
@@ -172,6 +184,7 @@ class TopicStatistics(msgspec.Struct, frozen=True, gc=False):
     end: int
     kept_bytes: int
     subscribers: int
+    archive: TopicArchiveStatistics | None = None
 
 
 class SubscriptionStatistics(msgspec.Struct, frozen=True):

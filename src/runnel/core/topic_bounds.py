@@ -1,4 +1,4 @@
-"""First and end offset of a topic, and its estimated size, for readers of offset ranges."""
+"""Where the records of a topic begin and end: `TopicBounds` for readers of ranges, `TopicFloors` for archives."""
 
 from __future__ import annotations
 
@@ -35,6 +35,26 @@ class TopicBounds(msgspec.Struct, frozen=True):
     def record_bytes(self) -> float:
         """What one record weighs, about."""
         return max(1.0, self.bytes / (self.end - self.first)) if self.end > self.first else 1.0
+
+
+class TopicFloors(msgspec.Struct, frozen=True):
+    """How far the records of a topic have left the journal, in this `epoch`: offsets, each the first that has not.
+
+    - `gone`: below it nothing can be read any more, from wherever: it was trimmed, or dropped without an archive. An
+      archive may erase what lies below it, and all records of earlier epochs.
+    - `moved`: where the journal begins. Records of [gone, moved) are read from the topic's source of history.
+    - `confirmed`: below it the source has all records, as the archive said and the broker checked.
+    - `end`: the offset that the next record gets.
+    - `unconfirmed_bytes`: about what the journal must keep until it is confirmed; 0 without `retention_until`.
+    """
+
+    topic: str
+    epoch: int
+    gone: int
+    moved: int
+    confirmed: int
+    end: int
+    unconfirmed_bytes: int = 0
 
 
 def estimated_bytes(total: int, given: int, kept: int) -> int:

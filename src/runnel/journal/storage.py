@@ -74,6 +74,9 @@ class Storage(Protocol):
     def free(self) -> int:
         """How many bytes may still be written before the disk is full."""
 
+    def total(self) -> int:
+        """How many bytes the disk has, free or not."""
+
 
 # -- The files of the operating system -------------------------------------------------------------------
 
@@ -219,3 +222,8 @@ class OsStorage:
         """How many bytes may still be written before the disk is full."""
         found = os.statvfs(self.folder)
         return found.f_bavail * found.f_frsize
+
+    def total(self) -> int:
+        """How many bytes the disk has, free or not."""
+        found = os.statvfs(self.folder)
+        return found.f_blocks * found.f_frsize

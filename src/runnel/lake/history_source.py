@@ -90,6 +90,10 @@ class LakeHistory:
         """The offset of the topic's first row at `time` or later."""
         return await self._run(self._offset_at, topic, epoch, micros(time))
 
+    async def offset_at_sequence(self, topic: str, epoch: int, sequence: int) -> int | None:
+        """The offset of the topic's first row with this sequence or a later one."""
+        return await self._run(self._offset_at_sequence, topic, epoch, sequence)
+
     async def read_sequences(self, patterns: Sequence[str], start: int, end: int) -> Sequence[Slice]:
         """The first rows of the topics that match, with sequences in [start, end), one page of them."""
         return await self._run(self._read_sequences, self._matching(patterns), start, end)
@@ -187,16 +191,26 @@ class LakeHistory:
         return _slices(found, by_sequence=False)
 
     def _in_order(
-        self, snapshot: LakeSnapshot, topic: str, epoch: int, start: int, end: int, since: int = -(2**63)
+        self,
+        snapshot: LakeSnapshot,
+        topic: str,
+        epoch: int,
+        start: int,
+        end: int,
+        since: int = -(2**63),
+        sequence: int = 0,
     ) -> Iterator[RowGroup]:
         """Row groups with records of a topic, by their first offsets."""
         waiting: list[RowGroup] = []
         for file in snapshot.of_topic(topic, self._lake.buckets, start, end, since):
+            if file.last_sequence < sequence:
+                continue
             while waiting and waiting[0].ranges[0].first < file.first:
                 yield waiting.pop(0)
             for group in self._cache.groups(file, topic, epoch):
                 one = group.ranges[0]
-                if one.last >= start and one.first < end and one.last_time >= since:
+                is_there = one.last >= start and one.first < end
+                if is_there and one.last_time >= since and one.last_sequence >= sequence:
                     waiting.append(group)
             waiting.sort(key=lambda group: group.ranges[0].first)
         yield from waiting
@@ -213,6 +227,21 @@ class LakeHistory:
                 late = (_times(part) >= time).nonzero()[0]
                 if len(late):
                     return int(part["offset"][int(late[0])].as_py())
+        return None
+
+    def _offset_at_sequence(self, topic: str, epoch: int, sequence: int) -> int | None:
+        np = need("numpy")
+        snapshot = self._snapshot_or_none(newest=True)
+        if snapshot is None:
+            return None
+        for group in self._in_order(snapshot, topic, epoch, 0, 2**63 - 1, sequence=sequence):
+            one = group.ranges[0]
+            if one.first_sequence >= sequence:
+                return one.first
+            begin = _begin(self._cache.index(group.path)[group.number], one)
+            part = self._cache.rows(group).slice(begin, one.count)
+            at = int(np.searchsorted(part["sequence"].to_numpy(), sequence))
+            return int(part["offset"][at].as_py())
         return None
 
     # -- in a thread: several topics ----------------------------------------------------------------------------

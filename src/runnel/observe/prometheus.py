@@ -7,7 +7,7 @@ name count together, and statistics themselves bound the pairs of pattern and su
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
         PipelineStatistics,
         RelayStatistics,
         Statistics,
+        TopicArchiveStatistics,
+        TopicStatistics,
     )
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -66,6 +68,13 @@ HISTORY_FAMILIES: tuple[tuple[str, str, str, Callable[[HistoryStatistics], float
     ("history_waiting", "gauge", "Those that wait for a source that failed.", lambda history: history.waiting),
     ("history_records_total", "counter", "Records read from sources of history.", lambda history: history.records),
     ("history_errors_total", "counter", "Calls to sources of history that failed.", lambda history: history.errors),
+)
+
+ARCHIVE_FAMILIES: tuple[tuple[str, str, str, Callable[[TopicArchiveStatistics], int]], ...] = (
+    ("topic_confirmed_offset", "gauge", "Below it the archive has all records.", lambda one: one.confirmed),
+    ("topic_moved_offset", "gauge", "Below it records are in the archive only.", lambda one: one.moved),
+    ("topic_gone_offset", "gauge", "Below it nothing can be read any more.", lambda one: one.gone),
+    ("topic_unconfirmed_bytes", "gauge", "Bytes that wait for the archive.", lambda one: one.unconfirmed_bytes),
 )
 
 CLEANER_FAMILIES: tuple[tuple[str, str, str, Callable[[CleanerStatistics], float]], ...] = (
@@ -156,6 +165,7 @@ def _lines(statistics: Statistics, max_topics: int) -> Iterator[str]:
     )
     yield from _journal(statistics)
     yield from _history(statistics)
+    yield from _archives([topic for topic in oldest[:max_topics] if topic.archive is not None])
     yield from _groups(statistics)
     yield from _handlers(statistics)
     if statistics.relays:
@@ -193,6 +203,14 @@ def _history(statistics: Statistics) -> Iterator[str]:
     if (history := statistics.history) is not None:
         for name, kind, text, value in HISTORY_FAMILIES:
             yield from _family(name, kind, text, {(): value(history)})
+
+
+def _archives(topics: Sequence[TopicStatistics]) -> Iterator[str]:
+    for name, kind, text, value in ARCHIVE_FAMILIES if topics else ():
+        found: dict[Labels, float] = {
+            (("topic", topic.name),): value(topic.archive) for topic in topics if topic.archive is not None
+        }
+        yield from _family(name, kind, text, found)
 
 
 def _groups(statistics: Statistics) -> Iterator[str]:

@@ -33,14 +33,14 @@ SELECT topic, epoch, "offset", sequence, "time", key, value, headers::text, extr
         SELECT * FROM {leaf} WHERE {where} ORDER BY {order} LIMIT {limit}) page) sized
 WHERE before < {bytes} ORDER BY {order}
 """
-# The times of a topic rise with its offsets, and all times with sequences: so a time is found by bisection of an index.
+# Times and sequences of a topic rise with its offsets, and all times with sequences: so one is found by bisection.
 _BISECT = """
 WITH RECURSIVE search(low, high) AS (
     SELECT %(low)s::bigint, %(high)s::bigint
     UNION ALL
-    SELECT CASE WHEN "time" < %(time)s THEN at + 1 ELSE low END, CASE WHEN "time" < %(time)s THEN high ELSE middle END
+    SELECT CASE WHEN {by} < %(than)s THEN at + 1 ELSE low END, CASE WHEN {by} < %(than)s THEN high ELSE middle END
     FROM search CROSS JOIN LATERAL (SELECT (low + high) / 2 AS middle) half LEFT JOIN LATERAL (
-        SELECT {order} AS at, "time" FROM {leaf} WHERE {where} AND {order} >= middle AND {order} < high
+        SELECT {order} AS at, {by} FROM {leaf} WHERE {where} AND {order} >= middle AND {order} < high
         ORDER BY {order} LIMIT 1) found ON true
     WHERE low < high)
 SELECT low FROM search WHERE low >= high LIMIT 1
@@ -110,14 +110,15 @@ class ArchiveHistory:
             'SELECT r.part, r.first, r."end" FROM {range} r JOIN {part} p USING (table_name, part) '
             "WHERE r.table_name = %s AND r.topic = %s AND r.epoch = %s AND p.stop > %s ORDER BY r.first"
         )
-        for part in await self._parts(query, self._name, topic, epoch, time):
-            low = await self._bisect(part, "offset", time, _OF_TOPIC, topic=topic, epoch=epoch)
-            if low is not None and low < part.end:
-                where = sql.SQL('topic = %s AND epoch = %s AND "offset" >= %s ORDER BY "offset" LIMIT 1')
-                select = sql.SQL('SELECT "offset" FROM {} WHERE {}').format(self._leaf(part), where)
-                if rows := await self._ask_part(select, topic, epoch, low):
-                    return int(rows[0][0])
-        return None
+        return await self._first_offset(query, topic, epoch, "time", time)
+
+    async def offset_at_sequence(self, topic: str, epoch: int, sequence: int) -> int | None:
+        """The offset of the topic's first row with this sequence or a later one."""
+        query = (
+            'SELECT part, first, "end" FROM {range} '
+            "WHERE table_name = %s AND topic = %s AND epoch = %s AND end_sequence > %s ORDER BY first"
+        )
+        return await self._first_offset(query, topic, epoch, "sequence", sequence)
 
     async def read_sequences(self, patterns: Sequence[str], start: int, end: int) -> Sequence[Slice]:
         """The first rows of the topics that match, with sequences in [start, end), one page of them."""
@@ -142,7 +143,7 @@ class ArchiveHistory:
         )
         wanted = _expression(patterns)
         for part in await self._parts(query, self._name, time):
-            low = await self._bisect(part, "sequence", time, sql.SQL("true"))
+            low = await self._bisect(part, "sequence", "time", time, sql.SQL("true"))
             if low is None or low >= part.end:
                 continue
             if parts := await self._sequence_parts(wanted, low, None):
@@ -157,6 +158,17 @@ class ArchiveHistory:
         self._idle.clear()
 
     # -- queries ------------------------------------------------------------------------------------------------
+
+    async def _first_offset(self, parts: str, topic: str, epoch: int, by: str, than: datetime | int) -> int | None:
+        """The offset of the topic's first row of which the column `by` is not less, in the partitions of a query."""
+        for part in await self._parts(parts, self._name, topic, epoch, than):
+            low = await self._bisect(part, "offset", by, than, _OF_TOPIC, topic=topic, epoch=epoch)
+            if low is not None and low < part.end:
+                where = sql.SQL('topic = %s AND epoch = %s AND "offset" >= %s ORDER BY "offset" LIMIT 1')
+                select = sql.SQL('SELECT "offset" FROM {} WHERE {}').format(self._leaf(part), where)
+                if rows := await self._ask_part(select, topic, epoch, low):
+                    return int(rows[0][0])
+        return None
 
     def _own(self, query: str) -> sql.Composed:
         return sql.SQL(query).format(
@@ -186,11 +198,12 @@ class ArchiveHistory:
         return list(_slices(await self._ask_part(query)))
 
     async def _bisect(
-        self, part: _Part, order: str, time: datetime, where: sql.Composable, **values: Any
+        self, part: _Part, order: str, by: str, than: datetime | int, where: sql.Composable, **values: Any
     ) -> int | None:
-        """The first place in a partition that is not before `time`; its end: there is none. None: it was dropped."""
-        query = sql.SQL(_BISECT).format(leaf=self._leaf(part), where=where, order=sql.Identifier(order))
-        rows = await self._ask_part(query, low=part.first, high=part.end, time=time, **values)
+        """The first place in a partition whose `by` is not less; its end: there is none. None: it was dropped."""
+        names = {"order": sql.Identifier(order), "by": sql.Identifier(by)}
+        query = sql.SQL(_BISECT).format(leaf=self._leaf(part), where=where, **names)
+        rows = await self._ask_part(query, low=part.first, high=part.end, than=than, **values)
         return int(rows[0][0]) if rows else None
 
     async def _ask_part(self, query: sql.Composed, *values: Any, **named: Any) -> list[tuple[Any, ...]]:

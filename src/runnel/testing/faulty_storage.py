@@ -163,6 +163,10 @@ class FaultyStorage:
         """How many bytes may still be written before the disk is full."""
         return self.inner.free()
 
+    def total(self) -> int:
+        """How many bytes the disk has, free or not."""
+        return self.inner.total()
+
     def _step(self, operation: str, name: str, before_failing: Callable[[], None] | None = None) -> None:
         """Before each call: count it, and fail if it is to fail."""
         if operation not in self.kinds:

@@ -85,6 +85,13 @@ class MemoryHistory:
         held = self._topics.get((topic, epoch), [])
         return next((record.offset for record in held if record.time >= time), None)
 
+    async def offset_at_sequence(self, topic: str, epoch: int, sequence: int) -> int | None:
+        """The offset of its first record with this sequence or a later one."""
+        await self._called("offset_at_sequence")
+        held = self._topics.get((topic, epoch), [])
+        at = bisect_left(held, sequence, key=_sequence)
+        return held[at].offset if at < len(held) else None
+
     async def read_sequences(self, patterns: Sequence[str], start: int, end: int) -> Sequence[Slice]:
         """Its first records of matching topics with sequences in [start, end)."""
         await self._called("read_sequences")

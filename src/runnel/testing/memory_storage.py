@@ -248,6 +248,10 @@ class MemoryStorage:
             return ENDLESS
         return max(0, self.capacity - sum(len(inode.content) for inode in self._names.values()))
 
+    def total(self) -> int:
+        """How many bytes all files together may have."""
+        return ENDLESS if self.capacity is None else self.capacity
+
     def after_power_loss(self, fate: Random | PowerLossOutcome) -> MemoryStorage:
         """The folder as it is found after the power went, here or at `crash_at`. This one is left as it is."""
         choose = _at_random(fate) if isinstance(fate, Random) else fate

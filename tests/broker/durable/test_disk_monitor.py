@@ -11,9 +11,12 @@ import pytest
 from runnel.api.broker import Broker
 from runnel.broker.durable import disk_monitor
 from runnel.broker.durable.disk_monitor import DiskMonitor
+from runnel.core.errors import ArchiveBehind, DiskFull
+from runnel.core.position import Position
 from runnel.core.statistics import ArchiveStatistics
 from runnel.journal.write.archive_holds import NAME, ArchiveHolder, hold
 from runnel.opening import open as open_broker
+from runnel.testing import MemoryHistory
 from tests.broker.durable_broker import Disk, journal_of, log_of, open_on, until
 
 SEGMENT = 1 << 16
@@ -175,3 +178,82 @@ async def test_when_it_cannot_be_told_which_archives_hold_that_is_said(
             await another_look(watch_of(broker))
         (message,) = told(caplog)
         assert "nothing is cleaned or dropped, an archive may be waiting: ARCHIVED is damaged" in message
+
+
+# -- topics that wait for the archive ---------------------------------------------------------------------------
+
+
+async def fill(broker: Broker, topic: str, count: int) -> None:
+    for _ in range(count):
+        await broker.topic(topic, retention_until="archived").publish(bytes(SEGMENT // 4))
+
+
+async def archive(broker: Broker, source: MemoryHistory, topic: str, count: int) -> None:
+    async with broker.subscribe(topic, start="earliest") as records:
+        copied = [await anext(records) for _ in range(count)]
+    source.add(copied)
+    await broker.confirm_archived({topic: Position(copied[-1].epoch, copied[-1].offset + 1)})
+
+
+async def test_topics_that_fill_the_disk_and_are_not_archived_are_named(
+    disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_on(disk, tmp_path, segment_bytes=SEGMENT, min_free=0) as broker:
+        await fill(broker, "small", 3)
+        await fill(broker, "large", 40)
+        await broker.topic("other").publish(bytes(SEGMENT // 4))
+        leave(disk, 50 * SEGMENT)
+        for _ in range(3):
+            await another_look(watch_of(broker))
+        assert told(caplog) == [], "there is room"
+        leave(disk, 3 * SEGMENT)
+        await until(lambda: bool(told(caplog)))
+        for _ in range(3):
+            await another_look(watch_of(broker))
+        (warning,) = told(caplog)
+        sizes = {one.topic: one.unconfirmed_bytes for one in await broker.floors()}
+        assert sizes["other"] == 0 < sizes["small"] < sizes["large"]
+        named = f"'large' ({sizes['large']:,} bytes), 'small' ({sizes['small']:,} bytes)"
+        assert f"about {sizes['large'] + sizes['small']:,} bytes are not archived yet and stay: {named}" in warning
+        assert "% full" in warning
+
+
+async def test_little_that_waits_on_a_disk_that_others_filled_is_not_named(
+    disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_on(disk, tmp_path, segment_bytes=SEGMENT, min_free=0) as broker:
+        await fill(broker, "small", 3)
+        disk.inner.capacity = 10_000 * SEGMENT  # type: ignore[attr-defined]
+        disk.free = lambda: 1000 * SEGMENT  # type: ignore[method-assign]
+        for _ in range(3):
+            await another_look(watch_of(broker))
+        assert told(caplog) == []
+
+
+async def test_a_full_disk_names_the_archive_and_takes_records_again_once_it_confirmed(
+    disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = MemoryHistory()
+    async with open_on(disk, tmp_path, segment_bytes=SEGMENT, min_free=MIN_FREE, history=[source]) as broker:
+        with pytest.raises(ArchiveBehind, match=r"'t'.* are not archived yet and stay") as raised:
+            await fill(broker, "t", 1000)
+        count = broker.statistics().topics["t"].end
+        assert raised.value.unconfirmed > 0.9 * count * SEGMENT // 4
+        assert raised.value.topics == ["t"]
+        with pytest.raises(DiskFull):
+            await broker.publish("t", bytes(SEGMENT // 4))
+        assert any("'t'" in one and "not archived yet" in one for one in told(caplog))
+        await archive(broker, source, "t", count)  # reading goes on, and a confirmation finds room
+        await until(lambda: log_of(broker, "t").first == count)
+        await until(lambda: disk.free() > 90 * SEGMENT)
+        await fill(broker, "t", 5)
+        async with broker.subscribe("t", start="earliest") as records:
+            assert [(await anext(records)).offset for _ in range(count + 5)] == list(range(count + 5))
+
+
+async def test_a_disk_that_is_full_of_other_topics_does_not_blame_the_archive(disk: Disk, tmp_path: Path) -> None:
+    async with open_on(disk, tmp_path, segment_bytes=SEGMENT, min_free=MIN_FREE) as broker:
+        await broker.topic("t", retention_until="archived").publish(b"x")
+        with pytest.raises(DiskFull) as raised:
+            await broker.topic("other").publish_many([bytes(SEGMENT // 4)] * 1000)
+        assert not isinstance(raised.value, ArchiveBehind)

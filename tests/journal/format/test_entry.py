@@ -205,6 +205,7 @@ def test_the_numbers_on_disk_are_these() -> None:
         "STAGE": 21,
         "STAGE_DROPPED": 22,
         "COMPACTED": 23,
+        "CONFIRMED": 24,
         "OPTIONAL": 128,
         "NAMES": 129,
     }

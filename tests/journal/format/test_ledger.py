@@ -24,6 +24,7 @@ from runnel.journal.format.ledger import (
     StageState,
     TopicState,
     compacted_part,
+    confirmed_part,
     cursor_forgotten_part,
     cursor_part,
     group_part,
@@ -244,7 +245,7 @@ def test_a_group_made_again_is_set_back() -> None:
     assert ledger.groups[1].floor == 0
 
 
-@pytest.mark.parametrize("kind", [0, 11, 15, 24, 127])
+@pytest.mark.parametrize("kind", [0, 11, 15, 25, 127])
 def test_state_of_a_kind_that_is_not_known_is_refused(kind: int) -> None:
     with pytest.raises(FormatUnknown):
         of(state_part(kind, b"later"))  # type: ignore[arg-type]
@@ -277,13 +278,13 @@ def test_thousands_of_topics_and_cursors_are_checkpointed_in_pieces() -> None:
     [
         (
             lambda: topic_part(TopicState(1, "a", 2, {"k": 1}, None, 3, 4, 5, 6)),
-            [1, "a", 2, {"k": 1}, None, 3, 4, 5, 6, [], 0],
+            [1, "a", 2, {"k": 1}, None, 3, 4, 5, 6, [], 0, 0],
         ),
         (
             lambda: topic_part(
-                TopicState(1, "a", 2, {}, gone=(RemovedRange(0, 3, RemovalReason.AGE, 9),), compacted=5)
+                TopicState(1, "a", 2, {}, gone=(RemovedRange(0, 3, RemovalReason.AGE, 9),), compacted=5, confirmed=4)
             ),
-            [1, "a", 2, {}, None, 0, 0, 0, 0, [[0, 3, 3, 9]], 5],
+            [1, "a", 2, {}, None, 0, 0, 0, 0, [[0, 3, 3, 9]], 5, 4],
         ),
         (lambda: cursor_part(CursorState("n", "a.>", 0, 7)), ["n", "a.>", 0, 7, False]),
         (lambda: group_part(GroupState(1, "g", "a", {}, 5)), [1, "g", "a", {}, 5, [], []]),
@@ -298,7 +299,17 @@ def test_a_checkpoint_of_an_earlier_version_has_no_stages_in_its_numbers() -> No
     ledger = Ledger()
     ledger.restore([["ledger", [2, 3, 4, 5, 6, 7]], ["topics", [[1, "a", 4, {}, None, 0, 9, 100, 7]]]])
     assert seen(ledger)["scalars"] == [2, 3, 4, 5, 6, 7, 1]
-    assert ledger.topics[1] == TopicState(1, "a", 4, {}, None, 0, 9, 100, 7, (), 0)
+    assert ledger.topics[1] == TopicState(1, "a", 4, {}, None, 0, 9, 100, 7, (), 0, 0)
+
+
+def test_what_is_confirmed_never_goes_back_and_survives_new_options_and_a_checkpoint() -> None:
+    ledger = of(made_topic(1, 3, 9), confirmed_part(1, 7), confirmed_part(1, 5), confirmed_part(2, 5))
+    assert ledger.topics[1].confirmed == 7
+    ledger.apply([made_topic(1, 3, 10)], 6)
+    assert ledger.topics[1].confirmed == 7
+    again = Ledger()
+    again.restore(through_bytes(ledger.changes(everything=False)))
+    assert again.topics[1] == ledger.topics[1]
 
 
 # -- publishers -------------------------------------------------------------------------------------------------

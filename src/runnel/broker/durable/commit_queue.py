@@ -68,6 +68,7 @@ class CommitQueue:
         self._journal, self._timeline, self._pending_state, self._listener = journal, timeline, pending_state, listener
         self._writer = JournalWriter(journal, self.loop, self._landed)
         self.call = self._writer.call  # has something done on the commit thread
+        self.explain_full: Callable[[DiskFull], DiskFull] = lambda full: full  # says what keeps the disk full
         self._gathered: list[PendingBatch] = []
         self._units: list[AtomicWrite] = []  # whose records are gathered
         self._said: list[Part] = []  # topics, groups and deletions, in order: before the batches of the same commit
@@ -176,7 +177,7 @@ class CommitQueue:
         if self.stopped:
             raise BrokerClosed("publishing")
         if not journal.has_room(self.pending.bytes + self.staged.bytes + size):
-            raise DiskFull(journal.storage.free(), journal.needed(size))
+            raise self.explain_full(DiskFull(journal.storage.free(), journal.needed(size)))
 
     def waiter(self, log: Log, offset: int) -> asyncio.Future[None] | None:
         """Done when the record at `offset` is durable and visible; None: it is."""
@@ -379,7 +380,7 @@ class CommitQueue:
             timeline.release(commit.sequence)  # only now, or half of a commit could be seen
             for one in commit.pending_batches:
                 timeline.landed(one.log)
-                if one.log.options.retains:
+                if one.log.options.is_limited:
                     self._listener.landed(one.log)
                 one.tell()
             timeline.cut_tail()
@@ -395,6 +396,8 @@ class CommitQueue:
 
         What they said of state is said again, in its order, unless the journal takes nothing more.
         """
+        if isinstance(failed.cause, DiskFull):
+            failed = WriteFailed(failed.done, failed.begun, self.explain_full(failed.cause))
         doomed = [(one, at < failed.begun) for at, one in enumerate(commits) if one in self._under_way]
         doomed += [(one, False) for one in self._under_way if one.round != self._round and one not in commits]
         for commit, written in doomed:

@@ -1,4 +1,4 @@
-"""Watches free disk space, and warns operators about low space, large holds and late archives.
+"""Watches free disk space, and warns operators about low space, large holds, late archives and unarchived topics.
 
 Nothing waits for it: publishes are refused by what the journal finds when it needs room.
 """
@@ -9,8 +9,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from time import monotonic
+from typing import NamedTuple
 
-from runnel.broker.durable.holds import RetentionHold, RetentionHolds
+from runnel.broker.durable.holds import RetentionHold, RetentionHolds, named
 from runnel.broker.durable.journal_reads import JournalReads
 from runnel.broker.topic.log import Log
 from runnel.core.clock import Clock
@@ -24,10 +25,19 @@ PAUSE = 5.0  # seconds between two looks
 MUCH = 1024**3  # bytes that one may hold without being mentioned
 AGAIN = 3600.0  # seconds until it is mentioned again
 LATE = 24 * 3600.0  # seconds after which an archive that holds is missed
+FILLED = 0.7  # of the disk, from which on topics that wait for the archive are mentioned
+PART = 0.05  # of the disk: what they need not take up to be mentioned, if they alone did not fill it that far
 
 logger = logging.getLogger("runnel")
 
-Measured = tuple[int, dict[str, int], list[ArchiveHolder] | RunnelError]  # bytes free, held by name; archives
+
+class Measured(NamedTuple):
+    """What a look at the disk found: bytes, and the archives that hold."""
+
+    free: int
+    total: int
+    held: dict[str, int]  # by name
+    archives: list[ArchiveHolder] | RunnelError
 
 
 class DiskMonitor:
@@ -80,11 +90,12 @@ class DiskMonitor:
         self.looked()
         if isinstance(found, OSError):
             return  # the next look may tell
-        self.free, self.held, archives = found
+        self.free, total, self.held, archives = found
         self._tell_low(self.free, 2 * self._reads.journal.options.min_free)
         for hold in self._holds.holds.values():
             self._tell_held(hold, monotonic())
         self._tell_archives(archives, monotonic())
+        self._tell_unconfirmed(total - self.free, total, monotonic())
         if self.is_low:
             self.fell()
 
@@ -135,6 +146,25 @@ class DiskMonitor:
                     int(away / 3600),
                 )
 
+    def _tell_unconfirmed(self, used: int, total: int, now: float) -> None:
+        """Warn if the disk fills up with what the archive has not confirmed."""
+        if used < FILLED * total:
+            return
+        waiting = self._holds.unconfirmed()
+        size = sum(waiting.values())
+        if size and size >= min(used - FILLED * total, PART * total) and self._is_time("that confirms", now):
+            topics = ", ".join(named(f"{name!r} ({bytes:,} bytes)" for name, bytes in waiting.items()))
+            logger.warning(
+                "%s: the disk is %s %% full, and about %s bytes are not archived yet and stay: %s "
+                "(retention_until='archived'). Publishing stops when a new segment would leave less than min_free, %s: "
+                "see that the archive runs, and confirms what it has copied",
+                self._folder,
+                int(100 * used / total),
+                f"{size:,}",
+                topics,
+                f"{self._reads.journal.options.min_free:,}",
+            )
+
     def _is_time(self, what: str, now: float) -> bool:
         if now - self._told.get(f"archive {what}", -AGAIN) < AGAIN:
             return False
@@ -154,9 +184,10 @@ def _measure(journal: Journal, holds: list[tuple[RetentionHold, int | None]]) ->
     """How much is free, and how much lies where each one stands and behind. In a thread."""
     held = {hold.name: _behind(journal.history, hold, topic) for hold, topic in holds}
     try:
-        return journal.storage.free(), held, journal.archives()
+        archives: list[ArchiveHolder] | RunnelError = journal.archives()
     except RunnelError as damaged:
-        return journal.storage.free(), held, damaged
+        archives = damaged
+    return Measured(journal.storage.free(), journal.storage.total(), held, archives)
 
 
 def _behind(history: JournalReader, hold: RetentionHold, topic: int | None) -> int:

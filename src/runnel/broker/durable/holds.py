@@ -1,4 +1,7 @@
-"""Named subscriptions with `hold=True`: retention, trimming and compaction keep what they have not read.
+"""What retention and compaction must keep.
+
+That is what named subscriptions with `hold=True` have not read, and what the archive has not confirmed of topics with
+`retention_until="archived"`.
 
 Each durable log knows from which offset on it is held (`Log.held`). The position of a pattern is looked up in the
 indexes in a thread; until that is known, everything is held.
@@ -11,11 +14,16 @@ from typing import Any
 
 from runnel.broker.durable.journal_reads import JournalReads
 from runnel.broker.topic.log import Log
+from runnel.core.errors import ArchiveBehind, DiskFull
 from runnel.core.pattern import is_pattern, matches
 from runnel.core.position import Position
+from runnel.core.topic_bounds import estimated_bytes
+from runnel.journal.format.removed_offsets import count_skipped
 from runnel.journal.write import retention
 
 Place = Position | int
+
+NAMED = 5  # topics that a message names
 
 
 class RetentionHold:
@@ -51,6 +59,12 @@ class RetentionHold:
         return self.place >= self.until if self.until else self.segment != active
 
 
+def named(topics: Iterable[str]) -> list[str]:
+    """The first few of these, for a message."""
+    names = list(topics)
+    return names if len(names) <= NAMED else [*names[:NAMED], f"and {len(names) - NAMED:,} more"]
+
+
 class RetentionHolds:
     """All holds of one broker."""
 
@@ -58,6 +72,7 @@ class RetentionHolds:
         self._reads, self._all_logs = reads, logs
         self.released: Callable[[list[Log]], None] = lambda logs: None  # these may be taken from again
         self.holds: dict[str, RetentionHold] = {}
+        self._archived: set[Log] = set()  # logs that keep records until they are archived
 
     def __repr__(self) -> str:
         return f"<RetentionHolds, {len(self.holds)} hold>"
@@ -88,9 +103,44 @@ class RetentionHolds:
             self._moved(hold)
 
     def adopt(self, log: Log) -> None:
-        """A topic became durable."""
-        if self.holds:
+        """A topic became durable, or was trimmed."""
+        if log.options.retention_until is not None:
+            self._archived.add(log)
             self._apply([log])
+        elif self.holds:
+            self._apply([log])
+
+    def forget(self, log: Log) -> None:
+        """A topic was deleted."""
+        self._archived.discard(log)
+
+    def confirmed(self, log: Log, before: int) -> None:
+        """The source of history of `log` has all records below an offset."""
+        if before > log.confirmed and not log.deleted:
+            log.confirmed = before
+            self._apply([log])
+            self.released([log])  # also if retention had not come as far as what was confirmed before
+
+    def unconfirmed_bytes(self, log: Log) -> int:
+        """About how many bytes of a topic on disk stay until the archive has confirmed them."""
+        first = log.unconfirmed
+        if log.stored is None or first is None or first >= log.end:
+            return 0
+        known = self._reads.journal.ledger.topics.get(log.stored.id)
+        skipped = 0 if known is None else count_skipped(known.gone, 0, log.end)
+        return estimated_bytes(log.count_bytes(), log.end - skipped, log.end - first)
+
+    def unconfirmed(self) -> dict[str, int]:
+        """The same of every topic of which something stays, the largest first."""
+        found = {log.name: self.unconfirmed_bytes(log) for log in self._archived}
+        return {name: size for name, size in sorted(found.items(), key=lambda one: (-one[1], one[0])) if size}
+
+    def explained(self, full: DiskFull) -> DiskFull:
+        """`full`; or that the archive is behind, if there would be room without what waits for it."""
+        waiting = self.unconfirmed()
+        if not waiting or sum(waiting.values()) < full.needed - full.free:
+            return full
+        return ArchiveBehind(full.free, full.needed, sum(waiting.values()), named(waiting))
 
     def at(self, log: Log, offset: int) -> list[RetentionHold]:
         """The names that hold records of `log` before `offset`."""
@@ -122,6 +172,8 @@ class RetentionHolds:
         released = []
         for log in logs:
             floors = [hold.floor(log) for hold in self.holds.values() if hold.covers(log.name)]
+            if (unconfirmed := log.unconfirmed) is not None:
+                floors.append(unconfirmed)
             first, before, log.held = log.first, log.held, min(floors, default=None)
             if before is not None and (log.held is None or (log.held > before and first >= before)):
                 released.append(log)  # retention had come to it

@@ -11,7 +11,7 @@ import heapq
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from runnel.broker.durable.commit_queue import CommitQueue
@@ -71,6 +71,7 @@ class TopicRetention:
 
     def __init__(self, reads: JournalReads, commits: CommitQueue, timeline: Timeline, clock: Clock) -> None:
         self._reads, self._commits, self._timeline, self._clock = reads, commits, timeline, clock
+        self.unsettled: Callable[[Log], int] = lambda log: log.end  # from where on groups need records of a topic
         self._topics: dict[Log, _RetainedTopic] = {}
         self._heap: list[tuple[float, int, Log]] = []
         self._pushed = 0
@@ -152,6 +153,8 @@ class TopicRetention:
                 self._ask(log)
                 self._queue([log])
                 continue
+            if log.options.retention_until is not None:
+                self._queue([log])
             self._note_moved(log)  # a reader with a hold moved: that comes often, and is no reason to write each time
             if log.options.retention_bytes is not None and self._is_over(log, kept):
                 self._ask(log)
@@ -194,6 +197,9 @@ class TopicRetention:
         for _ in range(min(PER_TURN, len(self._sweep))):
             log = self._sweep.popleft()
             if (kept := self._topics.get(log)) is not None and not self._stopped:
+                if not log.options.is_limited:
+                    # It is kept until it is archived, and no longer; but groups do not read from sources of history.
+                    log.begin_at(min(log.confirmed, self.unsettled(log)), RemovalReason.ARCHIVED)
                 self._timeline.first(log)
                 self._say(log)
                 if log.options.retention_bytes is not None and self._is_over(log, kept):

@@ -54,6 +54,7 @@ class Store:
         self.holding = self.pending_state.holding = RetentionHolds(self.reads, catalog.logs)
         self.retention = TopicRetention(self.reads, self.commits, timeline, clock)
         self.holding.released = self.retention.released
+        self.commits.explain_full = self.holding.explained
         self.staging = StagingArea(self.reads, self.commits, timeline, catalog.logs, clock)
         folder = str(lock.folder)
         self.disk_monitor = DiskMonitor(self.reads, self.holding, catalog.logs, self.commits.loop, clock, folder)
@@ -77,8 +78,9 @@ class Store:
         for topic in ledger.topics.values():
             options, schema = self._declared(topic)
             revived = catalog.new_log(topic.name, topic.epoch, options)
-            revived.revive(topic.first, topic.end, topic.bytes, trimmed_below(topic.gone))
+            revived.revive(topic.first, topic.end, topic.bytes, trimmed_below(topic.gone), topic.confirmed)
             revived.stored = DurableTopic(topic.id, topic.end)
+            self.holding.adopt(revived)
             self.retention.adopt(revived, topic)
             revived.type = schema
             catalog.logs[topic.name] = revived
@@ -192,6 +194,7 @@ class Store:
         """Have a topic deleted."""
         self.commits.forget(log, why)
         self.retention.forget(log)
+        self.holding.forget(log)
         self.staging.forget(log)
 
     # -- what is kept -------------------------------------------------------------------------------------------
@@ -223,11 +226,19 @@ class Store:
         logs = list(self._catalog.logs.values())
         return {log.stored.id: log.held for log in logs if log.stored is not None and log.held is not None}
 
+    def confirmed(self, log: Log, before: int) -> None:
+        """Have what lies before an offset kept no longer for the archive: it was confirmed, durably."""
+        self.holding.confirmed(log, before)
+        if log.options.compact:
+            self.cleaner.wake()
+
     def trim(self, log: Log, before: int, *, force: bool) -> None:
         """Remove what lies before an offset, as a user asked for; records under a hold stay."""
         if not force and (holds := self.holding.at(log, before)):
             raise TopicHeld(log.name, before, {hold.name: hold.floor(log) for hold in holds})
-        log.begin_at(before, RemovalReason.ASKED, force=force)
+        # What the archive has not confirmed goes too: a trim is to erase records, from the archive as well.
+        log.begin_at(before, RemovalReason.ASKED, force=True)
+        self.holding.adopt(log)
         if log.stored is not None:
             now = micros(self._timeline.now())
             self.commits.tell(trim_part(log.stored.id, before, 0, RemovalReason.ASKED, now))

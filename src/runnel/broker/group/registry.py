@@ -10,6 +10,7 @@ import msgspec
 from runnel.broker.group.logic.group import GroupOptions
 from runnel.broker.group.reader import GroupReader
 from runnel.broker.topic.catalog import TopicCatalog
+from runnel.broker.topic.log import Log
 from runnel.broker.topic.publisher import Publisher
 from runnel.core.errors import GroupInUse, InvalidOption, UnknownGroup
 from runnel.core.options import SubscribeOptions
@@ -82,6 +83,24 @@ class GroupRegistry:
             raise GroupInUse(name, pattern, len(found.subscriptions))
         found.end(UnknownGroup(name, pattern))
         self._publisher.release()  # publishers that waited for it
+
+    @staticmethod
+    def unsettled(log: Log) -> int:
+        """From which offset on groups still have to settle records of `log`; its end: none has."""
+        least = log.end
+        for reader in log.topic_readers or ():
+            if not isinstance(reader, GroupReader):
+                continue
+            place = reader.floor()
+            if reader.attachment.is_pattern:
+                timeline = reader.attachment.timeline
+                timeline.cool()  # an open run does not know its end
+                if place >= timeline.sequence:
+                    continue
+                # Which offset has a sequence that left memory is not looked up: then all of the topic counts.
+                place = log.offset_behind(place) if log.runs and log.runs[0].sequence <= place else log.first
+            least = min(least, place)
+        return least
 
     def unkeep(self, topic: str) -> None:
         """A topic that groups have joined already turns out not to be durable: nor are they."""

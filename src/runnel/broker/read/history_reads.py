@@ -191,6 +191,12 @@ class HistoryReads:
                 logger.warning("closing %r failed: %s", source, error)
 
 
+def gone_below(reads: HistoryReads | None, log: Log, first: int) -> int:
+    """Below which offset nothing of a topic can be read any more, from wherever. `first`: where the journal begins."""
+    has_source = reads is not None and log.stored is not None and reads.source_of(log.name) is not None
+    return min(log.trimmed, first) if has_source else first
+
+
 def unavailable(topic: str, error: Exception) -> HistoryUnavailable:
     """`error` of a source, for a caller that does not wait until it is over."""
     return HistoryUnavailable(topic, _said(error))
@@ -338,6 +344,14 @@ class TopicHistory:
             source, lambda: source.offset_at(log.name, log.epoch, time), log.name, once=once
         )
         stored = reads.offset_at(log, time)
+        return stored if found is None else min(max(found, log.trimmed), stored)
+
+    async def offset_at_sequence(self, sequence: int, stored: int) -> int:
+        """The offset of the first record at `sequence` or behind it: `stored`, or one before, in the source."""
+        log, source = self._log, self._source
+        found = await self._reads.answer(
+            source, lambda: source.offset_at_sequence(log.name, log.epoch, sequence), log.name, once=True
+        )
         return stored if found is None else min(max(found, log.trimmed), stored)
 
 

@@ -18,7 +18,7 @@ from runnel.core.telemetry import ANALYTICS_OPTIONS
 
 UNDECLARED = TopicOptions()  # of a topic that was only subscribed to: the first publish decides its options
 
-_DURABLE_ONLY = ("durable", "compact", "compression")
+_DURABLE_ONLY = ("durable", "compact", "compression", "retention_until")
 
 
 class DurableTopics(Protocol):
@@ -82,7 +82,7 @@ class TopicCatalog:
                 raise NotSupported(f"{option}={value!r}", "this broker lives in memory only")
         if options.compression:
             compress(options.compression, b"")  # raises now, and not when the first record is written
-        for option in ("compression", "compact") if options.durable is False else ():
+        for option in _DURABLE_ONLY[1:] if options.durable is False else ():
             if getattr(options, option):
                 raise NotSupported(option, "a topic with durable=False is kept in memory, as it is")
         return options

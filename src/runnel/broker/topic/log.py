@@ -67,6 +67,7 @@ class Log:
         "columns",
         "coming",
         "coming_bytes",
+        "confirmed",
         "deleted",
         "epoch",
         "forgotten",
@@ -103,7 +104,8 @@ class Log:
         self._floor = 0  # the oldest offset that may be read; values below it go a little later
         self.why = RemovalReason.UNKNOWN  # it moved there
         self.trimmed = 0  # a user took what lies below this offset: no source of history brings it back
-        self.held: int | None = None  # of a durable topic: a subscription holds records from here on
+        self.confirmed = 0  # its source of history has all records below this offset
+        self.held: int | None = None  # of a durable topic: a subscription, or the archive, needs records from here on
         self._bytes_below = 0  # the bytes ever appended below it
         self._look_at = KEEP_COUNT + CHUNK  # records, or bytes, at which to ask the readers what they want kept
         self._look_at_bytes = KEEP_BYTES + KEEP_BYTES // 2
@@ -158,6 +160,11 @@ class Log:
     def reason(self) -> RemovalReason:
         """Why it begins where it does."""
         return RemovalReason.COUNT if self.first > self._floor else self.why
+
+    @property
+    def unconfirmed(self) -> int | None:
+        """From which offset on its records must stay until they are archived; None: they need not."""
+        return None if self.options.retention_until is None else max(self.confirmed, self._floor)
 
     @property
     def live_bytes(self) -> int:
@@ -360,8 +367,9 @@ class Log:
             if first >= self.base:
                 self._bytes_below = self.bytes_before(first)
 
-    def revive(self, first: int, end: int, size: int, trimmed: int = 0) -> None:
+    def revive(self, first: int, end: int, size: int, trimmed: int = 0, confirmed: int = 0) -> None:
         """Be the tail, still empty, of a topic that has the records [first, end) of `size` bytes on disk."""
+        self.confirmed = confirmed
         self._floor, self.base, self._counted, self.trimmed = first, end, end, trimmed
         self.total_bytes = self.bytes_out = size
 

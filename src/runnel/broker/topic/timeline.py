@@ -300,7 +300,7 @@ class Timeline:
 
     def first(self, log: Log) -> int:
         """The oldest offset of `log` that can be read: retention is looked at now, not only at every `CHUNK`."""
-        if log.options.retains:
+        if log.options.is_limited:
             self._bury(log.trim(self.now()))
         return log.first
 

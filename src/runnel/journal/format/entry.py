@@ -47,6 +47,7 @@ class PartKind(IntEnum):
     STAGE = 21
     STAGE_DROPPED = 22
     COMPACTED = 23
+    CONFIRMED = 24
     OPTIONAL = 128
     NAMES = 129
 

@@ -153,6 +153,7 @@ class TopicState(msgspec.Struct, array_like=True, gc=False):
     last_time: int = 0
     gone: tuple[RemovedRange, ...] = ()  # why offsets below `end` are not there
     compacted: int = 0  # below this offset only the newest record of each key was left, when it was looked at
+    confirmed: int = 0  # below this offset its source of history has all records
 
 
 class CursorState(msgspec.Struct, array_like=True, gc=False):
@@ -201,6 +202,7 @@ class Ledger:
             PartKind.TOPIC_DELETED: self._delete_topic,
             PartKind.TRIM: self._trim,
             PartKind.COMPACTED: self._compacted,
+            PartKind.CONFIRMED: self._confirm,
             PartKind.CURSOR: self._move_cursor,
             PartKind.CURSOR_FORGOTTEN: self._forget_cursor,
             PartKind.GROUP: self._make_group,
@@ -258,14 +260,8 @@ class Ledger:
         topic = msgspec.convert(_decode(part.body), TopicState)
         known = self.topics.get(topic.id)
         if known is not None:
-            topic.first, topic.end, topic.bytes, topic.last_time, topic.gone, topic.compacted = (
-                known.first,
-                known.end,
-                known.bytes,
-                known.last_time,
-                known.gone,
-                known.compacted,
-            )
+            for kept in ("first", "end", "bytes", "last_time", "gone", "compacted", "confirmed"):
+                setattr(topic, kept, getattr(known, kept))
         self.topics[topic.id] = topic
         self.changed_topics.add(topic.id)
         self.next_topic = max(self.next_topic, topic.id + 1)
@@ -304,6 +300,12 @@ class Ledger:
             known.gone = add_removed(known.gone, part.base, part.last, RemovalReason.COMPACTED, part.time)
             _, _, *rest = _decode(part.body)
             known.compacted = max(known.compacted, rest[0] if rest else part.last)
+            self.changed_topics.add(part.topic)
+
+    def _confirm(self, part: Part) -> None:
+        known = self.topics.get(part.topic)
+        if known is not None:
+            known.confirmed = max(known.confirmed, part.base)
             self.changed_topics.add(part.topic)
 
     # -- readers ------------------------------------------------------------------------------------------------
@@ -553,6 +555,11 @@ def compacted_part(
     """In [first, end) of a topic older records of keys were taken; below `up_to` none is left (None: below `end`)."""
     body = _encode([kept, removed, end if up_to is None else up_to])
     return Part(PartKind.COMPACTED, body, crc_of(body), topic, first, end, 0, time)
+
+
+def confirmed_part(topic: int, before: int) -> Part:
+    """The source of history of a topic has all records below `before`."""
+    return state_part(PartKind.CONFIRMED, topic=topic, base=before)
 
 
 def sequence_part(reserved: int, epoch: int) -> Part:

@@ -23,6 +23,7 @@ class RemovalReason(IntEnum):
     COMPACTED = 5  # only the newest record of each key is left
     SKIPPED = 6  # never given: skipped after a crash or a restore
     SEVERAL = 7
+    ARCHIVED = 8  # confirmed to be in a source of history
 
     @property
     def words(self) -> str:
@@ -39,6 +40,7 @@ _WORDS = {
     RemovalReason.COMPACTED: "compacted by key",
     RemovalReason.SKIPPED: "never given: skipped after a crash or a restore",
     RemovalReason.SEVERAL: "several reasons",
+    RemovalReason.ARCHIVED: "archived (retention_until)",
 }
 
 

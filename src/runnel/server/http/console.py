@@ -330,7 +330,7 @@ class ConsolePages:
         options = sample.options
         said = {
             name: value
-            for name in ("age", "count", "bytes")
+            for name in ("age", "count", "bytes", "until")
             if (value := getattr(options, f"retention_{name}")) is not None
         }
         if options.compact:
@@ -351,7 +351,12 @@ class ConsolePages:
         return {
             "name": figures.name,
             "topic": self._topic_row(topic)
-            | {"epoch": figures.epoch, "options": options, "published_bytes": figures.published_bytes},
+            | {
+                "epoch": figures.epoch,
+                "options": options,
+                "published_bytes": figures.published_bytes,
+                "archive": msgspec.to_builtins(figures.archive),
+            },
             "subscribers": [_subscriber_row(one) for one in subscribers[:RELATED_ROWS]],
             "groups": [msgspec.to_builtins(one) for one in groups[:RELATED_ROWS]],
         }

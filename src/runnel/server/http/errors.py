@@ -37,6 +37,7 @@ STATUS = {
     "no_answer": 504,
     "publish_timeout": 504,
     "disk_full": 507,
+    "archive_behind": 507,
 }
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 BRANCHES: tuple[tuple[type[RunnelError], int], ...] = ((UsageError, 400), (NotNow, 503), (Ended, 503), (Damaged, 500))

@@ -123,6 +123,19 @@ async def bounds(
 
 
 @call
+async def confirm_archived(caller: Caller, positions: list[tuple[str, int, int]]) -> Any:
+    """Store that the archive has all records before these positions: [topic, epoch, offset] each. For operators."""
+    found = {topic: Position(epoch, offset) for topic, epoch, offset in positions}
+    return await caller.serving.broker.confirm_archived(found)
+
+
+@call
+async def floors(caller: Caller, patterns: list[str] = []) -> Any:  # noqa: B006
+    """How far the topics that match have left the journal."""
+    return await caller.serving.broker.floors(*patterns)
+
+
+@call
 async def place(caller: Caller, places: list[tuple[str, str, int, int]], hold: bool | None = None) -> None:
     """Store positions of named subscriptions that are not open: [name, topic, epoch, offset] each."""
     found = {name: (topic, Position(epoch, offset)) for name, topic, epoch, offset in places}

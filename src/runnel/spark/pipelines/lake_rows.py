@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from runnel.lake.layout import record_schema
 from runnel.lake.storage import need
 
 if TYPE_CHECKING:
@@ -39,12 +40,15 @@ def lake_rows(spark: SparkSession, lake: Lake, columns: Sequence[str] = tuple(CO
     storage, names = lake.records, list(columns)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        pq = need("pyarrow.parquet")
+        pa, pq = need("pyarrow"), need("pyarrow.parquet")
+        wanted = pa.schema([record_schema().field(name) for name in names])
         for batch in batches:
             for path in batch.column("path").to_pylist():
                 with storage.open(path) as stream:
                     for rows in pq.ParquetFile(stream).iter_batches(1 << 14, columns=names):
-                        yield rows.select(names)
+                        # Files that another program rewrote may say other things about nulls.
+                        arrays = [rows.column(field.name).cast(field.type) for field in wanted]
+                        yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
 
     tasks = min(len(files), 4 * spark.sparkContext.defaultParallelism)
     return spark.createDataFrame(files, "path string").repartition(tasks).mapInArrow(read, schema)
