@@ -11,7 +11,7 @@ SHOWN := $(wildcard src/runnel/console/* examples/joblogs/*.py examples/joblogs/
 SPARK42 := .venv-spark42/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage nightly nightly-tests python-versions chromium spark-versions torture chaos fuzz check bench docs surface lock clean
+.PHONY: help run demo test coverage nightly nightly-tests python-versions chromium spark-versions torture chaos fuzz check bench docs surface lock clean
 # Without bytecode every process of a test compiles runnel again: a second of CPU each.
 unexport PYTHONDONTWRITEBYTECODE
 # A recipe that fails leaves no half-made target behind.
@@ -45,6 +45,10 @@ $(ARCHIVE): $(SPARK) tools/spark_archive.py
 
 run: $(READY) ## A server on the folder data/, until Ctrl-C (ARGS="--port 0": options of `runnel serve`)
 	@$(PY) -m runnel serve --data data $(ARGS)
+
+# Spark is installed beside the server, which is up at once.
+demo: $(READY) ## A server with traffic, archive and analytics on Spark, and a console whose plots move, until Ctrl-C
+	@$(PY) -m tools.demo --prepare "$(MAKE) --no-print-directory $(SPARK)" $(ARGS)
 
 # Groups and order: tests/scheduling.py. What takes longer than its share of the budget is marked `nightly`.
 PYTEST := -m pytest -n $(or $(JOBS),auto) --dist loadgroup --no-loadscope-reorder

@@ -21,7 +21,10 @@ from benchmarks.report import preamble, report
 from benchmarks.results import saved
 
 IN_MEMORY = ("fanout", "subscribers", "policies", "topics", "patterns", "latency", "groups", "ways")
-ON_DISK = ("durable", "idempotent", "transactions", "staging", "catch_up", "idle", "many", "cleaning", "history")
+ON_DISK = (
+    *("durable", "idempotent", "transactions", "staging", "catch_up", "idle", "many", "cleaning", "history"),
+    "telemetry",
+)
 OVER_TCP = ("network", "network_latency", "network_acks", "web")  # they need a disk too
 ON_SPARK = ("spark_read", "spark_write")
 FROM_POSTGRES = ("relay", "archive")
@@ -45,6 +48,7 @@ EPILOG = """questions
   many         100 members of a group, 1,000 topics of a pattern, 10,000 subscribers: each against few of them
   cleaning     half of 10,000 topics deleted: bytes written to give space back, publishing and reading beside it
   history      opening 10 GB, closed or killed; memory with 100,000,000 records and with 100,000 topics
+  telemetry    a record with the broker's telemetry and without it: readers, topics, a group, a folder
   network      a server, its clients and TCP: 1 publisher to 0, 1 and 10 subscribers; against nats-server and Redis
   network_latency  publish to receive from process to process: 1,000/s one by one, and lists at half of the full rate
   network_acks one awaited publish after the other, from 1 task and from 64

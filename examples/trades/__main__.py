@@ -1,27 +1,28 @@
-"""A market, a broker, three Spark queries, and a page: ticks become candles and alerts, live and in Parquet.
+"""A market, a broker, three Spark queries, and a page: ticks become candles and alerts, live and in a lake.
 
     python examples/trades             # two minutes of trading in a few seconds, and a check of what came of it
     python examples/trades --live      # goes on until Ctrl-C; the page is at http://127.0.0.1:8000
 
 The pipeline is `pipeline.py`. This publishes ticks, starts it, tells how far it is, and ends by comparing the candles
-in Parquet, and those in the topic, with what plain Python makes of the same ticks (`plain.py`).
+in the lake, and those in the topic, with what plain Python makes of the same ticks (`plain.py`).
 
 Prints::
 
     starting Spark, which takes a few seconds
     Spark ... is there after ... s, and three queries run
     ...
-    2,402 ticks published, ... candle records, 99 rows in Parquet, ... alerts, lag 0
-    99 candles in Parquet, the same that plain Python makes of the ticks
+    2,402 ticks published, ... candle records, 99 rows in the lake, ... alerts, lag 0
+    99 candles in the lake, the same that plain Python makes of the ticks
     100 candles in the topic, the same as well, and one that is still open
     1 tick came an hour late, and was left out
 """
 
 import argparse
 import asyncio
+import json
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -84,7 +85,7 @@ class Progress:
         lag = max((one.lag or 0 for one in self._broker.statistics().cursors), default=0)
         return (
             f"{ends['trades.ticks']:,} ticks published, {ends.get('trades.candles', 0):,} candle records, "
-            f"{rows:,} rows in Parquet, {ends.get('trades.alerts', 0):,} alerts, lag {lag:,}"
+            f"{rows:,} rows in the lake, {ends.get('trades.alerts', 0):,} alerts, lag {lag:,}"
         )
 
     async def tell(self) -> None:
@@ -111,7 +112,7 @@ async def check(broker: runnel.Broker, spark: Stage, made: list[Tick]) -> None:
     expected = candles(made, WIDTH)
     rows = await asyncio.to_thread(spark.candles)
     same = "the same that plain Python makes of the ticks" if rows == expected else "NOT those that plain Python makes"
-    say(f"{len(rows)} candles in Parquet, {same}")
+    say(f"{len(rows)} candles in the lake, {same}")
     (bounds,) = await broker.bounds("trades.candles")
     topic = await in_topic(broker, bounds.end - 1)
     agrees = [topic.get((one.symbol, one.start)) for one in expected] == expected
@@ -143,8 +144,20 @@ async def publish_all(broker: runnel.Broker, spark: Stage, made: list[Tick]) -> 
     await asyncio.to_thread(spark.settle)
 
 
-async def show_live(broker: runnel.Broker, spark: Stage, progress: Progress, port: int) -> None:
-    """Trading, a page that shows it, and progress, until somebody has seen enough."""
+async def show_live(broker: runnel.Broker, spark: Stage, progress: Progress) -> None:
+    """Trading and progress, until Ctrl-C."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(trade_live(broker))
+            tasks.create_task(progress.tell())
+    finally:
+        say("ending: what was published goes through first")
+        await asyncio.to_thread(spark.settle)
+
+
+@asynccontextmanager
+async def page(broker: runnel.Broker, port: int) -> AsyncIterator[None]:
+    """The page, which answers from now on: before Spark is there it says so."""
     if TYPE_CHECKING:
         from examples.trades.app import WebServer
     else:
@@ -153,18 +166,16 @@ async def show_live(broker: runnel.Broker, spark: Stage, progress: Progress, por
     serving = asyncio.create_task(web.serve())
     say(f"the page is at http://127.0.0.1:{port}; Ctrl-C ends it")
     try:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(trade_live(broker))
-            tasks.create_task(progress.tell())
+        yield
     finally:
-        say("ending: what was published goes through first")
-        try:
-            await asyncio.to_thread(spark.settle)
-            await asyncio.to_thread(spark.stop)
-        finally:
-            broker.close()  # with it event streams end, for which the web server would wait
-            web.should_exit = True
-            await serving
+        broker.close()  # with it event streams end, for which the web server would wait
+        web.should_exit = True
+        await serving
+
+
+async def tell_page(broker: runnel.Broker, state: str) -> None:
+    """Have the page say what Spark does."""
+    await broker.publish("trades.pipeline", json.dumps({"state": state}).encode())
 
 
 @contextmanager
@@ -174,22 +185,28 @@ def place(live: bool, folder: Path) -> Iterator[Path]:
         yield folder if live else Path(held.enter_context(tempfile.TemporaryDirectory()))
 
 
-async def main(live: bool, folder: Path, port: int) -> None:
+async def main(live: bool, folder: Path, port: int, dsn: str | None = None) -> None:
     spark = Stage()
     async with (
         runnel.open(folder / "journal") as broker,
         Server(broker, ServerOptions(port=0, json_port=None)) as server,
+        AsyncExitStack() as held,
     ):
         await broker.topic("trades.ticks", Tick, retention_age=3600.0).declare()
         for name in ("trades.candles", "trades.alerts"):
             await broker.topic(name, retention_age=3600.0).declare()
+        await broker.topic("trades.pipeline", retention_count=1).declare()
+        await tell_page(broker, "starting")
+        if live:
+            await held.enter_async_context(page(broker, port))
         say("starting Spark, which takes a few seconds")
         began = monotonic()
         try:
-            version = await asyncio.to_thread(spark.start, server.listeners[0].url, folder)
+            version = await asyncio.to_thread(spark.start, server.listeners[0].url, folder, dsn)
             say(f"Spark {version} is there after {monotonic() - began:.0f} s, and three queries run")
+            await tell_page(broker, "running")
             progress = Progress(broker, spark)
-            await (show_live(broker, spark, progress, port) if live else show(broker, spark, progress))
+            await (show_live(broker, spark, progress) if live else show(broker, spark, progress))
         finally:
             await asyncio.to_thread(spark.stop)
 
@@ -199,6 +216,7 @@ if __name__ == "__main__":
     parser.add_argument("--live", action="store_true", help="go on until Ctrl-C, and show a page")
     parser.add_argument("--folder", type=Path, default=Path("trades-data"), help="of --live: where all is kept")
     parser.add_argument("--port", type=int, default=8000, help="of --live: of the page")
+    parser.add_argument("--postgres", metavar="DSN", help="a database with the names: companies (symbol, name)")
     given = parser.parse_args()
     with suppress(KeyboardInterrupt), place(given.live, given.folder) as chosen:
-        asyncio.run(main(given.live, chosen, given.port))
+        asyncio.run(main(given.live, chosen, given.port, given.postgres))

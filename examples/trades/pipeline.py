@@ -1,8 +1,9 @@
 """The pipeline: plain functions, each from a DataFrame to a DataFrame. None of them knows where its rows come from.
 
     ticks ─ clean ─┬─ candles ─ as_records ─ topic trades.candles   (a candle that grows is written again)
-                   ├─ candles ───────────────────────────── Parquet (a candle once, when no tick can change it)
-                   └─ alerts ── as_records ─ topic trades.alerts
+                   ├─ candles ─────────────── lake/candles, Delta   (a candle once, when no tick can change it)
+                   └─ alerts ── named ─ as_records ─ topic trades.alerts
+                                  └ companies, from PostgreSQL
 
 `run` puts them together into three streaming queries, on whatever session it is given.
 """
@@ -18,6 +19,8 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from runnel.spark.pipelines.delta_sink import DeltaSink
 
 WIDTH = "5 seconds"  # of a candle
 LATENESS = "10 seconds"  # a tick that comes later than this is left out, and counted by Spark
@@ -83,12 +86,33 @@ def alerts(ticks: DataFrame) -> DataFrame:
     return ticks.groupBy("symbol").transformWithState(Jumps(), schema, "append", "None")
 
 
+COMPANIES = {"ACME": "Acme Anvils", "BOLT": "Bolt & Nut", "CORK": "Cork Floats", "DUNE": "Dune Sands"}
+
+
+def companies(spark: SparkSession, dsn: str | None) -> DataFrame:
+    """The dimension: the name of each symbol. From a table of PostgreSQL as it is now, if `dsn` says where."""
+    rows = list(COMPANIES.items())
+    if dsn is not None:
+        import psycopg
+
+        with psycopg.connect(dsn) as connection:
+            rows = connection.execute("SELECT symbol, name FROM companies").fetchall()
+    return spark.createDataFrame(rows, "symbol string, name string")
+
+
+def named(rows: DataFrame, companies: DataFrame) -> DataFrame:
+    """Rows with a column symbol, and the name of the company. One that has no name stays."""
+    return rows.join(F.broadcast(companies), "symbol", "left")
+
+
 def as_records(rows: DataFrame, key: str) -> DataFrame:
     """Rows as records: each a JSON object, with one of its columns as the key."""
     return rows.select(F.col(key).alias("key"), F.to_json(F.struct("*")).alias("value"))
 
 
-def run(spark: SparkSession, url: str, folder: Path, trigger: str = "1 second") -> list[StreamingQuery]:
+def run(
+    spark: SparkSession, url: str, folder: Path, dsn: str | None = None, trigger: str = "1 second"
+) -> list[StreamingQuery]:
     """Start all of it, from topic `trades.ticks` on the server at `url`. What each query knows lies in `folder`.
 
     Each query shows on the broker as a cursor with its name and its lag: `runnel cursor list`.
@@ -111,7 +135,7 @@ def run(spark: SparkSession, url: str, folder: Path, trigger: str = "1 second") 
         writer.option("topic", "trades.candles").option("mark", "candles").option("markValue", number).save()
 
     grown = candles(ticks("candles")).writeStream.outputMode("update").foreachBatch(write_candles)
-    done = candles(ticks("parquet")).writeStream.format("parquet").option("path", str(folder / "candles"))
-    jumps = as_records(alerts(ticks("alerts")), "symbol").writeStream.format("runnel")
+    done = candles(ticks("lake")).writeStream.foreachBatch(DeltaSink(str(folder / "lake" / "candles"), {}))
+    jumps = as_records(named(alerts(ticks("alerts")), companies(spark, dsn)), "symbol").writeStream.format("runnel")
     jumps = jumps.option("url", url).option("topic", "trades.alerts")
-    return [start("candles", grown), start("parquet", done), start("alerts", jumps)]
+    return [start("candles", grown), start("lake", done), start("alerts", jumps)]

@@ -5,14 +5,15 @@ Every call takes its time: from asyncio, call them in a thread.
 
 from __future__ import annotations
 
-from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from deltalake import DeltaTable
 
 import runnel.spark
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from examples.trades import pipeline
@@ -37,11 +38,11 @@ class Stage:
         self._queries: list[StreamingQuery] = []
         self._folder = Path()
 
-    def start(self, url: str, folder: Path) -> str:
+    def start(self, url: str, folder: Path, dsn: str | None = None) -> str:
         """Start Spark and the queries. The version of Spark."""
         self._spark = runnel.spark.session("trades", **QUIET, **pipeline.SETTINGS)
         self._folder = folder.absolute()
-        self._queries = pipeline.run(self._spark, url, self._folder)
+        self._queries = pipeline.run(self._spark, url, self._folder, dsn)
         return str(self._spark.version)
 
     def settle(self) -> None:
@@ -49,30 +50,26 @@ class Stage:
         for query in self._queries:
             query.processAllAvailable()
 
-    def _parquet(self) -> DataFrame | None:
-        folder = self._folder / "candles"
-        if self._spark is None or not (folder / "_spark_metadata").exists():
-            return None
-        return self._spark.read.parquet(str(folder))  # it looks there to see which files count
+    def _table(self) -> DeltaTable | None:
+        folder = str(self._folder / "lake" / "candles")
+        return DeltaTable(folder) if DeltaTable.is_deltatable(folder) else None
 
     def rows(self) -> int:
-        """How many candles are in Parquet. A query that failed raises here."""
+        """How many candles are in the lake. A query that failed raises here."""
         for query in self._queries:
             if (error := query.exception()) is not None:
                 raise error
-        found = self._parquet()
+        found = self._table()
         return 0 if found is None else found.count()
 
     def candles(self) -> list[Candle]:
-        """The candles in Parquet, in order."""
-        found = self._parquet()
-        rows = [] if found is None else [row.asDict() for row in found.collect()]
-        # Spark has moments in the zone of this machine, and does not say so.
-        return sorted(Candle(**{**row, "start": row["start"].astimezone(UTC)}) for row in rows)
+        """The candles in the lake, in order."""
+        found = self._table()
+        return [] if found is None else sorted(Candle(**row) for row in found.to_pyarrow_table().to_pylist())
 
     def dropped(self) -> int:
         """How many ticks were left out because they came too late for their candle."""
-        told = [progress for query in self._queries if query.name == "parquet" for progress in query.recentProgress]
+        told = [progress for query in self._queries if query.name == "lake" for progress in query.recentProgress]
         return sum(one["numRowsDroppedByWatermark"] for progress in told for one in progress["stateOperators"])
 
     def stop(self) -> None:

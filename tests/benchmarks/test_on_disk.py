@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import runnel
-from benchmarks import catch_up, durable, history, idempotent, idle, staging, transactions
+from benchmarks import catch_up, durable, history, idempotent, idle, staging, telemetry, transactions
 from benchmarks.__main__ import main
 from benchmarks.disk import FSYNC, PER_SYNC, PREFIX, Unsuitable, Writes, scratch, watching, where
 from benchmarks.disk import file_system as kind_of
@@ -44,6 +44,11 @@ def test_every_contender_of_a_question_about_a_disk_gives_its_figures(
 
 def test_idle_things_are_measured_by_the_cpu_of_the_loop(tmp_path: Path) -> None:
     answer = asked(idle.question(folder=tmp_path, groups=5, rounds=200, topics=50))
+    assert all(reached.value is not None for reached in answer.aims())
+
+
+def test_telemetry_is_measured_against_the_same_load_without_it(tmp_path: Path) -> None:
+    answer = asked(telemetry.question(folder=tmp_path, loads=dict.fromkeys(telemetry.LOADS, 200)))
     assert all(reached.value is not None for reached in answer.aims())
 
 

@@ -19,12 +19,13 @@ from typing import Any
 
 import runnel
 from runnel import Broker
-from runnel.core.statistics import RelayStatistics
+from runnel.core.statistics import PipelineStatistics, RelayStatistics
 from runnel.server.options import ServerOptions
 from runnel.server.server import Server
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 HOSTILE_TOPIC = "hostile.<img/src=x/onerror=alert(1)//"
+TELEMETRY = 0.5  # seconds: the plots of analytics have something to show at once
 SHOPS = ("berlin", "lyon", "oslo", "porto")
 
 
@@ -34,7 +35,7 @@ async def demo(
 ) -> AsyncIterator[Server]:
     """A server with traffic, in a folder or in memory; with so many more topics that are quiet."""
     given: dict[str, Any] = {"port": None, "json_port": None, "http_port": 0} | options
-    async with runnel.open(folder) if folder else runnel.open() as broker:
+    async with runnel.open(folder, telemetry=TELEMETRY) as broker:
         async with Server(broker, ServerOptions(**given)) as server, AsyncExitStack() as stack:
             traffic = Traffic(broker, random.Random(seed), hostile)
             await traffic.prepare(topics)
@@ -87,9 +88,10 @@ class Traffic:
             reader = await stack.enter_async_context(broker.subscribe(pattern, name=name, start="latest", **policy))
             self._readers.append((reader, pause))
 
-    def works(self) -> list[Awaitable[None]]:
-        """All that goes on."""
-        works: list[Awaitable[None]] = [self._place_orders(), self._measure(), self._log(), self._relay()]
+    def works(self, *, reports: bool = True) -> list[Awaitable[None]]:
+        """All that goes on; with `reports`, also of a relay and a pipeline that are not there."""
+        works: list[Awaitable[None]] = [self._place_orders(), self._measure(), self._log()]
+        works += [self._relay(), self._pipeline()] if reports else []
         works += [self._bury_hostile()] if self._hostile else []
         works += [self._read(reader, pause) for reader, pause in self._readers]
         works += [self._work("billing", f"biller-{number}", self._bill) for number in range(3)]
@@ -117,6 +119,12 @@ class Traffic:
                 last_error=f"the slot is lost? {error}",
             )
             await self._broker.backend.report_relay(report)
+            await asyncio.sleep(1.0)
+
+    async def _pipeline(self) -> None:
+        """What a pipeline reports of itself while Spark starts."""
+        while True:
+            await self._broker.backend.report_pipeline(PipelineStatistics(name="analytics", state="starting"))
             await asyncio.sleep(1.0)
 
     async def _place_orders(self) -> None:

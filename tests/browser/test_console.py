@@ -27,6 +27,7 @@ VIEWS = {
     "dead-letters": "was declined by the bank",
     "journal": "Sync latency",
     "relays": "the slot is lost",
+    "analytics": "Spark is starting",
 }
 
 
@@ -302,3 +303,23 @@ async def test_everything_can_be_done_with_the_keyboard_alone(page: Page, server
     await keys.open("Discard", "button")
     await expect(letters).to_have_count(0)
     await keys.to("Colours")
+
+
+async def test_analytics_are_plotted_over_minutes_hours_and_days(page: Page, lively: Server) -> None:
+    await look(page, lively.listeners[0].url, "analytics")
+    plots = page.locator(".plots section")
+    await expect(plots).to_have_count(6)
+    throughput = plots.filter(has_text="Throughput")
+    line = throughput.locator("path.series-0")
+    await expect(line).to_have_attribute("d", re.compile(r"M.*L"))
+    await expect(page.get_by_text("analytics: Spark is starting")).to_be_visible()
+    slow = page.locator("tr").filter(has_text="slow-exporter")
+    await expect(slow).to_contain_text("slow: drops")
+    for span in ("24 hours", "7 days"):
+        before = await throughput.locator("svg text").last.text_content()
+        await page.get_by_label(span).check()
+        await expect(throughput.locator("svg text").last).not_to_have_text(before or "")
+        await expect(page.locator("tr").filter(has_text="orders.placed").first).to_be_visible()
+    moved = await line.get_attribute("d")
+    await page.get_by_label("15 minutes").check()
+    await expect(line).not_to_have_attribute("d", moved or "")

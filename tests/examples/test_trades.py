@@ -152,8 +152,8 @@ def test_the_example_finds_its_own_results_right(
     monkeypatch.setattr(type(session), "stop", lambda self: None)
     asyncio.run(program.main(False, tmp_path, 0))
     printed = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(r"302 ticks published, .* rows in Parquet, .* alerts, lag 0", printed[-4])
-    assert re.fullmatch(r"\d+ candles in Parquet, the same that plain Python makes of the ticks", printed[-3])
+    assert re.fullmatch(r"302 ticks published, .* rows in the lake, .* alerts, lag 0", printed[-4])
+    assert re.fullmatch(r"\d+ candles in the lake, the same that plain Python makes of the ticks", printed[-3])
     assert re.fullmatch(r"\d+ candles in the topic, the same as well, and one that is still open", printed[-2])
     assert printed[-1] == "1 tick came an hour late, and was left out"
 
@@ -179,3 +179,9 @@ def test_the_page_has_no_script_and_no_style_of_its_own_and_nothing_from_elsewhe
 def test_what_is_shown_is_text_and_nothing_polls(script: Path) -> None:
     text = script.read_text()
     assert re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|setInterval|fetch\(", text) == []
+
+
+def test_rows_get_the_name_of_their_company_and_one_without_a_name_stays(session: SparkSession) -> None:
+    rows = session.createDataFrame([("ACME", 1), ("NONE", 2)], "symbol string, n int")
+    found = pipeline.named(rows, pipeline.companies(session, None)).orderBy("n").collect()
+    assert [(row.symbol, row.name) for row in found] == [("ACME", "Acme Anvils"), ("NONE", None)]

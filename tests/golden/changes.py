@@ -7,7 +7,7 @@ differences are. How to add one: README.md.
 from __future__ import annotations
 
 CHANGED: dict[str, str] = {
-    "exchanges/http-look.json": "OpenAPI lists the options of publish and streams, and the console's view of relays",
+    "exchanges/http-look.json": "OpenAPI lists the options of publish and streams, and new views of the console",
     "exchanges/native-errors.json": "the error for an unknown call lists the calls, and there are new ones",
     "exchanges/native-group.json": "an ack after a reject says that the delivery was settled",
     "exchanges/native-request.json": "an inbox has a random name and is no topic, so a reply has no sequence and epoch",
@@ -29,7 +29,7 @@ CHANGED: dict[str, str] = {
     "help/relay-tail.txt": "the relay of PostgreSQL has commands",
     "help/relay.txt": "the relay of PostgreSQL has commands",
     "help/runnel.txt": "a door is a listener now, the tour is an example, and there are a relay and an archive",
-    "help/serve.txt": "a door is a listener now, --backend replaces --engine, and [relay] runs a relay",
+    "help/serve.txt": "a door is a listener now, --backend replaces --engine, [relay] runs a relay, and --telemetry",
     "help/sub.txt": "all options of subscribe, from SubscribeOptions",
     "help/top.txt": "relays of PostgreSQL have a table",
     "help/topic-config.txt": "topics have the option retention_until",

@@ -64,7 +64,7 @@ def test_a_wrong_option_of_a_folder_is_named_and_the_right_ones_with_it() -> Non
 
 
 def test_an_unknown_option_is_named() -> None:
-    with pytest.raises(InvalidOption, match="auto_create and clock") as caught:
+    with pytest.raises(InvalidOption, match="auto_create, clock and telemetry") as caught:
         open(autocreate=False)
     assert (caught.value.option, caught.value.value) == ("autocreate", False)
 

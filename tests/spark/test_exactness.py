@@ -65,7 +65,7 @@ def until(driver: Driver, happened: Callable[[], bool]) -> None:
 @pytest.mark.parametrize(
     ("kills", "of_broker", "batches"),
     [
-        pytest.param(1, {0}, 5, id="one of each"),
+        pytest.param(1, {0}, 5, id="one of each", marks=pytest.mark.nightly),  # test_pipeline_kills has one of each
         pytest.param(4, {1, 2}, 18, id="four of the driver and two of the broker", marks=pytest.mark.nightly),
     ],
 )

@@ -38,7 +38,7 @@ function takeAlert(value) {
   const rose = value.change > 0;
   line.dataset.way = rose ? "up" : "down";
   line.append(
-    part("b", value.symbol),
+    part("b", typeof value.name === "string" ? `${value.symbol} · ${value.name}` : value.symbol),
     part("span", `${rose ? "▲ +" : "▼ −"}${(Math.abs(value.change) * 100).toFixed(1)} %`, "change"),
     part("span", `${money(value.before)} → ${money(value.price)}`, "quiet"),
     part("time", clock(new Date(value.at)), "quiet"),
@@ -89,10 +89,19 @@ function themes(button) {
   show();
 }
 
+const STATES = {
+  starting: "Spark is starting, which takes a while the first time. Ticks are kept until it is there.",
+  running: "Spark is there. Waiting for the first candles.",
+};
+
 themes($("theme"));
-subscribe(["trades.candles", "trades.alerts"], {
+subscribe(["trades.candles", "trades.alerts", "trades.pipeline"], {
   start: "earliest",
   onRecord: ({ topic, value, time }) => {
+    if (topic === "trades.pipeline") {
+      $("empty").textContent = STATES[value?.state] ?? "";
+      return;
+    }
     if (topic === "trades.candles") takeCandle(value);
     else takeAlert(value);
     seen.last = time;

@@ -20,7 +20,7 @@ from runnel.core.pattern import is_pattern, matches
 from runnel.core.schema import Schema
 from runnel.core.topic_bounds import TopicBounds, estimated_bytes
 from runnel.journal.format.ledger import TopicState
-from runnel.journal.format.removed_offsets import RemovalReason, count_skipped, trimmed_below
+from runnel.journal.format.removed_offsets import RemovalReason, count_skipped, removed_with_reasons, trimmed_below
 from runnel.journal.read.inspection import FolderFollower
 from runnel.journal.read.journal_reader import JournalReader, ReadPlan, read_committed_stage
 from runnel.journal.read.segment_reader import FoundBatch, LostRange, ParsedChunk, StageCommit
@@ -130,7 +130,8 @@ def _bounds_of(topic: TopicState, places: Mapping[int, int | None]) -> TopicBoun
     schema = None if topic.schema is None else Schema(topic.schema["encoding"], topic.schema["schema"])
     given = topic.end - count_skipped(topic.gone, 0, topic.end)
     size = estimated_bytes(topic.bytes, given, topic.end - topic.first)
-    return TopicBounds(topic.name, topic.epoch, topic.first, topic.end, size, True, at, schema)
+    removed = removed_with_reasons(topic.gone)
+    return TopicBounds(topic.name, topic.epoch, topic.first, topic.end, size, True, at, schema, removed)
 
 
 def _why_gone(topic: TopicState) -> str:

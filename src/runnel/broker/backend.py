@@ -9,6 +9,7 @@ from typing import Any
 
 from runnel.broker import dead_letters, positions, request
 from runnel.broker.confirmations import confirm_archived, topic_floors
+from runnel.broker.durable.folder import BrokerFolder
 from runnel.broker.group.reader import GroupReader
 from runnel.broker.history import read_history
 from runnel.broker.packed_publisher import LocalPackedPublisher
@@ -16,6 +17,7 @@ from runnel.broker.parts import BrokerParts
 from runnel.broker.producer import LocalProducerNumbers
 from runnel.broker.sample import take_sample
 from runnel.broker.statistics import snapshot
+from runnel.broker.telemetry import Telemetry
 from runnel.broker.tx.commit import CommitAttempt
 from runnel.broker.tx.stage import LocalStageWriter, stage_infos
 from runnel.broker.writer import LocalFastPath, LocalWriter
@@ -27,14 +29,16 @@ from runnel.core.backend import (
     HistoryPage,
     RequestRecord,
 )
+from runnel.core.clock import Clock
 from runnel.core.errors import NotSupported
+from runnel.core.history import HistorySource
 from runnel.core.markers import MarkerValue
 from runnel.core.options import TopicOptions
 from runnel.core.position import Position, Start
 from runnel.core.record import Record
 from runnel.core.schema import Codec
 from runnel.core.stages import StageInfo, StageKey
-from runnel.core.statistics import BackendSample, GroupStatistics, RelayStatistics, Statistics
+from runnel.core.statistics import BackendSample, GroupStatistics, PipelineStatistics, RelayStatistics, Statistics
 from runnel.core.topic_bounds import TopicBounds, TopicFloors
 from runnel.core.transaction import TransactionRequest
 
@@ -43,6 +47,20 @@ class LocalBackend(BrokerParts):
     """The topics of this process, in memory or in a folder. See `core.backend.Backend`."""
 
     fast_path = LocalFastPath
+
+    def __init__(
+        self,
+        *,
+        auto_create: bool = True,
+        clock: Clock | None = None,
+        folder: BrokerFolder | None = None,
+        history: Sequence[HistorySource] = (),
+        telemetry: float | None = None,
+    ) -> None:
+        super().__init__(
+            auto_create=auto_create, clock=clock, folder=folder, history=history, measures=telemetry is not None
+        )
+        self._telemetry = None if telemetry is None else Telemetry(self, telemetry)
 
     def __repr__(self) -> str:
         return f"<LocalBackend {self.summary}>"
@@ -104,7 +122,15 @@ class LocalBackend(BrokerParts):
     async def open(self) -> Backend:
         """Lock the folder and recover its journal. Does nothing in memory."""
         await self.open_folder()
+        if self._telemetry is not None:
+            self._telemetry.begin()
         return self
+
+    def close(self) -> None:
+        """End every reader after the published records, and refuse all other calls. Closing twice is harmless."""
+        if self._telemetry is not None:
+            self._telemetry.end()
+        super().close()
 
     async def aclose(self) -> None:
         """Close it, and the sources of history."""
@@ -272,6 +298,11 @@ class LocalBackend(BrokerParts):
         """Take what a relay reports of itself."""
         self.loop_owner.check_usable("reporting")
         self.relay_reports.take(report, self.clock.time())
+
+    async def report_pipeline(self, report: PipelineStatistics) -> None:
+        """Take what a pipeline reports of itself."""
+        self.loop_owner.check_usable("reporting")
+        self.pipeline_reports.take(report, self.clock.time())
 
     async def info(self) -> dict[str, Any]:
         """Version, journal and fsync."""

@@ -11,6 +11,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from weakref import WeakKeyDictionary
 
 from runnel.broker.durable.folder import BrokerFolder
@@ -22,6 +23,7 @@ from runnel.broker.group.reader import GroupReader
 from runnel.broker.group.registry import GroupRegistry
 from runnel.broker.group.turns import GroupTurns
 from runnel.broker.inboxes import GivenUpRequests, Inboxes
+from runnel.broker.latency_probe import LatencyProbe
 from runnel.broker.markers import Markers
 from runnel.broker.read.attachment import Attachment, Cursors
 from runnel.broker.read.history_reads import HistoryReads
@@ -39,7 +41,7 @@ from runnel.core.errors import BrokerClosed, NotSupported, TopicDeleted, Unknown
 from runnel.core.history import HistorySource
 from runnel.core.options import SubscribeOptions
 from runnel.core.position import Position, Start
-from runnel.core.statistics import RelayReports
+from runnel.core.statistics import PipelineReports, RelayReports
 from runnel.journal.folder_lock import FolderLock
 from runnel.journal.write.journal import Journal
 from runnel.runtime.clock import SystemClock
@@ -103,6 +105,7 @@ class BrokerParts:
         clock: Clock | None = None,
         folder: BrokerFolder | None = None,
         history: Sequence[HistorySource] = (),
+        measures: bool = False,
     ) -> None:
         clock = clock or SystemClock()
         self.clock, self.folder = clock, folder
@@ -117,6 +120,7 @@ class BrokerParts:
         self.timeline = Timeline(clock)
         self.loop_owner = LoopOwner(self.timeline.move_in, self._forked, entered=folder is None)
         self.relay_reports = RelayReports()
+        self.pipeline_reports = PipelineReports()
         events = self._events = Events(self.totals)
         check = self.loop_owner.check_usable
         self.catalog = TopicCatalog(
@@ -133,6 +137,7 @@ class BrokerParts:
         self._given_up = GivenUpRequests(self.inboxes, self.timeline, self.publisher, self.catalog)
         self.replaying: set[str] = set()  # topics whose dead letters are being replayed
         self._sampled: WeakKeyDictionary[LocalReader, int] = WeakKeyDictionary()
+        self._measures = measures  # how long records take to be delivered and acked
 
     @property
     def is_durable(self) -> bool:
@@ -214,6 +219,9 @@ class BrokerParts:
         )
         if options.hold and not self.is_durable:
             raise NotSupported("hold=True", "this broker lives in memory only")
+        reader.count_letter = self.totals.count_letter
+        if self._measures and reader.pattern[0] != "$":
+            reader.measure_with(LatencyProbe(self.totals.latency_of(reader), self.clock.time()))
         return reader
 
     def member(self, pattern: str, options: SubscribeOptions, wake: Callable[[], None]) -> LocalMember:
@@ -252,6 +260,9 @@ class BrokerParts:
             buffer_bytes,
         )
         reader.dead_letters.tell_requester = self._given_up.tell
+        reader.dead_letters.count = partial(self.totals.count_letter, pattern, name)
+        if self._measures and pattern[0] != "$":
+            reader.measure_with(LatencyProbe.new(self.clock.time()), LatencyProbe.new(self.clock.time()))
         return reader
 
     # -- opening and closing ----------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from runnel.core.pattern import is_pattern, matches
 from runnel.core.position import Position
 from runnel.core.schema import Schema
 from runnel.core.topic_bounds import TopicBounds, estimated_bytes
-from runnel.journal.format.removed_offsets import count_skipped
+from runnel.journal.format.ledger import TopicState
+from runnel.journal.format.removed_offsets import count_skipped, removed_with_reasons
 
 if TYPE_CHECKING:
     from runnel.broker.parts import BrokerParts
@@ -63,6 +64,7 @@ async def bounds_of(
                 log.stored is not None,
                 at,
                 None if log.type is None else Schema(log.type.encoding, log.type.schema),
+                () if (stored := _stored(backend, log)) is None else removed_with_reasons(stored.gone),
             )
         )
     return found
@@ -80,10 +82,15 @@ def store_places(backend: BrokerParts, places: Mapping[str, tuple[str, Position]
 
 def _given(backend: BrokerParts, log: Log, end: int) -> int:
     """How many offsets were ever given to a record: after a crash they go on far higher."""
-    stored = (
-        None if backend.store is None or log.stored is None else backend.store.journal.ledger.topics.get(log.stored.id)
-    )
+    stored = _stored(backend, log)
     return end if stored is None else end - count_skipped(stored.gone, 0, end)
+
+
+def _stored(backend: BrokerParts, log: Log) -> TopicState | None:
+    """What the journal knows of a topic; None: it is in memory."""
+    if backend.store is None or log.stored is None:
+        return None
+    return backend.store.journal.ledger.topics.get(log.stored.id)
 
 
 async def _at(backend: BrokerParts, log: Log, time: datetime, *, history: bool) -> int:

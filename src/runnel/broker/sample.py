@@ -49,6 +49,7 @@ async def take_sample(backend: BrokerParts) -> BackendSample:
         waiting_publishers(backend),
         None if backend.store is None else _journal(backend.store),
         backend.relay_reports.current(backend.clock.time()),
+        backend.pipeline_reports.current(backend.clock.time()),
     )
 
 

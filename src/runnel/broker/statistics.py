@@ -163,4 +163,5 @@ def snapshot(backend: BrokerParts, pattern: str | None = None, limit: int | None
         other,
         backend.relay_reports.current(backend.clock.time()),
         None if backend.history_reads is None else backend.history_reads.statistics(),
+        backend.pipeline_reports.current(backend.clock.time()),
     )

@@ -1,4 +1,4 @@
-"""Counts of what is no more: subscriptions that ended, topics that were deleted.
+"""Counts of what is no more: subscriptions that ended, topics that were deleted, records that became dead letters.
 
 Counters never go back while a broker is open.
 """
@@ -8,20 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from runnel.broker.read.reader import LocalReader
-from runnel.core.statistics import SubscriberTotals
+from runnel.core.statistics import Histogram, SubscriberTotals
+from runnel.core.telemetry import LATENCY_BOUNDS
 
 ANONYMOUS = "anonymous"
 OTHER = "(other)"
 MAX_FLOWS = 1000  # pairs of pattern and subscriber that are counted apart
+MAX_REASONS = 1000  # of dead letters, by pattern and subscriber, that are counted apart
 
 
 class Tally:
     """What one pattern and subscriber received and lost, over subscriptions that ended."""
 
-    __slots__ = ("delivered", "dropped", "expired", "lag")
+    __slots__ = ("delivered", "dropped", "expired", "lag", "latency")
 
     def __init__(self) -> None:
         self.delivered = self.dropped = self.expired = self.lag = 0
+        self.latency: Histogram | None = None  # from publish to delivery, of all of them, if that is measured
 
     def add(self, other: Tally | SubscriberTotals) -> None:
         """Count another in."""
@@ -41,6 +44,21 @@ class Totals:
     def __init__(self) -> None:
         self.published = self.published_bytes = 0  # of deleted topics
         self._tallies: dict[tuple[str, str], Tally] = {}
+        self.letters: dict[tuple[str, str, str], int] = {}  # by pattern, subscriber and reason
+
+    def count_letter(self, pattern: str, subscriber: str, reason: str) -> None:
+        """A record became a dead letter. Of the reason counts what comes before its first colon: the rest varies."""
+        key = (pattern, subscriber, " ".join(reason.partition(":")[0].split())[:100] or "no reason given")
+        if key not in self.letters and len(self.letters) >= MAX_REASONS:
+            key = (OTHER, OTHER, OTHER)
+        self.letters[key] = self.letters.get(key, 0) + 1
+
+    def latency_of(self, reader: LocalReader) -> Histogram:
+        """Where to count how long records took to be delivered to `reader`, and to others of its pattern and name."""
+        tally = self._tally(reader)
+        if tally.latency is None:
+            tally.latency = Histogram(LATENCY_BOUNDS)
+        return tally.latency
 
     def add(self, reader: LocalReader) -> None:
         """Count in a subscription that ended, unless it is internal: there is one for each request."""
@@ -64,6 +82,15 @@ class Totals:
             sums[key] = SubscriberTotals(both.delivered, both.dropped, both.expired, both.lag)
         return sums
 
+    def ended(self) -> dict[tuple[str, str], Tally]:
+        """The sums of those that ended, by pattern and subscriber."""
+        return self._tallies
+
+    def key_of(self, reader: LocalReader) -> tuple[str, str]:
+        """Under which pattern and subscriber `reader` is counted."""
+        key = (reader.pattern, reader.name or ANONYMOUS)
+        return key if key in self._tallies or len(self._tallies) < MAX_FLOWS else (OTHER, OTHER)
+
     def sum(self) -> Tally:
         """All of it together, of those that ended."""
         total = Tally()
@@ -72,10 +99,7 @@ class Totals:
         return total
 
     def _tally(self, reader: LocalReader) -> Tally:
-        key = (reader.pattern, reader.name or ANONYMOUS)
-        if key not in self._tallies and len(self._tallies) >= MAX_FLOWS:
-            key = (OTHER, OTHER)
-        return self._tallies.setdefault(key, Tally())
+        return self._tallies.setdefault(self.key_of(reader), Tally())
 
 
 def tally_of(reader: LocalReader) -> Tally:

@@ -31,6 +31,7 @@ GROUPS = {
     "topics, and who reads them": ("topic", "group", "cursor"),
     "a folder": ("info", "log"),
     "PostgreSQL": ("relay", "archive"),
+    "Spark and the lake": ("pipeline",),
     "getting along": ("doctor", "config", "completion"),
 }
 

@@ -159,11 +159,15 @@ class ServerProcess:
     async def _open(self) -> Broker:
         settings = self.settings
         if settings.serving.memory:
-            broker = runnel.open()
+            broker = runnel.open(telemetry=settings.serving.telemetry)
             return await broker.__aenter__()
         folder = settings.general.data
         history = open_sources(settings.history, os.environ)
-        broker = Broker(SharedBackend(Path(folder), settings.journal, joins=False, history=history))
+        broker = Broker(
+            SharedBackend(
+                Path(folder), settings.journal, joins=False, history=history, telemetry=settings.serving.telemetry
+            )
+        )
         waiting = asyncio.ensure_future(_tell_of_opening(Path(folder)))
         try:
             return await broker.__aenter__()

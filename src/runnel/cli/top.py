@@ -38,7 +38,7 @@ from runnel.cli.output import (
 from runnel.cli.server_address import add_server, location_of
 from runnel.config import units
 from runnel.core.errors import InvalidOption
-from runnel.core.statistics import RelayStatistics
+from runnel.core.statistics import PipelineStatistics, RelayStatistics
 
 if TYPE_CHECKING:
     from runnel.api.broker import Broker
@@ -144,7 +144,7 @@ def heading(where: str, info: dict[str, Any]) -> str:
 
 
 def draw(view: BrokerRates, title: str, height: int, colourful: bool) -> list[str]:
-    """The page: sums, then relays, topics, groups and subscribers, as many of each as there is room for."""
+    """The page: sums, then relays, pipelines, topics, groups and subscribers, as many of each as there is room for."""
     dropped = f"dropped {view.dropped:,.0f}/s ({view.dropped_ever:,} ever)"
     lines = [
         painted(title, BOLD, colourful),
@@ -156,7 +156,8 @@ def draw(view: BrokerRates, title: str, height: int, colourful: bool) -> list[st
             else ""
         ),
     ]
-    tables = [one for one in (_relays(view), _topics(view), _groups(view), _readers(view)) if len(one) > 1]
+    listed = (_relays(view), _pipelines(view), _topics(view), _groups(view), _readers(view))
+    tables = [one for one in listed if len(one) > 1]
     if not tables:
         return [*lines, "", painted("there are no topics yet", DIM, colourful)]
     room = max(3 * len(tables), height - len(lines) - 2 * len(tables))  # a blank line and heads before each
@@ -187,6 +188,25 @@ def _relays(view: BrokerRates) -> list[str]:
         for one in view.relays
     )
     return table(heads, rows).splitlines() if view.relays else []
+
+
+def _pipelines(view: BrokerRates) -> list[str]:
+    heads = ("PIPELINE", "STATE", "RECORDS/S", "BEHIND", "BATCH", "TOOK", "RESTARTS", "ALERTS", "LAST ERROR")
+    rows = (
+        (
+            one.name,
+            one.state,
+            round(one.records_per_second),
+            "-" if one.behind is None else one.behind,
+            "-" if one.batch < 0 else one.batch,
+            human_age(one.batch_seconds),
+            one.restarts,
+            one.alerts,
+            one.last_error or "-",
+        )
+        for one in view.pipelines
+    )
+    return table(heads, rows).splitlines() if view.pipelines else []
 
 
 def _topics(view: BrokerRates) -> list[str]:
@@ -288,6 +308,7 @@ class BrokerRates(msgspec.Struct, frozen=True):
     groups: tuple[GroupRow, ...]
     readers: tuple[ReaderRow, ...]
     relays: tuple[RelayStatistics, ...] = ()
+    pipelines: tuple[PipelineStatistics, ...] = ()
 
 
 def cursor_positions(statistics: Statistics) -> dict[tuple[str, str], int]:
@@ -361,6 +382,7 @@ def rates_between(before: Statistics, now: Statistics, seconds: float) -> Broker
         tuple(sorted(group_rows(), key=lambda row: (-row.lag, row.group, row.reads))),
         tuple(sorted(reader_rows(), key=lambda row: (-row.dropped, -row.lag, row.reads, row.subscriber))),
         now.relays,
+        now.pipelines,
     )
 
 

@@ -44,7 +44,14 @@ from runnel.core.publishing import append_of
 from runnel.core.record import Gap, Record
 from runnel.core.schema import Codec
 from runnel.core.stages import StageInfo, StageKey
-from runnel.core.statistics import BackendSample, GroupStatistics, RelayStatistics, Statistics, chosen_topics
+from runnel.core.statistics import (
+    BackendSample,
+    GroupStatistics,
+    PipelineStatistics,
+    RelayStatistics,
+    Statistics,
+    chosen_topics,
+)
 from runnel.core.topic_bounds import TopicBounds, TopicFloors
 from runnel.core.transaction import TransactionRequest
 from runnel.runtime.clock import SystemClock
@@ -395,6 +402,10 @@ class RemoteBackend:
     async def report_relay(self, report: RelayStatistics) -> None:
         """Tell the server what a relay reports of itself."""
         await self._call_newer("report_relay", {"report": report})
+
+    async def report_pipeline(self, report: PipelineStatistics) -> None:
+        """Tell the server what a pipeline reports of itself."""
+        await self._call_newer("report_pipeline", {"report": report})
 
     async def info(self) -> dict[str, Any]:
         """Version, uptime, listeners, journal, limits and connections of the server."""

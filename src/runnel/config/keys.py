@@ -17,6 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from runnel.config import units
+from runnel.core.telemetry import DEFAULT_INTERVAL, check_interval
 from runnel.journal.options import FSYNC, JournalOptions
 from runnel.server.options import ServerOptions
 
@@ -51,6 +52,8 @@ class ServeSettings(msgspec.Struct, frozen=True):
     - `memory`: keep everything in memory, nothing on disk.
     - `backend`: keep nothing here: serve the topics of the server at this url.
     - `deadline`: how long it may take to stop, after SIGTERM or Ctrl-C.
+    - `telemetry`: how often it publishes what happened in it to `$runnel.telemetry.*`, for plots and reports; None:
+      never.
     - `log_level`: how much it tells on the error stream.
     - `log_format`: text for people, or a JSON object a line.
     """
@@ -58,8 +61,12 @@ class ServeSettings(msgspec.Struct, frozen=True):
     memory: bool = False
     backend: str | None = None
     deadline: float = 10.0
+    telemetry: float | None = DEFAULT_INTERVAL
     log_level: str = "info"
     log_format: str = "text"
+
+    def __post_init__(self) -> None:
+        check_interval(self.telemetry)
 
 
 STRUCTS: dict[str, tuple[type[msgspec.Struct], ...]] = {

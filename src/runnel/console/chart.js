@@ -100,6 +100,84 @@ export class LineChart {
   }
 }
 
+/** Lines over any time: `update(series, start, end)`. Linear from 0 up, or by orders of magnitude. */
+export class TimeChart {
+  #format;
+  #log;
+  #size = [640, 190];
+  #plot = svg("g");
+
+  /** @param {(value: number) => string} format @param {string} about
+   *  @param {{least?: number}} [options] `least`: a power of ten, of a chart by orders of magnitude */
+  constructor(format, about, { least } = {}) {
+    this.#format = format;
+    this.#log = least === undefined ? null : Math.log10(least);
+    const [width, height] = this.#size;
+    this.node = svg("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": about }, this.#plot);
+  }
+
+  /** @param {(number | null)[][]} series @param {number} start @param {number} end seconds since 1970 */
+  update(series, start, end) {
+    const [width, height] = this.#size;
+    const highest = Math.max(...series.flat().map((value) => value ?? 0));
+    const marks = this.#log === null ? steps(highest) : powers(this.#log, highest);
+    const [low, high] = [marks[0], marks[marks.length - 1]];
+    const share = (value) => {
+      if (this.#log === null) return value / high;
+      return (Math.log10(Math.max(value, low)) - this.#log) / (Math.log10(high) - this.#log);
+    };
+    const y = (value) => height - BOTTOM - share(value) * (height - BOTTOM - 10);
+    const parts = [];
+    for (const mark of marks) {
+      parts.push(svg("line", { class: "grid", x1: LEFT, x2: width - 6, y1: y(mark), y2: y(mark) }));
+      parts.push(label(LEFT - 8, y(mark) + 4, this.#format(mark), "end"));
+    }
+    for (const [part, anchor] of [[0, "start"], [0.25, "middle"], [0.5, "middle"], [0.75, "middle"], [1, "end"]]) {
+      const at = LEFT + part * (width - LEFT - 6);
+      parts.push(label(at, height - 3, when(start + part * (end - start), end - start), anchor, part % 0.5 ? "minor" : null));
+    }
+    series.forEach((values, number) => {
+      const x = (index) => LEFT + ((index + 0.5) / values.length) * (width - LEFT - 6);
+      let path = "";
+      let pen = "M";
+      values.forEach((value, index) => {
+        if (value === null) {
+          pen = "M"; // nothing was measured: a hole, not a zero
+          return;
+        }
+        const place = `${x(index).toFixed(1)} ${y(value).toFixed(1)}`;
+        path += pen === "M" ? `M${place}h0` : `L${place}`;
+        pen = "L";
+      });
+      parts.push(svg("path", { class: `series series-${number}`, d: path }));
+    });
+    this.#plot.replaceChildren(...parts);
+  }
+}
+
+/** 0 and three or four round numbers up to at least `highest`. */
+function steps(highest) {
+  const rough = Math.max(highest, 1e-9) / 4;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 2.5, 5, 10].map((one) => one * power).find((one) => one >= rough);
+  const count = Math.max(1, Math.ceil(highest / step - 1e-9));
+  return highest > 0 ? Array.from({ length: count + 1 }, (_, index) => index * step) : [0, 1];
+}
+
+function powers(least, highest) {
+  const most = Math.max(least + 2, Math.ceil(Math.log10(Math.max(highest, 1e-12)) - 1e-9));
+  return Array.from({ length: most - least + 1 }, (_, index) => 10 ** (least + index));
+}
+
+/** A time on an axis that spans so many seconds. */
+function when(time, span) {
+  const date = new Date(time * 1000);
+  const two = (value) => String(value).padStart(2, "0");
+  const clock = `${two(date.getHours())}:${two(date.getMinutes())}`;
+  if (span <= 3600) return `${clock}:${two(date.getSeconds())}`;
+  return span <= 86400 * 1.5 ? clock : `${two(date.getMonth() + 1)}-${two(date.getDate())} ${clock}`;
+}
+
 /** How many fell between two bounds: `update(bounds, counts)`. */
 export class Bars {
   #format;

@@ -10,6 +10,7 @@ import { groups } from "./view_groups.js";
 import { letters } from "./view_letters.js";
 import { journal } from "./view_journal.js";
 import { relays } from "./view_relays.js";
+import { analytics } from "./view_analytics.js";
 
 /**
  * A view: `node` is what is shown, `query()` what it wants to know, `update(figures)` is called with that, every
@@ -18,7 +19,7 @@ import { relays } from "./view_relays.js";
  *   leave?: () => void}} View
  */
 
-const VIEWS = { topics, subscribers, groups, "dead-letters": letters, journal, relays };
+const VIEWS = { topics, subscribers, groups, "dead-letters": letters, journal, relays, analytics };
 const STATES = { connecting: "connecting", live: "live", lost: "no connection: trying again" };
 
 const find = (id) => document.getElementById(id);

@@ -29,7 +29,7 @@ from runnel.core.stages import StageKey
 if TYPE_CHECKING:
     from runnel.core.markers import MarkerValue
     from runnel.core.stages import StageInfo
-    from runnel.core.statistics import BackendSample, GroupStatistics, RelayStatistics, Statistics
+    from runnel.core.statistics import BackendSample, GroupStatistics, PipelineStatistics, RelayStatistics, Statistics
     from runnel.core.topic_bounds import TopicBounds, TopicFloors
     from runnel.core.transaction import TransactionRequest
 
@@ -764,6 +764,9 @@ class Backend(ReadableBackend, Protocol):
 
     async def report_relay(self, report: RelayStatistics) -> None:
         """Take what a relay reports of itself: `statistics()` shows it. Nothing is stored."""
+
+    async def report_pipeline(self, report: PipelineStatistics) -> None:
+        """Take what a pipeline reports of itself: `statistics()` shows it. Nothing is stored."""
 
     async def info(self) -> dict[str, Any]:
         """Version, journal and fsync; of a server also uptime, listeners, limits and connections."""

@@ -100,6 +100,11 @@ class Slice:
         return sequence + self.start - offset
 
     @property
+    def time_of_first(self) -> datetime:
+        """When the first record was published."""
+        return self.stretches[0].time
+
+    @property
     def records(self) -> tuple[Record[bytes], ...]:
         """The records, built when first asked for and then shared."""
         if self._records is None:

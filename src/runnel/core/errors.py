@@ -988,3 +988,40 @@ class LakeDamaged(Damaged):
     path: str
     why: str
     _says = "{path!r} in the lake is damaged: {why}; restore it, or archive its records again from the journal"
+
+
+# -- pipelines --------------------------------------------------------------------------------------------------
+
+
+class PipelineFailed(Ended):
+    """A query of a pipeline that ended with an error."""
+
+    code = "pipeline_failed"
+    pipeline: str
+    query: str
+    why: str
+    _says = (
+        "query {query!r} of pipeline {pipeline!r} failed: {why}; what was committed stays, and the next start goes on "
+        "behind it"
+    )
+
+
+class PipelineRunning(NotNow):
+    """A pipeline that another process runs with the same state."""
+
+    code = "pipeline_running"
+    pipeline: str
+    pid: int
+    _says = (
+        "process {pid} runs the pipeline {pipeline!r} with this state; stop it (`runnel pipeline stop {pipeline}`), or "
+        "give this one a state of its own (--state)"
+    )
+
+
+class PipelineNotRunning(UsageError):
+    """A pipeline that no process runs with this state."""
+
+    code = "pipeline_not_running"
+    pipeline: str
+    folder: str
+    _says = "no process runs the pipeline {pipeline!r} with the state in {folder!r}; --lake or --state name another one"

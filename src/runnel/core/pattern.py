@@ -2,7 +2,7 @@
 
 A name is tokens joined by dots. In a pattern `*` stands for one whole token and `>`, which comes last,
 for one or more. Names that begin with `$` are internal: no pattern matches them unless it spells out
-that first token.
+that first token. Of these, users may publish to `$runnel.analytics.*` alone.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Generic, TypeVar
 from runnel.core.errors import InvalidName, InvalidOption, InvalidPattern
 
 MAX_NAME_BYTES = 255
+TELEMETRY_PREFIX = "$runnel.telemetry."  # the broker's figures about itself; it alone publishes them
+ANALYTICS_PREFIX = "$runnel.analytics."  # what pipelines compute of them, and publish
 
 T = TypeVar("T")
 
@@ -35,7 +37,9 @@ def check_name(name: object) -> str:
     if isinstance(name, str):
         if len(name) <= MAX_NAME_BYTES and _PLAIN.fullmatch(name):
             return name
-        why = _fault(name) or ("it starts with '$', which is internal" if name[0] == "$" else None)
+        why = _fault(name)
+        if why is None and name[0] == "$" and not name.startswith(ANALYTICS_PREFIX):
+            why = "it starts with '$', which is internal"
         if why is None and ("*" in name or ">" in name):
             why = "'*' and '>' belong to patterns"
         if why is None:
@@ -43,6 +47,11 @@ def check_name(name: object) -> str:
     else:
         why = f"it is of type {type(name).__name__}, not str"
     raise InvalidName(name, why)
+
+
+def is_kept_when_internal(name: str) -> bool:
+    """Whether the internal topic `name` is kept on disk like a topic of a user: telemetry and analytics are."""
+    return name.startswith((TELEMETRY_PREFIX, ANALYTICS_PREFIX))
 
 
 def is_pattern(text: str) -> bool:

@@ -308,6 +308,64 @@ class RelayStatistics(msgspec.Struct, frozen=True, kw_only=True):
     last_error: str | None = None
 
 
+class PipelineStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a pipeline is.
+
+    - `name`: of the pipeline; one that runs twice on a broker has one name for each.
+    - `state`: "starting" (Spark takes seconds), "running", "waiting" to start a query again, "stopping"; of a report
+      also "failed" (it ended with `last_error`) and "silent" (none came for 10 seconds).
+    - `batch`: the number of the last micro-batch that was committed; -1: none yet.
+    - `records`: read since it was started, and `records_per_second`, in the last batches.
+    - `behind`: records that are published and not processed; None: not known.
+    - `batch_seconds`: how long the last micro-batch took.
+    - `restarts`: how often a query failed and was started again.
+    - `alerts`: how often a check found something wrong.
+    - `last_error`: why a query was started again, or what a check found, the last time.
+    """
+
+    name: str
+    state: str
+    batch: int = -1
+    records: int = 0
+    records_per_second: float = 0.0
+    behind: int | None = None
+    batch_seconds: float = 0.0
+    restarts: int = 0
+    alerts: int = 0
+    last_error: str | None = None
+
+
+class PipelineReports:
+    """What pipelines report of themselves to the broker whose topics they read: the last report of each, in memory."""
+
+    MOST = 64  # pipelines
+    SILENT = 10.0  # seconds without a report after which a pipeline counts as silent
+    FORGOTTEN = 3600.0
+
+    def __init__(self) -> None:
+        self._reports: dict[str, tuple[PipelineStatistics, float]] = {}
+
+    def take(self, report: PipelineStatistics, now: float) -> None:
+        """Take a report; one with the state "stopped" is the last."""
+        error = report.last_error and report.last_error[:1000]  # it came over a network: it is kept, so it is bounded
+        report = msgspec.structs.replace(report, name=report.name[:63], last_error=error)
+        self._reports.pop(report.name, None)
+        if report.state != "stopped":
+            self._reports[report.name] = report, now
+        while len(self._reports) > self.MOST:
+            del self._reports[next(iter(self._reports))]
+
+    def current(self, now: float) -> tuple[PipelineStatistics, ...]:
+        """The pipelines, sorted by name."""
+        return tuple(
+            one
+            if now - at < self.SILENT or one.state == "failed"
+            else msgspec.structs.replace(one, state="silent", records_per_second=0.0)
+            for _, (one, at) in sorted(self._reports.items())
+            if now - at < self.FORGOTTEN
+        )
+
+
 class RelayReports:
     """What relays report of themselves to the broker that they publish to: the last report of each slot, in memory.
 
@@ -370,6 +428,7 @@ class Statistics(msgspec.Struct, frozen=True):
     other: OtherTopics = OtherTopics()
     relays: tuple[RelayStatistics, ...] = ()  # that publish to this broker
     history: HistoryStatistics | None = None  # of a broker with a source of history
+    pipelines: tuple[PipelineStatistics, ...] = ()  # that read this broker's topics
 
 
 def chosen_topics(names: Mapping[str, Any], pattern: str | None, limit: int | None) -> Iterator[str]:
@@ -441,3 +500,4 @@ class BackendSample(msgspec.Struct, frozen=True):
     waiting_publishers: int
     journal: JournalSample | None = None
     relays: tuple[RelayStatistics, ...] = ()
+    pipelines: tuple[PipelineStatistics, ...] = ()

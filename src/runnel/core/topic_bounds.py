@@ -6,6 +6,9 @@ import msgspec
 
 from runnel.core.schema import Schema
 
+TRIMMED = "trimmed"
+"""The reason for which a user, and no limit, removed records."""
+
 
 class TopicBounds(msgspec.Struct, frozen=True):
     """A topic's records are [first, end), less the holes, in this `epoch`.
@@ -15,6 +18,7 @@ class TopicBounds(msgspec.Struct, frozen=True):
     - `at`: of a question with a time, the first offset that is not older; with a sequence, the first that does not lie
       before it; `end`, if there is none.
     - `schema`: of a typed topic.
+    - `removed`: ranges [first, end) of which records are gone, each with the reason.
     """
 
     topic: str
@@ -25,6 +29,7 @@ class TopicBounds(msgspec.Struct, frozen=True):
     durable: bool = True
     at: int | None = None
     schema: Schema | None = None
+    removed: tuple[tuple[int, int, str], ...] = ()
 
     @property
     def record_bytes(self) -> float:

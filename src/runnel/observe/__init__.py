@@ -1,4 +1,4 @@
-"""Statistics of a broker for monitoring: Prometheus text and OpenTelemetry.
+"""Statistics of a broker for monitoring: Prometheus text, OpenTelemetry, and series over time.
 
 Reads `broker.statistics()`; hot paths do not know about it.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-__all__ = ["otel", "prometheus"]
+__all__ = ["analytics", "otel", "prometheus"]
 
 
 def __getattr__(name: str) -> ModuleType:

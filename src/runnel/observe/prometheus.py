@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         HistogramSnapshot,
         HistoryStatistics,
         JournalStatistics,
+        PipelineStatistics,
         RelayStatistics,
         Statistics,
         TopicArchiveStatistics,
@@ -99,6 +100,16 @@ RELAY_FAMILIES: tuple[tuple[str, str, str, Callable[[RelayStatistics], float | N
     ("relay_slot_lost", "gauge", "1 if PostgreSQL removed log of the slot.", lambda relay: relay.wal_status == "lost"),
 )
 
+PIPELINE_FAMILIES: tuple[tuple[str, str, str, Callable[[PipelineStatistics], float | None]], ...] = (
+    ("pipeline_running", "gauge", "1 while records can be processed.", lambda one: one.state == "running"),
+    ("pipeline_records_total", "counter", "Records that were read.", lambda one: one.records),
+    ("pipeline_records_per_second", "gauge", "Records in the last batches.", lambda one: one.records_per_second),
+    ("pipeline_behind_records", "gauge", "Records that are published and not processed.", lambda one: one.behind),
+    ("pipeline_batch_seconds", "gauge", "How long the last micro-batch took.", lambda one: one.batch_seconds),
+    ("pipeline_restarts_total", "counter", "Times that a query was started again.", lambda one: one.restarts),
+    ("pipeline_alerts_total", "counter", "Times that a check found something wrong.", lambda one: one.alerts),
+)
+
 
 def render(statistics: Statistics, *, max_topics: int = MAX_TOPICS) -> str:
     """The text that a Prometheus server scrapes.
@@ -159,6 +170,8 @@ def _lines(statistics: Statistics, max_topics: int) -> Iterator[str]:
     yield from _handlers(statistics)
     if statistics.relays:
         yield from _relays(statistics.relays)
+    if statistics.pipelines:
+        yield from _pipelines(statistics.pipelines)
 
 
 def _lags(statistics: Statistics, most: int) -> Mapping[Labels, int]:
@@ -220,6 +233,18 @@ def _relays(relays: tuple[RelayStatistics, ...]) -> Iterator[str]:
         (("slot", one.slot), ("error", one.last_error[:200])): 1 for one in relays if one.last_error is not None
     }
     yield from _family("relay_last_error_info", "gauge", "Why a relay connected again the last time.", errors)
+
+
+def _pipelines(pipelines: tuple[PipelineStatistics, ...]) -> Iterator[str]:
+    for name, kind, text, value in PIPELINE_FAMILIES:
+        known = {(("pipeline", one.name),): found for one in pipelines if (found := value(one)) is not None}
+        yield from _family(name, kind, text, {labels: +found for labels, found in known.items()})
+    states: dict[Labels, float] = {(("pipeline", one.name), ("state", one.state)): 1 for one in pipelines}
+    yield from _family("pipeline_state", "gauge", "What a pipeline does.", states)
+    errors: dict[Labels, float] = {
+        (("pipeline", one.name), ("error", one.last_error[:200])): 1 for one in pipelines if one.last_error is not None
+    }
+    yield from _family("pipeline_last_error_info", "gauge", "What went wrong the last time.", errors)
 
 
 def _handlers(statistics: Statistics) -> Iterator[str]:

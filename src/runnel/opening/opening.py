@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runnel.core.errors import BadAddress, InvalidOption, NotSupported
+from runnel.core.telemetry import check_interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +31,7 @@ def open(
     auto_create: bool = True,
     clock: Clock | None = None,
     history: HistorySource | Sequence[HistorySource] | None = None,
+    telemetry: bool | float | None = None,
     **options: Any,
 ) -> Broker:
     """A broker, to be used with `async with`. The same class for every location.
@@ -45,16 +47,20 @@ def open(
     With `auto_create=False` topics must be declared before they are used. `clock` replaces the system's, for tests.
     `history`, of a folder: where records are that retention took from it, or several such sources of different topics;
     the broker closes them. Processes that share the folder have to give the same: the owner's acts.
+    `telemetry`, in memory or of a folder: seconds after which the broker publishes what happened in it to
+    `$runnel.telemetry.*` (True: every 10), for the analytics pipeline, the console and `runnel pipeline report`.
     """
-    sources = _sources(history)
+    sources, interval = _sources(history), check_interval(telemetry)
+    if interval is not None and isinstance(where, str) and "://" in where:
+        raise InvalidOption("telemetry", telemetry, "a server publishes its own: see `runnel serve --telemetry`")
     if sources and where is None:
         raise InvalidOption("history", history, "a broker in memory begins anew every time: open a folder")
     if sources and isinstance(where, str) and "://" in where:
         raise InvalidOption("history", history, "a server has its own: see [history] of `runnel serve`")
     if where is None:
         for name, value in options.items():
-            raise InvalidOption(name, value, "a broker in memory takes auto_create and clock")
-        return _broker(_local(auto_create, clock))
+            raise InvalidOption(name, value, "a broker in memory takes auto_create, clock and telemetry")
+        return _broker(_local(auto_create, clock, telemetry=interval))
     if isinstance(where, str) and "://" in where:
         return _broker(_remote(where, auto_create, clock, options))
     if not isinstance(where, str | Path) or not str(where):
@@ -62,7 +68,7 @@ def open(
     if isinstance(where, str) and _HOST_AND_PORT.fullmatch(where) and not Path(where).exists():
         why = f"did you mean 'runnel://{where}'? A new folder of that name is asked for with './{where}'"
         raise BadAddress(where, why)
-    return _broker(_local(auto_create, clock, Path(where), options, sources))
+    return _broker(_local(auto_create, clock, Path(where), options, sources, interval))
 
 
 def _sources(history: HistorySource | Sequence[HistorySource] | None) -> tuple[HistorySource, ...]:
@@ -87,11 +93,12 @@ def _local(
     path: Path | None = None,
     options: dict[str, Any] | None = None,
     history: Sequence[HistorySource] = (),
+    telemetry: float | None = None,
 ) -> Backend:
     from runnel.broker.backend import LocalBackend
 
     if path is None:
-        return LocalBackend(auto_create=auto_create, clock=clock)
+        return LocalBackend(auto_create=auto_create, clock=clock, telemetry=telemetry)
     from runnel.journal.options import JournalOptions
 
     share, chosen = _shared(dict(options or {}))
@@ -99,16 +106,17 @@ def _local(
         if name not in JournalOptions.__struct_fields__:
             known = ", ".join(JournalOptions.__struct_fields__)
             raise InvalidOption(
-                name, value, f"a broker with a folder takes auto_create, clock, history, share, {known}"
+                name, value, f"a broker with a folder takes auto_create, clock, history, telemetry, share, {known}"
             )
     kept = JournalOptions(**chosen)
     if share:
         from runnel.opening.shared_folder import SharedBackend
 
-        return SharedBackend(path, kept, auto_create=auto_create, clock=clock, history=history)
+        return SharedBackend(path, kept, auto_create=auto_create, clock=clock, history=history, telemetry=telemetry)
     from runnel.broker.durable.folder import BrokerFolder
 
-    return LocalBackend(auto_create=auto_create, clock=clock, folder=BrokerFolder(path, kept), history=history)
+    folder = BrokerFolder(path, kept)
+    return LocalBackend(auto_create=auto_create, clock=clock, folder=folder, history=history, telemetry=telemetry)
 
 
 def _shared(options: dict[str, Any]) -> tuple[bool, dict[str, Any]]:

@@ -47,11 +47,12 @@ class SharedBackend(LocalBackend):
         clock: Clock | None = None,
         joins: bool = True,
         history: Sequence[HistorySource] = (),
+        telemetry: float | None = None,
     ) -> None:
         lock = FolderLock(path, shares=True, tries=0 if joins else TRIES)
         folder = BrokerFolder(path, options, lock=lock)
-        super().__init__(auto_create=auto_create, clock=clock, folder=folder, history=history)
-        self._history = history
+        super().__init__(auto_create=auto_create, clock=clock, folder=folder, history=history, telemetry=telemetry)
+        self._history, self._interval = history, telemetry
         self._path, self._options, self._auto_create, self._joins = path, options, auto_create, joins
         self._listener: FolderListener | None = None
         self.joined: JoinedBackend | None = None  # the backend in use, if another process owns the folder
@@ -97,7 +98,12 @@ class SharedBackend(LocalBackend):
 
         import_module("runnel.server.server")  # a standby needs it at once, and now there is time
         standby = StandbyOwner(
-            self._path.absolute(), self._options, self.clock, auto_create=self._auto_create, history=self._history
+            self._path.absolute(),
+            self._options,
+            self.clock,
+            auto_create=self._auto_create,
+            history=self._history,
+            telemetry=self._interval,
         )
         joined = JoinedBackend(standby, self.clock)
         try:

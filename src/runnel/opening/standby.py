@@ -41,8 +41,9 @@ class StandbyOwner:
         *,
         auto_create: bool,
         history: Sequence[HistorySource] = (),
+        telemetry: float | None = None,
     ) -> None:
-        self.folder, self._history = folder, history
+        self.folder, self._history, self._telemetry = folder, history, telemetry
         self._options, self._clock, self._auto_create = options, clock, auto_create
         self._backend: LocalBackend | None = None
         self._listener: FolderListener | None = None
@@ -70,7 +71,13 @@ class StandbyOwner:
     async def _take_over(self, lock: FolderLock) -> None:
         began = time.perf_counter()
         place = BrokerFolder(self.folder, self._options, lock=lock)  # lets the lock go if it cannot be opened
-        backend = LocalBackend(auto_create=self._auto_create, clock=self._clock, folder=place, history=self._history)
+        backend = LocalBackend(
+            auto_create=self._auto_create,
+            clock=self._clock,
+            folder=place,
+            history=self._history,
+            telemetry=self._telemetry,
+        )
         await backend.open()
         listener = FolderListener(backend, self.folder)
         try:

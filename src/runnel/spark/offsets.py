@@ -111,7 +111,7 @@ def parse_offsets(option: str, text: str | None, default: str, patterns: Iterabl
     if said.lower() in (EARLIEST, LATEST):
         return OffsetSpec(_allowed(option, said.lower()))
     if said.startswith("{"):
-        return OffsetSpec(default, _by_topic(option, said, tuple(patterns)))
+        return _by_topic(option, said, default, tuple(patterns))
     return OffsetSpec(_time(option, said))
 
 
@@ -137,13 +137,17 @@ def _time(option: str, text: str) -> datetime:
     return time.astimezone(UTC)
 
 
-def _by_topic(option: str, text: str, patterns: tuple[str, ...]) -> dict[str, Place]:
+def _by_topic(option: str, text: str, default: str, patterns: tuple[str, ...]) -> OffsetSpec:
     try:
         said = json.loads(text)
     except ValueError as error:
         raise InvalidOption(option, text, f"it is not JSON: {error}") from None
     found: dict[str, Place] = {}
+    others: dict[str, str | datetime] = {}
     for topic, place in said.items():
+        if topic in patterns and is_pattern(topic):
+            others[topic] = _of_others(option, topic, place)
+            continue
         if not topic or not any(matches(one, topic) for one in patterns):
             raise InvalidOption(option, topic, f"the query does not read it: its topics are {', '.join(patterns)}")
         found[topic] = _of_one(option, topic, place)
@@ -151,7 +155,18 @@ def _by_topic(option: str, text: str, patterns: tuple[str, ...]) -> dict[str, Pl
         if name not in found and not is_pattern(name):
             why = f"it says nothing of topic {name!r}, which the query reads; add it: -2 is the earliest, -1 the latest"
             raise InvalidOption(option, text, why)
-    return found
+    if len(set(others.values())) > 1:
+        raise InvalidOption(option, text, "patterns stand for topics that are not named, and all have to say the same")
+    return OffsetSpec(next(iter(others.values()), default), found)
+
+
+def _of_others(option: str, pattern: str, place: object) -> str | datetime:
+    """What a pattern of the query says of the topics that are not named."""
+    said = _of_one(option, pattern, place)
+    if isinstance(said, str | datetime):
+        return said
+    why = f"pattern {pattern!r}: expected earliest, latest or a time; only a topic has offsets"
+    raise InvalidOption(option, place, why)
 
 
 def _of_one(option: str, topic: str, place: object) -> Place:

@@ -302,6 +302,11 @@ def _read(given: Mapping[str, str], known: Mapping[str, Callable[[str, str], Any
     return said
 
 
+def broker_location(given: Mapping[str, str]) -> BrokerLocation:
+    """Where the topics are, by the options that say only that."""
+    return _location(_read(given, _LOCATION, "broker"))
+
+
 def _location(said: Mapping[str, Any]) -> BrokerLocation:
     if ("url" in said) == ("path" in said):
         wrong = "give one of them, not both" if "url" in said else "give one of them"

@@ -38,6 +38,7 @@ class DeadLetterPublisher:
         self.topic = topic
         self.pending_acks: PendingAcks | None = None  # where the group outlives its process
         self.tell_requester: Callable[[Record[bytes], str], None] = lambda record, reason: None
+        self.count: Callable[[str], None] = lambda reason: None
         self._publisher, self._catalog, self._retry_later, self._group = publisher, catalog, retry, group
         self._waiting: dict[int, DeadLetter] = {}  # those that found no room
         self._retrying = False
@@ -45,6 +46,7 @@ class DeadLetterPublisher:
     def publish(self, letters: list[DeadLetter]) -> None:
         """Publish letters to the dead-letter topic, without waiting for its slow readers."""
         for letter in letters:
+            self.count(letter.reason)
             self._publish(letter)
 
     def _publish(self, letter: DeadLetter) -> None:

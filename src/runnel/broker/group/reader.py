@@ -26,6 +26,7 @@ from runnel.broker.group.records import (
     pass_settled,
 )
 from runnel.broker.group.turns import GroupTurns
+from runnel.broker.latency_probe import LatencyProbe
 from runnel.broker.read.attachment import Attachment
 from runnel.broker.read.cursor import Cursor, LogCursor
 from runnel.broker.read.overflow import BlockPublishers, PolicyOwner
@@ -278,6 +279,11 @@ class GroupReader:
         self._timer_due = float("inf")
         self._watches: list[ProcessedWaiter] = []
         self._stall_warning = StallWarning(self.label, clock.time())
+        self.granted = 0  # records handed to members, again or for the first time
+        self.delivered_probe: LatencyProbe | None = None  # measures from publish to delivery
+        self.acked_probe: LatencyProbe | None = None  # and from delivery to ack
+        self._delivered_probe_at: float = inf  # the counts from which on they measure
+        self._acked_probe_at: float = inf
         self._delayed_records = DelayedRecords(attachment, self.group, self.wake, self._lost)
 
     def __repr__(self) -> str:
@@ -402,6 +408,10 @@ class GroupReader:
         """Grant what is ready, and what can be taken back for members that hold nothing."""
         while True:
             for lease in self.group.grant(now):
+                lease.granted = now
+                self.granted += lease.end - lease.first
+                if self.granted >= self._delivered_probe_at:
+                    self._measure_delivery(lease, now)
                 self.subscriptions[lease.member.name].receive(lease)
             if not self.group.take_back(now):
                 break
@@ -470,13 +480,41 @@ class GroupReader:
             return False
         return True
 
+    # -- how long that takes ------------------------------------------------------------------------------------
+
+    def measure_with(self, delivered: LatencyProbe, acked: LatencyProbe) -> None:
+        """Have measured how long some of the records take to be delivered and acked."""
+        self.delivered_probe, self._delivered_probe_at = delivered, 0
+        self.acked_probe, self._acked_probe_at = acked, 0
+
+    def wake_probes(self) -> None:
+        """Measure the next record, if nothing was measured for an interval."""
+        if self.delivered_probe is not None and self.delivered_probe.is_asleep():
+            self._delivered_probe_at = 0
+        if self.acked_probe is not None and self.acked_probe.is_asleep():
+            self._acked_probe_at = 0
+
+    def _measure_delivery(self, lease: Lease, now: float) -> None:
+        assert self.delivered_probe is not None, "without one no count is reached"
+        # A later attempt, or a delay that the publisher asked for, says nothing about the way to the member.
+        is_plain = lease.attempt == 1 and (lease.item is None or lease.item.meta.due is None)
+        began = lease.contents.time(lease.first) if is_plain else 0.0
+        self._delivered_probe_at = self.delivered_probe.measure(began, now, self.granted)
+
+    def _measure_ack(self, lease: Lease, now: float) -> None:
+        assert self.acked_probe is not None, "without one no count is reached"
+        self._acked_probe_at = self.acked_probe.measure(lease.granted, now, self.group.acked)
+
     # -- what members say ---------------------------------------------------------------------------------------
 
     def ack(self, lease: Lease, place: int) -> None:
         """One record is done."""
         self._check_here()
         group, member = self.group, lease.member
-        group.ack(lease, place, self.clock.time())
+        now = self.clock.time()
+        group.ack(lease, place, now)
+        if group.acked >= self._acked_probe_at:
+            self._measure_ack(lease, now)
         if self._pumping:
             return
         # A member is refilled when it is half empty, unless another member with room waits for records.
@@ -493,7 +531,10 @@ class GroupReader:
     def ack_range(self, lease: Lease, first: int, end: int) -> None:
         """What is open in [first, end) is done."""
         self._check_here()
-        self.group.ack_range(lease, first, end, self.clock.time())
+        now = self.clock.time()
+        self.group.ack_range(lease, first, end, now)
+        if self.group.acked >= self._acked_probe_at:
+            self._measure_ack(lease, now)
         self.after_settling()
 
     def nack(self, lease: Lease, place: int, delay: float | None, reason: str) -> None:

@@ -10,9 +10,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from math import inf
 from sys import intern
 from typing import Any
 
+from runnel.broker.latency_probe import LatencyProbe
 from runnel.broker.read.attachment import Attachment
 from runnel.broker.read.cursor import LogCursor
 from runnel.broker.read.overflow import OVERFLOW_POLICIES, KeepOnDisk, OverflowPolicy
@@ -44,6 +46,7 @@ from runnel.runtime.waiting import resolve_waiter
 log = logging.getLogger("runnel")
 
 FAR_BYTES = 1 << 20  # what a reader over a connection takes at once from memory, and so holds while its client waits
+DROPPED = "dropped"  # the reason of its dead letters
 FAR_TASK: Any = object()  # stands for the task of a client that reads over a connection
 
 
@@ -114,6 +117,9 @@ class LocalReader:
         self._given = self._taken = 0  # far: records sent to the client, and taken by its user
         self._unreadable = self._expired_there = 0  # far: totals that the client reported
         self._last = until  # the place where it ends, if that is set
+        self.probe: LatencyProbe | None = None
+        self._probe_at: float = inf  # the count of records from which on `probe` measures
+        self.count_letter: Callable[[str, str, str], None] = lambda pattern, subscriber, reason: None
         self._alike = ""  # equal for readers that take the same records from the same place
 
     def __repr__(self) -> str:
@@ -309,13 +315,28 @@ class LocalReader:
                 self.end(RecordsMissed(self.label, gap))
                 return None
         if self._is_far:
-            self._given += count
+            total = self._given = self._given + count
         else:
-            self.delivered += count
+            total = self.delivered = self.delivered + count
         if slices:
+            if total >= self._probe_at:
+                self._measure(slices[0], total)
             part = slices[-1]
             self._shown = (part.sequence if self.is_pattern else part.start) + len(part)
         return Taken(slices, missed)
+
+    def measure_with(self, probe: LatencyProbe) -> None:
+        """Have the age of some of the records that it takes measured."""
+        self.probe, self._probe_at = probe, 0
+
+    def wake_probe(self) -> None:
+        """Measure the next record, if nothing was measured for an interval."""
+        if self.probe is not None and self.probe.is_asleep():
+            self._probe_at = 0
+
+    def _measure(self, part: Slice, total: int) -> None:
+        assert self.probe is not None, "without one no count is reached"
+        self._probe_at = self.probe.measure(part.time_of_first.timestamp(), self.clock.time(), total)
 
     def _went_out(self, slices: list[Slice], flow: OverflowPolicy) -> None:
         is_pattern = self.is_pattern
@@ -593,11 +614,12 @@ class LocalReader:
     def _bury(self, record: Record[bytes]) -> None:
         topic, publisher = self.options.dead_letter, self._publisher
         assert topic is not None, "only called where there is one"
-        headers = dead_letter.dead_letter_headers(record, "dropped", subscriber=self.label)
+        headers = dead_letter.dead_letter_headers(record, DROPPED, subscriber=self.label)
         entry = publisher.own(topic, record.value, record.key, headers)
         found = self.attachment.catalog.find(topic, UNDECLARED)
         if publisher.append_now(found, entry) is None:
             raise publisher.full(found, entry)
+        self.count_letter(self.pattern, self.name or self.label, DROPPED)
 
     def _call(self, callback: Callable[[Any], object], argument: object) -> None:
         """Call the user's function. Its exceptions are logged, and do not reach the publisher."""

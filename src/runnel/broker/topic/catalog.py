@@ -12,8 +12,9 @@ from runnel.core.clock import Clock
 from runnel.core.compression import compress
 from runnel.core.errors import NotSupported, TopicConflict, TopicDeleted, UnknownTopic
 from runnel.core.options import NO_TOPIC_OPTIONS, TopicOptions
-from runnel.core.pattern import check_name
+from runnel.core.pattern import check_name, is_kept_when_internal
 from runnel.core.schema import Codec, Schema, SchemaValidator, check_schema_evolution
+from runnel.core.telemetry import ANALYTICS_OPTIONS
 
 UNDECLARED = TopicOptions()  # of a topic that was only subscribed to: the first publish decides its options
 
@@ -102,10 +103,17 @@ class TopicCatalog:
         if log is None:
             if not self._auto_create and not declared:
                 raise UnknownTopic(name)
-            log = self.make(check_name(name), options)
+            if options is None and is_kept_when_internal(name):
+                return self.make(name)  # it is read before there is something in it
+            check_name(name)
+            # What pipelines publish about the broker is bounded, also if they say nothing about it.
+            is_unsaid = name[0] == "$" and (options is None or not options.retains)
+            log = self.make(name, ANALYTICS_OPTIONS if is_unsaid else options)
         elif options is not None and log.options is not options:
+            if name[0] == "$":
+                check_name(name)  # it is there, but not for everyone to publish to
             if log.options is UNDECLARED:
-                log.options = options
+                log.options = options if options.retains or name[0] != "$" else ANALYTICS_OPTIONS
                 self._timeline.cool()
                 if options.durable is False:
                     self._events.memory_only(name)
@@ -114,6 +122,18 @@ class TopicCatalog:
             self._store(log)
         if codec is not None and log.type is not codec:
             self._type(log, codec)
+        return log
+
+    def find_own(self, name: str, options: TopicOptions) -> Log:
+        """The log of an internal topic that the broker publishes to, made if need be. What was stored of it holds."""
+        log = self.logs.get(name)
+        if log is None:
+            log = self.make(name, options)
+        elif log.options is UNDECLARED:  # it was only subscribed to
+            log.options = options
+            self._timeline.cool()
+        if log.stored is None and self._is_to_be_stored(log):
+            self._store(log)
         return log
 
     def _type(self, log: Log, codec: Codec[Any] | Schema) -> None:
@@ -131,7 +151,9 @@ class TopicCatalog:
 
     def _is_to_be_stored(self, log: Log) -> bool:
         """Whether a topic that is published to or declared belongs on disk."""
-        return self.durable is not None and log.options.durable is not False and log.name[0] != "$" and not log.end
+        if self.durable is None or log.options.durable is False or log.end:
+            return False
+        return log.name[0] != "$" or is_kept_when_internal(log.name)
 
     def _store(self, log: Log) -> None:
         assert self.durable is not None

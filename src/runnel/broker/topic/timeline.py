@@ -51,6 +51,7 @@ class Timeline:
         self.tail_bytes = 0  # how much of those to keep; set by the store
         self.keeps_packed = False  # whether there is a server, which sends batches on as they are stored
         self._slices: dict[tuple[Log, int, int], Slice] = {}
+        self.touched: dict[Log, LogRun] | None = None  # of each log its first run since telemetry took the last sample
 
     def move_in(self, loop: asyncio.AbstractEventLoop) -> None:
         """The loop is known whose turns give runs their time."""
@@ -119,6 +120,12 @@ class Timeline:
         self.cool()
         self._tick_began = self._next
 
+    def take_touched(self) -> dict[Log, LogRun]:
+        """The logs that were appended to since the last call, each with its first run since then."""
+        self.cool()  # the run that is open belongs to this call, what comes later to the next one
+        touched, self.touched = self.touched, {}
+        return touched or {}
+
     def published_in_turn(self) -> int:
         """How many records were appended in this turn of the loop."""
         return self.head - self._tick_began
@@ -175,6 +182,8 @@ class Timeline:
         run = LogRun(log, log.end, self._next, self.now(), log.count_bytes())
         self.runs.append(run)
         log.runs.append(run)
+        if (touched := self.touched) is not None and log not in touched:
+            touched[log] = run
         self.hot = log
         if (topic_readers := log.topic_readers) is not None:
             if topic_readers.patterns:
@@ -245,6 +254,8 @@ class Timeline:
         self._put(run)
 
     def _put(self, run: LogRun) -> None:
+        if (touched := self.touched) is not None and run.log not in touched:
+            touched[run.log] = run
         if self.runs and self.runs[-1].sequence > run.sequence:
             insort(self.runs, run, key=_sequence)  # others, which are not durable, were quicker
         else:

@@ -7,6 +7,8 @@ from enum import IntEnum
 
 import msgspec
 
+from runnel.core.topic_bounds import TRIMMED
+
 MAX_RANGES = 16  # of one topic; beyond that the two oldest become one
 
 
@@ -34,7 +36,7 @@ _WORDS = {
     RemovalReason.COUNT: "retention_count",
     RemovalReason.BYTES: "retention_bytes",
     RemovalReason.AGE: "retention_age",
-    RemovalReason.ASKED: "trimmed",
+    RemovalReason.ASKED: TRIMMED,
     RemovalReason.COMPACTED: "compacted by key",
     RemovalReason.SKIPPED: "never given: skipped after a crash or a restore",
     RemovalReason.SEVERAL: "several reasons",
@@ -98,6 +100,11 @@ def count_skipped(ranges: Sequence[RemovedRange], first: int, end: int) -> int:
     """How many of the offsets [first, end) were never given: a crash or a restore skipped them."""
     holes = [one for one in ranges if one.reason == RemovalReason.SKIPPED and one.first < end and first < one.end]
     return sum(min(one.end, end) - max(one.first, first) for one in holes)
+
+
+def removed_with_reasons(ranges: Iterable[RemovedRange]) -> tuple[tuple[int, int, str], ...]:
+    """The ranges, with their reasons in words."""
+    return tuple((one.first, one.end, RemovalReason(one.reason).words) for one in ranges)
 
 
 def _place(one: RemovedRange) -> tuple[int, int]:

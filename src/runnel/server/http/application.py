@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from runnel.core.errors import RunnelError
 from runnel.server.http import console, errors
+from runnel.server.http.analytics import AnalyticsRoute
 from runnel.server.http.console import ConsoleUpdates
 from runnel.server.http.cross_origin import AllowedHosts, CrossOriginGuard
 from runnel.server.http.dead_letters import DeadLetterRoutes
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from runnel.server.options import ServerOptions
     from runnel.server.served_broker import ServedBroker
 
-NEED_TOPICS = ("/topics", "/events", "/dead-letters", "/metrics", "/console/updates")
+NEED_TOPICS = ("/topics", "/events", "/dead-letters", "/metrics", "/console/updates", "/console/analytics")
 EXPOSED_HEADERS = ["Location", "Link", "Runnel-Next", "Runnel-End", "Runnel-Gap", "Retry-After"]
 
 
@@ -59,6 +60,7 @@ def build(serving: ServedBroker, *, mounted: bool) -> Application:
         Route("/dead-letters/{topic:path}/discard", letters.discard, methods=["POST"]),
         Route("/dead-letters/{topic:path}", letters.letters, methods=["GET"]),
         Route("/console/updates", ConsoleUpdates(broker, options)),
+        Route("/console/analytics", AnalyticsRoute(broker).series, methods=["GET"]),
         *console.file_routes(),
     ]
     middleware = [Middleware(CrossOriginGuard, origins=options.origins, hosts=_hosts(options, own=not mounted))]

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         GroupStatistics,
         HistogramSnapshot,
         JournalSample,
+        PipelineStatistics,
         RelayStatistics,
         SegmentSample,
         SubscriptionStatistics,
@@ -198,7 +199,7 @@ class ConsoleViewer:
 
 T = TypeVar("T")
 
-VIEWS = ("topics", "topic", "subscribers", "groups", "dead-letters", "journal", "relays")
+VIEWS = ("topics", "topic", "subscribers", "groups", "dead-letters", "journal", "relays", "analytics")
 DEFAULT_ROWS, MAX_ROWS = 50, 500  # rows of a page
 MAX_FILTER = 255
 RELATED_ROWS = 100  # subscribers, and groups, that are shown with one topic
@@ -267,6 +268,7 @@ class ConsolePages:
             "dead-letters": self._dead_letters,
             "journal": self._journal,
             "relays": self._relays,
+            "analytics": lambda query: {},  # the plots have a route of their own
         }
         return {"view": query.view, "totals": self._totals()} | shown[query.view](query)
 
@@ -286,6 +288,7 @@ class ConsolePages:
             "groups": len(sampler.groups),
             "dead_letters": sum(one.open for one in sampler.dead),
             "relays": len(sampler.relays),
+            "pipelines": [msgspec.to_builtins(one) for one in sampler.pipelines],
             "published": sampler.published.count,
             "published_rates": rounded(sampler.published.rates),
             "published_bytes": sampler.published_bytes.count,
@@ -558,6 +561,7 @@ class BrokerSampler:
         self.groups: tuple[GroupStatistics, ...] = ()
         self.dead: tuple[DeadLetterTopic, ...] = ()
         self.relays: tuple[RelayStatistics, ...] = ()
+        self.pipelines: tuple[PipelineStatistics, ...] = ()
         self.journal: JournalSample | None = None
         self.syncs: deque[SyncRate] = deque(maxlen=KEPT_RATES)
         self.dropped = self.waiting = 0
@@ -572,7 +576,7 @@ class BrokerSampler:
         self._subscribers = await self._subscriptions(sample, seconds)
         self.subscribers = list(self._subscribers.values())
         self.groups, self.dead, self.waiting = sample.groups, sample.dead_letters, sample.waiting_publishers
-        self.dropped, self.relays = sample.dropped, sample.relays
+        self.dropped, self.relays, self.pipelines = sample.dropped, sample.relays, sample.pipelines
         for trend, count in (
             (self.published, sample.published),
             (self.published_bytes, sample.published_bytes),

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from runnel.core.options import Option, OptionKind
+from runnel.observe.analytics import SPANS
 from runnel.server.http.console import VIEWS
 from runnel.server.http.options import event_options, header_of, publish_headers, schema_of
 
@@ -319,6 +320,12 @@ PATHS: Json = {
     "/dead-letters/{topic}/replay": _settle("replay", "Put dead letters back where they came from", "Replayed"),
     "/dead-letters/{topic}/discard": _settle("discard", "Be done with dead letters", "Discarded"),
     "/console/updates": {"get": UPDATES},
+    "/console/analytics": _get(
+        "analytics",
+        "Series over time for the console, from telemetry and the analytics pipeline",
+        _answer("Throughput, latency, lag, drops, dead letters; for the console: it may change", {"type": "object"}),
+        _query("span", "How far back", {"type": "string", "enum": list(SPANS), "default": "minutes"}),
+    ),
     "/": _get("console", "The console, a page", _answer("The page", kind="text/html")),
     "/console/{file}": _get("console_file", "A file of the console", FILES, FILE),
     "/runnel.js": _get("runnel_js", "A module for pages of yours", _answer("ES module", kind="text/javascript")),

@@ -27,7 +27,7 @@ from runnel.core.publishing import Publication, PublishDetails, checked_batch
 from runnel.core.record import NO_HEADERS, REPLY_TO, Meta, Record
 from runnel.core.schema import Schema
 from runnel.core.stages import checked_stage_key
-from runnel.core.statistics import BackendSample, RelayStatistics
+from runnel.core.statistics import BackendSample, PipelineStatistics, RelayStatistics
 from runnel.core.trace_context import TRACEPARENT as TRACE
 from runnel.core.transaction import TransactionRequest
 from runnel.server.native.subscriptions import NativeMember
@@ -409,6 +409,12 @@ async def sample(caller: Caller) -> BackendSample:
 async def report_relay(caller: Caller, report: RelayStatistics) -> None:
     """Take what a relay reports of itself: `statistics` and the console show it."""
     await caller.serving.backend.report_relay(report)
+
+
+@call
+async def report_pipeline(caller: Caller, report: PipelineStatistics) -> None:
+    """Take what a pipeline reports of itself: `statistics` shows it."""
+    await caller.serving.backend.report_pipeline(report)
 
 
 @call

@@ -65,6 +65,7 @@ class Lease:
         "end",
         "ended",
         "first",
+        "granted",
         "guard",
         "handed",
         "item",
@@ -92,6 +93,7 @@ class Lease:
         self.deadline = self.queued = deadline
         self.contents, self.item = contents, item  # an item, when the place is kept track of by itself
         self.low = self.handed = first
+        self.granted = 0.0  # when
         self.renewal = 0
         self.ended = False  # expired, or its member left: acks come too late
         self.on_end: Callable[[], None] | None = None  # called at once when it ends: the member is remote

@@ -1,0 +1,148 @@
+"""`archive`: topics to the lake, what is there and what comes, in one query.
+
+Each record is added once by (topic, epoch, offset), whatever happens to the checkpoint: without one the query begins
+behind what the lake holds. Maintenance compacts small files and removes left-over ones beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from runnel.core.errors import InvalidOption
+from runnel.core.topic_bounds import TRIMMED, TopicBounds
+from runnel.spark.pipelines.pipeline import Check, Context, Finding, Option, Pipeline, Stream
+
+if TYPE_CHECKING:
+    from runnel.lake import Lake
+
+TRIGGER_RECORDS = 1_000_000
+"""Of one micro-batch at most, of all topics: about 150 MB of records of 100 bytes, and two seconds of work."""
+
+DESCRIPTION = """\
+examples:
+  runnel pipeline run archive                              every topic of data/ to lake/records, and go on
+  runnel pipeline run archive --once                       what is there now
+  runnel pipeline run archive --topic 'orders.>' --topic payments
+  runnel pipeline run archive --server runnel://127.0.0.1:7788 --lake s3://bucket/lake --storage AWS_REGION=eu-west-1
+
+lake/records is a Delta table that Polars, DuckDB, pandas and Spark read: topic, epoch, offset, sequence, time, key,
+value, headers, day, bucket. Topics that are made later join. Internal topics ($runnel.>) are left out. With a topic
+option retention_until=archived the broker keeps records until the archive has confirmed them. Maintenance makes larger
+files of small ones, and erases what was trimmed, or deleted with its topic: retention of the journal erases nothing.
+"""
+
+
+def build(context: Context) -> Sequence[Stream | Check]:
+    """The query from the topics to the lake, and its maintenance."""
+    from runnel.arrow.range_reader import open_range_reader
+    from runnel.lake import Lake
+    from runnel.spark.options import broker_location
+    from runnel.spark.pipelines.lake_sink import register, sink_options
+
+    topics: tuple[str, ...] = tuple(context.options["topic"]) or (">",)
+    lake = Lake(context.lake, dict(context.storage_options) or None)
+    reader = open_range_reader(broker_location(context.broker))
+    try:
+        lake.create(reader.journal)
+    finally:
+        reader.close()
+    records = context.source(
+        ",".join(topics),
+        headersFormat="array",
+        startingOffsets=starting_offsets(lake, topics),
+        maxRecordsPerTrigger=context.options["batch_records"],
+        failOnDataLoss=str(bool(context.options["fail_on_data_loss"])).lower(),
+    ).drop("traceparent")  # it is one of the headers
+    writer = records.writeStream.format(register(context.spark)).options(**sink_options(lake, context.broker))
+    return [Stream("archive", writer.outputMode("append")), maintenance(lake, context, topics)]
+
+
+def starting_offsets(lake: Lake, topics: Sequence[str]) -> str:
+    """Where a query without a checkpoint begins: behind what the lake holds, and else at the first record."""
+    from runnel.core.pattern import matches
+
+    newest: dict[str, tuple[int, int]] = {}
+    for (topic, epoch), offset in lake.next_offsets(None).items():
+        if any(matches(one, topic) for one in topics):
+            newest[topic] = max(newest.get(topic, (0, 0)), (epoch, offset))
+    begins: dict[str, Any] = dict.fromkeys(topics, "earliest")
+    begins |= {topic: {"epoch": epoch, "offset": offset} for topic, (epoch, offset) in newest.items()}
+    return json.dumps(begins)
+
+
+def gone_below(
+    archived: Mapping[tuple[str, int], int], bounds: Iterable[TopicBounds], topics: Sequence[str]
+) -> dict[tuple[str, int], int]:
+    """By topic and epoch: below which offset a user removed the records, so that the lake may not keep them either.
+
+    Retention of the journal is no removal: that is what the lake is for.
+    """
+    from runnel.core.pattern import matches
+
+    now = {(one.topic, one.epoch): one for one in bounds}
+    found = {}
+    for key, end in archived.items():
+        if not any(matches(one, key[0]) for one in topics):
+            continue
+        if key not in now:
+            found[key] = end  # the topic was deleted
+        elif trimmed := max((behind for _, behind, reason in now[key].removed if reason == TRIMMED), default=0):
+            found[key] = trimmed
+    return found
+
+
+def maintenance(lake: Lake, context: Context, topics: Sequence[str]) -> Check:
+    """Compaction, erasure of what was trimmed or deleted, and removal of files that no reader needs, on a schedule."""
+    from runnel.arrow.range_reader import open_range_reader
+    from runnel.spark.options import broker_location
+
+    every = context.options["maintain_every"]
+    if every is not None and every <= 0:
+        raise InvalidOption("maintain_every", every, "expected a time above 0")
+
+    def work() -> Finding:
+        archived = lake.next_offsets(None)  # before the bounds: a topic that is new in them is in no lake yet
+        reader = open_range_reader(broker_location(context.broker))
+        try:
+            gone = gone_below(archived, reader.bounds(topics), topics)
+        finally:
+            reader.close()
+        done = lake.maintain(gone)
+        said = (
+            f"maintenance: {done.compacted:,} files made {done.into:,}, {done.erased_rows:,} trimmed or deleted rows "
+            f"erased, {done.removed_files:,} files removed"
+        )
+        return Finding(True, said, facts={"maintenance": done})
+
+    return Check("maintenance", work, every=every)
+
+
+PIPELINE = Pipeline(
+    "archive",
+    "copy topics into the lake, each record once",
+    build,
+    (
+        Option(
+            "topic", "a topic or a pattern; may be repeated (default: every topic)", (), metavar="TOPIC", repeats=True
+        ),
+        Option(
+            "batch_records",
+            f"records of one micro-batch at most (default: {TRIGGER_RECORDS:,})",
+            TRIGGER_RECORDS,
+            kind="whole",
+            metavar="N",
+        ),
+        Option(
+            "fail_on_data_loss",
+            "stop where records are gone before they were archived (default: log it, and go on)",
+            False,
+            kind="flag",
+        ),
+        Option(
+            "maintain_every", "between two compactions of small files (10min)", 600.0, kind="seconds", metavar="TIME"
+        ),
+    ),
+    DESCRIPTION,
+)

@@ -1,0 +1,129 @@
+"""The sink of the lake, as Spark calls it: tasks write Parquet files, the driver commits them.
+
+A file that no commit names is seen by no reader. A commit that is repeated adds nothing: the lake keeps the next offset
+of every topic beside the files. After the commit the broker learns up to where its topics are archived.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, DataSourceStreamWriter, WriterCommitMessage
+
+from runnel.core.errors import NotSupported, RunnelError
+from runnel.lake import Lake, LakeFile
+from runnel.spark.options import broker_location
+from runnel.spark.pipelines.access import has_listener
+from runnel.spark.sink import BATCH_ID, QUERY_ID
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+log = logging.getLogger("runnel.spark.pipelines")
+
+FORMAT = "runnel_lake"
+
+
+def register(spark: SparkSession) -> str:
+    """Make the format known to a session; its name."""
+    spark.dataSource.register(LakeFormat)
+    return FORMAT
+
+
+def sink_options(lake: Lake, broker: Mapping[str, str]) -> dict[str, str]:
+    """The options of the format. `broker`: where to report what is archived; empty: nowhere."""
+    said = {
+        "location": lake.storage.uri,
+        "buckets": lake.buckets,
+        "storage": dict(lake.storage.options or {}),
+        "broker": dict(broker),
+    }
+    return {"lake": json.dumps(said)}
+
+
+class LakeFormat(DataSource):
+    """Writes records to a lake."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What stands behind `format`."""
+        return FORMAT
+
+    def __repr__(self) -> str:
+        return "<LakeFormat>"  # storage options may be secret
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """A streaming write."""
+        if overwrite:
+            raise NotSupported("overwriting a lake", "records are only added to it; use outputMode('append')")
+        said = json.loads(self.options["lake"])
+        return LakeWriter(Lake(said["location"], said["storage"], buckets=said["buckets"]), said["broker"])
+
+
+@dataclass(frozen=True)
+class WrittenMessage(WriterCommitMessage):
+    """The files of one task, and of which query it is a part."""
+
+    query: str
+    files: tuple[LakeFile, ...]
+
+
+class LakeWriter(DataSourceStreamArrowWriter):
+    """The sink of a query."""
+
+    def __init__(self, lake: Lake, broker: Mapping[str, str]) -> None:
+        self._lake, self._broker = lake, dict(broker)
+
+    def __repr__(self) -> str:
+        return f"<LakeWriter of {self._lake!r}>"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of one partition. On an executor."""
+        context = TaskContext.get()
+        assert context is not None, "a task has a context"
+        query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+        if query is None or batch is None:
+            raise NotSupported("this way of streaming", "Spark does not say which batch of which query a task is for")
+        return WrittenMessage(query, tuple(self._lake.write(iterator)))
+
+    # Spark names the parameters.
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Add the files of a batch to the table. On the driver."""
+        written = [one for one in messages if isinstance(one, WrittenMessage)]
+        if not written:
+            return  # a batch without tasks has no rows
+        files = [file for one in written for file in one.files]
+        done = self._lake.commit(files, application=f"spark/{written[0].query}", version=batchId)
+        if self._broker:
+            confirm(self._broker, done.next_offsets)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing: a file that was not committed is removed by the lake's maintenance, when no task can need it."""
+
+
+def confirm(broker: Mapping[str, str], next_offsets: Mapping[tuple[str, int], int]) -> None:
+    """Report to the broker up to where topics are archived. What it does not take is logged: the next batch says more.
+
+    A folder that no process has open has no cleaner that waits for it.
+    """
+    location = broker_location(broker)
+    if not next_offsets or (location.path is not None and not has_listener(location.path)):
+        return
+    from runnel.spark.connection import open_connection
+
+    newest: dict[str, tuple[int, int]] = {}
+    for (topic, epoch), offset in next_offsets.items():
+        newest[topic] = max(newest.get(topic, (0, 0)), (epoch, offset))
+    positions = [[topic, epoch, offset] for topic, (epoch, offset) in newest.items()]
+    try:
+        with open_connection(location) as connection:
+            connection.ask("confirm_archived", positions=positions)
+    except RunnelError as error:
+        log.warning("the broker did not take up to where its topics are archived: %s", error)
