@@ -4,6 +4,7 @@ The packages, from the bottom layer up:
 
 - `runnel.core`: records, batches, positions, patterns, options, errors. No I/O, no event loop, no clock.
 - `runnel.journal`: durable storage: one journal on disk, its recovery, cleaning and inspection.
+- `runnel.lake`: old history in a Delta table, each record once.
 - `runnel.wire`: the protocols between clients and servers, as bytes and messages. No sockets.
 - `runnel.runtime`: event loop ownership, waiting, the system clock, tracing.
 - `runnel.api`: what users hold: the broker, subscriptions, deliveries, handlers, bridges, over a `Backend` port.
@@ -12,6 +13,7 @@ The packages, from the bottom layer up:
 - `runnel.observe`: statistics for Prometheus and OpenTelemetry.
 - `runnel.blocking`: the same broker without asyncio.
 - `runnel.testing`: a pytest plugin, a clock that tests move, a checker of histories, failing disks.
+- `runnel.arrow`: topics as Arrow tables, without Spark.
 - `runnel.console`: the web console and `runnel.js`.
 - `runnel.server`: a broker as a network service: native, JSON lines and HTTP listeners.
 - `runnel.opening`: `runnel.open`: from a location to a broker; folders shared by several processes.

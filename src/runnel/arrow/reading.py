@@ -139,7 +139,7 @@ class _Reading:
             self._lake = lake if isinstance(lake, LakeHistory) else LakeHistory(lake)
         if where is None and self._lake is None:
             raise InvalidOption("where", None, "name a folder, the URL of a server, or a lake")
-        self._reader = None if where is None else _opened(_location(where, client))
+        self._reader = None if where is None else opened(location_of(where, client))
         try:
             if self._reader is not None and self._lake is not None:
                 self._lake.check_journal(self._reader.journal)
@@ -285,12 +285,13 @@ def _checked(start: Place, end: Place, patterns: Sequence[str]) -> tuple[Place, 
     return start, end
 
 
-def _location(where: str | os.PathLike[str], client: Mapping[str, Any]) -> BrokerLocation:
+def location_of(where: str | os.PathLike[str], client: Mapping[str, Any]) -> BrokerLocation:
+    """Where topics are: a URL is a server, anything else a folder."""
     text = os.fspath(where)
     return BrokerLocation(url=text, client=dict(client)) if "://" in text else BrokerLocation(path=text)
 
 
-def _opened(location: BrokerLocation) -> RangeReader:
+def opened(location: BrokerLocation) -> RangeReader:
     """A reader. That of a server runs an event loop, so beside a running one (in a notebook) it has its own thread."""
     try:
         asyncio.get_running_loop()
@@ -384,10 +385,16 @@ def _typed(batch: pa.RecordBatch, schema: pa.Schema, layout: ColumnLayout) -> pa
     import pyarrow as pa
 
     assert layout.typed is not None, "it is a typed one"
-    values: list[bytes | None] = batch.column("value").to_pylist()
-    if b"" in values:
-        keys = batch.column("key").to_pylist()
-        values = [None if value == b"" and key is not None else value for value, key in zip(values, keys, strict=True)]
+    values = tombstones_as_none(batch)
     made = layout.typed.columns(values, lambda at: (batch["topic"][at].as_py(), batch["offset"][at].as_py()))
     own = [batch.column(layout.own[name]) for name in schema.names if name in layout.own]
     return pa.RecordBatch.from_arrays([*own, *made], schema=schema)
+
+
+def tombstones_as_none(batch: pa.RecordBatch) -> list[bytes | None]:
+    """The values of records; an empty one that has a key is a tombstone: None."""
+    values: list[bytes | None] = batch.column("value").to_pylist()
+    if b"" not in values:
+        return values
+    keys = batch.column("key").to_pylist()
+    return [None if value == b"" and key is not None else value for value, key in zip(values, keys, strict=True)]

@@ -54,6 +54,8 @@ class ExactTable:
     """A Delta table in a folder or in object storage; a class below says which columns it has."""
 
     partitions: list[str]
+    scope = ""
+    """Of its next offsets: tables that share one Delta table keep theirs apart."""
 
     def __init__(self, storage: LakeStorage, location: str) -> None:
         self.records, self._location = storage, location
@@ -160,7 +162,7 @@ class ExactTable:
     def _next_offsets(self, table: Any, topics: Collection[str] | None = None) -> dict[TopicEpoch, int]:
         wanted = None if topics is None else set(topics)
         known = self._applications.at(table.version())
-        found = ((topic_of(application), version) for application, version in known.items())
+        found = ((topic_of(application, self.scope), version) for application, version in known.items())
         return {key: end for key, end in found if key is not None and (wanted is None or key[0] in wanted)}
 
     def application_version(self, application: str) -> int | None:
@@ -188,8 +190,8 @@ class ExactTable:
         - `ends`: by topic and epoch, up to which offset everything was read; it may lie behind the last row, where
           records were compacted away or have expired.
         """
-        if topic_of(application) is not None:
-            raise InvalidOption("application", application, "names that begin with 'runnel/' and a number are taken")
+        if application.startswith("runnel"):
+            raise InvalidOption("application", application, "names that begin with 'runnel' are taken")
         waiting = list(files)
         _check_once(waiting)
         with self._lock:
@@ -213,7 +215,7 @@ class ExactTable:
                 self._sync_log(table.version(), table.version())
                 return LakeCommit(table.version(), 0, 0, total, {key: known[key] for key in named if key in known})
             _check_age(waiting)
-            applications = {**_applications(moved), application: version}
+            applications = {**self._moved(moved), application: version}
             base = table.version()
             try:
                 self._write_entry(table, [self._action(file) for file in waiting], applications)
@@ -230,6 +232,10 @@ class ExactTable:
             held = {**{key: known[key] for key in named if key in known}, **moved}
             return LakeCommit(at, rows, len(waiting), total - rows, held)
         raise LakeBusy(self._location, ATTEMPTS, str(failure))
+
+    def _moved(self, next_offsets: Mapping[TopicEpoch, int]) -> dict[str, int]:
+        """Next offsets, as the log keeps them."""
+        return {application_of(*key, self.scope): end for key, end in next_offsets.items()}
 
     def _write_entry(
         self, table: Any, actions: list[Any], applications: Mapping[str, int], retries: int | None = None
@@ -288,10 +294,6 @@ class ExactTable:
 
     def _sync_checkpoint(self, version: int) -> None:
         self.records.sync(f"{LOG}/{version:020}.checkpoint.parquet", f"{LOG}/_last_checkpoint")
-
-
-def _applications(next_offsets: Mapping[TopicEpoch, int]) -> dict[str, int]:
-    return {application_of(*key): end for key, end in next_offsets.items()}
 
 
 def _ends(files: Iterable[LakeFile], ends: Mapping[TopicEpoch, int]) -> dict[TopicEpoch, int]:

@@ -53,10 +53,10 @@ class LakeSnapshot:
 
     def __init__(self, version: int, actions: pa.Table, next_offsets: Mapping[tuple[str, int], int]) -> None:
         self.version, self.next_offsets = version, next_offsets
-        self._actions = actions
+        self._adds = actions
 
     def __repr__(self) -> str:
-        return f"<LakeSnapshot {self.version}, {len(self._actions)} files>"
+        return f"<LakeSnapshot {self.version}, {len(self._adds)} files>"
 
     @cached_property
     def _columns(self) -> dict[str, Any]:
@@ -65,26 +65,26 @@ class LakeSnapshot:
         for name in ("epoch", "offset", "sequence", "time"):
             for side, missing in (("min", _LEAST), ("max", _MOST)):
                 key = f"{side}.{name}"
-                if key in self._actions.column_names:
-                    column = self._actions[key].cast(pa.int64()).fill_null(missing)
+                if key in self._adds.column_names:
+                    column = self._adds[key].cast(pa.int64()).fill_null(missing)
                     found[key] = column.to_numpy()
                 else:  # a table without files has no statistics
-                    found[key] = np.full(len(self._actions), missing, dtype=np.int64)
+                    found[key] = np.full(len(self._adds), missing, dtype=np.int64)
         for key in ("min.topic", "max.topic"):
-            there = key in self._actions.column_names
-            found[key] = self._actions[key].to_pylist() if there else [None] * len(self._actions)
-        buckets = self._actions["partition.bucket"] if "partition.bucket" in self._actions.column_names else None
+            there = key in self._adds.column_names
+            found[key] = self._adds[key].to_pylist() if there else [None] * len(self._adds)
+        buckets = self._adds["partition.bucket"] if "partition.bucket" in self._adds.column_names else None
         found["bucket"] = np.zeros(0, dtype=np.int64) if buckets is None else buckets.cast(pa.int64()).to_numpy()
         return found
 
     @cached_property
     def files(self) -> list[TableFile]:
         """All of them, in no order."""
-        if not len(self._actions):
+        if not len(self._adds):
             return []
         columns = self._columns
-        days = self._actions["partition.day"].to_pylist()
-        rows = self._actions["num_records"].to_pylist()
+        days = self._adds["partition.day"].to_pylist()
+        rows = self._adds["num_records"].to_pylist()
         return [
             TableFile(
                 path,
@@ -98,7 +98,7 @@ class LakeSnapshot:
                 int(columns["max.sequence"][at]),
             )
             for at, (path, size) in enumerate(
-                zip(self._actions["path"].to_pylist(), self._actions["size_bytes"].to_pylist(), strict=True)
+                zip(self._adds["path"].to_pylist(), self._adds["size_bytes"].to_pylist(), strict=True)
             )
         ]
 

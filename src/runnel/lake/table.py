@@ -26,6 +26,7 @@ from runnel.lake.layout import (
 )
 from runnel.lake.snapshot import LakeSnapshot, TableFile
 from runnel.lake.storage import LakeStorage, need
+from runnel.lake.typed_table import TypedTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -137,6 +138,10 @@ class Lake(ExactTable):
                 return known
             actions = need("pyarrow").table(table.get_add_actions(flatten=True))
             return LakeSnapshot(table.version(), actions, self._next_offsets(table))
+
+    def typed(self, name: str) -> TypedTable:
+        """The table `tables/NAME` of this lake, with a column for each field of a type."""
+        return TypedTable(self.storage, name)
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -250,7 +255,7 @@ def add_action(file: LakeFile, *, data_change: bool = True) -> Any:
         partition_values(file.day, file.bucket),
         int(file.written * 1000),
         data_change,
-        file.stats,
+        file.stats(),
     )
 
 
