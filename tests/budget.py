@@ -36,6 +36,7 @@ AREAS: dict[str, dict[str, int]] = {
         "observe": 2,
     },
     "Spark": {"spark": 200},
+    "lake": {"lake": 32, "arrow": 8},
     "PostgreSQL": {"postgres": 120},
     "browsers": {"browser": 98, "console": 2},
     "tools and docs": {"examples": 38, "benchmarks": 25, "docs": 22, "project": 15},

@@ -175,7 +175,7 @@ async def test_without_a_lake_there_is_nothing_yet(tmp_path: Path) -> None:
 
 async def test_a_broker_reads_on_from_the_lake_into_its_journal(tmp_path: Path) -> None:
     lake = FilledLake(tmp_path / "lake")
-    async with runnel.open(tmp_path / "data", share=False, segment_bytes=4096) as broker:
+    async with runnel.open(tmp_path / "data", share=False, segment_bytes=4096, fsync="os") as broker:
         orders = broker.topic("orders", retention_count=20)
         await orders.declare()
         async with asyncio.timeout(PATIENCE), broker.subscribe("orders") as archive:

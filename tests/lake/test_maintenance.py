@@ -12,8 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from runnel.core.errors import InvalidOption
-from runnel.lake import Lake
-from runnel.lake import table as table_module
+from runnel.lake import Lake, exact_table
 from tests.lake.rows import batch, created, due, places
 
 
@@ -96,7 +95,7 @@ def test_what_was_replaced_stays_for_readers_of_older_snapshots(tmp_path: Path) 
 def test_replaced_files_are_removed_when_they_are_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = created(tmp_path)
     fill(lake, 3)
-    monkeypatch.setattr(table_module, "COMMIT_AGE", 0.0)
+    monkeypatch.setattr(exact_table, "COMMIT_AGE", 0.0)
     report = lake.maintain({("orders", 1): 30}, safe_age=0)
     assert (report.erased_rows, report.removed_files) == (30, 6)  # three were erased, three of quotes compacted
     assert on_disk(lake) == files_of(lake)

@@ -20,7 +20,12 @@ from runnel.core.pattern import is_pattern, matches
 from runnel.core.schema import Schema
 from runnel.core.topic_bounds import TopicBounds, estimated_bytes
 from runnel.journal.format.ledger import TopicState
-from runnel.journal.format.removed_offsets import RemovalReason, count_skipped, removed_with_reasons
+from runnel.journal.format.removed_offsets import (
+    RemovalReason,
+    count_skipped,
+    removed_with_reasons,
+    trimmed_below,
+)
 from runnel.journal.read.inspection import FolderFollower
 from runnel.journal.read.journal_reader import JournalReader, ReadPlan, read_committed_stage
 from runnel.journal.read.segment_reader import FoundBatch, LostRange, ParsedChunk, StageCommit
@@ -89,6 +94,11 @@ class FolderReader:
     def end_sequence(self) -> int:
         """The sequence after the last record that can be read."""
         return self._folder.ledger.sequence
+
+    def gone(self, topic: str) -> int:
+        """The offset below which a user trimmed the topic."""
+        found = self._folder.topic(topic)
+        return 0 if found is None else trimmed_below(found.gone)
 
     def expect(self, ranges: Sequence[OffsetRange]) -> None:
         """These will be read next, in this order: what one chunk holds of them is looked for once."""

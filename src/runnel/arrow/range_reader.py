@@ -48,6 +48,9 @@ class RangeReader(Protocol):
     def end_sequence(self) -> int:
         """The sequence after the last record that can be read."""
 
+    def gone(self, topic: str) -> int:
+        """The offset below which a user trimmed the topic: nothing there may be shown, wherever it is kept."""
+
     def expect(self, ranges: Sequence[OffsetRange]) -> None:
         """These will be read next, in this order: what costs little more for several of them is done together."""
 

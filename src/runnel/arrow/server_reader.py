@@ -77,6 +77,10 @@ class ServerReader:
         """The sequence after the last record that can be read."""
         return self._run(self._backend.end_sequence())
 
+    def gone(self, topic: str) -> int:
+        """0: a server does not say it. What was trimmed is shown until maintenance has erased it from the lake."""
+        return 0
+
     def expect(self, ranges: Sequence[OffsetRange]) -> None:
         """These will be read next, in this order: small ones are asked for together."""
         self._expected = deque(ranges)

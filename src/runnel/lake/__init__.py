@@ -7,9 +7,22 @@ package loads neither Arrow nor Delta.
 
 from __future__ import annotations
 
+from runnel.lake.exact_table import LakeCommit
 from runnel.lake.files import LakeFile, LakeRange
 from runnel.lake.history_source import LakeHistory, history
 from runnel.lake.maintenance import MaintenanceReport
-from runnel.lake.table import Lake, LakeCommit
+from runnel.lake.table import Lake
+from runnel.lake.typed_table import TypedFiles, TypedRows, TypedTable
 
-__all__ = ["Lake", "LakeCommit", "LakeFile", "LakeHistory", "LakeRange", "MaintenanceReport", "history"]
+__all__ = [
+    "Lake",
+    "LakeCommit",
+    "LakeFile",
+    "LakeHistory",
+    "LakeRange",
+    "MaintenanceReport",
+    "TypedFiles",
+    "TypedRows",
+    "TypedTable",
+    "history",
+]

@@ -17,20 +17,21 @@ from runnel.core.errors import LakeDamaged
 from runnel.lake.storage import LakeStorage, need
 
 LOG = "_delta_log"
-_APPLICATION = "runnel/"
+_APPLICATION = "runnel"
 _CHECKPOINT = re.compile(r"_delta_log/(\d{20})\.checkpoint(?:\.\d{10}\.\d{10})?\.parquet")
 
 
-def application_of(topic: str, epoch: int) -> str:
-    """The application under which the next offset of a topic is kept."""
-    return f"{_APPLICATION}{epoch}/{topic}"
+def application_of(topic: str, epoch: int, scope: str = "") -> str:
+    """The application under which the next offset of a topic is kept. A table may keep several, by `scope`."""
+    return f"{_APPLICATION}{scope}/{epoch}/{topic}"
 
 
-def topic_of(application: str) -> tuple[str, int] | None:
+def topic_of(application: str, scope: str = "") -> tuple[str, int] | None:
     """The topic and epoch whose next offset an application keeps; None: it is another's."""
-    if not application.startswith(_APPLICATION):
+    begin = f"{_APPLICATION}{scope}/"
+    if not application.startswith(begin):
         return None
-    epoch, found, topic = application.removeprefix(_APPLICATION).partition("/")
+    epoch, found, topic = application.removeprefix(begin).partition("/")
     return (topic, int(epoch)) if found and epoch.isdigit() else None
 
 

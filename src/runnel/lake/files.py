@@ -80,9 +80,8 @@ class LakeFile(msgspec.Struct, frozen=True):
     written: float
     """When it was, in seconds since 1970. A commit refuses a file that is so old that maintenance may remove it."""
 
-    @property
-    def stats(self) -> str:
-        """What the Delta log says about its columns: readers skip the file by it."""
+    def stats(self, prefix: str = "") -> str:
+        """What the Delta log says about its columns: readers skip the file by it. `prefix`: of the columns' names."""
         topics = [one.topic for one in self.ranges]
         least = {
             "topic": min(topics),
@@ -98,6 +97,7 @@ class LakeFile(msgspec.Struct, frozen=True):
             "sequence": max(one.last_sequence for one in self.ranges),
             "time": _stamp(max(one.last_time for one in self.ranges)),
         }
+        least, most = ({f"{prefix}{name}": value for name, value in one.items()} for one in (least, most))
         nulls = dict.fromkeys(least, 0)
         return json.dumps({"numRecords": self.rows, "minValues": least, "maxValues": most, "nullCount": nulls})
 
@@ -150,7 +150,7 @@ def write_file(storage: LakeStorage, day: date, bucket: int, batches: Sequence[p
     pa, pq = need("pyarrow"), need("pyarrow.parquet")
     groups, index = [], []
     for group in _row_groups(pa.Table.from_batches(batches, record_schema())):
-        ordered, ranges = _by_topic(group)
+        ordered, ranges = by_topic(group)
         groups.append(ordered)
         index.append(ranges)
     path = f"day={day.isoformat()}/bucket={bucket}/part-{uuid.uuid4().hex}.parquet"
@@ -196,7 +196,7 @@ def _row_groups(table: pa.Table) -> Iterator[pa.Table]:
         yield table.slice(at, rows)
 
 
-def _by_topic(group: pa.Table) -> tuple[pa.Table, list[LakeRange]]:
+def by_topic(group: pa.Table) -> tuple[pa.Table, list[LakeRange]]:
     """The rows of a row group by topic, epoch and offset, and where each topic lies."""
     np, pa = need("numpy"), need("pyarrow")
     topics = group.column("topic").combine_chunks().dictionary_encode()
@@ -244,7 +244,7 @@ def read_index(storage: LakeStorage, path: str) -> list[list[LakeRange]]:
         said: bytes | None = (found.metadata.metadata or {}).get(INDEX_KEY)
         if said is not None:
             return decode_index(said, path)
-        return [_by_topic(_group(found, at, _PLACES))[1] for at in range(found.num_row_groups)]
+        return [by_topic(_group(found, at, PLACES))[1] for at in range(found.num_row_groups)]
 
 
 def decode_index(said: bytes, path: str) -> list[list[LakeRange]]:
@@ -255,7 +255,7 @@ def decode_index(said: bytes, path: str) -> list[list[LakeRange]]:
         raise LakeDamaged(path, f"its index cannot be decoded ({error})") from None
 
 
-_PLACES = ["topic", "epoch", "offset", "sequence", "time"]
+PLACES = ["topic", "epoch", "offset", "sequence", "time"]
 
 
 def _group(found: Any, at: int, columns: list[str] | None = None) -> pa.Table:
@@ -270,4 +270,4 @@ def read_groups(storage: LakeStorage, path: str, groups: Iterable[int] | None = 
         is_ordered = INDEX_KEY in (found.metadata.metadata or {})
         for at in range(found.num_row_groups) if groups is None else groups:
             rows = _group(found, at).select(record_schema().names).cast(record_schema())
-            yield rows if is_ordered else _by_topic(rows)[0]
+            yield rows if is_ordered else by_topic(rows)[0]

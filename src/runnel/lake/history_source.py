@@ -128,6 +128,44 @@ class LakeHistory:
             self._snapshot(newest=True)
             return work(*arguments)
 
+    # -- without an event loop: in the caller's thread ----------------------------------------------------------
+
+    def check_journal(self, journal: str) -> None:
+        """Raise `LakeMismatch` if the lake holds records of another journal."""
+        self._lake.check_journal(journal)
+
+    def next_offsets(self) -> Mapping[tuple[str, int], int]:
+        """By topic and epoch, the offset after the last record that the newest snapshot holds."""
+        snapshot = self._snapshot_or_none(newest=True)
+        return {} if snapshot is None else snapshot.next_offsets
+
+    def first_offset(self, topic: str, epoch: int, since: datetime | None = None) -> int | None:
+        """The offset of the topic's first row, at `since` or later; None: there is no such row."""
+        if since is not None:
+            return self._offset_at(topic, epoch, micros(since))
+        bounds = self._bounds(topic, epoch)
+        return None if bounds is None else bounds.first
+
+    def rows(self, topic: str, epoch: int, start: int, end: int) -> Iterator[pa.Table]:
+        """The rows of the topic with offsets in [start, end), in order, as the newest snapshot has them.
+
+        Some at a time: at most as many as are in memory at once.
+        """
+        place, is_retry = start, False
+        while True:
+            try:
+                snapshot = self._snapshot_or_none(newest=True)
+                if snapshot is None:
+                    return
+                for part in self._parts(snapshot, topic, epoch, place, end):
+                    yield part
+                    place, is_retry = int(part["offset"][-1].as_py()) + 1, False
+                return
+            except FileNotFoundError:  # a file was removed that this snapshot names: a newer one does not
+                if is_retry:
+                    raise
+                is_retry = True
+
     # -- in a thread --------------------------------------------------------------------------------------------
 
     def _snapshot(self, *, newest: bool) -> LakeSnapshot:
@@ -172,23 +210,26 @@ class LakeHistory:
 
     def _page(self, snapshot: LakeSnapshot, topic: str, epoch: int, start: int, end: int) -> list[Slice]:
         """The first rows in [start, end): of one row group or, where these hold few of the topic, of several."""
-        np = need("numpy")
         found: list[Any] = []
         rows = size = 0
+        for part in self._parts(snapshot, topic, epoch, start, end):
+            found.append(part)
+            rows, size = rows + len(part), size + part.nbytes
+            if rows >= PAGE_RECORDS // 2 or size >= PAGE_BYTES:
+                break
+        return _slices(found, by_sequence=False)
+
+    def _parts(self, snapshot: LakeSnapshot, topic: str, epoch: int, start: int, end: int) -> Iterator[pa.Table]:
+        """The rows of a topic in [start, end), row group by row group."""
+        np = need("numpy")
         for group in self._in_order(snapshot, topic, epoch, start, end):
             one = group.ranges[0]
             table = self._cache.rows(group)
             begin = _begin(self._cache.index(group.path)[group.number], one)
             offsets = table["offset"].slice(begin, one.count).to_numpy()
             first, last = np.searchsorted(offsets, (start, end))
-            part = table.slice(begin + int(first), int(last - first))
-            if not len(part):
-                continue
-            found.append(part)
-            rows, size = rows + len(part), size + part.nbytes
-            if rows >= PAGE_RECORDS // 2 or size >= PAGE_BYTES:
-                break
-        return _slices(found, by_sequence=False)
+            if first < last:
+                yield table.slice(begin + int(first), int(last - first))
 
     def _in_order(
         self,

@@ -132,12 +132,17 @@ def _day(days: int) -> date:
     return datetime.fromtimestamp(days * 86_400, UTC).date()
 
 
-def without_known(batch: pa.RecordBatch, next_offsets: Mapping[tuple[str, int], int]) -> pa.RecordBatch:
-    """A batch without the rows whose offsets lie below the next offsets of their topics."""
+def without_known(
+    batch: pa.RecordBatch, next_offsets: Mapping[tuple[str, int], int], prefix: str = ""
+) -> pa.RecordBatch:
+    """A batch without the rows whose offsets lie below the next offsets of their topics.
+
+    `prefix`: of the names of the columns topic, epoch and offset.
+    """
     np, pa, pc = need("numpy"), need("pyarrow"), need("pyarrow.compute")
-    topics = pc.dictionary_encode(batch.column("topic"))
-    epochs = batch.column("epoch").to_numpy()
-    offsets = batch.column("offset").to_numpy()
+    topics = pc.dictionary_encode(batch.column(f"{prefix}topic"))
+    epochs = batch.column(f"{prefix}epoch").to_numpy()
+    offsets = batch.column(f"{prefix}offset").to_numpy()
     numbers = topics.indices.to_numpy(zero_copy_only=False)
     keep = np.ones(batch.num_rows, dtype=bool)
     for number, topic in enumerate(topics.dictionary.to_pylist()):
