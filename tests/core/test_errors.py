@@ -5,6 +5,7 @@ import pytest
 from runnel.core import errors
 from runnel.core.errors import (
     AlreadySettled,
+    ArchiveBehind,
     BadBatch,
     BrokerClosed,
     Damaged,
@@ -21,6 +22,7 @@ from runnel.core.errors import (
     LeaseEnded,
     NameInUse,
     NoResponders,
+    NotArchived,
     NotNow,
     NotSupported,
     OffsetOutOfRange,
@@ -100,6 +102,20 @@ CASES: list[tuple[RunnelError, type[RunnelError], dict[str, object], list[str], 
         "split it",
     ),
     (NotSupported("compact=True", "memory only"), UsageError, {"what": "compact=True"}, ["compact"], "memory only"),
+    (
+        NotArchived("t", 1000, 900, "the source ends there; archive it from there on"),
+        NotNow,
+        {"topic": "t", "asked": 1000, "archived": 900},
+        ["'t'", "1,000"],
+        "archive it",
+    ),
+    (
+        ArchiveBehind(1024, 2048, 4096, ["t"]),
+        NotNow,
+        {"free": 1024, "needed": 2048, "unconfirmed": 4096, "topics": ["t"]},
+        ["1,024", "2,048", "4,096", "'t'"],
+        "let the archive run",
+    ),
     (
         HistoryUnavailable("t", "timed out"),
         NotNow,

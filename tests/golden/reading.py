@@ -226,13 +226,19 @@ def _statistics(broker: runnel.Broker) -> dict[str, Any]:
     statistics = broker.statistics()
     journal = plain(statistics.journal) if statistics.journal else None
     return {
-        "topics": {name: plain(one) for name, one in statistics.topics.items()},
+        "topics": {name: _known(plain(one)) for name, one in statistics.topics.items()},
         "groups": [plain(one) for one in statistics.groups],
         "cursors": [plain(one) for one in statistics.cursors],
         "published": statistics.published,
         "published_bytes": statistics.published_bytes,
         "journal": {name: value for name, value in (journal or {}).items() if name not in UNSTEADY},
     }
+
+
+def _known(topic: dict[str, Any]) -> dict[str, Any]:
+    """Without what only topics of later versions have."""
+    assert topic.pop("archive", None) is None
+    return topic
 
 
 # -- as JSON ------------------------------------------------------------------------------------------------------

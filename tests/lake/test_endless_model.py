@@ -33,7 +33,7 @@ class DisturbedLake(FilledLake):
         return found
 
 
-@pytest.mark.parametrize("seed", nightly_beyond(3, range(100)))
+@pytest.mark.parametrize("seed", nightly_beyond(2, range(100)))
 async def test_readers_miss_and_repeat_nothing(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cleaner, "SETTLE", 0.001)
     monkeypatch.setattr(history_source, "PAGE_RECORDS", (2, 7, 1 << 15)[seed % 3])

@@ -70,7 +70,8 @@ def test_a_limited_stream_is_cut_in_history_too(served: Served, reading: ServerR
 def test_no_range_passes_what_is_gone(served: Served, reading: ServerReader, tmp_path: Path) -> None:
     served.run(served.broker.topic("a").trim(30))
     (bounds,) = reading.bounds(["a"])
-    assert bounds.first == 30
+    assert bounds.first == reading.gone("a") == 30
+    assert (reading.gone("b"), reading.gone("none")) == (0, 0)
     wanted = OffsetRange("a", bounds.epoch, 20, 50)
     lost, *rows = rows_of(reading.read(wanted), wanted)
     assert isinstance(lost, LostRange)

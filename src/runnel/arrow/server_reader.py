@@ -18,7 +18,7 @@ from runnel.arrow.ranges import RANGE_COST, OffsetRange
 from runnel.client.backend import RemoteBackend
 from runnel.client.range_reader import RemoteRangeReader
 from runnel.core.batch_format import unpack
-from runnel.core.errors import BadBatch, OffsetOutOfRange, TopicDeleted
+from runnel.core.errors import BadBatch, NotSupported, OffsetOutOfRange, TopicDeleted
 from runnel.core.record import MissedRange
 from runnel.core.topic_bounds import TopicBounds
 from runnel.journal.read.segment_reader import LostRange
@@ -78,8 +78,12 @@ class ServerReader:
         return self._run(self._backend.end_sequence())
 
     def gone(self, topic: str) -> int:
-        """0: a server does not say it. What was trimmed is shown until maintenance has erased it from the lake."""
-        return 0
+        """The offset below which a user trimmed the topic; 0: a server of an earlier version does not say it."""
+        try:
+            floors = self._run(self._backend.floors((topic,)))
+        except NotSupported:
+            return 0
+        return floors[0].gone if floors else 0
 
     def expect(self, ranges: Sequence[OffsetRange]) -> None:
         """These will be read next, in this order: small ones are asked for together."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from runnel.broker.history import read_history
 from runnel.broker.positions import AT_A_TIME, covered_logs
-from runnel.broker.read.history_reads import gone_below
 from runnel.core.errors import NotArchived, NotSupported, OffsetOutOfRange, TopicDeleted, UnknownTopic
 from runnel.core.history import HistoryBounds
 from runnel.core.position import Position
@@ -60,9 +59,8 @@ def topic_floors(backend: BrokerParts, patterns: Sequence[str]) -> list[TopicFlo
 def floors_of(backend: BrokerParts, log: Log) -> TopicFloors:
     """The floors of one topic."""
     moved, store = backend.timeline.first(log), backend.store
-    gone = gone_below(backend.history_reads, log, moved)
     waiting = 0 if store is None else store.holding.unconfirmed_bytes(log)
-    return TopicFloors(log.name, log.epoch, gone, moved, log.confirmed, log.end, waiting)
+    return TopicFloors(log.name, log.epoch, log.trimmed, moved, log.confirmed, log.end, waiting)
 
 
 def _log_of(backend: BrokerParts, topic: str, position: Position) -> Log:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING
 
-from runnel.broker.read.history_reads import gone_below
 from runnel.broker.read.reader import LocalReader
 from runnel.core.position import Position
 from runnel.core.statistics import (
@@ -65,8 +64,8 @@ def topic_statistics(backend: BrokerParts, log: Log) -> TopicStatistics:
     end, readers, first = log.end, log.topic_readers, backend.timeline.first(log)
     archive = None
     if log.options.retention_until is not None and backend.store is not None:
-        gone = gone_below(backend.history_reads, log, first)
-        archive = TopicArchiveStatistics(log.confirmed, first, gone, backend.store.holding.unconfirmed_bytes(log))
+        waiting = backend.store.holding.unconfirmed_bytes(log)
+        archive = TopicArchiveStatistics(log.confirmed, first, log.trimmed, waiting)
     return TopicStatistics(
         log.name,
         log.epoch,

@@ -348,8 +348,7 @@ def _archive_facts(topic: TopicState) -> Facts:
         return {}
     given = topic.end - count_skipped(topic.gone, 0, topic.end)
     waiting = estimated_bytes(topic.bytes, given, max(0, topic.end - max(topic.confirmed, topic.first)))
-    gone = min(trimmed_below(topic.gone), topic.first)
-    archive = TopicArchiveStatistics(topic.confirmed, topic.first, gone, waiting)
+    archive = TopicArchiveStatistics(topic.confirmed, topic.first, trimmed_below(topic.gone), waiting)
     return {"archive": msgspec.to_builtins(archive)}
 
 

@@ -40,9 +40,10 @@ class TopicBounds(msgspec.Struct, frozen=True):
 class TopicFloors(msgspec.Struct, frozen=True):
     """How far the records of a topic have left the journal, in this `epoch`: offsets, each the first that has not.
 
-    - `gone`: below it nothing can be read any more, from wherever: it was trimmed, or dropped without an archive. An
-      archive may erase what lies below it, and all records of earlier epochs.
-    - `moved`: where the journal begins. Records of [gone, moved) are read from the topic's source of history.
+    - `gone`: below it nothing can be read any more, from wherever: a user trimmed it. An archive may erase what lies
+      below it, and all records of earlier epochs.
+    - `moved`: where the journal begins. Records of [gone, moved) are read from the topic's source of history, if it has
+      one; retention took them from the journal.
     - `confirmed`: below it the source has all records, as the archive said and the broker checked.
     - `end`: the offset that the next record gets.
     - `unconfirmed_bytes`: about what the journal must keep until it is confirmed; 0 without `retention_until`.

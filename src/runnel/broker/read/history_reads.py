@@ -191,12 +191,6 @@ class HistoryReads:
                 logger.warning("closing %r failed: %s", source, error)
 
 
-def gone_below(reads: HistoryReads | None, log: Log, first: int) -> int:
-    """Below which offset nothing of a topic can be read any more, from wherever. `first`: where the journal begins."""
-    has_source = reads is not None and log.stored is not None and reads.source_of(log.name) is not None
-    return min(log.trimmed, first) if has_source else first
-
-
 def unavailable(topic: str, error: Exception) -> HistoryUnavailable:
     """`error` of a source, for a caller that does not wait until it is over."""
     return HistoryUnavailable(topic, _said(error))
