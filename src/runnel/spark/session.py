@@ -55,7 +55,7 @@ def session(app: str = "runnel", master: str | None = None, **conf: Any) -> Spar
     made = builder.getOrCreate()
     if where is not None and where.startswith("local"):
         check_tasks(made.sparkContext.pythonExec)
-    return _activated(made)
+    return activate(made)
 
 
 def check_tasks(python: str) -> None:
@@ -97,7 +97,7 @@ def prepare() -> None:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
-def _activated(session: SparkSession) -> SparkSession:
+def activate(session: SparkSession) -> SparkSession:
     """`session`, active on this thread: where none is, a write finds no format of Python. Connect has no need of it."""
     java: Any = getattr(session, "_jsparkSession", None)
     if java is not None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
-from runnel.core.errors import NotSupported, RunnelError
+from runnel.core.errors import NotArchived, NotSupported, OffsetOutOfRange, RunnelError, TopicDeleted, UnknownTopic
 from runnel.lake import Lake, LakeFile
 from runnel.spark.options import broker_location
 from runnel.spark.pipelines.access import has_listener
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("runnel.spark.pipelines")
 
 FORMAT = "runnel_lake"
+
+REFUSALS = 16  # topics that a broker may refuse before the rest of a batch is left to the next one
 
 
 def register(spark: SparkSession) -> str:
@@ -121,9 +123,16 @@ def confirm(broker: Mapping[str, str], next_offsets: Mapping[tuple[str, int], in
     newest: dict[str, tuple[int, int]] = {}
     for (topic, epoch), offset in next_offsets.items():
         newest[topic] = max(newest.get(topic, (0, 0)), (epoch, offset))
-    positions = [[topic, epoch, offset] for topic, (epoch, offset) in newest.items()]
-    try:
-        with open_connection(location) as connection:
-            connection.ask("confirm_archived", positions=positions)
-    except RunnelError as error:
-        log.warning("the broker did not take up to where its topics are archived: %s", error)
+    with open_connection(location) as connection:
+        for _ in range(REFUSALS):
+            try:
+                connection.ask("confirm_archived", positions=[[topic, *place] for topic, place in newest.items()])
+                return
+            except (NotArchived, OffsetOutOfRange, TopicDeleted, UnknownTopic) as error:
+                # One that the broker reads no history of, or that is deleted: the others are confirmed without it.
+                log.debug("topic %r is not confirmed: %s", error.topic, error)
+                if newest.pop(error.topic, None) is None or not newest:
+                    return
+            except RunnelError as error:
+                log.warning("the broker did not take up to where its topics are archived: %s", error)
+                return

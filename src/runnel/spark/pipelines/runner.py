@@ -39,6 +39,7 @@ log = logging.getLogger("runnel.spark.pipelines")
 LOOK_SECONDS = 0.1  # between two looks at the queries
 REPORT_SECONDS = 1.0  # between two reports
 PAUSES = (1.0, 60.0)  # before a query that failed is started again: the first and the longest
+SETTLED_SECONDS = 60.0  # after which a query counts as one that works, though no record came
 STOP_SECONDS = 300.0  # for which a stop waits for the batch under way
 
 SETTINGS: dict[str, Any] = {
@@ -108,6 +109,7 @@ class _Query:
         self._failures = 0  # in a row
         self._again_at: float | None = None
         self._seen = -1  # the last batch whose progress was counted
+        self._begun = monotonic()
 
     def start(self) -> None:
         writer = self.stream.writer.queryName(self.stream.name).option("checkpointLocation", self._checkpoint)
@@ -146,7 +148,7 @@ class _Query:
             return None
         why = reason_of(str(error))
         self._set(state="waiting", records_per_second=0.0, last_error=why)
-        if self._options.once or self.figures.batch < 0:
+        if self._options.once or (not self.figures.records and now - self._begun < SETTLED_SECONDS):
             return why
         self._failures += 1
         first, longest = PAUSES
@@ -310,15 +312,24 @@ class _Run:
             held.callback(self._reporter.close)
             self._report(force=True)
             try:
-                self._follow(held)
+                self._translated(held)
             except BaseException as error:
-                self._error = str(error) or type(error).__name__
+                self._error = reason_of(str(error)) if str(error) else type(error).__name__
                 self._state = "failed"
                 self._report(force=True)
                 raise
             self._state = "stopped"
             self._report(force=True)
         return self._checks.is_fine
+
+    def _translated(self, held: ExitStack) -> None:
+        """Errors of Spark, which say a lot, as one of runnel's that says why."""
+        try:
+            self._follow(held)
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
+                raise
+            raise PipelineFailed(self._pipeline.name, self._pipeline.name, reason_of(str(error))) from error
 
     def _follow(self, held: ExitStack) -> None:
         spark = self._session(held)
@@ -354,9 +365,11 @@ class _Run:
             self._checks.do_all()
 
     def _session(self, held: ExitStack) -> SparkSession:
-        if self._given is not None:
-            return self._given
         import runnel.spark
+        from runnel.spark.session import activate
+
+        if self._given is not None:
+            return activate(self._given)
 
         settings = {**SETTINGS, **self._pipeline.settings, **self._options.settings}
         made = runnel.spark.session(f"runnel {self._pipeline.name}", self._options.master, **settings)
