@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from runnel.api.group_subscription import GroupSubscription
     from runnel.api.handlers import Reject
     from runnel.api.producer import Producer
-    from runnel.api.stage import Stage
+    from runnel.api.stage import MixedStage, Stage
     from runnel.api.subscription import Subscription
     from runnel.api.topic import Topic
     from runnel.api.transaction import Transaction
@@ -155,6 +155,7 @@ __all__ = [
     "LeaseEnded",
     "LimitExceeded",
     "MarkConflict",
+    "MixedStage",
     "NameInUse",
     "NoAnswer",
     "NoJournal",
@@ -236,6 +237,7 @@ _HOME = {
     "SequenceOverlap": "runnel.core.errors",
     "Span": "runnel.core.position",
     "Stage": "runnel.api.stage",
+    "MixedStage": "runnel.api.stage",
     "StageEnded": "runnel.core.errors",
     "StageInfo": "runnel.core.stages",
     "StagingFull": "runnel.core.errors",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from struct import Struct
 from typing import Any, NamedTuple
 
 import msgspec
@@ -74,11 +75,16 @@ class GroupView(NamedTuple):
 
 
 class StageView(NamedTuple):
-    """One open stage: whose it is, for which topic, and the batches in it."""
+    """One open stage: whose it is, for which topic (0: for many), and its batches, or the records of its blocks."""
 
     key: tuple[Any, ...]
     topic: int
     batches: tuple[tuple[tuple[bytes, bytes | None], ...], ...] = ()
+    blocks: tuple[tuple[int, bytes, bytes | None], ...] = ()  # topic, value and key, in order
+
+    def is_for(self, topic: int) -> bool:
+        """Whether it goes when the topic does."""
+        return self.topic == topic or any(one[0] == topic for one in self.blocks)
 
 
 class State(NamedTuple):
@@ -97,6 +103,7 @@ class State(NamedTuple):
         """What it keeps once this entry is written."""
         topics, cursors, groups = dict(self.topics), dict(self.cursors), dict(self.groups)
         marks, stages, producers, ids = dict(self.marks), dict(self.stages), dict(self.producers), dict(self.ids)
+        committed: set[int] = set()  # stages of many topics
         for part in draft.parts:
             match part.kind:
                 case PartKind.BATCH:
@@ -112,7 +119,7 @@ class State(NamedTuple):
                 case PartKind.TOPIC_DELETED:
                     gone = topics.pop(part.topic)
                     groups = {number: group for number, group in groups.items() if group.pattern != gone.name}
-                    stages = {number: stage for number, stage in stages.items() if stage.topic != part.topic}
+                    stages = {number: stage for number, stage in stages.items() if not stage.is_for(part.topic)}
                     ids.pop(part.topic, None)
                 case PartKind.TRIM:
                     known = topics[part.topic]
@@ -151,8 +158,19 @@ class State(NamedTuple):
                     number, _, size = decode(part.body)
                     values = tuple(one for batch in stages.pop(number).batches for one in batch)
                     topics[part.topic] = appended(topics[part.topic], part, values, size)
+                case PartKind.STAGED_BLOCK:
+                    stage = stages[part.topic]
+                    if part.base != len(stage.blocks):
+                        raise Violation(f"a block begins with record {part.base} behind {len(stage.blocks)}")
+                    stages[part.topic] = stage._replace(blocks=(*stage.blocks, *records_in_block(part.body)))
+                case PartKind.BLOCKS_COMMIT:
+                    number, _, _, size = _COMMIT.unpack(part.body)
+                    committed.add(number)
+                    topics[part.topic] = with_blocks(topics[part.topic], part, stages[number].blocks, size)
                 case PartKind.STAGE_DROPPED:
                     del stages[part.topic]
+        for number in committed:
+            del stages[number]
         time = max(self.time, draft.time)
         return State(topics, cursors, groups, marks, stages, producers, ids, time)
 
@@ -205,6 +223,51 @@ def appended(topic: TopicView, part: Part, records: tuple[tuple[bytes, bytes | N
     return topic._replace(
         end=part.last + 1, bytes=topic.bytes + size, last_time=part.time, records=topic.records + more
     )
+
+
+def with_blocks(
+    topic: TopicView, part: Part, records: tuple[tuple[int, bytes, bytes | None], ...], size: int
+) -> TopicView:
+    """A topic and its records of a stage of many topics, whose first record has the sequence of the part."""
+    mine = [(at, value, key) for at, (number, value, key) in enumerate(records) if number == part.topic]
+    if part.last - part.base + 1 != len(mine) or part.base < topic.end:
+        raise Violation(f"{len(mine)} records from {part.base} to {part.last} in {brief(topic)}")
+    more = tuple(
+        Stored(part.base + at, part.sequence + number, part.time, value, key)
+        for at, (number, value, key) in enumerate(mine)
+        if part.base + at >= topic.first
+    )
+    return topic._replace(
+        end=part.last + 1, bytes=topic.bytes + size, last_time=part.time, records=topic.records + more
+    )
+
+
+_COMMIT = Struct("<QQQQ")  # stage, records, bytes, bytes of the topic
+_BLOCK = Struct("<IIIIQ")  # crc, crc, topics, records, first
+_TOPIC = Struct("<IIIIQ")  # topic, start, length, records, before
+_RUN = Struct("<QQQI")  # offset, sequence, time, records
+
+
+@lru_cache(4096)
+def records_in_block(body: bytes) -> tuple[tuple[int, bytes, bytes | None], ...]:
+    """Topic, value and key of the records of a staged block, in order. Read by what the reference says."""
+    _, _, topics, count, first = _BLOCK.unpack_from(body)
+    at = _BLOCK.size + topics * _TOPIC.size
+    found: dict[int, tuple[int, bytes, bytes | None]] = {}
+    for topic, start, length, records, _ in _TOPIC.iter_unpack(body[_BLOCK.size : at]):
+        if start != at:
+            raise Violation(f"the batch of topic {topic} begins at {start} and not at {at}")
+        runs = int.from_bytes(body[at + 4 : at + 8], "little")
+        table, batch = body[at + 8 : at + 8 + runs * _RUN.size], body[at + 8 + runs * _RUN.size : at + length]
+        numbers = [number + more for _, number, _, held in _RUN.iter_unpack(table) for more in range(held)]
+        if len(numbers) != records:
+            raise Violation(f"{len(numbers)} records of topic {topic} instead of {records}")
+        for number, (value, key) in zip(numbers, records_in(batch), strict=True):
+            found[number] = (topic, value, key)
+        at += length
+    if sorted(found) != list(range(first, first + count)):
+        raise Violation(f"a block of the records {sorted(found)[:3]}.. instead of {count} from {first}")
+    return tuple(found[number] for number in sorted(found))
 
 
 @lru_cache(4096)

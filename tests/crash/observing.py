@@ -8,13 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from runnel.journal.format.entry import STAGE_TOPIC
+from runnel.journal.format.ledger import BlockStageState
 from runnel.journal.format.merged_batch import RecordRun
 from runnel.journal.read.journal_reader import JournalReader, ReadPlan
-from runnel.journal.read.segment_reader import FoundBatch, LostRange, StageCommit
+from runnel.journal.read.segment_reader import (
+    BlocksCommit,
+    FoundBatch,
+    FoundItem,
+    LostRange,
+    StageCommit,
+    blocks_commit,
+)
+from runnel.journal.read.staged_blocks import read_committed_blocks
 from runnel.journal.write.journal import Journal
 from tests.crash.model import GroupView, StageView, State, Stored, TopicView, Violation, brief, records_in
 
-Item = FoundBatch | StageCommit | LostRange
+Item = FoundItem
 
 
 def topic_items(history: JournalReader, topic: int, offset: int) -> Iterator[Item]:
@@ -53,8 +62,12 @@ def read_sequence(
     A stage may be gone before the entry that made it visible, once its topic begins behind it.
     """
     for item in sequence_items(history, topics, sequence):
-        if not (isinstance(item, StageCommit) and item.last < topics[item.topic].first):
-            yield from records_of(history, item)
+        if isinstance(item, BlocksCommit):
+            if all(last < topics[topic].first for topic, (_, last) in item.shares.items()):
+                continue
+        elif isinstance(item, StageCommit) and item.last < topics[item.topic].first:
+            continue
+        yield from records_of(history, item)
 
 
 def _further(plan: ReadPlan, before: int, position: int) -> int:
@@ -67,6 +80,13 @@ def records_of(history: JournalReader, item: Item) -> Iterator[tuple[int, Stored
     """The records in what was read, with their topics."""
     if isinstance(item, LostRange):
         raise Violation(f"{item} though nothing was damaged")
+    if isinstance(item, BlocksCommit):
+        by_sequence = len(item.shares) > 1
+        place = item.sequence if by_sequence else item.base
+        for found in read_committed_blocks(history, item, place, by_sequence=by_sequence):
+            if not isinstance(found, int):
+                yield from records_of(history, found)
+        return
     if isinstance(item, StageCommit):
         runs = [RecordRun(item.base, item.sequence, item.time, item.last - item.base + 1)]
         records = [record for batch in staged(history, item.stage) for record in batch]
@@ -97,6 +117,18 @@ def staged(history: JournalReader, stage: int) -> list[tuple[tuple[bytes, bytes 
         ordinal = max(ordinal, parsed.place)
         plan = history.plan(topic, ordinal, plan, parsed.position)
     return batches
+
+
+def staged_blocks(history: JournalReader, stage: BlockStageState) -> tuple[tuple[int, bytes, bytes | None], ...]:
+    """Topic, value and key of the records of an open stage of many topics, in order."""
+    shares = {topic: (0, records - 1) for topic, (records, _) in stage.topics.items()}
+    if not shares:
+        return ()
+    commit = blocks_commit(stage.id, 0, stage.total, 0, shares)
+    found = list(records_of(history, commit))
+    if len(shares) > 1 and [record.sequence for _, record in found] != list(range(stage.total)):
+        raise Violation(f"stage {stage.id} holds {len(found)} records, and not in order")
+    return tuple((topic, record.value, record.key) for topic, record in found)
 
 
 def observe(journal: Journal) -> State:
@@ -135,7 +167,9 @@ def observe(journal: Journal) -> State:
         name: (cursor.pattern, cursor.epoch, cursor.place, cursor.hold) for name, cursor in ledger.cursors.items()
     }
     stages = {
-        number: StageView(tuple(stage.key), stage.topic, tuple(staged(history, number)))
+        number: StageView(tuple(stage.key), stage.topic, blocks=staged_blocks(history, stage))
+        if isinstance(stage, BlockStageState)
+        else StageView(tuple(stage.key), stage.topic, tuple(staged(history, number)))
         for number, stage in ledger.stages.items()
     }
     producers = {producer: ledger.producers.next(producer, ledger.time / 1e6) or 0 for producer in ledger.producers}

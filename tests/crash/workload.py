@@ -14,11 +14,13 @@ from typing import Any
 from runnel.core.batch_format import pack
 from runnel.core.record import Meta
 from runnel.journal.clean import key_compaction
-from runnel.journal.clean.cleaning_job import CleaningJob
+from runnel.journal.clean.cleaning_job import CleaningJob, joined_runs
 from runnel.journal.clean.key_compaction import Compaction, KeyPass
 from runnel.journal.clean.planning import LiveShares, choose_segments, stages_to_place
+from runnel.journal.format import staged_block
 from runnel.journal.format.entry import Draft, Part, PartKind, WriteFailed, state_part
 from runnel.journal.format.ledger import (
+    BlockStageState,
     CursorState,
     GroupState,
     StageState,
@@ -36,6 +38,8 @@ from runnel.journal.format.ledger import (
     topic_part,
     trim_part,
 )
+from runnel.journal.format.merged_batch import RecordRun
+from runnel.journal.format.staged_block import BlocksShare, TopicRuns, blocks_commit_part, staged_block_part
 from runnel.journal.options import JournalOptions
 from runnel.journal.storage import Storage
 from runnel.journal.write.journal import Journal
@@ -317,7 +321,7 @@ class World:
         ledger, known = self.journal.ledger, self.some_topic()
         if known is None:
             return
-        stages = sorted(ledger.stages)
+        stages = [number for number, one in sorted(ledger.stages.items()) if not isinstance(one, BlockStageState)]
         drafts: list[Draft] = []
         if not stages or (len(stages) < 3 and self.random.random() < 0.3):
             opened = StageState(ledger.next_stage, "w", self.made, 0, 0, known.id, self.now)
@@ -340,11 +344,14 @@ class World:
     def commit_stage(self) -> None:
         """One small entry makes stages visible, with other records before and behind them."""
         ledger, ends = self.journal.ledger, self.ends()
-        stages = [stage for stage in ledger.stages.values() if stage.counts]
+        stages = [stage for stage in ledger.stages.values() if stage.records]
         if not stages:
             return self.stage()
         parts: list[Part] = []
         for stage in self.random.sample(stages, self.random.randint(1, len(stages))):
+            if isinstance(stage, BlockStageState):
+                parts += self.committed_blocks(stage, ends)
+                continue
             parts.append(self.batch(stage.topic, ends, 1, 20))
             parts.append(stage_commit_part(stage, ends[stage.topic], ends[0], self.now))
             ends[stage.topic] += stage.records
@@ -352,6 +359,60 @@ class World:
         parts.append(marker_part("staged", self.made))
         self.write([Draft(parts, self.now)])
         return None
+
+    def stage_blocks(self) -> None:
+        """Open a stage of many topics, or write to one that is open: blocks in which topics take turns, or do not."""
+        ledger, random = self.journal.ledger, self.random
+        topics = sorted(ledger.topics)
+        if not topics:
+            return
+        open_ones = [one for one in ledger.stages.values() if isinstance(one, BlockStageState)]
+        parts: list[Part] = []
+        if not open_ones or (len(open_ones) < 3 and random.random() < 0.3):
+            stage = BlockStageState(ledger.next_stage, "w", self.made, 1, 0, 0, self.now)
+            parts.append(stage_part(stage))
+        else:
+            stage = random.choice(open_ones)
+        before = {topic: records for topic, (records, _) in stage.topics.items()}
+        first, drafts = stage.total, list[Draft]()
+        for _ in range(random.choice((1, 1, 2, 3))):
+            turns = [random.choice(topics) for _ in range(random.choice((1, 2, 5, 12)))]
+            parts.append(staged_block_part(stage.id, self.block(turns, first, before), self.now))
+            first += len(turns)
+            if random.random() < 0.5:
+                drafts.append(Draft(parts, self.now))
+                parts = []
+        if parts:
+            drafts.append(Draft(parts, self.now))
+        self.write(drafts)
+
+    def block(self, turns: list[int], first: int, before: dict[int, int]) -> bytes:
+        """A block of records of these topics, in that order."""
+        contents = []
+        for topic in dict.fromkeys(turns):
+            runs: list[RecordRun] = []
+            offset = before.get(topic, 0)
+            for number, one in enumerate(turns, first):
+                if one == topic:
+                    runs = joined_runs([*runs, RecordRun(offset, number, 0, 1)])
+                    offset += 1
+            keyed = bool(self.journal.ledger.topics[topic].options.get("compact"))
+            size = self.random.choice((8, 60, 300))
+            contents.append(TopicRuns(topic, runs, self.packed(turns.count(topic), size, keyed=keyed)))
+            before[topic] = offset
+        return staged_block.encode(first, contents)
+
+    def committed_blocks(self, stage: BlockStageState, ends: dict[int, int]) -> list[Part]:
+        """What makes a stage of many topics visible."""
+        parts: list[Part] = []
+        size = sum(held for _, held in stage.topics.values())
+        for topic, (records, held) in stage.topics.items():
+            share = BlocksShare(stage.id, stage.total, size, held)
+            base = ends[topic]
+            ends[topic] += records
+            parts.append(blocks_commit_part(share, topic, base, ends[topic] - 1, ends[0], self.now))
+        ends[0] += stage.total
+        return parts
 
     def drop_stage(self) -> None:
         if stages := sorted(self.journal.ledger.stages):
@@ -546,7 +607,8 @@ STEPS: list[tuple[Callable[[World], Any], float]] = [
     (World.publish_numbered, 4),
     (World.transact, 5),
     (World.stage, 6),
-    (World.commit_stage, 3),
+    (World.stage_blocks, 8),
+    (World.commit_stage, 5),
     (World.drop_stage, 1),
     (World.create_topic, 5),
     (World.change_topic, 3),

@@ -22,7 +22,14 @@ from runnel.journal.format.ledger import StageState, stage_commit_part, stage_pa
 from runnel.journal.format.merged_batch import RecordRun, encode
 from runnel.journal.format.segment import START, SegmentInfo, encode_header
 from runnel.journal.read.journal_reader import JournalReader, ReadPlan, StagePlacement, stage_topic_of
-from runnel.journal.read.segment_reader import FoundBatch, LostRange, SegmentReader, StageCommit, runs_of_item
+from runnel.journal.read.segment_reader import (
+    BlocksCommit,
+    FoundBatch,
+    LostRange,
+    SegmentReader,
+    StageCommit,
+    runs_of_item,
+)
 from runnel.journal.storage import Storage
 from runnel.testing import MemoryStorage
 from tests.carried import columns_of
@@ -186,6 +193,7 @@ def read_all(
     while plan is not None:
         parsed = history.parse(plan, history.fetch(plan), topics, by_sequence=by_sequence)
         for item in parsed.items:
+            assert not isinstance(item, BlocksCommit), "these tests commit no blocks"
             many = followed(history, item, place, by_sequence=by_sequence) if isinstance(item, StageCommit) else [item]
             for one in many:
                 told += single(one, by_sequence=by_sequence, place=place)

@@ -23,7 +23,16 @@ from runnel.journal.format.offset_sets import OffsetBitmap
 from runnel.journal.format.removed_offsets import RemovalReason
 from runnel.journal.options import JournalOptions
 from runnel.journal.read.journal_reader import JournalReader
-from runnel.journal.read.segment_reader import FoundBatch, LostRange, SegmentReader, StageCommit, runs_of_item
+from runnel.journal.read.segment_reader import (
+    BlocksCommit,
+    FoundBatch,
+    FoundItem,
+    LostRange,
+    SegmentReader,
+    StageCommit,
+    runs_of_item,
+)
+from runnel.journal.read.staged_blocks import read_committed_blocks
 from runnel.journal.storage import Storage
 from runnel.journal.write.journal import Journal
 from tests.carried import columns_of
@@ -46,7 +55,7 @@ class Seen(NamedTuple):
 _PLAIN = Meta()
 
 
-def records(items: Iterable[FoundBatch | StageCommit | LostRange], history: JournalReader) -> list[Seen | LostRange]:
+def records(items: Iterable[FoundItem], history: JournalReader) -> list[Seen | LostRange]:
     """The records of batches, in order; staged ones from where they lie."""
     seen: list[Seen | LostRange] = []
     for item in items:
@@ -62,6 +71,12 @@ def records(items: Iterable[FoundBatch | StageCommit | LostRange], history: Jour
                     body = staged[ordinal].body
                     seen += _of_batch(FoundBatch(item.topic, offset, offset + count - 1, sequence, item.time, body))
                 offset, sequence = offset + count, sequence + count
+        elif isinstance(item, BlocksCommit):
+            many = len(item.shares) > 1
+            place = item.sequence if many else item.base
+            for found in read_committed_blocks(history, item, place, by_sequence=many):
+                if not isinstance(found, int):
+                    seen += [found] if isinstance(found, LostRange) else _of_batch(found)
         else:
             seen += _of_batch(item)
     return seen

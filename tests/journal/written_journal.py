@@ -15,7 +15,7 @@ from runnel.journal.format.ledger import TopicState, topic_part
 from runnel.journal.options import JournalOptions
 from runnel.journal.read import journal_reader
 from runnel.journal.read.journal_reader import JournalReader, ReadPlan
-from runnel.journal.read.segment_reader import FoundBatch, LostRange, StageCommit
+from runnel.journal.read.segment_reader import FoundBatch, FoundItem
 from runnel.journal.storage import Storage
 from runnel.journal.write.journal import Journal
 from runnel.testing import MemoryStorage
@@ -83,29 +83,27 @@ class Writer:
         return [one for one in self.written if one.topic == topic]
 
 
-def read_topic(read: JournalReader, topic: int, offset: int = 0) -> list[FoundBatch | StageCommit | LostRange]:
+def read_topic(read: JournalReader, topic: int, offset: int = 0) -> list[FoundItem]:
     """Everything of a topic from an offset on."""
     return _read(read, {topic}, offset, read.plan(topic, offset), topic)
 
 
-def read_sequence(
-    read: JournalReader, topics: Collection[int], sequence: int = 0
-) -> list[FoundBatch | StageCommit | LostRange]:
+def read_sequence(read: JournalReader, topics: Collection[int], sequence: int = 0) -> list[FoundItem]:
     """Everything of some topics from a sequence on."""
     return _read(read, topics, sequence, read.plan_sequence(sequence), None)
 
 
 def read_from(
     read: JournalReader, topics: Collection[int], plan: ReadPlan | None, topic: int | None
-) -> list[FoundBatch | StageCommit | LostRange]:
+) -> list[FoundItem]:
     """Everything from a plan on: of one topic by offset, or of all of them by sequence."""
     return [] if plan is None else _read(read, topics, plan.place, plan, topic)
 
 
 def _read(
     read: JournalReader, topics: Collection[int], place: int, plan: ReadPlan | None, topic: int | None
-) -> list[FoundBatch | StageCommit | LostRange]:
-    items: list[FoundBatch | StageCommit | LostRange] = []
+) -> list[FoundItem]:
+    items: list[FoundItem] = []
     rounds = 0
     while plan is not None:
         parsed = read.parse(plan, read.fetch(plan), topics, by_sequence=topic is None)

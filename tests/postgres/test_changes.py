@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from runnel.core.dead_letter import REASON, TOPIC
 from runnel.core.errors import ProtocolError
 from runnel.postgres import changes as module
-from runnel.postgres.changes import ChangeAssembler, PendingRows
+from runnel.postgres.changes import ChangeAssembler, PendingRows, cut_records
 from runnel.postgres.config import relay_config
 from runnel.postgres.emit import Emitted
 from runnel.postgres.progress import START, RowPlace
@@ -439,3 +439,18 @@ def test_a_snapshot_saw_what_was_committed_when_it_was_taken() -> None:
     assert later.saw(6)
     assert not later.saw(7)
     assert not later.saw(12)
+
+
+# -- cutting ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", range(7))
+def test_the_first_records_of_a_part_can_be_cut_off_and_the_others_stay_in_their_order(count: int) -> None:
+    rows, topics = PendingRows(), "abbaab"
+    for at, topic in enumerate(topics):
+        rows.add(topic, b"%d" % at, None, {"pg-lsn": "0/10", "pg-index": str(at * 2)})
+    place = cut_records(rows, count)
+    assert place == (RowPlace(16, count * 2 - 2) if count else None)
+    left = [(run.topic, value) for run in rows.runs for value in run.values]
+    assert left == [(topic, b"%d" % at) for at, topic in enumerate(topics)][count:]
+    assert rows.records == len(topics) - count

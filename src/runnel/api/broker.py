@@ -21,7 +21,7 @@ from runnel.api.group_subscription import GroupSubscription, open_subscription
 from runnel.api.handlers import Handler, HandlerRunner, Middleware
 from runnel.api.producer import Producer
 from runnel.api.request import opened_reply, reply_value
-from runnel.api.stage import Stage
+from runnel.api.stage import MixedStage, Stage
 from runnel.api.subscription import Subscription
 from runnel.api.topic import Topic, TopicHandles
 from runnel.api.transaction import Transaction
@@ -290,14 +290,26 @@ class Broker:
         """
         return await self._backend.reply(record, reply_value(record.topic, value), headers)
 
-    def stage(self, topic: str | Topic[V], *, writer: str, batch: int, part: int = 0, attempt: int = 0) -> Stage[V]:
+    @overload
+    def stage(self, topic: str | Topic[V], *, writer: str, batch: int, part: int = 0, attempt: int = 0) -> Stage[V]: ...
+
+    @overload
+    def stage(self, topic: None = None, *, writer: str, batch: int, part: int = 0, attempt: int = 0) -> MixedStage: ...
+
+    def stage(
+        self, topic: str | Topic[V] | None = None, *, writer: str, batch: int, part: int = 0, attempt: int = 0
+    ) -> Stage[V] | MixedStage:
         """A handle on a stage: records that are durable and invisible until `tx.commit(stage)`. No I/O yet.
 
         The key is a `part` of a `batch` of a `writer`, and the `attempt`; the first write of a later attempt drops the
-        earlier ones. With a typed `Topic`, values are encoded and validated.
+        earlier ones. With a typed `Topic`, values are encoded and validated. Without a topic, the stage is a
+        `MixedStage`: it holds records of many topics, in one order.
         """
+        key = StageKey(writer, batch, part, attempt)
+        if topic is None:
+            return MixedStage(self._backend, key)
         handle: Topic[Any] = self.topic(topic) if isinstance(topic, str) else topic
-        return Stage(self._backend, handle, StageKey(writer, batch, part, attempt))
+        return Stage(self._backend, handle, key)
 
     async def stages(self) -> list[StageInfo]:
         """The open stages, sorted by key."""

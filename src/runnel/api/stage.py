@@ -1,7 +1,7 @@
-"""The `Stage` handle: write records that stay invisible until a transaction commits them.
+"""The `Stage` and `MixedStage` handles: write records that stay invisible until a transaction commits them.
 
-A long write is cut into pieces of bounded size, each checked and encoded when its turn comes, so that no writer has the
-event loop, or a connection, for itself for long.
+A `Stage` is of one topic, a `MixedStage` of many. A long write is cut into pieces of bounded size, each encoded when
+its turn comes, so that no writer has the event loop, or a connection, for itself for long.
 """
 
 from __future__ import annotations
@@ -10,20 +10,23 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar, Unpack
 
 from runnel.api.topic import Topic
+from runnel.core.backend import StageRun
 from runnel.core.columns import Columns
-from runnel.core.errors import InvalidOption, InvalidValue, TooLarge
-from runnel.core.options import PublishOptions, RecordsKeywords, spell_out
-from runnel.core.publishing import Append, append_of_many, headers_of_each
+from runnel.core.errors import InvalidOption, InvalidValue, NotSupported, TooLarge
+from runnel.core.options import NO_TOPIC_OPTIONS, PublishOptions, RecordKeywords, RecordsKeywords, spell_out
+from runnel.core.pattern import check_name
+from runnel.core.publishing import Append, append_of, append_of_many, headers_of_each
 from runnel.core.stages import STAGE_PIECE_BYTES, StageKey, checked_stage_key, stage_name
 
 if TYPE_CHECKING:
-    from runnel.core.backend import Backend, StageWriter
+    from runnel.core.backend import Backend, MixedStageWriter, StageWriter, Writer
     from runnel.core.publishing import AppendTarget
 
 T = TypeVar("T")
 Value = bytes | str  # an alias: inside `Stage`, `bytes` is a property
 
 STEP = 1024  # values looked at in one go
+CACHED_WRITERS = 65_536  # of topics that a stage of many topics was given by name
 MAX_PIECE_RECORDS = 65_536  # of a piece: many values may be empty
 
 
@@ -88,6 +91,147 @@ class Stage(Generic[T]):
             return
         self._stage.check_usable("dropping a stage")
         await self._stage.drop()
+
+
+class MixedStage:
+    """Records of many topics that are staged in one order. Made by `broker.stage(...)` without a topic.
+
+    >>> stage = broker.stage(writer="import", batch=7)
+    >>> for row in rows:
+    ...     stage.publish(f"chat.{row.channel}", row.text)
+    >>> await stage.write()
+    >>> async with broker.transaction() as tx:
+    ...     tx.commit(stage)
+
+    When the transaction is committed, all records are visible at once. Readers of a pattern get them in exactly the
+    order in which they were staged, also where the topic changes with every record. Like a `Stage` it is known by its
+    key: a handle with the same key continues it.
+    """
+
+    __slots__ = ("_backend", "_records", "_runs", "_stage", "_writers", "key")
+
+    def __init__(self, backend: Backend, key: StageKey) -> None:
+        self._backend, self.key = backend, checked_stage_key(key)
+        self._stage: MixedStageWriter = backend.mixed_stage(self.key)
+        self._runs: list[StageRun] = []  # collected, and not written
+        self._records = 0
+        self._writers: dict[str, Writer] = {}  # by topic name
+
+    def __repr__(self) -> str:
+        return f"<MixedStage {stage_name(self.key)}, {self._records} records to be written>"
+
+    @property
+    def records(self) -> int:
+        """The number of durable records in it. May be a round trip to the server."""
+        return self._stage.state()[0]
+
+    @property
+    def bytes(self) -> int:
+        """The number of bytes that they take on disk."""
+        return self._stage.state()[1]
+
+    @property
+    def pending(self) -> int:
+        """The number of records that were collected since the last `write`."""
+        return self._records
+
+    @spell_out(RecordKeywords, PublishOptions)
+    def publish(self, topic: str | Topic[T], value: T | Value | None, **options: Unpack[RecordKeywords]) -> None:
+        """Collect one record; the next `write` stages it. Options as in `broker.publish`."""
+        writer = self._writer(topic)
+        self._collect(writer, append_of(writer, value, **options))
+
+    @spell_out(RecordsKeywords, PublishOptions)
+    def publish_many(
+        self, topic: str | Topic[T], values: Sequence[T | Value], **options: Unpack[RecordsKeywords]
+    ) -> None:
+        """Collect many records of one topic, side by side; the next `write` stages them."""
+        writer = self._writer(topic)
+        append = append_of_many(writer, values, **options)
+        append.values = tuple(append.values)  # the caller may change its list later
+        self._collect(writer, append)
+
+    async def write(self, *, ordinal: int | None = None) -> int:
+        """Stage all records that were collected, and return the total. They are on disk then, and not visible.
+
+        If it fails or is cancelled, records may be staged in part: `records` says how many. They are collected no
+        more. `ordinal` says which record of the stage the first one is, counted from 0: those that are staged already
+        are skipped, so a write with an unknown outcome can be collected and repeated unchanged. Writing nothing opens
+        the stage, so that it can be committed.
+        """
+        loop_owner = self._backend.loop_owner
+        if not loop_owner.is_here():
+            found: int = await loop_owner.visit(self.write(ordinal=ordinal))
+            return found
+        self._stage.check_usable("staging")
+        runs, self._runs, self._records = self._runs, [], 0
+        return await self._stage.write(RunsCut(runs), ordinal)
+
+    async def drop(self) -> None:
+        """Discard the stage: its records never become visible, and their space is freed. Harmless if it has ended."""
+        loop_owner = self._backend.loop_owner
+        if not loop_owner.is_here():
+            await loop_owner.visit(self.drop())
+            return
+        self._stage.check_usable("dropping a stage")
+        await self._stage.drop()
+
+    def _collect(self, writer: Writer, append: Append) -> None:
+        self._runs.append(StageRun(writer, append))
+        self._records += len(append.values)
+
+    def _writer(self, topic: str | Topic[T]) -> Writer:
+        if isinstance(topic, str):
+            if (writer := self._writers.get(topic)) is None:
+                if len(self._writers) >= CACHED_WRITERS:
+                    self._writers.clear()
+                writer = self._writers[topic] = self._backend.writer(check_name(topic), None, NO_TOPIC_OPTIONS)
+            return writer
+        if topic._backend is not self._backend:
+            why = "it has a journal of its own, so the two cannot be written in one"
+            raise NotSupported(f"staging for {topic.name!r} of another broker", why)
+        return topic._writer
+
+
+class RunsCut:
+    """The records of one write to a stage of many topics, from number `at` on, in pieces of about `size` bytes."""
+
+    def __init__(self, runs: Sequence[StageRun]) -> None:
+        self.at = 0
+        self.size = STAGE_PIECE_BYTES
+        self._runs = runs
+
+    def __iter__(self) -> Iterator[list[StageRun]]:
+        piece: list[StageRun] = []
+        size = records = passed = 0
+        for run in self._runs:
+            for one in self._parts_of(run, passed):
+                weight = one.append.size + one.append.extra
+                if piece and (size + weight > self.size or records + len(one.append.values) > MAX_PIECE_RECORDS):
+                    self.at += records
+                    yield piece
+                    piece, size, records = [], 0, 0
+                piece.append(one)
+                size, records = size + weight, records + len(one.append.values)
+            passed += len(run.append.values)
+        if piece:
+            self.at += records
+            yield piece
+
+    def _parts_of(self, run: StageRun, passed: int) -> Iterator[StageRun]:
+        """A run of which `passed` records lie before: what is not staged, cut if it is too large for a piece."""
+        append = run.append
+        count, skipped = len(append.values), max(0, self.at - passed)
+        weight = append.size + append.extra
+        if not skipped and weight <= self.size and count <= MAX_PIECE_RECORDS:
+            yield run
+            return
+        step = max(1, min(MAX_PIECE_RECORDS, self.size * count // max(1, weight)))
+        for first in range(skipped, count, step):
+            values = append.values[first : first + step]
+            columns = None if append.columns is None else append.columns.part(first, first + step)
+            extra = 0 if columns is None else columns.weight
+            yield StageRun(run.writer, Append(values, columns, sum(map(len, values)), None, append.checked, extra))
 
 
 class StageCut:

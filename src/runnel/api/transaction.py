@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from runnel.api.delivery import Delivery, DeliveryBatch
-from runnel.api.stage import Stage
+from runnel.api.stage import MixedStage, Stage
 from runnel.api.topic import Topic
 from runnel.core.backend import AckRange
 from runnel.core.errors import InvalidOption, NotSupported, TransactionEnded
@@ -18,7 +18,7 @@ from runnel.core.markers import ANYTHING, Marker, MarkerValue, NoExpectation
 from runnel.core.options import NO_TOPIC_OPTIONS, PublishKeywords, PublishManyKeywords, PublishOptions, spell_out
 from runnel.core.pattern import check_name
 from runnel.core.publishing import Publication, append_of, append_of_many
-from runnel.core.stages import checked_stage_key
+from runnel.core.stages import MANY_TOPICS, checked_stage_key
 from runnel.core.transaction import TransactionRequest
 
 if TYPE_CHECKING:
@@ -85,22 +85,28 @@ class Transaction:
         append.values = tuple(append.values)  # the caller may change its list later
         return self._request.publish(writer, append)
 
-    def commit(self, *stages: Stage[Any] | tuple[str, int, int, int]) -> list[Publication]:
+    def commit(self, *stages: Stage[Any] | MixedStage | tuple[str, int, int, int]) -> list[Publication]:
         """Make stages visible at the end of the block; return a publication for each, with its positions.
 
         A stage is given as its handle or, where another process staged it, as (writer, batch, part, attempt). Its
         records come after those that the transaction itself publishes to the topic. If a stage was committed, dropped
-        or superseded before, the end of the block raises `StageEnded`, and nothing is committed.
+        or superseded before, the end of the block raises `StageEnded`, and nothing is committed. Of a stage of many
+        topics, the publication says where the records of its first topic are.
         """
         self._check_open()
         if not self._backend.is_durable:
             raise NotSupported("staging", "this broker lives in memory only; open it with a folder")
-        return [
-            self._request.commit(stage.key, stage.topic)
-            if isinstance(stage, Stage)
-            else self._request.commit(checked_stage_key(stage))
-            for stage in stages
-        ]
+        return [self._commit(stage) for stage in stages]
+
+    def _commit(self, stage: Stage[Any] | MixedStage | tuple[str, int, int, int]) -> Publication:
+        if isinstance(stage, MixedStage):
+            if stage.pending:
+                why = f"{stage.pending} records of it were collected and not staged; `await stage.write()` first"
+                raise NotSupported(f"committing {stage!r}", why)
+            return self._request.commit(stage.key, MANY_TOPICS)
+        if isinstance(stage, Stage):
+            return self._request.commit(stage.key, stage.topic)
+        return self._request.commit(checked_stage_key(stage))
 
     def ack(self, delivery: Delivery[Any] | DeliveryBatch[Any]) -> None:
         """Ack a delivery, or a batch of them, at the end of the block. Until then it can still be nacked.

@@ -23,7 +23,15 @@ from runnel.journal.format.ledger import TopicState
 from runnel.journal.format.removed_offsets import RemovalReason, count_skipped, removed_with_reasons, trimmed_below
 from runnel.journal.read.inspection import FolderFollower
 from runnel.journal.read.journal_reader import JournalReader, ReadPlan, read_committed_stage
-from runnel.journal.read.segment_reader import FoundBatch, LostRange, ParsedChunk, StageCommit
+from runnel.journal.read.segment_reader import (
+    BlocksCommit,
+    FoundBatch,
+    FoundItem,
+    LostRange,
+    ParsedChunk,
+    StageCommit,
+    blocks_commit,
+)
 
 SHARED_BYTES = 16 << 20
 """Of the chunks that a task keeps for its other topics."""
@@ -139,7 +147,7 @@ def _why_gone(topic: TopicState) -> str:
     return f"the topic begins at offset {topic.first} now ({', '.join(reasons) or 'retention'})"
 
 
-_Items = dict[int, list[FoundBatch | StageCommit]]
+_Items = dict[int, list[FoundBatch | StageCommit | BlocksCommit]]
 
 
 class _SharedChunks:
@@ -170,7 +178,12 @@ class _SharedChunks:
         for item in parsed.items:
             if isinstance(item, LostRange):
                 return
-            items.setdefault(item.topic, []).append(item)
+            if isinstance(item, BlocksCommit):
+                for topic, share in item.shares.items():
+                    one = blocks_commit(item.stage, item.sequence, item.records, item.time, {topic: share})
+                    items.setdefault(topic, []).append(one)
+            else:
+                items.setdefault(item.topic, []).append(item)
         self._kept[key] = parsed, items
         self._bytes += parsed.position - plan.position
         while self._bytes > SHARED_BYTES and len(self._kept) > 1:
@@ -203,12 +216,12 @@ class _TopicScan:
             plan = history.plan(topic.id, place, plan, parsed.position)
         yield from self._rest(place)
 
-    def _told(self, item: FoundBatch | StageCommit | LostRange) -> Iterator[DecodedBatch | LostRange]:
+    def _told(self, item: FoundItem) -> Iterator[DecodedBatch | LostRange]:
         if isinstance(item, LostRange):
             first, end = max(item.first, self._first), min(item.end, self._end)
             if first < end:
                 yield LostRange(first, end, item.reason)
-        elif isinstance(item, StageCommit):
+        elif isinstance(item, StageCommit | BlocksCommit):
             for one in read_committed_stage(self._history, item, self._first, by_sequence=False):
                 if isinstance(one, FoundBatch) and one.base >= self._end:
                     return

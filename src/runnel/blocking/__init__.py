@@ -6,7 +6,7 @@ any thread and blocks until it is done.
 """
 
 from runnel.blocking.broker import Broker, attach, open
-from runnel.blocking.publishing import Producer, Stage, Topic, Transaction
+from runnel.blocking.publishing import MixedStage, Producer, Stage, Topic, Transaction
 from runnel.blocking.subscription import Delivery, DeliveryBatch, GroupSubscription, Subscription
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Delivery",
     "DeliveryBatch",
     "GroupSubscription",
+    "MixedStage",
     "Producer",
     "Stage",
     "Subscription",

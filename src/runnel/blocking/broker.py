@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from runnel.blocking.portal import Portal
-from runnel.blocking.publishing import Producer, Stage, Topic, Transaction
+from runnel.blocking.publishing import MixedStage, Producer, Stage, Topic, Transaction
 from runnel.blocking.subscription import GroupSubscription, Subscription
 from runnel.core.errors import NotSupported
 from runnel.core.options import PublishKeywords, PublishOptions, SubscribeKeywords, SubscribeOptions, spell_out
@@ -93,8 +93,22 @@ class Broker:
         """Publishes, acks and marks that happen together or not at all, at the end of the block. Use it with `with`."""
         return Transaction(self._broker.transaction(), self._portal)
 
-    def stage(self, topic: str | Topic[V], *, writer: str, batch: int, part: int = 0, attempt: int = 0) -> Stage[V]:
-        """A handle on a stage: records that are durable and invisible until `tx.commit(stage)`. No I/O yet."""
+    @overload
+    def stage(self, topic: str | Topic[V], *, writer: str, batch: int, part: int = 0, attempt: int = 0) -> Stage[V]: ...
+
+    @overload
+    def stage(self, topic: None = None, *, writer: str, batch: int, part: int = 0, attempt: int = 0) -> MixedStage: ...
+
+    def stage(
+        self, topic: str | Topic[V] | None = None, *, writer: str, batch: int, part: int = 0, attempt: int = 0
+    ) -> Stage[V] | MixedStage:
+        """A handle on a stage: records that are durable and invisible until `tx.commit(stage)`. No I/O yet.
+
+        Without a topic it holds records of many topics, in one order.
+        """
+        if topic is None:
+            mixed = self._broker.stage(writer=writer, batch=batch, part=part, attempt=attempt)
+            return MixedStage(mixed, self._portal)
         bare: Any = topic._topic if isinstance(topic, Topic) else topic
         stage = self._broker.stage(bare, writer=writer, batch=batch, part=part, attempt=attempt)
         return Stage(stage, self._portal)

@@ -20,6 +20,7 @@ from runnel.core.stages import StageKey
 
 if TYPE_CHECKING:
     from runnel.api.producer import Producer as AsyncProducer
+    from runnel.api.stage import MixedStage as AsyncMixedStage
     from runnel.api.stage import Stage as AsyncStage
     from runnel.api.stage import Value
     from runnel.api.topic import Topic as AsyncTopic
@@ -169,6 +170,52 @@ class Stage(Generic[T]):
         self._portal.run(self._stage.drop())
 
 
+class MixedStage:
+    """Records of many topics that are staged in one order. Made by `broker.stage(...)` without a topic."""
+
+    def __init__(self, stage: AsyncMixedStage, portal: Portal) -> None:
+        self._stage, self._portal = stage, portal
+
+    def __repr__(self) -> str:
+        return f"<Blocking {self._stage!r}>"
+
+    @property
+    def key(self) -> StageKey:
+        """What it is known by: (writer, batch, part, attempt)."""
+        return self._stage.key
+
+    @property
+    def records(self) -> int:
+        """How many records are in it, durable."""
+        return self._stage.records
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes they take on disk."""
+        return self._stage.bytes
+
+    @property
+    def pending(self) -> int:
+        """How many records were collected since the last `write`."""
+        return self._stage.pending
+
+    def publish(self, topic: str | Topic[T], value: T | Value | None, **options: Any) -> None:
+        """Collect one record; the next `write` stages it. Options as in `runnel.MixedStage.publish`."""
+        self._stage.publish(_async_topic(topic), value, **options)
+
+    def publish_many(self, topic: str | Topic[T], values: Sequence[T | Value], **options: Any) -> None:
+        """Collect many records of one topic, side by side; the next `write` stages them."""
+        self._stage.publish_many(_async_topic(topic), values, **options)
+
+    def write(self, *, ordinal: int | None = None) -> int:
+        """Stage all records that were collected; how many there are now. See `runnel.MixedStage.write`."""
+        return self._portal.run(self._stage.write(ordinal=ordinal))
+
+    def drop(self) -> None:
+        """Give it up: its records are never seen."""
+        self._portal.run(self._stage.drop())
+
+
 # -- Transaction -----------------------------------------------------------------------------------------
 
 
@@ -211,9 +258,9 @@ class Transaction:
         """Publish many records side by side at the end of the block; their `span` is known then."""
         return self._transaction.publish_many(_async_topic(topic), values, **options)
 
-    def commit(self, *stages: Stage[Any] | tuple[str, int, int, int]) -> list[Publication]:
+    def commit(self, *stages: Stage[Any] | MixedStage | tuple[str, int, int, int]) -> list[Publication]:
         """Make what was staged visible at the end of the block; of each stage, where that is."""
-        return self._transaction.commit(*(one._stage if isinstance(one, Stage) else one for one in stages))
+        return self._transaction.commit(*(one if isinstance(one, tuple) else one._stage for one in stages))
 
     def ack(self, delivery: Delivery[Any] | DeliveryBatch[Any]) -> None:
         """Ack a delivery, or a batch of them, at the end of the block."""

@@ -19,7 +19,7 @@ from runnel.broker.sample import take_sample
 from runnel.broker.statistics import snapshot
 from runnel.broker.telemetry import Telemetry
 from runnel.broker.tx.commit import CommitAttempt
-from runnel.broker.tx.stage import LocalStageWriter, stage_infos
+from runnel.broker.tx.stage import LocalMixedStageWriter, LocalStageWriter, stage_infos
 from runnel.broker.writer import LocalFastPath, LocalWriter
 from runnel.core.backend import (
     Backend,
@@ -108,6 +108,10 @@ class LocalBackend(BrokerParts):
     def stage(self, writer: LocalWriter, key: StageKey) -> LocalStageWriter:
         """Create the writer of a stage of the topic of `writer`."""
         return LocalStageWriter(self, writer, key)
+
+    def mixed_stage(self, key: StageKey) -> LocalMixedStageWriter:
+        """Create the writer of a stage of many topics."""
+        return LocalMixedStageWriter(self, key)
 
     def commit(self, request: TransactionRequest) -> Coroutine[Any, Any, None]:
         """Commit a transaction durably, all of it or nothing."""

@@ -18,7 +18,8 @@ from runnel.cli.folder import add_data, folder_of, open_inspection, open_journal
 from runnel.cli.info import facts, shown
 from runnel.cli.output import Size, human_age, human_time, many, print_document, table
 from runnel.cli.target import add_target, open_to_inspect
-from runnel.journal.format.ledger import Ledger, stage_dropped_part
+from runnel.core.stages import MANY_TOPICS
+from runnel.journal.format.ledger import BlockStageState, Ledger, stage_dropped_part
 from runnel.journal.format.removed_offsets import RemovalReason
 from runnel.journal.read.inspection import Inspection
 from runnel.journal.write.journal import Journal
@@ -306,7 +307,7 @@ def _stages(ledger: Ledger) -> list[dict[str, Any]]:
             "batch": stage.batch,
             "part": stage.part,
             "attempt": stage.attempt,
-            "topic": ledger.topics[stage.topic].name,
+            "topic": MANY_TOPICS if isinstance(stage, BlockStageState) else ledger.topics[stage.topic].name,
             "records": stage.records,
             "bytes": stage.bytes,
             "age": max(0.0, now - stage.time / 1e6),

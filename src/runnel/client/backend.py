@@ -23,7 +23,7 @@ from runnel.client.packed_publisher import RemotePackedPublisher
 from runnel.client.producer import RemoteProducerNumbers
 from runnel.client.reader import RemoteReader
 from runnel.client.server_link import ServerLink
-from runnel.client.stage import RemoteStageWriter
+from runnel.client.stage import RemoteMixedStageWriter, RemoteStageWriter
 from runnel.client.transactions import commit
 from runnel.client.writer import RemoteFastPath, RemoteWriter, checked_options
 from runnel.core.backend import (
@@ -173,6 +173,10 @@ class RemoteBackend:
     def stage(self, writer: RemoteWriter, key: StageKey) -> RemoteStageWriter:
         """Create the writer of a stage of the topic of `writer`."""
         return RemoteStageWriter(self.link, writer, key)
+
+    def mixed_stage(self, key: StageKey) -> RemoteMixedStageWriter:
+        """Create the writer of a stage of many topics."""
+        return RemoteMixedStageWriter(self.link, key)
 
     async def commit(self, request: TransactionRequest) -> None:
         """Commit a transaction durably, all of it or nothing."""

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from runnel.client.writer import RemoteWriter
-from runnel.core.backend import StagePieces
+from runnel.core.backend import StagePieces, StageRun, StageRuns
 from runnel.core.batch_format import UnpackedBatch
-from runnel.core.errors import NotSupported
+from runnel.core.columns import Columns
+from runnel.core.errors import InvalidOption, NotSupported
 from runnel.core.publishing import Append
 from runnel.core.stages import StageKey, stage_name, values_staged
 
@@ -98,9 +99,103 @@ class RemoteStageWriter:
         return self._held[0]
 
     def _turn(self) -> asyncio.Lock:
-        """One write at a time to one stage, over all its handles: the second continues after the first."""
-        turns = _turns.setdefault(self._link, WeakValueDictionary())
-        turn = turns.get(self._key)
-        if turn is None:
-            turn = turns[self._key] = asyncio.Lock()
-        return turn
+        return stage_turn(self._link, self._key)
+
+
+def stage_turn(link: ServerLink, key: StageKey) -> asyncio.Lock:
+    """One write at a time to one stage, over all its handles: the second continues after the first."""
+    turns = _turns.setdefault(link, WeakValueDictionary())
+    turn = turns.get(key)
+    if turn is None:
+        turn = turns[key] = asyncio.Lock()
+    return turn
+
+
+# -- Stages of many topics -------------------------------------------------------------------------------
+
+
+class RemoteMixedStageWriter:
+    """The `MixedStageWriter` of one stage of many topics: each piece of a write is a call."""
+
+    __slots__ = ("_held", "_key", "_link")
+
+    def __init__(self, link: ServerLink, key: StageKey) -> None:
+        self._link, self._key = link, key
+        self._held: tuple[int, int] | None = None  # records and bytes, if known in this process
+
+    def __repr__(self) -> str:
+        return f"<RemoteMixedStageWriter {stage_name(self._key)}>"
+
+    def state(self) -> tuple[int, int]:
+        """The number of records and bytes in it. If not known here, a round trip that blocks the thread."""
+        if self._held is None:
+            if not self._link.welcome.durable:
+                return 0, 0
+            found = self._link.ask("stage_state", self._named())
+            self._held = found["records"], found["bytes"]
+        return self._held
+
+    async def read_state(self) -> tuple[int, int]:
+        """The number of records and bytes in it, according to the server."""
+        if not self._link.welcome.durable:
+            return 0, 0
+        found = await self._call("stage_state", self._named())
+        self._held = found["records"], found["bytes"]
+        return self._held
+
+    def check_usable(self, doing: str) -> None:
+        """Raise unless the backend supports stages and is open."""
+        self._link.loop_owner.check_usable(doing)
+        if not self._link.welcome.durable:
+            raise NotSupported("staging", "this broker lives in memory only; open it with a folder")
+
+    async def write(self, pieces: StageRuns, ordinal: int | None) -> int:
+        """Stage records piece by piece; return their total."""
+        async with stage_turn(self._link, self._key):
+            there = at = (await self.read_state())[0]
+            pieces.at = 0 if ordinal is None else values_staged(self._key, ordinal, there)
+            for piece in pieces:
+                await self._put(piece, at)
+                at += sum(len(run.append.values) for run in piece)
+            if at == there:
+                await self._put([], at)  # opens it, or raises why it has ended
+            return self.state()[0]
+
+    async def drop(self) -> None:
+        """Discard the stage."""
+        await self._call("stage_drop", self._named())
+
+    def _named(self) -> dict[str, Any]:
+        return {"topic": None, "key": self._key}
+
+    async def _call(self, method: str, said: dict[str, Any]) -> Any:
+        try:
+            return await self._link.call(method, said)
+        except InvalidOption as error:
+            if error.option not in ("method", method):  # how earlier servers answer
+                raise
+            why = "the server is of an earlier version; give each topic a stage of its own"
+            raise NotSupported("a stage of many topics", why) from None
+
+    async def _put(self, piece: list[StageRun], ordinal: int) -> None:
+        """Stage one piece, or open the stage: a batch for each topic, and which records of the piece are in it."""
+        self._held = None
+        batches: dict[int, tuple[RemoteWriter, Columns, list[bytes], list[int]]] = {}  # by writer
+        number = 0
+        for writer, append in piece:
+            batch = batches.get(id(writer))
+            if batch is None:
+                batch = batches[id(writer)] = (writer, Columns(), [], [])
+            _, columns, values, numbers = batch
+            if append.columns is not None:
+                columns.extend(len(values), append.columns)
+            values += append.values
+            numbers += (number, len(append.values))
+            number += len(append.values)
+        topics = []
+        for writer, columns, values, numbers in batches.values():
+            details = writer.details(_NOTHING)
+            packed = writer.pack(Append(values, columns or None, 0))
+            topics.append([writer.topic, packed, numbers, details.options, details.schema])
+        found = await self._call("stage_block", {"key": self._key, "topics": topics, "ordinal": ordinal})
+        self._held = found["records"], found["bytes"]

@@ -433,6 +433,42 @@ class StagePieces(Protocol):
         """The values from `at` on."""
 
 
+class StageRun(NamedTuple):
+    """Records of one topic that follow each other in a stage of many topics."""
+
+    writer: Any
+    append: Append
+
+
+class StageRuns(Protocol):
+    """The records of one write to a stage of many topics, in order, cut into pieces of about `size` bytes at most."""
+
+    at: int  # index of the first record to stage: those before it are staged already
+    size: int  # of the next pieces; may change between two of them
+
+    def __iter__(self) -> Iterator[list[StageRun]]:
+        """The records from `at` on."""
+
+
+class MixedStageWriter(Protocol):
+    """Writes to one stage of many topics. Creating it does no I/O."""
+
+    def state(self) -> tuple[int, int]:
+        """The number of durable records and bytes in it. From any thread, which may block."""
+
+    async def read_state(self) -> tuple[int, int]:
+        """The same as `state`, without blocking the event loop."""
+
+    def check_usable(self, doing: str) -> None:
+        """Raise unless the backend supports stages and is open."""
+
+    async def write(self, pieces: StageRuns, ordinal: int | None) -> int:
+        """Stage records; the first has the number `ordinal`, or the next. Return the number of durable records."""
+
+    async def drop(self) -> None:
+        """Discard the stage."""
+
+
 class StageWriter(Protocol):
     """Writes to one stage. Creating it does no I/O."""
 
@@ -645,6 +681,9 @@ class Backend(ReadableBackend, Protocol):
 
     def stage(self, writer: Any, key: StageKey) -> StageWriter:
         """Create the writer of a stage of the topic of `writer`."""
+
+    def mixed_stage(self, key: StageKey) -> MixedStageWriter:
+        """Create the writer of a stage of many topics."""
 
     async def commit(self, request: TransactionRequest) -> None:
         """Commit all of it durably, or raise: then nothing was committed, unless the error is `OutcomeUnknown`.

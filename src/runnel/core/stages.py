@@ -9,6 +9,7 @@ import msgspec
 from runnel.core.errors import InvalidOption
 from runnel.core.pattern import check_no_control
 
+MANY_TOPICS = ">"  # in the place of the topic of a stage that holds records of many
 STAGE_PIECE_BYTES = 1024 * 1024  # bytes of values that are staged at once; a larger value is a piece of its own
 
 _LARGEST = 2**63 - 1
@@ -24,7 +25,10 @@ class StageKey(NamedTuple):
 
 
 class StageInfo(msgspec.Struct, frozen=True):
-    """An open stage: whose it is, what it holds, and for how many seconds it was not written to."""
+    """An open stage: whose it is, what it holds, and for how many seconds it was not written to.
+
+    The `topic` of a stage of many topics is ">".
+    """
 
     id: int
     writer: str

@@ -135,6 +135,21 @@ def split_by_transaction(rows: PendingRows) -> list[PendingRows]:
     return found
 
 
+def cut_records(rows: PendingRows, count: int) -> RowPlace | None:
+    """Take the first `count` records from `rows`; the place of the last of them, or None if there was none."""
+    place: RowPlace | None = None
+    kept = PendingRows()
+    for run in rows.runs:
+        for value, key, headers in zip(run.values, run.keys, run.headers, strict=True):
+            if count > 0:
+                place = RowPlace(parse_lsn(headers["pg-lsn"]), int(headers["pg-index"]))
+                count -= 1
+            else:
+                kept.add(run.topic, value, key, headers)
+    rows.runs, rows.records, rows.size = kept.runs, kept.records, kept.size
+    return place
+
+
 class ChangeAssembler:
     """Turns the messages of one replication stream into records.
 

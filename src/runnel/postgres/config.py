@@ -133,8 +133,8 @@ class RelayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - `events`: the topic of the relay's own events: gaps, TRUNCATE, schema changes; absent: relay.NAME.
     - `dead_letter`: the topic of rows that cannot be routed, with the reason; absent: relay.NAME.dead.
     - `batch_records`, `batch_bytes`: how much is published in one transaction of the broker, if that much waits.
-    - `large_transactions`: of more than 100,000 rows or 16 MiB: "whole" shows them at once, and may arrange inserts by
-      topic; "parts" shows them part by part, in the order of their changes.
+    - `large_transactions`: of more than 100,000 rows or 16 MiB: "whole" shows them at once, "parts" part by part; both
+      in the order of their changes.
     - `status_interval`: seconds between reports to PostgreSQL of what is stored.
     - `warn_retained`: bytes of write-ahead log that the slot may hold back before the relay warns.
     - `max_retained`: bytes of log beyond which the relay gives up its place, with a gap event; absent: never.

@@ -2,7 +2,7 @@
 
 A transaction is committed only if the marker is where this relay left it, so of two relays one succeeds. A row that
 does not fit the type of its topic becomes a dead letter in its place. The parts of a transaction that is too large for
-one entry of the journal are staged as they come, and committed together; or, where that cannot be, one by one.
+one entry of the journal are staged in order as they come, and committed together; or, where that cannot be, one by one.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from runnel.api.broker import Broker
-from runnel.api.stage import Stage
 from runnel.api.topic import Topic
 from runnel.api.transaction import Transaction
 from runnel.core.dead_letter import REASON, TOPIC
 from runnel.core.errors import MarkConflict, OffsetConflict, StageEnded, UsageError, ValidationFailed
+from runnel.core.stages import StageKey
 from runnel.postgres.changes import PendingRows, RecordRun, one_line, split_by_transaction
 from runnel.postgres.config import RelayConfig
 from runnel.postgres.control import RelayStuck
@@ -55,8 +55,8 @@ class RelayPublisher:
     async def publish(self, rows: PendingRows) -> dict[str, SnapshotProgress]:
         """Commit records, the marker of the last one, and what they complete, which is returned.
 
-        A part of a large transaction is staged, and its last part commits all of them. If a part cannot be staged,
-        those before it are committed; it is committed for itself, and so are those that follow.
+        A part of a large transaction is staged, and its last part commits all of them. If a part cannot be staged as a
+        whole, what is staged is committed; the rest of the part is committed for itself, and so are those that follow.
         """
         staged = self._staged
         if not rows.is_part:
@@ -71,7 +71,7 @@ class RelayPublisher:
             await self._commit_staged()
             return completed
         completed = {**staged.rows.snapshots, **rows.snapshots}
-        if staged.stages:
+        if staged.key is not None:
             await self._commit_staged()
         if rows.end and rows.runs and self.place.lsn == rows.place.lsn:
             rows.runs[-1].headers[-1]["pg-last"] = "true"
@@ -95,7 +95,7 @@ class RelayPublisher:
                 return
 
     async def _stage(self, rows: PendingRows) -> bool:
-        """Stage a part of a transaction; False: that cannot be, and nothing of it is staged."""
+        """Stage a part of a transaction; False: not all of it can be, and `rows` are what is left."""
         while True:
             try:
                 return await self._staged.add(rows)
@@ -105,21 +105,23 @@ class RelayPublisher:
     async def _commit_staged(self) -> None:
         """Make all that is staged visible, with the marker of the last row."""
         staged = self._staged
+        assert staged.key is not None, "something is staged"
         try:
-            await self._commit(staged.rows, staged.stages)
+            await self._commit(staged.rows, staged.key)
         except (UsageError, StageEnded) as error:  # a type was stored, or a stage expired: rows are not in memory here
             assert staged.rows.place is not None
             raise staged_rows_lost(staged.rows.place.lsn, error) from error
         staged.clear()
 
-    async def _commit(self, rows: PendingRows, stages: Sequence[Stage[bytes]] = ()) -> None:
+    async def _commit(self, rows: PendingRows, stage: StageKey | None = None) -> None:
         place = rows.place
         assert place is not None, "rows are taken when a change ended them"
         before = None if self.place == START else self.place.pack()
         async with self._broker.transaction() as tx:
             for run in rows.runs:
                 self._publish_run(tx, run)
-            tx.commit(*stages)
+            if stage is not None:
+                tx.commit(stage)
             tx.mark(self._marker, place.pack(), expected=before)
             if rows.end > self.stored:
                 tx.mark(self._names.confirmed(self._generation), rows.end)

@@ -17,7 +17,7 @@ from runnel.core.batch_format import pack, unpack
 from runnel.core.record import Meta
 from runnel.journal.format.merged_batch import RecordRun
 from runnel.journal.read.journal_reader import JournalReader
-from runnel.journal.read.segment_reader import FoundBatch, LostRange, StageCommit
+from runnel.journal.read.segment_reader import FoundBatch, FoundItem, LostRange, StageCommit
 from tests.broker.broker_parts import make_log
 from tests.carried import columns_of
 from tests.journal.cleaned_segments import Block, Rec, block_lists, cleaned
@@ -31,11 +31,9 @@ def logs() -> dict[int, Log]:
     return {topic: make_log(name) for name, topic in NAMES.items()}
 
 
-def found_in(
-    blocks: list[Block], topics: tuple[int, ...], *, by_sequence: bool
-) -> list[FoundBatch | StageCommit | LostRange]:
+def found_in(blocks: list[Block], topics: tuple[int, ...], *, by_sequence: bool) -> list[FoundItem]:
     """What a cleaned segment of these blocks holds."""
-    history, items, position = JournalReader([cleaned(blocks)]), list[FoundBatch | StageCommit | LostRange](), 0
+    history, items, position = JournalReader([cleaned(blocks)]), list[FoundItem](), 0
     plan = history.plan_sequence(0) if by_sequence else history.plan(topics[0], 0)
     while plan is not None:
         parsed = history.parse(plan, history.fetch(plan), topics, by_sequence=by_sequence)
@@ -137,7 +135,7 @@ def test_batches_of_values_alone_stay_packed_for_those_who_send_them_on_and_are_
         pack([b"y"], key),
         pack([b"z"]),
     ]
-    items, at = list[FoundBatch | StageCommit | LostRange](), 0
+    items, at = list[FoundItem](), 0
     for body in bodies:
         size = len(unpack(body))
         items.append(FoundBatch(1, at, at + size - 1, 100 + at, 5, body))

@@ -68,6 +68,7 @@ def test_the_batches_of_a_stage_can_be_had_with_their_places(cleaned: bool) -> N
         clean(storage)
     survey = JournalScan(storage).run()
     (commit,) = [one for one in survey.stages._commits if one.staged.stage == 1]
+    assert isinstance(commit.staged, StageCommit)
     parts = list(survey.stages.batches_of(commit.staged, storage))
     assert [(part.topic, part.base, part.last) for part in parts] == [(3, 0, 1), (3, 2, 3), (3, 4, 5)]
     assert [part.sequence for part in parts] == [6, 8, 10]

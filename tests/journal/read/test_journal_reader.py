@@ -16,7 +16,7 @@ from runnel.journal.format.index import IndexFile
 from runnel.journal.format.ledger import CursorState, cursor_part
 from runnel.journal.format.segment import START, entries
 from runnel.journal.read.journal_reader import JournalReader
-from runnel.journal.read.segment_reader import FoundBatch, LostRange, SegmentReader, StageCommit, rebuild_index
+from runnel.journal.read.segment_reader import FoundBatch, FoundItem, LostRange, SegmentReader, rebuild_index
 from runnel.testing import MemoryStorage
 from tests.journal.written_journal import Writer, batch, flip, read_from, read_sequence, read_topic, small_windows
 
@@ -26,7 +26,7 @@ STEPS = st.lists(
     st.one_of(st.lists(BATCH, min_size=1, max_size=3), st.none(), st.sampled_from(["kill", "close"])), max_size=40
 )
 Step = list[tuple[int, int, int]] | str | None
-Item = FoundBatch | StageCommit | LostRange
+Item = FoundItem
 
 
 @pytest.fixture(autouse=True)
@@ -126,7 +126,7 @@ def test_a_reader_by_sequence_at_the_end_goes_on_when_more_is_written_even_into_
     for number in range(12):
         writer.publish(1, b"%d" % number * 400)
     assert len(read.sources) > 2
-    found: list[FoundBatch | StageCommit | LostRange] = []
+    found: list[FoundItem] = []
     position, place = parsed.position, parsed.place
     while (plan := read.plan_sequence(place, plan, position)) is not None:
         parsed = read.parse(plan, read.fetch(plan), {1}, by_sequence=True)

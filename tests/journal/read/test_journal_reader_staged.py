@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from runnel.core.batch_format import pack, unpack
 from runnel.journal.format.entry import STAGE_TOPIC
-from runnel.journal.read.journal_reader import STAGED_MISSING, StagePlacement, stage_topic_of
-from runnel.journal.read.segment_reader import FoundBatch, LostRange, StageCommit
+from runnel.journal.read.journal_reader import StagePlacement, stage_topic_of
+from runnel.journal.read.segment_reader import STAGED_MISSING, FoundBatch, LostRange, StageCommit
 
 TOPIC = STAGE_TOPIC | 7
 

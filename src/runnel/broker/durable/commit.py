@@ -5,26 +5,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from runnel.broker.topic.log import Log
 from runnel.broker.topic.pending_batch import PendingBatch, PendingBytes
 from runnel.broker.topic.timeline import Timeline
 from runnel.core.publishing import Append
 from runnel.journal.format.entry import Draft, Part
-from runnel.journal.format.ledger import StageState, stage_commit_part
+from runnel.journal.format.ledger import BlockStageState, StageState, stage_commit_part
+from runnel.journal.format.staged_block import BlocksShare, blocks_commit_part
 
 
 class AtomicWrite:
     """One all-or-nothing piece of a commit; at its end `landed` or `failed` is called, once.
 
-    An entry is what a publish appends, or a stage, whose records become visible where they lie.
+    An entry is what a publish appends, or a stage, whose records become visible where they lie. Of a stage of many
+    topics there is an entry for each topic, one behind the other.
     """
 
     __slots__ = ("entries", "failed", "landed", "late", "parts", "pending_batches", "stages")
 
     def __init__(
         self,
-        entries: Sequence[tuple[Log, Append | StageState]],
+        entries: Sequence[tuple[Log, Append | StageState | StageShare]],
         parts: Sequence[Part],
         landed: Callable[[], None],
         failed: Callable[[Exception], None],
@@ -118,6 +121,70 @@ class StageCommitBatch(PendingBatch):
         timeline.land_elsewhere(self.log, self.sequence, when, self._count, self.size)
 
 
+class StageShare(NamedTuple):
+    """What one topic gets of a stage of many topics; `ahead`: records of the topics before it in the same commit."""
+
+    state: BlockStageState
+    topic: int
+    ahead: int
+    size: int  # bytes of all topics
+
+    @classmethod
+    def all_of(cls, state: BlockStageState) -> list[StageShare]:
+        """The shares of all topics, in the order in which a commit has to have them."""
+        shares, ahead = [], 0
+        size = sum(held for _, held in state.topics.values())
+        for topic, (records, _) in state.topics.items():
+            shares.append(cls(state, topic, ahead, size))
+            ahead += records
+        return shares
+
+
+class StageShareBatch(PendingBatch):
+    """All records of one topic in a stage of many topics. Their sequences lie between those of the other topics."""
+
+    __slots__ = ("_count", "_share")
+
+    def __init__(self, log: Log, first: int, pending: PendingBytes, share: StageShare) -> None:
+        super().__init__(log, first, pending)
+        self._share = share
+        self._count, self.size = share.state.topics[share.topic]  # its weight is 0, see `StageCommitBatch`
+
+    @property
+    def end(self) -> int:
+        """The offset that the next record gets."""
+        return self.first + self._count
+
+    @property
+    def count(self) -> int:
+        """How many records it has."""
+        return self._count
+
+    @property
+    def _start(self) -> int:
+        """The sequence of the first record of the stage: shares lie one behind the other, and so do their numbers."""
+        return self.sequence - self._share.ahead
+
+    def takes(self, entry: Append) -> bool:
+        """Nothing joins a stage."""
+        return False
+
+    def pack(self) -> bytes:
+        """It was packed when it was staged."""
+        return b""
+
+    def parts(self, topic: int, at: int) -> list[Part]:
+        """What is written of it: which stage it was, and where its topic goes on."""
+        state = self._share.state
+        share = BlocksShare(state.id, state.total, self._share.size, self.size)
+        return [blocks_commit_part(share, topic, self.first, self.end - 1, self._start, at)]
+
+    def land(self, timeline: Timeline, when: datetime) -> None:
+        """Make it visible: the log continues after it, and readers read it from disk."""
+        behind = self._start + self._share.state.total
+        timeline.land_elsewhere(self.log, self._start, when, self._count, self.size, behind)
+
+
 def batches_of(atomic_write: AtomicWrite, loop: asyncio.AbstractEventLoop) -> tuple[list[PendingBatch], list[int]]:
     """The batches that an atomic write becomes, packed, and the first offset of each entry. Changes nothing else.
 
@@ -136,7 +203,11 @@ def batches_of(atomic_write: AtomicWrite, loop: asyncio.AbstractEventLoop) -> tu
             batch = last[log] = StageCommitBatch(log, start, nowhere, entry)
             batches.append(batch)
             continue
-        if batch is None or batch is not batches[-1] or isinstance(batch, StageCommitBatch):
+        if isinstance(entry, StageShare):
+            batch = last[log] = StageShareBatch(log, start, nowhere, entry)
+            batches.append(batch)
+            continue
+        if batch is None or batch is not batches[-1] or isinstance(batch, StageCommitBatch | StageShareBatch):
             batch = last[log] = PendingBatch(log, start, nowhere)
             batches.append(batch)
         batch.add(entry)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from runnel.broker.durable.commit import AtomicWrite, PendingCommit, batches_of
+from runnel.broker.durable.commit import AtomicWrite, PendingCommit, StageShareBatch, batches_of
 from runnel.broker.durable.journal_writer import JournalWriter
 from runnel.broker.topic.log import Log
 from runnel.broker.topic.pending_batch import DurableTopic, PendingBatch, PendingBytes, refuse_behind
@@ -202,8 +202,12 @@ class CommitQueue:
 
     def forget(self, log: Log, why: TopicDeleted) -> None:
         """A topic is deleted: what waits to be written of it goes with it."""
-        gone = [one for one in self._gathered if one.log is log]
-        self._gathered = [one for one in self._gathered if one.log is not log]
+        # A share of a stage stays: the sequences of the others count on it. It lands without a topic.
+        gathered, self._gathered = self._gathered, []
+        gone: list[PendingBatch] = []
+        for one in gathered:
+            goes = one.log is log and not isinstance(one, StageShareBatch)
+            (gone if goes else self._gathered).append(one)
         for pending_batch in reversed(
             gone
         ):  # a unit goes on without it, as if the topic had been deleted right behind it

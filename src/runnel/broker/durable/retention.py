@@ -362,7 +362,7 @@ class TopicRetention:
 
 def _look_up(history: JournalReader, ledger: Ledger, questions: list[_Lookup]) -> list[_LookupResult]:
     """Look topics up. In a thread."""
-    committed = list(ledger.committed.values())  # of one moment: the commit thread goes on with it
+    committed = ledger.committed_shares()
     answers = []
     for question in questions:
         young = leaving = None

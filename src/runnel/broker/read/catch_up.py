@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from runnel.broker.durable.journal_reads import ChunkKey, JournalReads
 from runnel.broker.topic.log import Log
@@ -23,7 +23,15 @@ from runnel.core.errors import BadBatch
 from runnel.journal.format.merged_batch import RecordRun
 from runnel.journal.read.cleaned_segment import CleanedChunk
 from runnel.journal.read.journal_reader import ReadPlan, StagePlacement, stage_topic_of
-from runnel.journal.read.segment_reader import FoundBatch, LostRange, ParsedChunk, StageCommit
+from runnel.journal.read.segment_reader import (
+    BlocksCommit,
+    FoundBatch,
+    FoundItem,
+    LostRange,
+    ParsedChunk,
+    StageCommit,
+)
+from runnel.journal.read.staged_blocks import read_committed_blocks
 
 SLICE = 4096
 
@@ -111,12 +119,12 @@ class _SliceBuilder:
 
 
 def slices(
-    items: Iterable[FoundBatch | StageCommit | LostRange],
+    items: Iterable[FoundItem],
     topics: Mapping[int, Log],
     *,
     by_sequence: bool,
     packed: bool = False,
-) -> Iterator[Slice | StageCommit | LostRange]:
+) -> Iterator[Slice | StageCommit | BlocksCommit | LostRange]:
     """What was found, as slices, in the same order. What was staged is for others to follow.
 
     With `packed`, slices hold the batches that they are made of, too: to be sent on as they are. Those that are values
@@ -244,10 +252,11 @@ class ChunkReader:
         *,
         sequence: bool,
         on_demand: bool = False,
+        start: int = 0,
     ) -> None:
         self._reads, self._topics, self._wake, self._sequence = reads, topics, wake, sequence
         self._on_demand = on_demand  # read no chunk before its records are asked for
-        self._next = 0  # the place that the next chunk is asked for at
+        self._next = start  # the place that the next chunk is asked for at
         self._last: ReadPlan | None = None  # the chunk that was parsed last, up to `_position`
         self._position = 0
         self._plan: ReadPlan | None = None  # the chunk that is on its way, or here
@@ -258,7 +267,7 @@ class ChunkReader:
         """Up to which place it has read."""
         return self._next
 
-    def take(self, place: int) -> Iterable[FoundBatch | StageCommit | LostRange] | Literal[EndOfJournal.END] | None:
+    def take(self, place: int) -> Iterable[FoundItem] | Literal[EndOfJournal.END] | None:
         """What the next chunk holds, from `place` on. None: not yet, the reader will be woken."""
         if self._plan is None:
             self._next = max(self._next, place)
@@ -296,7 +305,7 @@ class ChunkReader:
                 self._data = data
             self._wake()
 
-    def _parse(self) -> Iterable[FoundBatch | StageCommit | LostRange]:
+    def _parse(self) -> Iterable[FoundItem]:
         """Find the batches in the chunk that came, and ask for the next one while they are worked on."""
         plan, data = self._plan, self._data
         assert plan is not None
@@ -371,7 +380,7 @@ class StagedReader:
         self._reads, self._wake, self._on_demand = reads, wake, on_demand
         self._staged, self._log, self._sequence = staged, log, sequence
         self._placing = StagePlacement(staged, place, by_sequence=sequence)
-        self._items: Iterator[Slice | StageCommit | LostRange] = iter(())
+        self._items: Iterator[Slice | StageCommit | BlocksCommit | LostRange] = iter(())
         self._chunks = self._chunks_of(stage_topic_of(staged))
         self._moved: int | None = None  # the offset from which on it is read in its topic
 
@@ -428,7 +437,7 @@ class StagedReader:
         self._items = iter(())
         self._chunks = self._chunks_of(staged.topic)
 
-    def _of_stage(self, items: Iterable[FoundBatch | StageCommit | LostRange]) -> Iterator[FoundBatch | LostRange]:
+    def _of_stage(self, items: Iterable[FoundItem]) -> Iterator[FoundBatch | LostRange]:
         """Of what was found in the topic, that which was staged."""
         staged, end = self._staged, self._staged.last + 1
         for item in items:
@@ -444,6 +453,98 @@ def _cut_before(item: FoundBatch, end: int) -> FoundBatch:
     """The records of a merged batch below an offset."""
     runs = [run._replace(count=min(run.count, end - run.offset)) for run in item.runs or () if run.offset < end]
     return item._replace(runs=runs, last=end - 1) if runs else item
+
+
+# -- Staged records of many topics -----------------------------------------------------------------------
+
+
+class Moved(NamedTuple):
+    """The cleaner put what follows from `place` on elsewhere."""
+
+    place: int
+
+
+class BlocksReader:
+    """The way through one committed stage of many topics, from a place of its reader on: block by block."""
+
+    __slots__ = (
+        "_asked",
+        "_came",
+        "_commit",
+        "_end",
+        "_items",
+        "_logs",
+        "_place",
+        "_reads",
+        "_sequence",
+        "_steps",
+        "_wake",
+    )
+
+    def __init__(
+        self,
+        reads: JournalReads,
+        commit: BlocksCommit,
+        logs: Mapping[int, Log],
+        place: int,
+        wake: Callable[[], None],
+        *,
+        sequence: bool,
+    ) -> None:
+        self._reads, self._commit, self._logs, self._wake, self._sequence = reads, commit, logs, wake, sequence
+        self._place = place  # up to which it has read
+        self._end = commit.end_sequence if sequence else commit.last + 1
+        self._steps = read_committed_blocks(reads.journal.history, commit, place, by_sequence=sequence)
+        self._items: Iterator[Slice | StageCommit | BlocksCommit | LostRange] = iter(())
+        self._asked = False  # whether a thread reads the next block
+        self._came: list[FoundBatch | LostRange] | OSError | None = None
+
+    @property
+    def _is_gone(self) -> bool:
+        """Whether retention took all of it meanwhile: then the topics report it to the reader."""
+        return all(self._logs[topic].first > last for topic, (_, last) in self._commit.shares.items())
+
+    def take(self) -> Slice | LostRange | Moved | Literal[EndOfJournal.END] | None:
+        """What comes next of it. None: not yet, the reader will be woken."""
+        while True:
+            for item in self._items:
+                if isinstance(item, LostRange):
+                    if self._is_gone:
+                        return END
+                    if not self._reads.journal.ledger.is_read(self._commit.stage):
+                        return Moved(item.first)
+                    self._place = max(self._place, item.end)
+                    return item
+                assert isinstance(item, Slice), "a block holds records"
+                return item
+            came, self._came = self._came, None
+            if came is None:
+                if not self._asked:
+                    self._asked = True
+                    self._reads.look(self._read, self._got)
+                return None
+            if isinstance(came, OSError):
+                came = [LostRange(self._place, self._end, f"a staged block cannot be read: {came}")]
+                self._steps = iter(())
+            elif not came:
+                return END
+            self._items = slices(came, self._logs, by_sequence=self._sequence)
+
+    def _read(self) -> list[FoundBatch | LostRange]:
+        """What the next block holds of it, in a thread; nothing: that was the last one."""
+        found: list[FoundBatch | LostRange] = []
+        for item in self._steps:
+            if not isinstance(item, int):
+                found.append(item)
+            elif found:
+                break
+        return found
+
+    def _got(self, found: list[FoundBatch | LostRange] | OSError) -> None:
+        self._asked = False
+        if not isinstance(found, OSError) or not self._reads.is_closed:
+            self._came = found
+        self._wake()
 
 
 # -- Catching up -----------------------------------------------------------------------------------------
@@ -482,8 +583,9 @@ class CatchUp:
         self._chunks = ChunkReader(reads, topics, wake, sequence=sequence, on_demand=on_demand)
         self._held: deque[Slice | LostRange] = deque()  # what was cut off, or put back
         self._logs: Mapping[int, Log] = {}
-        self._items: Iterator[Slice | StageCommit | LostRange] = iter(())  # of the chunk in hand
-        self._stage: StagedReader | None = None  # while records are read from where they were staged
+        self._items: Iterator[Slice | StageCommit | BlocksCommit | LostRange] = iter(())  # of the chunk in hand
+        # while records are read from where they were staged
+        self._stage: StagedReader | BlocksReader | None = None
 
     def take(self, place: int, limit: int) -> Slice | LostRange | Literal[EndOfJournal.END] | None:
         """What comes at `place` or next behind it, up to `limit` records. None: not yet, the owner will be woken."""
@@ -515,16 +617,18 @@ class CatchUp:
         """Take it again later."""
         self._held.appendleft(found)
 
-    def _place(self, item: Slice | StageCommit | LostRange) -> int:
+    def _place(self, item: Slice | StageCommit | BlocksCommit | LostRange) -> int:
         if isinstance(item, LostRange):
             return item.first
-        if isinstance(item, StageCommit):
+        if isinstance(item, StageCommit | BlocksCommit):
             return item.sequence if self._sequence else item.base
         return item.sequence if self._sequence else item.start
 
-    def _end(self, item: Slice | StageCommit | LostRange) -> int:
+    def _end(self, item: Slice | StageCommit | BlocksCommit | LostRange) -> int:
         if isinstance(item, LostRange):
             return item.end
+        if isinstance(item, BlocksCommit):
+            return item.end_sequence if self._sequence else item.last + 1
         return self._place(item) + (item.last - item.base + 1 if isinstance(item, StageCommit) else len(item))
 
     def _following(self, place: int) -> Slice | LostRange | Literal[EndOfJournal.END] | None:
@@ -532,7 +636,9 @@ class CatchUp:
         while True:
             if self._stage is not None:
                 found = self._stage.take()
-                if found is not END:
+                if isinstance(found, Moved):
+                    self._begin_again(found.place)
+                elif found is not END:
                     return found
                 self._stage = None
             item = next(self._items, None)
@@ -543,6 +649,11 @@ class CatchUp:
                 self._logs = self._topics()
                 packed = self._reads.keeps_packed
                 self._items = slices(came, self._logs, by_sequence=self._sequence, packed=packed)
+            elif isinstance(item, BlocksCommit):
+                if self._end(item) > place and self._wants(item):
+                    self._stage = BlocksReader(
+                        self._reads, item, self._logs, place, self._wake, sequence=self._sequence
+                    )
             elif not isinstance(item, StageCommit):
                 return item
             elif self._end(item) > place and self._logs[item.topic].first <= item.last:  # or it is not wanted any more
@@ -555,3 +666,14 @@ class CatchUp:
                     sequence=self._sequence,
                     on_demand=self._on_demand,
                 )
+
+    def _wants(self, commit: BlocksCommit) -> bool:
+        """Whether any topic still has records of it."""
+        return any(self._logs[topic].first <= last for topic, (_, last) in commit.shares.items())
+
+    def _begin_again(self, place: int) -> None:
+        """Read on from `place`, where the cleaner put what was staged."""
+        self._chunks = ChunkReader(
+            self._reads, self._topics, self._wake, sequence=self._sequence, on_demand=self._on_demand, start=place
+        )
+        self._items = iter(())

@@ -242,15 +242,20 @@ class Timeline:
         if log.stored is not None:
             log.stored.tail_cost += cost
 
-    def land_elsewhere(self, log: Log, sequence: int, time: datetime, count: int, size: int) -> None:
-        """Records that lie on disk, and were never in memory, became part of `log`: readers read them there."""
+    def land_elsewhere(
+        self, log: Log, sequence: int, time: datetime, count: int, size: int, behind: int | None = None
+    ) -> None:
+        """Records that lie on disk, and were never in memory, became part of `log`: readers read them there.
+
+        `behind`: where their sequences end, if those of other topics lie between them.
+        """
         run = LogRun(log, log.end, sequence, time, log.count_bytes())
         run.end, run.size = log.end + count, size
         self._leave_tail(log)
         # Readers of patterns see by the run that something came. It is as good as dead, but must not be buried
         # before it was visible: so it is only counted here.
         self._dead += log.pass_by(count, size) + 1
-        self._elsewhere = sequence + count
+        self._elsewhere = sequence + count if behind is None else behind
         self._put(run)
 
     def _put(self, run: LogRun) -> None:

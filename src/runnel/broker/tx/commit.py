@@ -12,8 +12,16 @@ from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from runnel.broker.durable.commit import AtomicWrite
-from runnel.broker.durable.staging import INLINE_BYTES, INLINE_RAW_BYTES, OpenStage, append_of_stage
+from runnel.broker.durable.commit import AtomicWrite, StageShare
+from runnel.broker.durable.staging import (
+    INLINE_BYTES,
+    INLINE_RAW_BYTES,
+    AnyStage,
+    OpenBlockStage,
+    OpenStage,
+    append_of_stage,
+    appends_of_blocks,
+)
 from runnel.broker.group.logic.group import Claim
 from runnel.broker.markers import PendingMarkers
 from runnel.broker.parts import BrokerParts
@@ -45,7 +53,7 @@ class TransactionStages:
 
     def __init__(self, staging: StagingArea | None, wanted: dict[StageKey, Publication]) -> None:
         self._staging, self._wanted = staging, wanted
-        self._taken: list[OpenStage] = []
+        self._taken: list[tuple[AnyStage, list[Log]]] = []  # and the logs of what is handed over of each
 
     def __len__(self) -> int:
         return len(self._wanted)
@@ -55,18 +63,19 @@ class TransactionStages:
     def in_the_way(self) -> Awaitable[object] | None:
         """What to wait for first: writes under way, reading back a small stage, or a type. None: nothing."""
         for stage, inline in self._stages():
-            if stage.log.type is not None and not stage.checked:
+            if stage.must_check:
                 assert self._staging is not None
                 return self._staging.check_type(stage)
-            if stage.flights or stage.turn.locked() or (inline and stage.kept is None):
+            must_read = inline and stage.kept is None and isinstance(stage, OpenStage)
+            if stage.flights or stage.turn.locked() or must_read:
                 assert self._staging is not None
                 return self._staging.settle(stage, remembered=inline)
         return None
 
-    def _stages(self) -> list[tuple[OpenStage, bool]]:
+    def _stages(self) -> list[tuple[AnyStage, bool]]:
         """The stages, and whether each is small enough to be written again."""
         room = INLINE_TOTAL
-        found: list[tuple[OpenStage, bool]] = []
+        found: list[tuple[AnyStage, bool]] = []
         for key in self._wanted:
             assert self._staging is not None
             stage = self._staging.known(key)
@@ -77,22 +86,21 @@ class TransactionStages:
 
     # -- doing --------------------------------------------------------------------------------------------------
 
-    def take(self) -> tuple[list[tuple[Log, Append | StageState]], list[Part]]:
+    def take(self) -> tuple[list[tuple[Log, Append | StageState | StageShare]], list[Part]]:
         """The entries and parts that commit the stages. Closes the stages for writes, unless the commit fails."""
-        entries: list[tuple[Log, Append | StageState]] = []
+        entries: list[tuple[Log, Append | StageState | StageShare]] = []
         parts: list[Part] = []
         stages, room = self._stages(), INLINE_RAW_BYTES
         for stage, inline in stages:
-            small = append_of_stage(stage, room) if inline else None
+            small = _appends_of(stage, room) if inline else None
             if small is not None:
-                room -= small.size + small.extra
-                entries.append((stage.log, small))
-            elif stage.state.counts:
-                entries.append((stage.log, stage.state))
-            if small is not None or not stage.state.counts:
+                room -= sum(append.size + append.extra for _, append in small if isinstance(append, Append))
+            if small is not None or not stage.records:
                 parts.append(stage_dropped_part(stage.state.id))
-        self._taken = [stage for stage, _ in stages]
-        for stage in self._taken:
+            mine = _entries_of(stage) if small is None else small
+            entries += mine
+            self._taken.append((stage, [log for log, _ in mine]))
+        for stage, _ in stages:
             stage.committing = True
         return entries, parts
 
@@ -100,24 +108,51 @@ class TransactionStages:
         """The positions of the stages, from the first offsets of the entries that were handed over."""
         following = iter(firsts)
         found: list[tuple[Publication, Position]] = []
-        for stage in self._taken:
+        for stage, logs in self._taken:
             publication, records = self._wanted[stage.key], stage.records
-            publication.holds(stage.log.name, records)
-            found.append((publication, stage.log.position(next(following) if records else stage.log.next)))
+            offsets = [next(following) for _ in logs]
+            if isinstance(stage, OpenStage):
+                publication.holds(stage.log.name, records)
+                found.append((publication, stage.log.position(offsets[0] if records else stage.log.next)))
+            elif logs:  # of many topics: it says where the records of the first one are
+                assert isinstance(stage, OpenBlockStage), "there are two kinds of stages"
+                assert logs[0].stored is not None, "only durable logs are handed over"
+                publication.holds(logs[0].name, stage.state.topics[logs[0].stored.id][0])
+                found.append((publication, logs[0].position(offsets[0])))
+            else:
+                publication.holds(stage.topic, 0)
+                found.append((publication, Position(0, 0)))
         return found
 
     def landed(self) -> None:
         """The commit succeeded: the stages are visible."""
-        for stage in self._taken:
+        for stage, _ in self._taken:
             assert self._staging is not None
             self._staging.committed(stage)
 
     def failed(self) -> None:
         """The commit failed, or its outcome is unknown."""
         taken, self._taken = self._taken, []
-        for stage in taken:
+        for stage, _ in taken:
             assert self._staging is not None
             self._staging.not_committed(stage)
+
+
+def _appends_of(stage: AnyStage, room: int) -> Sequence[tuple[Log, Append | StageState | StageShare]] | None:
+    """A small stage as a transaction publishes it; None: it has to be named."""
+    if isinstance(stage, OpenBlockStage):
+        return appends_of_blocks(stage, room)
+    assert isinstance(stage, OpenStage), "there are two kinds of stages"
+    small = append_of_stage(stage, room)
+    return None if small is None else [(stage.log, small)]
+
+
+def _entries_of(stage: AnyStage) -> Sequence[tuple[Log, Append | StageState | StageShare]]:
+    """A stage by its name, for each of its topics."""
+    if isinstance(stage, OpenBlockStage):
+        return [(stage.logs[share.topic], share) for share in StageShare.all_of(stage.state)]
+    assert isinstance(stage, OpenStage), "there are two kinds of stages"
+    return [(stage.log, stage.state)] if stage.records else []
 
 
 # -- Acks in a transaction -------------------------------------------------------------------------------

@@ -11,16 +11,19 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Protocol
 
-from runnel.broker.durable.staging import OpenStage, PendingStageBatch, StagingArea
+from runnel.broker.durable.staging import AnyStage, OpenBlockStage, OpenStage, PendingStageBatch, StagingArea
 from runnel.broker.parts import BrokerParts
 from runnel.broker.topic.log import Log
 from runnel.broker.topic.pending_batch import PendingBatch, PendingBytes
 from runnel.broker.writer import LocalWriter
-from runnel.core.backend import StagePieces
+from runnel.core.backend import StagePieces, StageRun, StageRuns
 from runnel.core.batch_format import UnpackedBatch, pack_columns
-from runnel.core.errors import InvalidOption, NotSupported
+from runnel.core.errors import InvalidOption, NotSupported, StageEnded, StagingFull
 from runnel.core.publishing import append_of_batch
 from runnel.core.stages import STAGE_PIECE_BYTES, StageInfo, StageKey, stage_name, values_staged
+from runnel.journal.format import staged_block
+from runnel.journal.format.merged_batch import RecordRun
+from runnel.journal.format.staged_block import TopicRuns
 
 SMALL_PIECE_BYTES = 256 * 1024  # of a piece while there are other publishers, which share its commit
 REST = 0.001  # seconds of pause after each piece while there are other publishers
@@ -51,7 +54,7 @@ class LocalStageWriter:
 
     def __init__(self, parts: BrokerParts, writer: LocalWriter, key: StageKey) -> None:
         self._parts, self._writer, self._key = parts, writer, key
-        self._stage: OpenStage | None = None
+        self._stage: AnyStage | None = None
 
     def __repr__(self) -> str:
         return f"<LocalStageWriter {stage_name(self._key)}>"
@@ -114,7 +117,7 @@ class LocalStageWriter:
                     staging.give_up(stage)
                 return stage.records
 
-    def _known(self) -> OpenStage | None:
+    def _known(self) -> AnyStage | None:
         if self._stage is None and self._parts.store is not None:
             self._stage = self._parts.store.staging.find(self._key)
         return self._stage
@@ -125,13 +128,13 @@ class LocalStageWriter:
         stage = self._known()
         if stage is None or not (stage.announced or stage.ended or staging.find(self._key) is stage):
             stage = self._stage = staging.opened(self._key, log)
-        if stage.log is not log and stage.ended is None:
-            other = f"the stage {stage_name(self._key)} is of {stage.log.name!r}; use another part for another topic"
-            raise InvalidOption("topic", log.name, other)
-        return stage
+        if isinstance(stage, OpenStage) and (stage.log is log or stage.ended is not None):
+            return stage
+        other = f"the stage {stage_name(self._key)} is of {stage.topic!r}; use another part for another topic"
+        raise InvalidOption("topic", log.name, other)
 
 
-async def _write(staging: StagingArea, stage: OpenStage, cut: Cut, pieces: Iterator[PackedPiece]) -> None:
+async def _write(staging: StagingArea, stage: AnyStage, cut: Cut, pieces: Iterator[PackedPiece]) -> None:
     """Hand over one piece after the other, as the window has room, and wait until the last one landed."""
     flights: deque[PendingStageBatch] = deque()
     window = staging.commits.staged
@@ -158,6 +161,136 @@ def _check_landed(flights: deque[PendingStageBatch]) -> None:
     while flights and flights[0].done.done():
         if (error := flights.popleft().error) is not None:
             raise error
+
+
+# -- Stages of many topics -------------------------------------------------------------------------------
+
+MAX_TOPICS = 16_384  # of one stage: the journal remembers each of them while the topic keeps the records
+
+
+class LocalMixedStageWriter:
+    """The `MixedStageWriter` of one stage of many topics. It opens the stage with its first write."""
+
+    __slots__ = ("_key", "_parts", "_stage")
+
+    def __init__(self, parts: BrokerParts, key: StageKey) -> None:
+        self._parts, self._key = parts, key
+        self._stage: AnyStage | None = None
+
+    def __repr__(self) -> str:
+        return f"<LocalMixedStageWriter {stage_name(self._key)}>"
+
+    def state(self) -> tuple[int, int]:
+        """The number of durable records and bytes in it."""
+        if self._stage is None and self._parts.store is not None:
+            self._stage = self._parts.store.staging.find(self._key)
+        return (0, 0) if self._stage is None else (self._stage.records, self._stage.state.bytes)
+
+    async def read_state(self) -> tuple[int, int]:
+        """The same."""
+        return self.state()
+
+    def check_usable(self, doing: str) -> None:
+        """Raise unless the backend supports stages and is open."""
+        self._parts.loop_owner.check_usable(doing)
+        staging_of(self._parts)
+
+    async def write(self, pieces: StageRuns, ordinal: int | None) -> int:
+        """Stage records block by block; return their total."""
+        staging = staging_of(self._parts)
+        while True:
+            stage = self._opened(staging)
+            async with stage.turn:
+                if stage.ended is None and staging.find(self._key) is not stage:
+                    continue  # the write that was to open it has failed while this one waited
+                try:
+                    await stage.settled()
+                    stage.check()
+                    pieces.at = 0 if ordinal is None else values_staged(self._key, ordinal, stage.records)
+                    await _write(staging, stage, pieces, self._blocks(stage, pieces))
+                finally:
+                    staging.give_up(stage)
+                return stage.records
+
+    async def drop(self) -> None:
+        """Discard the stage."""
+        await staging_of(self._parts).drop(self._key)
+
+    def _opened(self, staging: StagingArea) -> OpenBlockStage:
+        self.state()
+        stage = self._stage
+        if stage is None or not (stage.announced or stage.ended or staging.find(self._key) is stage):
+            stage = self._stage = staging.opened(self._key, None)
+        if not isinstance(stage, OpenBlockStage):
+            why = f"the stage {stage_name(self._key)} is of {stage.topic!r}; use another part for many topics"
+            raise InvalidOption("topic", None, why)
+        return stage
+
+    def _blocks(self, stage: OpenBlockStage, pieces: StageRuns) -> Iterator[StageBlock]:
+        for runs in pieces:
+            yield StageBlock(self._parts, stage, runs)
+
+
+class StageBlock:
+    """Records of many topics that are staged together, each checked against the type of its topic."""
+
+    def __init__(self, parts: BrokerParts, stage: OpenBlockStage, runs: list[StageRun]) -> None:
+        loop = parts.loop_owner.loop
+        assert loop is not None, "writers are on the broker's loop"
+        self._stage, self.count = stage, 0
+        self._batches: dict[Log, PendingBatch] = {}
+        self._runs: dict[Log, list[tuple[int, int]]] = {}  # number in the block, and how many
+        logs: dict[int, Log] = {}  # by writer: to resolve it looks at the options each time
+        nowhere = PendingBytes(0, loop)
+        for writer, append in runs:
+            log = logs.get(id(writer))
+            if log is None:
+                log = logs[id(writer)] = _durable(writer.resolve())
+            parts.publisher.check_type(log, append)
+            batch = self._batches.get(log)
+            if batch is None:
+                batch = self._batches[log] = PendingBatch(log, 0, nowhere)
+                self._runs[log] = []
+            batch.add(append)
+            self._runs[log].append((self.count, len(append.values)))
+            self.count += len(append.values)
+
+    def pack(self) -> bytes:
+        """The block, behind all that is staged and on its way."""
+        stage = self._stage
+        self._admit(stage)
+        first = stage.following
+        contents: list[TopicRuns] = []
+        for log, batch in self._batches.items():
+            assert log.stored is not None, "only a durable topic has stages"
+            offset = stage.records_of(log.stored.id)
+            runs: list[RecordRun] = []
+            for number, count in self._runs[log]:
+                if runs and runs[-1].sequence + runs[-1].count == first + number:
+                    runs[-1] = runs[-1]._replace(count=runs[-1].count + count)
+                else:
+                    runs.append(RecordRun(offset, first + number, 0, count))
+                offset += count
+            contents.append(TopicRuns(log.stored.id, runs, batch.pack()))
+        return staged_block.encode(first, contents)
+
+    def _admit(self, stage: OpenBlockStage) -> None:
+        """Note the topics, and which of them have no type yet."""
+        for log in self._batches:
+            if log.deleted:
+                raise StageEnded(stage_name(stage.key), f"the topic {log.name!r} was deleted meanwhile")
+            assert log.stored is not None, "only a durable topic has stages"
+            if log.stored.id not in stage.logs and len(stage.logs) >= MAX_TOPICS:
+                raise StagingFull("topics of one stage", len(stage.logs) + 1, "MAX_TOPICS", MAX_TOPICS)
+            stage.logs[log.stored.id] = log
+            if log.type is None:
+                stage.unchecked.add(log.stored.id)
+
+
+def _durable(log: Log) -> Log:
+    if log.stored is None:
+        raise NotSupported(f"staging for {log.name!r}", "the topic is kept in memory only (durable=False)")
+    return log
 
 
 # -- Packed batches from a connection --------------------------------------------------------------------
@@ -226,7 +359,7 @@ def stage_infos(parts: BrokerParts) -> list[StageInfo]:
         StageInfo(
             stage.state.id,
             *stage.key,
-            stage.log.name,
+            stage.topic,
             stage.records,
             stage.state.bytes,
             max(0.0, now - stage.state.time / 1e6),

@@ -34,6 +34,7 @@ from runnel.journal.check.scan import Progress
 from runnel.journal.folder_lock import LOCK, READERS, FolderLock, ReadersLease
 from runnel.journal.format import checkpoint, manifest
 from runnel.journal.format.entry import HOLDS_RECORDS
+from runnel.journal.format.index import end_sequence
 from runnel.journal.format.ledger import Ledger
 from runnel.journal.format.manifest import Manifest
 from runnel.journal.format.segment import START, TEMPORARY, SegmentInfo, check_header, entries
@@ -440,7 +441,7 @@ class _ArchiveRun:
             info.last_time = max(info.last_time, found.time)
             for part in found.parts:
                 if part.kind in HOLDS_RECORDS:
-                    info.end_sequence = max(info.end_sequence, part.sequence + part.count)
+                    info.end_sequence = max(info.end_sequence, end_sequence(part))
         if reached != info.end:
             raise JournalDamaged(info.name, reached, f"the journal was synced up to {info.end}")
 

@@ -37,7 +37,7 @@ from runnel.journal.clean.live_records import LiveSnapshot
 from runnel.journal.format import checkpoint, manifest
 from runnel.journal.format.atomic_file import replace_file
 from runnel.journal.format.entry import HOLDS_RECORDS, Entry, PartKind
-from runnel.journal.format.index import IndexFile
+from runnel.journal.format.index import IndexFile, end_sequence
 from runnel.journal.format.ledger import Ledger, trim_part
 from runnel.journal.format.manifest import Manifest
 from runnel.journal.format.segment import START, SegmentInfo, check_header, entries
@@ -66,9 +66,7 @@ class Point(NamedTuple):
             return entry.time > self.time
         if self.sequence is None:
             return False
-        return any(
-            part.kind in HOLDS_RECORDS and part.sequence + part.count - 1 > self.sequence for part in entry.parts
-        )
+        return any(part.kind in HOLDS_RECORDS and end_sequence(part) - 1 > self.sequence for part in entry.parts)
 
     def is_after(self, base: ArchiveBase) -> bool:
         """Whether a base is good for the point."""

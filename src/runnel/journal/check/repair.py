@@ -18,19 +18,19 @@ from pathlib import Path
 import msgspec
 
 from runnel.core.errors import BadBatch, NotSupported
-from runnel.journal.check.salvage import check_part, end_sequence, stage_commit_of, walk_segment
+from runnel.journal.check.salvage import blocks_commit_of, check_part, stage_commit_of, walk_segment
 from runnel.journal.check.scan import MISSING, Damage, JournalScan, LostTopicRange, Progress
 from runnel.journal.clean import key_compaction
 from runnel.journal.folder_lock import FolderLock
 from runnel.journal.format import checkpoint, manifest
 from runnel.journal.format.atomic_file import read_whole, replace_file
 from runnel.journal.format.entry import HOLDS_RECORDS, Entry, Part, PartKind, encode, read_head, size_of
-from runnel.journal.format.index import CleanedIndexBuilder, IndexBuilder, block_start, known_runs
+from runnel.journal.format.index import CleanedIndexBuilder, IndexBuilder, block_start, end_sequence, known_runs
 from runnel.journal.format.ledger import Ledger, TopicState
 from runnel.journal.format.manifest import Manifest
 from runnel.journal.format.segment import START, TEMPORARY, SegmentInfo, encode_header
 from runnel.journal.read.inspection import check_folder
-from runnel.journal.read.segment_reader import index_part, rebuild_index
+from runnel.journal.read.segment_reader import BlocksCommit, index_part, rebuild_index
 from runnel.journal.storage import File, OsStorage, Storage
 from runnel.journal.write.journal import SKIPPED_OFFSETS
 
@@ -117,11 +117,10 @@ class _SegmentCopy:
 
 def _kept(survey: JournalScan, data: bytes, info: SegmentInfo) -> Iterator[tuple[int, int, list[Part]]]:
     """The entries that a segment is to have: their times, where their blocks began, and their parts."""
-    broken = {
-        (commit.position, commit.staged.base)
-        for commit, _ in survey.stages.broken(survey.ledger)
-        if commit.info is info
-    }
+    commits = [commit for commit, _ in survey.stages.broken(survey.ledger) if commit.info is info]
+    broken = {(commit.position, commit.staged.base) for commit in commits}
+    broken_stages = {commit.staged.stage for commit in commits if isinstance(commit.staged, BlocksCommit)}
+    replaced: set[int] = set()  # those of them whose records are in the copy
     for found in walk_segment(data, info):
         parts: list[Part] = []
         block = _block_of(data, found.position, info)
@@ -134,10 +133,26 @@ def _kept(survey: JournalScan, data: bytes, info: SegmentInfo) -> Iterator[tuple
                 assert staged is not None, "it was read before"
                 for batch in survey.stages.batches_of(staged, survey.storage):
                     yield found.time, block, [batch]
+            elif (commit := _broken_commit(part, broken_stages)) is not None:
+                if parts:
+                    yield found.time, block, parts
+                    parts = []
+                # In a cleaned segment the records of a topic stay with the others of that topic.
+                topic = part.topic if info.generation else None
+                if topic is not None or commit.stage not in replaced:
+                    replaced.add(commit.stage)
+                    for batch in survey.stages.records_of(commit.stage, survey.storage, topic):
+                        yield found.time, block, [batch]
             elif _is_sound(part):
                 parts.append(part)
         if parts:
             yield found.time, block, parts
+
+
+def _broken_commit(part: Part, broken: set[int]) -> BlocksCommit | None:
+    """A commit of blocks, if records of its stage are missing: of this topic or of another one."""
+    commit = blocks_commit_of(part) if part.kind == PartKind.BLOCKS_COMMIT else None
+    return commit if commit is not None and commit.stage in broken else None
 
 
 def _block_of(data: bytes, position: int, info: SegmentInfo) -> int:
@@ -333,7 +348,7 @@ def _go_on_safely(survey: JournalScan, ledger: Ledger) -> None:
     for stage in survey.torn_stages:
         del ledger.stages[stage]
     for commit, _ in list(survey.stages.broken(ledger)):
-        ledger.committed.pop(commit.staged.stage, None)  # what is left of it are batches of their own now
+        ledger.forget_placed([commit.staged.stage])  # what is left of it are batches of their own now
     ledger.sequence = max(ledger.sequence, ledger.reserved)
     if survey.guessed or (not survey.manifest.clean and survey.manifest.fsync != "commit"):
         ledger.sequence += SKIPPED_OFFSETS

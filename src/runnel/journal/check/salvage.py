@@ -13,16 +13,16 @@ from typing import NamedTuple
 from runnel.core import batch_format
 from runnel.core.checksum import crc_of
 from runnel.core.errors import BadBatch, FormatUnknown, JournalDamaged
-from runnel.journal.format import checkpoint, entry, index, merged_batch, segment
+from runnel.journal.format import checkpoint, entry, index, merged_batch, segment, staged_block
 from runnel.journal.format.atomic_file import read_whole
 from runnel.journal.format.entry import HOLDS_RECORDS, Entry, Part, PartKind, body_crc
-from runnel.journal.format.index import IndexFile, known_runs
+from runnel.journal.format.index import IndexFile, end_sequence
 from runnel.journal.format.ledger import Ledger
 from runnel.journal.format.manifest import Manifest
 from runnel.journal.format.merged_batch import RecordRun
 from runnel.journal.format.segment import START, SegmentInfo
 from runnel.journal.read.cleaned_segment import decode_stage_commit
-from runnel.journal.read.segment_reader import StageCommit
+from runnel.journal.read.segment_reader import BlocksCommit, StageCommit, blocks_commit
 from runnel.journal.storage import Storage
 
 _FILE = re.compile(r"(\d+)(?:-(\d+))?\.(seg|idx|ckpt)")
@@ -105,13 +105,30 @@ def check_part(part: Part) -> None:
             part.last + 1,
         ):
             raise BadBatch(f"its runs span {runs[0].offset} to {runs[-1].offset + runs[-1].count}")
-    elif part.kind == PartKind.STAGE_COMMIT and stage_commit_of(part) is None:
-        raise BadBatch("it does not say what was staged")
+    elif part.kind == PartKind.STAGED_BLOCK:
+        for _, _, batch in staged_block.contents_of(part.body):
+            batch_format.check_batch(bytes(batch))
+        directory = staged_block.directory_of(part.body)
+        if (directory.first, directory.end) != (part.base, part.last + 1):
+            raise BadBatch(f"it holds the records {directory.first} to {directory.end} of its stage")
+    elif part.kind == PartKind.STAGE_COMMIT:
+        if stage_commit_of(part) is None:
+            raise BadBatch("it does not say what was staged")
+    elif part.kind == PartKind.BLOCKS_COMMIT and blocks_commit_of(part) is None:
+        raise BadBatch("it does not say what was staged, or more records than there are")
 
 
 def stage_commit_of(part: Part) -> StageCommit | None:
     """What a commit of a stage makes visible; None where it does not say what it should."""
     return decode_stage_commit(part.body, RecordRun(part.base, part.sequence, part.time, part.count), part.topic)
+
+
+def blocks_commit_of(part: Part) -> BlocksCommit | None:
+    """What a commit of blocks says of one topic; None where it does not say what it should."""
+    share = staged_block.share_of(part.body)
+    if share is None or share.records < part.count:
+        return None
+    return blocks_commit(share.stage, part.sequence, share.records, part.time, {part.topic: (part.base, part.last)})
 
 
 def load_index(storage: Storage, info: SegmentInfo) -> IndexFile:
@@ -211,12 +228,6 @@ def _info_of(storage: Storage, name: str) -> SegmentInfo:
         if generation:  # there is none that is being written
             info.end = max(len(data), START)
     return info
-
-
-def end_sequence(part: Part) -> int:
-    """The end of the sequences of a part that holds records, as far as can be told."""
-    runs = known_runs(part.body, part.crc) if part.kind == PartKind.MERGED else None
-    return part.sequence + part.count if runs is None else runs[-1].sequence + runs[-1].count
 
 
 def _named(name: str) -> tuple[int, int]:

@@ -10,29 +10,36 @@ from typing import NamedTuple
 
 import msgspec
 
-from runnel.core.batch_format import read_batch_header
+from runnel.core.batch_format import UnpackedBatch, pack_columns, read_batch_header, unpack
 from runnel.core.errors import BadBatch, FormatUnknown, JournalDamaged, NotSupported
 from runnel.journal.check.salvage import (
     DamagedSpot,
+    blocks_commit_of,
     check_part,
-    end_sequence,
     is_newer_format,
     load_index,
     manifest_from_files,
     stage_commit_of,
     walk_segment,
 )
-from runnel.journal.format import checkpoint, entry, manifest, segment, watermark
+from runnel.journal.format import checkpoint, entry, manifest, segment, staged_block, watermark
 from runnel.journal.format.atomic_file import read_whole
-from runnel.journal.format.entry import HOLDS_RECORDS, STAGE_TOPIC, Entry, Part, PartKind
-from runnel.journal.format.index import CleanedIndexBuilder, IndexBuilder, IndexFile, block_start, known_runs
-from runnel.journal.format.ledger import Ledger
+from runnel.journal.format.entry import HOLDS_RECORDS, HOLDS_STAGED, STAGE_TOPIC, Entry, Part, PartKind
+from runnel.journal.format.index import (
+    CleanedIndexBuilder,
+    IndexBuilder,
+    IndexFile,
+    block_start,
+    end_sequence,
+    known_runs,
+)
+from runnel.journal.format.ledger import BlockStageState, Ledger
 from runnel.journal.format.manifest import Manifest
 from runnel.journal.format.merged_batch import RecordRun
 from runnel.journal.format.offset_sets import RangeSet
 from runnel.journal.format.segment import START, SegmentInfo
 from runnel.journal.format.watermark import Watermark
-from runnel.journal.read.segment_reader import StageCommit, index_entry
+from runnel.journal.read.segment_reader import BlocksCommit, StageCommit, index_entry
 from runnel.journal.storage import Storage
 from runnel.journal.write.journal import SKIPPED_OFFSETS
 
@@ -89,13 +96,23 @@ class ScannedCommit(NamedTuple):
 
     info: SegmentInfo
     position: int
-    staged: StageCommit
+    staged: StageCommit | BlocksCommit
+
+
+class _StagedBlocks:
+    """The blocks of a stage that can be read: where they lie, and which records of which topics they hold."""
+
+    def __init__(self) -> None:
+        self.places: dict[int, tuple[SegmentInfo, int]] = {}  # by the first record
+        self.records = RangeSet()
+        self.topics: dict[int, RangeSet] = {}
 
 
 class StageScan:
     """The staged batches that can be read, and the commits that name them."""
 
     def __init__(self) -> None:
+        self._blocks: dict[int, _StagedBlocks] = {}  # by stage
         self._staged: dict[int, dict[int, tuple[SegmentInfo, int, int]]] = {}  # by stage and ordinal: where, how many
         self._commits: list[ScannedCommit] = []
         self._read: tuple[str, bytes] = ("", b"")  # the segment that was looked into last
@@ -105,13 +122,23 @@ class StageScan:
 
     def note_staged(self, part: Part, info: SegmentInfo, position: int) -> None:
         """A staged batch can be read."""
+        if part.kind == PartKind.STAGED_BLOCK:
+            self._note_block(part, info, position)
+            return
         try:
             count = read_batch_header(part.body).count
         except BadBatch:
             return
         self._staged.setdefault(part.topic, {})[part.base] = (info, position, count)
 
-    def note_commit(self, staged: StageCommit, info: SegmentInfo, position: int) -> None:
+    def _note_block(self, part: Part, info: SegmentInfo, position: int) -> None:
+        blocks = self._blocks.setdefault(part.topic, _StagedBlocks())
+        blocks.places[part.base] = (info, position)
+        blocks.records.add(part.base, part.last + 1)
+        for one in staged_block.directory_of(part.body).topics.values():
+            blocks.topics.setdefault(one.topic, RangeSet()).add(one.before, one.before + one.records)
+
+    def note_commit(self, staged: StageCommit | BlocksCommit, info: SegmentInfo, position: int) -> None:
         """A commit can be read."""
         self._commits.append(ScannedCommit(info, position, staged))
 
@@ -122,6 +149,8 @@ class StageScan:
             if topic is None:
                 continue
             missing = []
+            if isinstance(commit.staged, BlocksCommit):
+                missing = self._missing(commit.staged, topic.first)
             for ordinal, first, end in placed_batches(commit.staged):
                 if end > topic.first and self._count(commit.staged.stage, ordinal) != end - first:
                     missing.append((first, end))
@@ -134,7 +163,34 @@ class StageScan:
             stage.id
             for stage in ledger.stages.values()
             if any(self._count(stage.id, ordinal) != count for ordinal, count in enumerate(stage.counts))
+            or (isinstance(stage, BlockStageState) and _gaps(self._of(stage.id).records, 0, stage.total))
         ]
+
+    def _of(self, stage: int) -> _StagedBlocks:
+        return self._blocks.get(stage) or _StagedBlocks()
+
+    def _missing(self, staged: BlocksCommit, first: int) -> list[tuple[int, int]]:
+        """The offsets of the one topic of `staged` that are in no block, from `first` on."""
+        held, base = self._of(staged.stage).topics.get(staged.topic, RangeSet()), staged.base
+        gaps = _gaps(held, max(0, first - base), staged.last + 1 - base)
+        return [(base + low, base + high) for low, high in gaps]
+
+    def records_of(self, stage: int, storage: Storage, topic: int | None = None) -> Iterator[Part]:
+        """What is left of the blocks of a committed stage, as batches of their own, in the order of sequences.
+
+        Of all topics, or of one. For a repair: each run of records becomes a batch.
+        """
+        shares: dict[int, BlocksCommit] = {}
+        for commit in self._commits:
+            if isinstance(commit.staged, BlocksCommit) and commit.staged.stage == stage:
+                shares[commit.staged.topic] = commit.staged
+        blocks = self._of(stage)
+        for first in sorted(blocks.places):
+            found: list[Part] = []
+            for held, runs, batch in staged_block.contents_of(self._body(stage, first, storage)):
+                if held.topic in shares and topic in (None, held.topic):
+                    found += _batches_of_runs(shares[held.topic], runs, unpack(bytes(batch), verify=False))
+            yield from sorted(found, key=lambda part: part.sequence)
 
     def batches_of(self, staged: StageCommit, storage: Storage) -> Iterator[Part]:
         """What is left of a commit, as batches of their own."""
@@ -149,7 +205,10 @@ class StageScan:
         return 0 if found is None else found[2]
 
     def _body(self, stage: int, ordinal: int, storage: Storage) -> bytes:
-        info, position, _ = self._staged[stage][ordinal]
+        if (block := self._of(stage).places.get(ordinal)) is not None:
+            info, position = block
+        else:
+            info, position, _ = self._staged[stage][ordinal]
         if self._read[0] != info.name:
             self._read = (info.name, read_whole(storage, info.name))
         data = self._read[1]
@@ -157,14 +216,43 @@ class StageScan:
         assert head is not None, "it was read before"
         at = position + head.bodies
         for kind, _, _, length, _, topic, base, *_ in head.table:
-            if (kind, topic, base) == (PartKind.STAGED, stage, ordinal):
+            if kind in HOLDS_STAGED and (topic, base) == (stage, ordinal):
                 return data[at : at + length]
             at += length
         raise AssertionError("it was there before")
 
 
-def placed_batches(staged: StageCommit) -> Iterator[tuple[int, int, int]]:
-    """The batches of a committed stage: their ordinals, first offsets and ends."""
+def _gaps(held: RangeSet, first: int, end: int) -> list[tuple[int, int]]:
+    """What is not held of [first, end)."""
+    gaps: list[tuple[int, int]] = []
+    for start, behind in held:
+        if start > first and first < end:
+            gaps.append((first, min(start, end)))
+        first = max(first, behind)
+    return [*gaps, (first, end)] if first < end else gaps
+
+
+def _batches_of_runs(staged: BlocksCommit, runs: Sequence[RecordRun], batch: UnpackedBatch) -> Iterator[Part]:
+    """The runs of one topic in a block, each as a batch."""
+    header, at = batch.header, 0
+    columns = (batch.values, batch.keys, batch.headers, None, batch.due, batch.expires, batch.priorities)
+    for run in runs:
+        body = pack_columns(
+            [None if column is None else column[at : at + run.count] for column in columns],
+            compression=header.compression,
+            content_type=header.content_type,
+            schema=header.schema,
+        )
+        at += run.count
+        first, sequence = staged.base + run.offset, staged.sequence + run.sequence
+        crc, last = int.from_bytes(body[:4], "little"), first + run.count - 1
+        yield Part(PartKind.BATCH, body, crc, staged.topic, first, last, sequence, staged.time)
+
+
+def placed_batches(staged: StageCommit | BlocksCommit) -> Iterator[tuple[int, int, int]]:
+    """The batches of a committed stage: their ordinals, first offsets and ends. One in blocks has none."""
+    if isinstance(staged, BlocksCommit):
+        return
     first = staged.base
     for ordinal, count in enumerate(staged.counts):
         yield ordinal, first, first + count
@@ -438,7 +526,7 @@ class JournalScan:
                 self.ledger.sequence = max(self.ledger.sequence, end_sequence(part))
                 if (topic := self.ledger.topics.get(part.topic)) is not None:
                     topic.end = max(topic.end, part.last + 1)
-            elif not covered and part.kind != PartKind.STAGED and part.kind < PartKind.OPTIONAL:
+            elif not covered and part.kind not in HOLDS_STAGED and part.kind < PartKind.OPTIONAL:
                 self._state_lost = True
                 what = "a change of state was lost; cursors and groups may stand further back"
                 self.notes.append(f"{info.name} at {spot.position}: {what}")
@@ -469,7 +557,7 @@ class JournalScan:
         for part in parts:
             if part.kind in HOLDS_RECORDS:
                 self._take_batch(part, info, position)
-            elif part.kind == PartKind.STAGED:
+            elif part.kind in HOLDS_STAGED:
                 if self._is_sound(part, info, position, f"a staged batch of stage {part.topic}"):
                     self.stages.note_staged(part, info, position)
             elif part.kind == PartKind.TRIM and part.last:  # most say where a topic begins, and not where it ends
@@ -501,6 +589,10 @@ class JournalScan:
             staged = stage_commit_of(part)
             assert staged is not None, "it is sound"
             self.stages.note_commit(staged, info, position)
+        elif part.kind == PartKind.BLOCKS_COMMIT:
+            commit = blocks_commit_of(part)
+            assert commit is not None, "it is sound"
+            self.stages.note_commit(commit, info, position)
 
     def _is_sound(self, part: Part, info: SegmentInfo, position: int, what: str) -> bool:
         """Whether readers can use a part; if not, that is reported."""

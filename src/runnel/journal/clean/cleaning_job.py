@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -19,11 +20,12 @@ from runnel.core import batch_format
 from runnel.core.batch_format import DELTAS, HEADER_SIZE, VALUES, BatchHeader, read_batch_header
 from runnel.core.errors import BadBatch, FormatUnknown, JournalDamaged
 from runnel.journal.clean.live_records import LiveSnapshot
-from runnel.journal.format import entry, merged_batch, segment
+from runnel.journal.format import entry, merged_batch, segment, staged_block
 from runnel.journal.format.atomic_file import replace_file
 from runnel.journal.format.entry import (
     HEADER,
     HOLDS_RECORDS,
+    HOLDS_STAGED,
     STAGE_TOPIC,
     EntryHead,
     Part,
@@ -32,12 +34,20 @@ from runnel.journal.format.entry import (
     size_of,
     state_part,
 )
-from runnel.journal.format.index import CleanedIndexBuilder, block_start
+from runnel.journal.format.index import CleanedIndexBuilder, block_start, end_sequence
 from runnel.journal.format.merged_batch import RecordRun
 from runnel.journal.format.segment import START, TEMPORARY, SegmentInfo
 from runnel.journal.read.cleaned_segment import decode_stage_commit
 from runnel.journal.read.journal_reader import JournalReader, read_committed_stage
-from runnel.journal.read.segment_reader import LostRange, SegmentReader, StageCommit
+from runnel.journal.read.segment_reader import (
+    BlocksCommit,
+    FoundBatch,
+    LostRange,
+    SegmentReader,
+    StageCommit,
+    blocks_commit,
+)
+from runnel.journal.read.staged_blocks import read_whole_blocks
 from runnel.journal.storage import File, Storage
 
 BLOCK_BYTES = 8 * 1024 * 1024  # bytes of records, before compression
@@ -71,7 +81,8 @@ class LivePiece(msgspec.Struct, gc=False):
 class BlockItem(msgspec.Struct, gc=False):
     """Something that goes into a block: a piece of a batch, or a part that stays as it is.
 
-    Or a commit of what was `staged`, in the place of which its records go there.
+    Or a commit of what was `staged`, in the place of which its records go there. Items with the same sequence are the
+    commit of one stage of many topics, and stay together.
     """
 
     topic: int
@@ -80,7 +91,7 @@ class BlockItem(msgspec.Struct, gc=False):
     size: int
     piece: LivePiece | None
     part: Part | None = None
-    staged: StageCommit | None = None
+    staged: StageCommit | BlocksCommit | None = None
 
 
 class BlockPart(NamedTuple):
@@ -141,7 +152,7 @@ class BlockBuilder:
         piece = item.piece
         if piece is None:
             assert item.part is not None
-            self._ends(item.sequence + item.part.count, item.time)
+            self._ends(end_sequence(item.part), item.time)
             groups.append(item.part)
             return
         last_run = piece.runs[-1]
@@ -447,21 +458,25 @@ class CleaningJob:
         body_at = at + head.bodies
         for kind, _, _, length, crc, topic, base, last, sequence, time in head.table:
             body_at += length
-            if kind not in HOLDS_RECORDS and kind != PartKind.STAGED:
+            if kind not in HOLDS_RECORDS and kind not in HOLDS_STAGED:
                 if kind < PartKind.OPTIONAL and kind not in _KNOWN:
                     raise FormatUnknown(f"an entry part of kind {kind}", kind, max(_KNOWN))
                 continue  # state: the checkpoints that were written since hold it
-            place = STAGE_TOPIC | topic if kind == PartKind.STAGED else topic
-            if not wants(place, last) or (kind == PartKind.STAGED and topic in self._placing):
+            place = STAGE_TOPIC | topic if kind in HOLDS_STAGED else topic
+            if not wants(place, last) or (kind in HOLDS_STAGED and topic in self._placing):
                 continue
             body = data[body_at - length : body_at]
             if body_crc(kind, body) != crc:
                 raise JournalDamaged(info.name, head.position, "the crc of a batch is wrong")
             part = Part(kind, body, crc, topic, base, last, sequence, time)
-            if kind == PartKind.STAGED:
+            if kind in HOLDS_STAGED:
                 yield BlockItem(place, sequence, time, length, None, part)
-            elif kind == PartKind.STAGE_COMMIT:
-                staged = decode_stage_commit(body, RecordRun(base, sequence, time, part.count), topic)
+            elif kind in (PartKind.STAGE_COMMIT, PartKind.BLOCKS_COMMIT):
+                staged: StageCommit | BlocksCommit | None = None
+                if kind == PartKind.STAGE_COMMIT:
+                    staged = decode_stage_commit(body, RecordRun(base, sequence, time, part.count), topic)
+                elif (share := staged_block.share_of(body)) is not None:
+                    staged = blocks_commit(share.stage, sequence, share.records, time, {topic: (base, last)})
                 if staged is not None and staged.stage in self._placing:
                     yield BlockItem(topic, sequence, time, 0, None, part, staged)
                 else:
@@ -479,8 +494,13 @@ class CleaningJob:
         else:
             batch, header = part.body, read_batch_header(part.body)
             runs = runs_of_batch(part, header)
-        first, taken = self.living.firsts[part.topic], self.living.taken.get(part.topic)
-        if part.base >= first and not taken:
+        return self._living_piece(part.topic, runs, header, batch)
+
+    def _living_piece(
+        self, topic: int, runs: Sequence[RecordRun], header: BatchHeader, batch: bytes | memoryview
+    ) -> LivePiece | None:
+        first, taken = self.living.firsts[topic], self.living.taken.get(topic)
+        if runs[0].offset >= first and not taken:
             return LivePiece(runs, header, batch)
         living: list[RecordRun] = []
         spans: Spans = []
@@ -493,7 +513,7 @@ class CleaningJob:
                 spans.append((at + low - run.offset, at + high - run.offset))
             if taken and start < end:
                 gone = end - start - sum(high - low for low, high in found)
-                self.taken[part.topic] = self.taken.get(part.topic, 0) + gone
+                self.taken[topic] = self.taken.get(topic, 0) + gone
             at += run.count
         left = sum(run.count for run in living)
         return LivePiece(living, header, batch, None if left == at else spans) if left else None
@@ -510,19 +530,18 @@ class CleaningJob:
                 self._staged.add(item)
         if in_order:
             records.sort(key=attrgetter("sequence"))
-            for item in records:
-                if item.staged is not None:
-                    yield from self._place(item.staged)
+            for unit in _units(records):
+                if unit[0].staged is not None:
+                    yield from self._place(_whole_commit(unit))
                 else:
-                    yield from self._add([item])
+                    yield from self._add(unit)
             return
         commits = sorted((item for item in records if item.staged is not None), key=attrgetter("sequence"))
         records = [item for item in records if item.staged is None]
-        for commit in commits:  # the block is parted: what is behind the commit is behind all of its records
-            assert commit.staged is not None
-            before, records = split_at_sequence(records, commit.sequence)
+        for unit in _units(commits):  # the block is parted: what is behind the commit is behind all of its records
+            before, records = split_at_sequence(records, unit[0].sequence)
             yield from self._add(before)
-            yield from self._place(commit.staged)
+            yield from self._place(_whole_commit(unit))
         yield from self._add(records)
 
     def _add(self, items: list[BlockItem]) -> Iterator[None]:
@@ -532,9 +551,37 @@ class CleaningJob:
         for item in items:
             self._block.add(item)
 
-    def _place(self, staged: StageCommit) -> Iterator[None]:
+    def _place(self, staged: StageCommit | BlocksCommit) -> Iterator[None]:
         """Put what lives of a stage where its commit was."""
         self.following = staged.stage
+        if isinstance(staged, BlocksCommit):
+            yield from self._place_blocks(staged)
+        else:
+            yield from self._place_batches(staged)
+        self.following = None
+        self.placed.add(staged.stage)
+
+    def _place_blocks(self, staged: BlocksCommit) -> Iterator[None]:
+        for found, size in read_whole_blocks(self._history, staged):
+            if isinstance(found, LostRange):
+                raise JournalDamaged(f"stage {staged.stage}", found.first, found.reason)
+            self.read += size
+            try:
+                items = [item for one in found if (item := self._living_item(one)) is not None]
+            except BadBatch as error:
+                raise JournalDamaged(f"stage {staged.stage}", found[0].base, f"not a batch: {error.why}") from error
+            if items:
+                yield from self._add(items)  # together: their sequences lie between each other
+            yield
+
+    def _living_item(self, found: FoundBatch) -> BlockItem | None:
+        assert found.runs is not None, "a batch of a block has runs"
+        piece = self._living_piece(found.topic, found.runs, read_batch_header(found.body), found.body)
+        if piece is None:
+            return None
+        return BlockItem(found.topic, piece.runs[0].sequence, piece.runs[0].time, piece.raw, piece)
+
+    def _place_batches(self, staged: StageCommit) -> Iterator[None]:
         place = max(staged.base, self.living.firsts[staged.topic])
         for found in read_committed_stage(self._history, staged, place, by_sequence=False):
             if isinstance(found, int):
@@ -554,8 +601,6 @@ class CleaningJob:
             if piece is not None:
                 run = piece.runs[0]
                 yield from self._add([BlockItem(staged.topic, run.sequence, run.time, piece.raw, piece)])
-        self.following = None
-        self.placed.add(staged.stage)
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -624,6 +669,27 @@ class CleaningJob:
         self.files -= {info.name + TEMPORARY, info.index_name + TEMPORARY}
         self.made.append(info)
         yield
+
+
+def _units(items: list[BlockItem]) -> Iterator[list[BlockItem]]:
+    """What stays together, of items in the order of their sequences: the parts of a commit of blocks."""
+    for _, unit in groupby(items, key=attrgetter("sequence")):
+        yield list(unit)
+
+
+def _whole_commit(unit: list[BlockItem]) -> StageCommit | BlocksCommit:
+    """What a commit says with all its parts."""
+    staged = unit[0].staged
+    assert staged is not None, "it is a commit"
+    if not isinstance(staged, BlocksCommit):
+        return staged
+    shares = {
+        topic: share
+        for item in unit
+        if isinstance(item.staged, BlocksCommit)
+        for topic, share in item.staged.shares.items()
+    }
+    return blocks_commit(staged.stage, staged.sequence, staged.records, staged.time, shares)
 
 
 def _read(source: SegmentReader, position: int) -> bytes:

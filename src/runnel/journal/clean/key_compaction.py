@@ -28,7 +28,7 @@ from runnel.journal.format.index import TopicRange
 from runnel.journal.format.ledger import compacted_part
 from runnel.journal.format.offset_sets import BitmapPages, OffsetBitmap
 from runnel.journal.read.journal_reader import JournalReader, read_committed_stage
-from runnel.journal.read.segment_reader import FoundBatch, LostRange, StageCommit, runs_of_item
+from runnel.journal.read.segment_reader import BlocksCommit, FoundBatch, LostRange, StageCommit, runs_of_item
 from runnel.journal.storage import Storage
 
 KEYS_FILE = "KEYS"
@@ -293,7 +293,7 @@ class KeyPass:
         while plan is not None and plan.place < end and plan.source.info.sealed:
             parsed = history.parse(plan, history.fetch(plan), (topic,), by_sequence=False)
             for item in parsed.items:
-                if isinstance(item, StageCommit):
+                if isinstance(item, StageCommit | BlocksCommit):
                     yield from self._staged(item, max(offset, item.base))
                 else:
                     yield item
@@ -303,7 +303,7 @@ class KeyPass:
             yield None
             plan = history.plan(topic, offset, plan, parsed.position)
 
-    def _staged(self, staged: StageCommit, offset: int) -> Iterator[FoundBatch | LostRange | None]:
+    def _staged(self, staged: StageCommit | BlocksCommit, offset: int) -> Iterator[FoundBatch | LostRange | None]:
         """What was committed as a stage, from where it lies; the cleaner may put it elsewhere meanwhile."""
         for found in read_committed_stage(self._history, staged, offset, by_sequence=False):
             if isinstance(found, int):
@@ -317,14 +317,15 @@ class KeyPass:
                 yield found
                 offset = max(offset, found.end if isinstance(found, LostRange) else found.last + 1)
 
-    def _is_there(self, staged: StageCommit, offset: int) -> bool:
+    def _is_there(self, staged: StageCommit | BlocksCommit, offset: int) -> bool:
         """Whether a commit still stands for its records."""
         history, topic = self._history, self.topic
         plan = history.plan(topic, offset)
         if plan is None:
             return False
         parsed = history.parse(plan, history.fetch(plan), (topic,), by_sequence=False)
-        return any(isinstance(item, StageCommit) and item.stage == staged.stage for item in parsed.items)
+        commits = (item for item in parsed.items if isinstance(item, StageCommit | BlocksCommit))
+        return any(item.stage == staged.stage for item in commits)
 
     def _name(self, key: bytes) -> bytes:
         return blake2b(key, digest_size=16, key=self._salt).digest()

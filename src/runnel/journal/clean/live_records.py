@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,6 +27,13 @@ class TopicName(msgspec.Struct, array_like=True, frozen=True, gc=False):
     epoch: int
 
 
+class BlocksSnapshot(NamedTuple):
+    """A committed stage of many topics: its bytes, and what topics still have of it."""
+
+    bytes: int
+    shares: Sequence[CommittedStage]
+
+
 class LiveSnapshot(msgspec.Struct):
     """The topics there are and where they begin, the stages that are open or read, and the offsets to be taken.
 
@@ -42,21 +50,23 @@ class LiveSnapshot(msgspec.Struct):
     committed: Mapping[
         int, Sequence[CommittedStage]
     ] = {}  # by topic, in order: its stages that are read where they lie
+    blocks: Mapping[int, BlocksSnapshot] = {}  # those of them that hold records of many topics
 
     @classmethod
     def of(cls, ledger: Ledger, segments: Iterable[SegmentInfo] = ()) -> LiveSnapshot:
         """As a ledger says. On the thread that changes it: between two changes, or a stage might be missed."""
         topics = ledger.topics.values()
         committed: dict[int, list[CommittedStage]] = {}
-        for stage in sorted(ledger.committed.values(), key=attrgetter("base")):
+        for stage in sorted(ledger.committed_shares(), key=attrgetter("base")):
             committed.setdefault(stage.topic, []).append(stage)
         return cls(
             {topic.id: topic.first for topic in topics},
             {topic.id: TopicName(topic.id, topic.name, topic.epoch) for topic in topics},
-            frozenset((*ledger.stages, *ledger.committed)),
+            frozenset(ledger.stages_in_use()),
             frozenset(info.id for info in segments if info.sealed),
             {topic.id: (topic.compacted, topic.end) for topic in topics if topic.options.get("compact")},
             committed=committed,
+            blocks={one.id: BlocksSnapshot(one.bytes, tuple(one.shares.values())) for one in ledger.blocks.values()},
         )
 
     def wants(self, topic: int, last: int) -> bool:

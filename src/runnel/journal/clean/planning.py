@@ -69,13 +69,17 @@ def live_share_of(source: SegmentReader, living: LiveSnapshot) -> LiveShare:
     held = 0
     live = records = 0.0
     stages: list[StageLiveShare] = []
+    blocks: set[int] = set()
     for topic, found in source.index.topics():
         share = living.share(topic, found)
         committed = living.stages_in(topic, found) if topic in living.committed else ()
-        stages += [one for stage in committed if (one := _stage_live_share(stage, living)) is not None]
+        blocks.update(stage.id for stage in committed if stage.id in living.blocks)
+        plain = (stage for stage in committed if stage.id not in living.blocks)
+        stages += [one for stage in plain if (one := _stage_live_share(stage, living)) is not None]
         held += found.bytes
         live += found.bytes * share
         records += max(0, found.records - sum(stage.end - stage.base - 1 for stage in committed)) * share
+    stages += [one for stage in sorted(blocks) if (one := _blocks_live_share(stage, living)) is not None]
     # Besides batches there are their headers, which live and die with them, and state, which checkpoints hold. Of that
     # a cleaned segment has only the names of its topics, and they would be written again.
     beside = max(0, total - held) * live / max(1, held)
@@ -85,13 +89,25 @@ def live_share_of(source: SegmentReader, living: LiveSnapshot) -> LiveShare:
 
 def _stage_live_share(stage: CommittedStage, living: LiveSnapshot) -> StageLiveShare | None:
     """What is wanted of a committed stage; None: all of it."""
+    live = _live_bytes(stage, living)
+    return StageLiveShare(stage.id, stage.bytes, live) if live < stage.bytes else None
+
+
+def _blocks_live_share(stage: int, living: LiveSnapshot) -> StageLiveShare | None:
+    """The same of a stage of many topics, whose commit lies in one segment as a whole."""
+    total, shares = living.blocks[stage]
+    live = sum(_live_bytes(share, living) for share in shares)
+    return StageLiveShare(stage, total, live) if live < total else None
+
+
+def _live_bytes(stage: CommittedStage, living: LiveSnapshot) -> int:
     first, records = living.firsts.get(stage.topic, stage.end), stage.end - stage.base
     live = stage.bytes * (stage.end - max(first, stage.base)) // records
     if (taken := living.taken.get(stage.topic)) is not None:
         begin = max(first, stage.base)
         dead = taken.size(begin, stage.end) or taken.count(begin, stage.end) * stage.bytes // records
         live -= min(live, dead)
-    return StageLiveShare(stage.id, stage.bytes, live) if live < stage.bytes else None
+    return live
 
 
 class LiveShares:

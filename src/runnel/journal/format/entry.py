@@ -47,23 +47,27 @@ class PartKind(IntEnum):
     STAGE = 21
     STAGE_DROPPED = 22
     COMPACTED = 23
-    CONFIRMED = 24
+    STAGED_BLOCK = 24
+    BLOCKS_COMMIT = 25
+    CONFIRMED = 26
     OPTIONAL = 128
     NAMES = 129
 
 
 # Their bodies begin with a crc of all that follows.
-SELF_CHECKED = frozenset((PartKind.BATCH, PartKind.STAGED, PartKind.MERGED))
+SELF_CHECKED = frozenset((PartKind.BATCH, PartKind.STAGED, PartKind.MERGED, PartKind.STAGED_BLOCK))
 # They hold records of their topic, at the offsets that they name.
-HOLDS_RECORDS = frozenset((PartKind.BATCH, PartKind.MERGED, PartKind.STAGE_COMMIT))
+HOLDS_RECORDS = frozenset((PartKind.BATCH, PartKind.MERGED, PartKind.STAGE_COMMIT, PartKind.BLOCKS_COMMIT))
+# They hold records of a stage, which is in the place of a topic.
+HOLDS_STAGED = frozenset((PartKind.STAGED, PartKind.STAGED_BLOCK))
 STAGE_TOPIC = 1 << 31  # with a stage's id: what stands for a topic where staged batches are looked for
 
 
 class Part(msgspec.Struct, gc=False):
     """One change: a batch for a topic, or a piece of state. What the broker assigned lies in the fields.
 
-    `topic` is the id of the topic (of the group, for PROGRESS; of the stage, for STAGED); `base` and `last`
-    are offsets, `sequence` is that of the first record, `time` the append time in microseconds.
+    `topic` is the id of the topic (of the group, for PROGRESS; of the stage, for STAGED and STAGED_BLOCK); `base` and
+    `last` are offsets, `sequence` is that of the first record, `time` the append time in microseconds.
     """
 
     kind: int

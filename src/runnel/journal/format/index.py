@@ -18,8 +18,8 @@ import msgspec
 
 from runnel.core.checksum import crc_of
 from runnel.core.errors import BadBatch, FormatUnknown, JournalDamaged
-from runnel.journal.format import entry, merged_batch
-from runnel.journal.format.entry import HOLDS_RECORDS, STAGE_TOPIC, Part, PartKind, body_crc
+from runnel.journal.format import entry, merged_batch, staged_block
+from runnel.journal.format.entry import HOLDS_RECORDS, HOLDS_STAGED, STAGE_TOPIC, Part, PartKind, body_crc
 from runnel.journal.format.merged_batch import RecordRun
 from runnel.journal.format.segment import START, SegmentInfo
 
@@ -143,11 +143,13 @@ class IndexBuilder:
         records: int | None = None,
         *,
         apart: bool = False,
+        end_sequence: int | None = None,
     ) -> None:
         """A batch in the entry at `position`; of `records`, where there are holes between its offsets.
 
         In a cleaned segment every entry lies `apart`: its topic finds it by a window of its own, and readers by
-        sequence find its block. A staged batch, whose topic is its stage, has no sequence yet.
+        sequence find its block. A staged batch, whose topic is its stage, has no sequence yet. `end_sequence` is where
+        its sequences end, if others lie between them.
         """
         if records is None:
             records = last - base + 1
@@ -164,7 +166,7 @@ class IndexBuilder:
         found.records += records
         found.bytes += size
         if not staged:
-            self.end_sequence = max(self.end_sequence, sequence + records)
+            self.end_sequence = max(self.end_sequence, sequence + records if end_sequence is None else end_sequence)
 
     def begin_block(self, position: int, sequence: int, time: int) -> None:
         """What follows `position` is behind all that came before: `sequence` and `time` are the lowest in it."""
@@ -403,13 +405,13 @@ class CleanedIndexBuilder:
 
     def add(self, position: int, block: int, part: Part, runs: Sequence[RecordRun] | None = None) -> None:
         """A part in the entry at `position`, in the block that begins at `block`; of a merged one also its runs."""
-        if part.kind != PartKind.STAGED and part.kind not in HOLDS_RECORDS:
+        if part.kind not in HOLDS_STAGED and part.kind not in HOLDS_RECORDS:
             return
         if not self._blocks or block > self._blocks[-1].position:
             self._blocks.append(_BlockBounds(block))
-        if part.kind == PartKind.STAGED:
+        if part.kind in HOLDS_STAGED:
             topic = STAGE_TOPIC | part.topic
-            self.builder.add(position, topic, part.base, part.last, 0, part.time, len(part.body), apart=True)
+            self.builder.add(position, topic, part.base, part.last, 0, part.time, len(part.body), 1, apart=True)
         else:
             records = part.count if runs is None else sum(run.count for run in runs)
             size = len(part.body)
@@ -419,7 +421,7 @@ class CleanedIndexBuilder:
             found = self._blocks[-1]
             if found.first < 0 or part.sequence < found.first:
                 found.first, found.time = part.sequence, part.time
-            found.end = max(found.end, part.sequence + part.count if runs is None else _end(runs))
+            found.end = max(found.end, end_sequence(part) if runs is None else _end(runs))
 
     def skip(self, position: int, end: int) -> None:
         """The contents between these positions are unknown."""
@@ -505,6 +507,15 @@ def known_runs(body: bytes, crc: int) -> list[RecordRun] | None:
         return merged_batch.runs_of(body)
     except BadBatch:
         return None
+
+
+def end_sequence(part: Part) -> int:
+    """The end of the sequences of a part that holds records, as far as can be told."""
+    if part.kind == PartKind.BLOCKS_COMMIT:
+        share = staged_block.share_of(part.body)
+        return part.sequence + (part.count if share is None else share.records)
+    runs = known_runs(part.body, part.crc) if part.kind == PartKind.MERGED else None
+    return part.sequence + part.count if runs is None else _end(runs)
 
 
 def _end(runs: Sequence[RecordRun]) -> int:

@@ -15,10 +15,11 @@ import msgspec
 
 from runnel.core.checksum import crc_of
 from runnel.core.deduplication import MessageIdLimit, MessageIdWindow, ProducerTable
-from runnel.core.errors import FormatUnknown
+from runnel.core.errors import BadBatch, FormatUnknown
 from runnel.core.markers import MarkerValue
 from runnel.core.position import Position
 from runnel.core.stages import StageKey
+from runnel.journal.format import staged_block
 from runnel.journal.format.entry import Part, PartKind, state_part
 from runnel.journal.format.offset_sets import RangeSet
 from runnel.journal.format.removed_offsets import RemovalReason, RemovedRange, add_removed
@@ -117,6 +118,30 @@ class StageState(msgspec.Struct, array_like=True):
         return sum(self.counts)
 
 
+class BlockStageState(StageState):
+    """An open stage of many topics: `topic` is 0, and how many records and bytes there are of each topic is counted.
+
+    Its records are numbered through; the next one is `total`.
+    """
+
+    total: int = 0
+    topics: dict[int, tuple[int, int]] = {}  # records and bytes, by topic; in the order in which they came
+
+    @property
+    def records(self) -> int:
+        """How many records are in it."""
+        return self.total
+
+    def add(self, directory: staged_block.BlockDirectory, size: int, time: int) -> None:
+        """A block of `size` bytes is staged."""
+        for one in directory.topics.values():
+            records, held = self.topics.get(one.topic, (0, 0))
+            self.topics[one.topic] = (records + one.records, held + one.size)
+        self.total += directory.records
+        self.bytes += size
+        self.time = max(self.time, time)
+
+
 class CommittedStage(msgspec.Struct, array_like=True, gc=False):
     """A stage whose records [base, end) of `topic` are read from where they were staged."""
 
@@ -125,6 +150,17 @@ class CommittedStage(msgspec.Struct, array_like=True, gc=False):
     base: int
     end: int
     bytes: int
+
+
+class CommittedBlocks(msgspec.Struct, array_like=True):
+    """A stage of many topics whose records are read from its blocks: what each topic still has of it.
+
+    `bytes` are those of all its topics when it was committed.
+    """
+
+    id: int
+    bytes: int
+    shares: dict[int, CommittedStage] = {}  # by topic
 
 
 # -- Topics, cursors, and the ledger ---------------------------------------------------------------------
@@ -182,6 +218,7 @@ class Ledger:
         self._ids_allowed = MessageIdLimit()
         self.stages: dict[int, StageState] = {}  # that are open
         self.committed: dict[int, CommittedStage] = {}  # stages that are read from where they lie
+        self.blocks: dict[int, CommittedBlocks] = {}  # the same, of many topics
         self._ends: dict[int, list[tuple[int, int]]] = {}  # by topic, a heap: where its committed stages end, and which
         self.next_topic = 1
         self.next_group = 1
@@ -215,6 +252,8 @@ class Ledger:
             PartKind.STAGED: self._stage,
             PartKind.STAGE_COMMIT: self._commit_stage,
             PartKind.STAGE_DROPPED: self._drop_stage,
+            PartKind.STAGED_BLOCK: self._stage_block,
+            PartKind.BLOCKS_COMMIT: self._commit_blocks,
         }
 
     def __repr__(self) -> str:
@@ -275,7 +314,7 @@ class Ledger:
         for group in [one for one in self.groups.values() if one.pattern == deleted.name]:
             del self.groups[group.id]  # a group on one topic ends with it
             self.changed_groups.add(group.id)
-        for stage in [one.id for one in self.stages.values() if one.topic == part.topic]:
+        for stage in [one.id for one in self.stages.values() if is_for(one, part.topic)]:
             del self.stages[stage]
             self.changed_stages.add(stage)
         self._forget_committed(part.topic, deleted.end)
@@ -362,9 +401,10 @@ class Ledger:
     # -- stages -------------------------------------------------------------------------------------------------
 
     def _open_stage(self, part: Part) -> None:
-        stage = msgspec.convert(_decode(part.body), StageState)
+        stage = _stage_of(_decode(part.body))
         self.next_stage = max(self.next_stage, stage.id + 1)
-        if stage.topic in self.topics:  # or it was deleted, later, and the checkpoint already knows
+        # or it was deleted, later, and the checkpoint already knows
+        if stage.topic in self.topics or isinstance(stage, BlockStageState):
             self.stages[stage.id] = stage
             self.changed_stages.add(stage.id)
 
@@ -375,6 +415,35 @@ class Ledger:
             stage.bytes += len(part.body)
             stage.time = max(stage.time, part.time)
             self.changed_stages.add(part.topic)
+
+    def _stage_block(self, part: Part) -> None:
+        stage = self.stages.get(part.topic)
+        if not isinstance(stage, BlockStageState) or part.base != stage.total:
+            return
+        self.changed_stages.add(part.topic)
+        try:
+            directory = staged_block.directory_of(part.body)
+        except BadBatch:  # then it cannot be committed
+            directory = None
+        if directory is None or not self.topics.keys() >= directory.topics.keys():
+            del self.stages[part.topic]  # one was deleted, later: the checkpoint knows
+            return
+        stage.add(directory, len(part.body), part.time)
+
+    def _commit_blocks(self, part: Part) -> None:
+        if (share := staged_block.share_of(part.body)) is None:
+            return  # a scan reports it
+        self._append(part, share.bytes)
+        self.sequence = max(self.sequence, part.sequence + share.records)
+        self.stages.pop(share.stage, None)
+        if (known := self.topics.get(part.topic)) is not None and part.last >= known.first:
+            blocks = self.blocks.setdefault(share.stage, CommittedBlocks(share.stage, share.total))
+            self._note_share(blocks, CommittedStage(share.stage, part.topic, part.base, part.last + 1, share.bytes))
+        self.changed_stages.add(share.stage)
+
+    def _note_share(self, blocks: CommittedBlocks, share: CommittedStage) -> None:
+        blocks.shares[share.topic] = share
+        heappush(self._ends.setdefault(share.topic, []), (share.end, share.id))
 
     def _commit_stage(self, part: Part) -> None:
         stage, _, size = _decode(part.body)
@@ -395,6 +464,10 @@ class Ledger:
             _, stage = heappop(ends)
             if self.committed.pop(stage, None) is not None:
                 self.changed_stages.add(stage)
+            elif (blocks := self.blocks.get(stage)) is not None and blocks.shares.pop(topic, None) is not None:
+                self.changed_stages.add(stage)
+                if not blocks.shares:
+                    del self.blocks[stage]
         if not ends:
             self._ends.pop(topic, None)
 
@@ -402,10 +475,29 @@ class Ledger:
         self.committed[one.id] = one
         heappush(self._ends.setdefault(one.topic, []), (one.end, one.id))
 
+    def committed_shares(self) -> list[CommittedStage]:
+        """What each topic has of each committed stage. From any thread: it is as it was at some moment."""
+        shares = list(self.committed.values())
+        for blocks in list(self.blocks.values()):
+            shares += list(blocks.shares.values())
+        return shares
+
+    def is_read(self, stage: int) -> bool:
+        """Whether the records of a committed stage are read from where they were staged."""
+        return stage in self.committed or stage in self.blocks
+
+    def stages_in_use(self) -> set[int]:
+        """The stages whose batches and blocks are wanted."""
+        return {*self.stages, *self.committed, *self.blocks}
+
     def forget_placed(self, stages: Iterable[int]) -> None:
         """The records of these committed stages lie in their topics now: they are not read as stages any more."""
         for stage in stages:
-            if (one := self.committed.pop(stage, None)) is not None:
+            blocks = self.blocks.pop(stage, None)
+            found = [self.committed.pop(stage, None), *(blocks.shares.values() if blocks is not None else ())]
+            for one in found:
+                if one is None:
+                    continue
                 self.changed_stages.add(stage)
                 if (ends := self._ends.get(one.topic)) is not None and (one.end, stage) in ends:
                     ends.remove((one.end, stage))
@@ -440,7 +532,10 @@ class Ledger:
             return one if (found := self.ids.get(one)) is None else [one, found.encode(everything=everything)]
 
         def encoded_stage(one: int) -> Any:
-            return self.stages.get(one) or self.committed.get(one) or one
+            return self.stages.get(one) or self.committed.get(one) or self.blocks.get(one) or one
+
+        def has_blocks(one: int) -> bool:
+            return one in self.blocks or isinstance(self.stages.get(one), BlockStageState)
 
         add("topics", self.topics, self.changed_topics, lambda one: self.topics.get(one, one), PIECE)
         add("cursors", self.cursors, self.changed_cursors, lambda one: self.cursors.get(one, one), PIECE)
@@ -448,7 +543,11 @@ class Ledger:
         add("marks", self.marks, self.changed_marks, lambda one: [one, self.marks.get(one)], PIECE)
         add("producers", self.producers, self.changed_producers, self.producers.encode, PIECE)
         add("ids", self.ids, self.changed_ids, encoded_ids, 1)
-        add("stages", [*self.stages, *self.committed], self.changed_stages, encoded_stage, PIECE)
+        stages = [*self.stages, *self.committed, *self.blocks]
+        blocks = set(filter(has_blocks, stages))
+        plain = [one for one in stages if one not in blocks]
+        add("stages", plain, self.changed_stages - blocks, encoded_stage, PIECE)
+        add("blocks", filter(has_blocks, stages), self.changed_stages & blocks, encoded_stage, 1)
         return pieces
 
     def _expire(self) -> None:
@@ -516,7 +615,7 @@ class Ledger:
                 self.ids.pop(item, None)
             else:
                 self.ids.setdefault(item[0], MessageIdWindow()).restore(item[1])
-        elif kind == "stages":
+        elif kind in ("stages", "blocks"):
             self._restore_stage(item)
         else:
             raise FormatUnknown(f"a piece of a checkpoint, {kind!r}", 0, 0)
@@ -525,12 +624,29 @@ class Ledger:
         stage = item if isinstance(item, int) else item[0]
         self.stages.pop(stage, None)
         self.committed.pop(stage, None)
+        self.blocks.pop(stage, None)
         if isinstance(item, int):
             return
-        if len(item) == len(CommittedStage.__struct_fields__):
+        if len(item) == len(CommittedBlocks.__struct_fields__):
+            found = msgspec.convert(item, CommittedBlocks)
+            shares, found.shares = found.shares, {}
+            self.blocks[stage] = found
+            for share in shares.values():
+                self._note_share(found, share)
+        elif len(item) == len(CommittedStage.__struct_fields__):
             self._note_committed(msgspec.convert(item, CommittedStage))
         else:
-            self.stages[stage] = msgspec.convert(item, StageState)
+            self.stages[stage] = _stage_of(item)
+
+
+def is_for(stage: StageState, topic: int) -> bool:
+    """Whether a stage holds records of a topic."""
+    return stage.topic == topic or (isinstance(stage, BlockStageState) and topic in stage.topics)
+
+
+def _stage_of(item: list[Any]) -> StageState:
+    has_blocks = len(item) > len(StageState.__struct_fields__)
+    return msgspec.convert(item, BlockStageState if has_blocks else StageState)
 
 
 # -- The parts of entries that change the ledger ---------------------------------------------------------

@@ -10,23 +10,26 @@ blocks share no sequences.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 import msgspec
 
 from runnel.core.errors import BadBatch
-from runnel.journal.format import entry, merged_batch
-from runnel.journal.format.entry import HEADER, STAGE_TOPIC, EntryHead, PartKind, body_crc
+from runnel.journal.format import entry, merged_batch, staged_block
+from runnel.journal.format.entry import HEADER, HOLDS_STAGED, STAGE_TOPIC, EntryHead, PartKind, body_crc
 from runnel.journal.format.index import SegmentBlock, next_head
 from runnel.journal.format.merged_batch import RecordRun
 from runnel.journal.format.offset_sets import RangeSet
 from runnel.journal.read.segment_reader import (
+    BlocksCommit,
     FoundBatch,
+    FoundItem,
     LostRange,
     SegmentReader,
     StageCommit,
+    blocks_commit,
     offset_at,
     runs_of_item,
 )
@@ -45,12 +48,16 @@ class DamagedPart(NamedTuple):
     sequence: int
     runs: Sequence[RecordRun] | None
     position: int
+    in_blocks: bool = False  # it is a commit of blocks: what is left says all but which stage that was
+
+
+CleanedPart = FoundBatch | StageCommit | BlocksCommit | DamagedPart
 
 
 class CleanedChunk(NamedTuple):
     """What some bytes of a cleaned segment hold, and where there is no telling what they held."""
 
-    parts: list[FoundBatch | StageCommit | DamagedPart]
+    parts: list[CleanedPart]
     unknown: list[int]  # positions
     end: int  # the position behind it
 
@@ -63,7 +70,7 @@ def read_cleaned(source: SegmentReader, position: int, size: int, *, alone: bool
         magic, _, length, *_ = HEADER.unpack_from(data)
         if magic == entry.MAGIC and len(data) < length <= source.written - position:
             data += source.file.read(position + len(data), length - len(data))
-    parts: list[FoundBatch | StageCommit | DamagedPart] = []
+    parts: list[CleanedPart] = []
     unknown: list[int] = []
     at, end = 0, size
     while at < end:
@@ -83,12 +90,12 @@ def read_cleaned(source: SegmentReader, position: int, size: int, *, alone: bool
     return CleanedChunk(parts, unknown, position + size)
 
 
-def _parts_of(data: bytes, at: int, head: EntryHead) -> Iterator[FoundBatch | StageCommit | DamagedPart]:
+def _parts_of(data: bytes, at: int, head: EntryHead) -> Iterator[CleanedPart]:
     at += head.bodies
     for kind, _, _, length, crc, topic, base, last, sequence, time in head.table:
         body = data[at : at + length]
         at += length
-        if kind == PartKind.STAGED:
+        if kind in HOLDS_STAGED:
             topic |= STAGE_TOPIC
         elif kind not in entry.HOLDS_RECORDS:
             continue
@@ -108,12 +115,18 @@ def _parts_of(data: bytes, at: int, head: EntryHead) -> Iterator[FoundBatch | St
                 yield staged
                 continue
             runs = (one,)
+        elif kind == PartKind.BLOCKS_COMMIT:
+            share = staged_block.share_of(body) if whole else None
+            if share is not None:
+                yield blocks_commit(share.stage, sequence, share.records, time, {topic: (base, last)})
+                continue
+            runs = None
         elif whole:
             yield FoundBatch(topic, base, last, sequence, time, body)
             continue
         else:
             runs = (one,)
-        yield DamagedPart(topic, base, last, sequence, runs, head.position)
+        yield DamagedPart(topic, base, last, sequence, runs, head.position, kind == PartKind.BLOCKS_COMMIT)
 
 
 def decode_stage_commit(body: bytes, place: RecordRun, topic: int) -> StageCommit | None:
@@ -133,12 +146,12 @@ def decode_stage_commit(body: bytes, place: RecordRun, topic: int) -> StageCommi
 
 def items_of_topic(
     found: CleanedChunk, source: SegmentReader, position: int, place: int, topics: Collection[int], *, suspect: bool
-) -> tuple[list[FoundBatch | StageCommit | LostRange], int]:
+) -> tuple[list[FoundItem], int]:
     """What the entry at `position` holds of a topic from offset `place` on, and the first offset behind it.
 
     `suspect` says that what is missing before it was lost, and is no hole.
     """
-    items: list[FoundBatch | StageCommit | LostRange] = []
+    items: list[FoundItem] = []
     for part in found.parts:
         if part.topic in topics and part.last >= place:
             if suspect and part.base > place:
@@ -164,10 +177,16 @@ def items_of_topic(
     return items, place
 
 
-def first_offset_at(source: SegmentReader, block: SegmentBlock, topic: int, sequence: int) -> int | None:
+def first_offset_at(
+    source: SegmentReader,
+    block: SegmentBlock,
+    topic: int,
+    sequence: int,
+    in_blocks: Callable[[BlocksCommit, int], int | None],
+) -> int | None:
     """The offset of the first record of a topic at `sequence`, which lies in `block`, or behind it; None: not here.
 
-    Reads its entries alone.
+    Reads its entries alone. `in_blocks` looks into a commit of blocks.
     """
     index, position = source.index, block.position
     if index.range_of(topic) is None:
@@ -178,7 +197,7 @@ def first_offset_at(source: SegmentReader, block: SegmentBlock, topic: int, sequ
             return base
         for part in read_cleaned(source, at, source.written - at, alone=True).parts:
             if part.topic == topic and not isinstance(part, DamagedPart):
-                offset = offset_at(part, sequence)
+                offset = in_blocks(part, sequence) if isinstance(part, BlocksCommit) else offset_at(part, sequence)
                 if offset is not None:
                     return offset
         position = at + 1
@@ -197,7 +216,7 @@ def _offsets_of(part: DamagedPart) -> list[tuple[int, int]]:
     return found
 
 
-def _from_offset(part: FoundBatch | StageCommit, place: int) -> FoundBatch | StageCommit:
+def _from_offset(part: FoundBatch | StageCommit | BlocksCommit, place: int) -> FoundBatch | StageCommit | BlocksCommit:
     """Without the runs that end before an offset."""
     if not isinstance(part, FoundBatch) or part.runs is None:
         return part
@@ -222,15 +241,47 @@ def _piece(part: FoundBatch, first: int, end: int, at: int) -> FoundBatch:
 
 def items_by_sequence(
     found: CleanedChunk, source: SegmentReader, block: SegmentBlock, place: int, topics: Collection[int]
-) -> Iterator[FoundBatch | StageCommit | LostRange]:
+) -> Iterator[FoundItem]:
     """What a block holds of some topics from sequence `place` on. No piece lies across another."""
-    waiting: list[
-        tuple[int, int, FoundBatch | StageCommit | LostRange, int, int]
-    ] = []  # first sequence, unique, part, run, record
-    for lost in _lost(found, source, block, place, topics):
-        waiting.append((lost.first, len(waiting), lost, 0, 0))
+    parts: list[FoundBatch | StageCommit | BlocksCommit] = list(_whole_commits(found, topics))
+    parts += [part for part in found.parts if part.topic in topics and isinstance(part, FoundBatch | StageCommit)]
+    yield from in_sequence(parts, _lost(found, source, block, place, topics), place)
+
+
+def _whole_commits(found: CleanedChunk, topics: Collection[int]) -> Iterator[BlocksCommit]:
+    """The commits of blocks, each with all its topics: in a cleaned segment every topic has an entry of its own.
+
+    Where an entry cannot be read, it may have been that of a topic: what the blocks hold of others is lost.
+    """
+    commits: dict[int, BlocksCommit] = {}
+    shares: dict[int, dict[int, tuple[int, int]]] = {}
+    known: dict[int, set[int]] = {}
     for part in found.parts:
-        if part.topic in topics and not isinstance(part, DamagedPart):
+        if isinstance(part, BlocksCommit):
+            commits[part.sequence] = part
+        elif not (isinstance(part, DamagedPart) and part.in_blocks):
+            continue
+        known.setdefault(part.sequence, set()).add(part.topic)
+        if part.topic in topics:
+            shares.setdefault(part.sequence, {})[part.topic] = (part.base, part.last)
+    for sequence, one in commits.items():
+        if sequence in shares:
+            sure = known[sequence] if found.unknown else None
+            yield blocks_commit(one.stage, sequence, one.records, one.time, shares[sequence], sure)
+
+
+def in_sequence(
+    parts: Sequence[FoundBatch | StageCommit | BlocksCommit], lost: Sequence[LostRange], place: int
+) -> Iterator[FoundItem]:
+    """These from sequence `place` on, cut so that none lies across another."""
+    waiting: list[tuple[int, int, FoundItem, int, int]] = []  # first sequence, unique, part, run, record
+    for one in lost:
+        waiting.append((one.first, len(waiting), one, 0, 0))
+    for part in parts:
+        if isinstance(part, BlocksCommit):
+            if part.end_sequence > place:
+                waiting.append((part.sequence, len(waiting), part, 0, 0))
+        else:
             at = skipped = 0
             runs = runs_of_item(part)
             while at < len(runs) and runs[at].sequence + runs[at].count <= place:
@@ -259,7 +310,10 @@ def _lost(
 ) -> list[LostRange]:
     """The sequences from `place` on that cannot be read."""
     place = max(place, block.first)
-    hurt = [part for part in found.parts if isinstance(part, DamagedPart) and part.topic in topics]
+    # of commits of blocks, one that is whole says for all which stage that was
+    whole = {part.sequence for part in found.parts if isinstance(part, BlocksCommit)}
+    damaged = [part for part in found.parts if isinstance(part, DamagedPart)]
+    hurt = [one for one in damaged if one.topic in topics and not (one.in_blocks and one.sequence in whole)]
     if not hurt and not found.unknown:
         return []
     lost: list[LostRange] = []
@@ -269,9 +323,14 @@ def _lost(
         lost += [LostRange(max(first, place), end, why) for first, end in ends if end > place]
     vague = [part for part in hurt if part.runs is None]
     if found.unknown or vague:
+        followed = {commit.sequence for commit in _whole_commits(found, topics)}  # the blocks tell what is lost of them
         known = RangeSet()
         for one in found.parts:
             if one.topic < STAGE_TOPIC:
+                if isinstance(one, BlocksCommit):
+                    if one.sequence in followed:
+                        known.add(one.sequence, one.end_sequence)
+                    continue
                 for run in (one.runs or ()) if isinstance(one, DamagedPart) else runs_of_item(one):
                     known.add(run.sequence, run.sequence + run.count)
         first = place if found.unknown else max(place, min(part.sequence for part in vague))

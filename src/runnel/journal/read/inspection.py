@@ -30,6 +30,7 @@ from runnel.journal.format.segment import START, SegmentInfo, entries
 from runnel.journal.read.journal_reader import JournalReader, ReadPlan, read_committed_stage
 from runnel.journal.read.recovery import Recovered, recover
 from runnel.journal.read.segment_reader import (
+    BlocksCommit,
     FoundBatch,
     LostRange,
     OpenFiles,
@@ -70,7 +71,7 @@ class RecordExtract:
                 plan, self._history.fetch(plan), self._topics.keys(), by_sequence=self._by_sequence
             )
             for item in parsed.items:
-                if isinstance(item, StageCommit):
+                if isinstance(item, StageCommit | BlocksCommit):
                     for one in self._followed(item, place):
                         yield from self._told(one, place, time)
                 else:
@@ -105,13 +106,17 @@ class RecordExtract:
         if place < end and (held := [one for one in sources[last:] if one.suspect]):
             yield self._gap(place, end, f"damaged on disk, and so is the index ({held[0].info.name})")
 
-    def _followed(self, staged: StageCommit, place: int) -> Iterator[FoundBatch | LostRange]:
+    def _followed(self, staged: StageCommit | BlocksCommit, place: int) -> Iterator[FoundBatch | LostRange]:
         """What was committed there, from where it was staged."""
         topic = self._topics[staged.topic]
-        if staged.last < topic.first:
+        if isinstance(staged, BlocksCommit):
+            if all(last < self._topics[one].first for one, (_, last) in staged.shares.items()):
+                return
+        elif staged.last < topic.first:
             return  # retention let go of it
-        start = staged.sequence if self._by_sequence else staged.base
-        place = max(place, start + topic.first - staged.base)  # batches before that may be gone
+        if not (self._by_sequence and isinstance(staged, BlocksCommit)):
+            start = staged.sequence if self._by_sequence else staged.base
+            place = max(place, start + topic.first - staged.base)  # batches before that may be gone
         for found in read_committed_stage(self._history, staged, place, by_sequence=self._by_sequence):
             if not isinstance(found, int):
                 yield found
@@ -325,12 +330,15 @@ class Inspection:
                     committed = self.ledger.committed.get(number & ~STAGE_TOPIC)
                     if committed is not None and committed.topic in sizes:
                         sizes[committed.topic] += found.bytes
-                    continue
+                    continue  # of many topics: see below
                 topic = self.ledger.topics.get(number)
                 if topic is not None and found.end > topic.first:
                     # Never a difference of offsets alone: after a crash they go on far higher, and leave a hole.
                     records[number] += min(found.records, found.end - max(found.first, topic.first))
                     sizes[number] += found.bytes
+        for blocks in self.ledger.blocks.values():
+            for share in blocks.shares.values():
+                sizes[share.topic] += share.bytes
         return {topic.name: StoredSize(records[number], sizes[number]) for number, topic in self.ledger.topics.items()}
 
     def sizes(self) -> dict[str, int]:

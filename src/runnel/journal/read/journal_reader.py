@@ -14,24 +14,29 @@ from typing import NamedTuple
 
 from runnel.core.batch_format import read_batch_header
 from runnel.core.errors import BadBatch
-from runnel.journal.format import entry, segment
-from runnel.journal.format.entry import HEADER, HOLDS_RECORDS, STAGE_TOPIC, PartKind, body_crc
+from runnel.journal.format import entry, segment, staged_block
+from runnel.journal.format.entry import HEADER, HOLDS_RECORDS, HOLDS_STAGED, STAGE_TOPIC, PartKind, body_crc
 from runnel.journal.format.index import WINDOW, SegmentBlock, TopicRange
 from runnel.journal.format.merged_batch import RecordRun
 from runnel.journal.format.segment import START, SegmentInfo
 from runnel.journal.read import cleaned_segment
 from runnel.journal.read.cleaned_segment import CleanedChunk, decode_stage_commit
 from runnel.journal.read.segment_reader import (
+    STAGED_MISSING,
+    BlocksCommit,
     FoundBatch,
+    FoundItem,
     LostRange,
     ParsedChunk,
     SegmentReader,
     StageCommit,
+    blocks_commit,
     run_at_time,
 )
+from runnel.journal.read.staged_blocks import offsets_in_blocks, read_committed_blocks
 
 # Compared for every part: plain integers are faster than members of an enum.
-_BATCH, _STAGED, _COMMIT = int(PartKind.BATCH), int(PartKind.STAGED), int(PartKind.STAGE_COMMIT)
+_BATCH, _COMMIT, _BLOCKS = int(PartKind.BATCH), int(PartKind.STAGE_COMMIT), int(PartKind.BLOCKS_COMMIT)
 
 CHUNK = 256 * 1024  # read at a time where a topic lies densely: what the loop decodes before others get their turn
 
@@ -173,7 +178,10 @@ class JournalReader:
             plan = plan._replace(position=position, size=size, place=sequence)
             parsed = self.parse(plan, self.fetch(plan), topics, by_sequence=True)
             for item in parsed.items:
-                if not isinstance(item, LostRange) and item.topic not in due:
+                if isinstance(item, BlocksCommit):
+                    wanted = item.shares.keys() - due.keys()
+                    due |= offsets_in_blocks(self, item, sequence, wanted)
+                elif not isinstance(item, LostRange) and item.topic not in due:
                     due[item.topic] = item.base + max(0, sequence - item.sequence)
             if parsed.position <= position:
                 break
@@ -185,7 +193,7 @@ class JournalReader:
                 continue
             base = None
             if plan.block is not None:
-                base = cleaned_segment.first_offset_at(source, plan.block, topic, sequence)
+                base = cleaned_segment.first_offset_at(source, plan.block, topic, sequence, self._offset_in_blocks)
             elif (index := source.index).range_of(topic) is not None:
                 base = index.base_behind(topic, position)
             if base is None:
@@ -194,6 +202,10 @@ class JournalReader:
             if base is not None:
                 due[topic] = base
         return due
+
+    def _offset_in_blocks(self, commit: BlocksCommit, sequence: int) -> int | None:
+        """The offset of the first record of a commit of one topic at `sequence` or behind it; None: all lie before."""
+        return offsets_in_blocks(self, commit, sequence, (commit.topic,)).get(commit.topic)
 
     # -- by time ------------------------------------------------------------------------------------------------
 
@@ -243,8 +255,9 @@ class JournalReader:
         if isinstance(data, CleanedChunk):
             return _parse_cleaned(plan, data, topics)
         info, place = plan.source.info, plan.place
-        items: list[FoundBatch | StageCommit | LostRange] = []
-        at, position = 0, plan.position
+        items: list[FoundItem] = []
+        found: FoundItem | None
+        at, position, followed = 0, plan.position, -1
         if not data and plan.size:  # the file ends before its time
             return _skip_damage(plan, items, position, place, topics, by_sequence=by_sequence)
         while at < len(data):
@@ -256,24 +269,41 @@ class JournalReader:
             body_at = at + head.bodies
             for kind, _, _, length, crc, topic, base, last, sequence, time in head.table:
                 if kind != _BATCH:
-                    if kind == _STAGED:
+                    if kind in HOLDS_STAGED:
                         topic |= STAGE_TOPIC  # and never met by sequence: it has none
                     elif kind not in HOLDS_RECORDS:
                         body_at += length
+                        continue
+                    elif kind == _BLOCKS and by_sequence:
+                        body_at += length
+                        if sequence == followed:
+                            continue
+                        followed = sequence  # once, with all its topics
+                        found, end = _blocks_of(data, at, head, info, sequence, topics)
+                        if end > place:
+                            if plan.suspect and sequence > place:
+                                items.append(LostRange(place, sequence, _index_damaged(info)))
+                            if found is not None:
+                                items.append(found)
+                            place = end
                         continue
                 if topic in topics or (by_sequence and topic < STAGE_TOPIC):
                     first, end = (sequence, sequence + last - base + 1) if by_sequence else (base, last + 1)
                     if end > place:
                         if plan.suspect and first > place:
-                            items.append(LostRange(place, first, f"damaged on disk, and so is the index ({info.name})"))
+                            items.append(LostRange(place, first, _index_damaged(info)))
                         if topic in topics:
                             body = data[body_at : body_at + length]
-                            found: FoundBatch | StageCommit | None = None
+                            found = None
                             if body_crc(kind, body) == crc:
                                 if kind == _COMMIT:
                                     found = decode_stage_commit(
                                         body, RecordRun(base, sequence, time, last - base + 1), topic
                                     )
+                                elif kind == _BLOCKS:
+                                    if (share := staged_block.share_of(body)) is not None:
+                                        shares = {topic: (base, last)}
+                                        found = blocks_commit(share.stage, sequence, share.records, time, shares)
                                 else:
                                     found = FoundBatch(topic, base, last, sequence, time, body)
                             items.append(found or LostRange(max(first, place), end, _part_damaged(info, head, topic)))
@@ -320,6 +350,40 @@ def _oldest_with(sources: Sequence[SegmentReader], topic: int, offset: int) -> i
     return best
 
 
+def _blocks_of(
+    data: bytes, at: int, head: entry.EntryHead, info: SegmentInfo, sequence: int, topics: Collection[int]
+) -> tuple[BlocksCommit | LostRange | None, int]:
+    """The commit of blocks whose records begin at `sequence`, with those of its topics that are asked for; its end.
+
+    Of its parts one has to be whole, to say which stage that was: the head says all else. None: no topic is asked for.
+    """
+    stage: int | None = None
+    records = total = when = 0
+    shares: dict[int, tuple[int, int]] = {}
+    at += head.bodies
+    for kind, _, _, length, crc, topic, base, last, first, time in head.table:
+        if kind == _BLOCKS and first == sequence:
+            body = data[at : at + length]
+            if stage is None and body_crc(kind, body) == crc and (share := staged_block.share_of(body)) is not None:
+                stage, total = share.stage, share.records
+            when = time
+            records += last - base + 1
+            if topic in topics:
+                shares[topic] = (base, last)
+        at += length
+    records = max(records, total)  # a repair may have left parts out
+    end = sequence + records
+    if not shares:
+        return None, end
+    if stage is None:
+        return LostRange(sequence, end, _part_damaged(info, head, next(iter(shares)))), end
+    return blocks_commit(stage, sequence, records, when, shares), end
+
+
+def _index_damaged(info: SegmentInfo) -> str:
+    return f"damaged on disk, and so is the index ({info.name})"
+
+
 def _is_whole_header(data: bytes, at: int, left: int) -> bool:
     """Whether there are enough bytes to say that this entry's head is wrong, and not just cut off here."""
     if at + HEADER.size > len(data):
@@ -331,7 +395,7 @@ def _is_whole_header(data: bytes, at: int, left: int) -> bool:
 
 def _skip_damage(
     plan: ReadPlan,
-    items: list[FoundBatch | StageCommit | LostRange],
+    items: list[FoundItem],
     position: int,
     place: int,
     topics: Collection[int],
@@ -364,7 +428,7 @@ def _skip_damage(
 
 def _topic_of(part: entry.Part) -> int | None:
     """The topic that readers find a part by; None: it holds no records."""
-    if part.kind == PartKind.STAGED:
+    if part.kind in HOLDS_STAGED:
         return STAGE_TOPIC | part.topic
     return part.topic if part.kind in HOLDS_RECORDS else None
 
@@ -390,9 +454,6 @@ def _end_sequence(source: SegmentReader) -> int:
 # A commit gives the batches of its stage, found by their ordinals, their offsets and sequences. Staged batches
 # are read as if their stage were a topic (`stage_topic_of`) whose offsets are ordinals. They may lie in other
 # segments than the commit.
-
-
-STAGED_MISSING = "a staged batch of it is not there any more"
 
 
 def stage_topic_of(staged: StageCommit) -> int:
@@ -421,7 +482,7 @@ class StagePlacement:
         """Whether every batch has come, or was reported as lost."""
         return self.ordinal == len(self._staged.counts)
 
-    def placed(self, items: Iterable[FoundBatch | StageCommit | LostRange]) -> Iterator[FoundBatch | LostRange]:
+    def placed(self, items: Iterable[FoundItem]) -> Iterator[FoundBatch | LostRange]:
         """What was found in the stage, as what it is in the topic."""
         for item in items:
             if isinstance(item, LostRange):
@@ -429,7 +490,7 @@ class StagePlacement:
                 yield from self._lost(item.end, item.reason)
                 continue
             ordinal = item.base
-            if isinstance(item, StageCommit) or not self.ordinal <= ordinal < len(self._staged.counts):
+            if not isinstance(item, FoundBatch) or not self.ordinal <= ordinal < len(self._staged.counts):
                 continue
             yield from self._lost(ordinal, STAGED_MISSING)
             count = self._staged.counts[ordinal]
@@ -460,9 +521,12 @@ class StagePlacement:
 
 
 def read_committed_stage(
-    history: JournalReader, staged: StageCommit, place: int, *, by_sequence: bool
+    history: JournalReader, staged: StageCommit | BlocksCommit, place: int, *, by_sequence: bool
 ) -> Iterator[FoundBatch | LostRange | int]:
     """What a commit made visible, from `place` on, out of where it was staged; after each chunk, its bytes."""
+    if isinstance(staged, BlocksCommit):
+        yield from read_committed_blocks(history, staged, place, by_sequence=by_sequence)
+        return
     placing, stage = StagePlacement(staged, place, by_sequence=by_sequence), stage_topic_of(staged)
     plan = history.plan(stage, placing.ordinal)
     while plan is not None and not placing.done:

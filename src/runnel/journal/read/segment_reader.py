@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
 from typing import Generic, NamedTuple, TypeVar
@@ -17,8 +17,8 @@ from weakref import ref
 from runnel.core.errors import FormatUnknown, JournalDamaged
 from runnel.journal.format import entry, index, segment
 from runnel.journal.format.atomic_file import read_whole
-from runnel.journal.format.entry import HOLDS_RECORDS, STAGE_TOPIC, PartKind
-from runnel.journal.format.index import Index, IndexBuilder, IndexFile, TopicRange
+from runnel.journal.format.entry import HOLDS_RECORDS, HOLDS_STAGED, STAGE_TOPIC, PartKind
+from runnel.journal.format.index import Index, IndexBuilder, IndexFile, TopicRange, end_sequence
 from runnel.journal.format.merged_batch import RecordRun
 from runnel.journal.format.segment import START, SegmentInfo
 from runnel.journal.storage import File, Storage
@@ -55,6 +55,43 @@ class StageCommit(NamedTuple):
     counts: Sequence[int]
 
 
+class BlocksCommit(NamedTuple):
+    """Records of several topics that were staged in blocks, and are visible from here on. See `staged_block`.
+
+    `sequence` is that of the first of all `records` of the stage. `shares` are the first and the last offset of each
+    topic that is read; `topic`, `base` and `last` are those of the first of them. `known` are the topics of which the
+    commit can be read; None: there is no other that anybody wants.
+    """
+
+    topic: int
+    base: int
+    last: int
+    sequence: int
+    time: int
+    stage: int
+    records: int
+    shares: Mapping[int, tuple[int, int]]
+    known: Collection[int] | None = None
+
+    @property
+    def end_sequence(self) -> int:
+        """Behind the sequences of all its records."""
+        return self.sequence + self.records
+
+
+def blocks_commit(
+    stage: int,
+    sequence: int,
+    records: int,
+    time: int,
+    shares: Mapping[int, tuple[int, int]],
+    known: Collection[int] | None = None,
+) -> BlocksCommit:
+    """What a commit of blocks makes visible, of the topics that are in `shares`."""
+    topic, (base, last) = next(iter(shares.items()))
+    return BlocksCommit(topic, base, last, sequence, time, stage, records, shares, known)
+
+
 class LostRange(NamedTuple):
     """Offsets of the topic (or sequences) [first, end) that cannot be read."""
 
@@ -63,22 +100,31 @@ class LostRange(NamedTuple):
     reason: str
 
 
+STAGED_MISSING = "a staged batch of it is not there any more"
+
+FoundItem = FoundBatch | StageCommit | BlocksCommit | LostRange
+"""What a reader comes upon: records, the commit of records that lie elsewhere, or damage."""
+
+
 class ParsedChunk(NamedTuple):
     """What a chunk held, where its whole entries end, and the first place that is not in it."""
 
-    items: Iterable[FoundBatch | StageCommit | LostRange]
+    items: Iterable[FoundItem]
     position: int
     place: int
 
 
-def runs_of_item(item: FoundBatch | StageCommit) -> Sequence[RecordRun]:
-    """Where its records belong, as runs: of all but merged batches it is one."""
+def runs_of_item(item: FoundBatch | StageCommit | BlocksCommit) -> Sequence[RecordRun]:
+    """Where its records belong, as runs: of all but merged batches it is one.
+
+    Of records in blocks, one stands for all: the blocks say which sequences they have.
+    """
     if isinstance(item, FoundBatch) and item.runs is not None:
         return item.runs
     return (RecordRun(item.base, item.sequence, item.time, item.last - item.base + 1),)
 
 
-def offset_at(item: FoundBatch | StageCommit, sequence: int) -> int | None:
+def offset_at(item: FoundBatch | StageCommit | BlocksCommit, sequence: int) -> int | None:
     """The offset of its first record at `sequence` or behind it; None: all lie before."""
     for run in runs_of_item(item):
         if run.sequence + run.count > sequence:
@@ -86,7 +132,7 @@ def offset_at(item: FoundBatch | StageCommit, sequence: int) -> int | None:
     return None
 
 
-def run_at_time(item: FoundBatch | StageCommit, time: int) -> RecordRun | None:
+def run_at_time(item: FoundBatch | StageCommit | BlocksCommit, time: int) -> RecordRun | None:
     """Its first run that is not older than `time`."""
     return next((run for run in runs_of_item(item) if run.time >= time), None)
 
@@ -367,7 +413,9 @@ def index_entry(builder: IndexBuilder, found: entry.Entry) -> None:
 
 def index_part(builder: IndexBuilder, position: int, part: entry.Part) -> None:
     """Note a part of the entry at `position`, if it holds records, or is a staged batch."""
+    size = len(part.body)
     if part.kind in HOLDS_RECORDS:
-        builder.add(position, part.topic, part.base, part.last, part.sequence, part.time, len(part.body))
-    elif part.kind == PartKind.STAGED:
-        builder.add(position, STAGE_TOPIC | part.topic, part.base, part.last, 0, part.time, len(part.body))
+        end = end_sequence(part) if part.kind == PartKind.BLOCKS_COMMIT else None
+        builder.add(position, part.topic, part.base, part.last, part.sequence, part.time, size, end_sequence=end)
+    elif part.kind in HOLDS_STAGED:
+        builder.add(position, STAGE_TOPIC | part.topic, part.base, part.last, 0, part.time, size, 1)

@@ -23,7 +23,7 @@ from runnel.journal.clean.live_records import LiveSnapshot
 from runnel.journal.folder_lock import FolderLost
 from runnel.journal.format import checkpoint, manifest, watermark
 from runnel.journal.format.atomic_file import replace_file
-from runnel.journal.format.entry import HOLDS_RECORDS, Draft, Part, PartKind, WriteFailed, size_of
+from runnel.journal.format.entry import HOLDS_RECORDS, HOLDS_STAGED, Draft, Part, WriteFailed, size_of
 from runnel.journal.format.index import IndexBuilder
 from runnel.journal.format.ledger import Ledger, sequence_part, trim_part
 from runnel.journal.format.manifest import Manifest, ManifestNotDurable
@@ -125,8 +125,7 @@ class JournalSegments(ABC):
         """Drop the segments in which nothing is wanted any more."""
         self.freed()
         ledger = self.ledger
-        stages = {*ledger.stages, *ledger.committed}
-        unwanted = retention.unwanted_segments(self.history.sources, ledger.topics, stages)
+        unwanted = retention.unwanted_segments(self.history.sources, ledger.topics, ledger.stages_in_use())
         if not unwanted or self.failed is not None or not (unwanted := self.may_go(unwanted)):
             return
         self.sync()  # what made them unwanted must not be forgotten when they are gone
@@ -252,7 +251,7 @@ class JournalSegments(ABC):
 RESERVED_SEQUENCES = 1 << 32  # for records that are not stored; see `reserve_sequences`
 SKIPPED_OFFSETS = 1 << 31  # offsets, after a cut-off journal that did not sync every commit: more than a segment holds
 SKIPPED_EPOCHS = 1 << 20  # after every cut-off journal: more topics than are made without a trace
-_RECORD_KINDS = HOLDS_RECORDS | {PartKind.STAGED}  # what the last bytes of a segment are not for
+_RECORD_KINDS = HOLDS_RECORDS | HOLDS_STAGED  # what the last bytes of a segment are not for
 
 
 class Journal(JournalSegments):

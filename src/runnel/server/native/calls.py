@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from datetime import datetime
+from operator import itemgetter
 from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
 
-from runnel.api.stage import StageCut
-from runnel.core.backend import AckRange, DeadLetterTopic, StageWriter, Writer
+from runnel.api.stage import RunsCut, StageCut
+from runnel.core.backend import AckRange, DeadLetterTopic, MixedStageWriter, StageRun, StageWriter, Writer
 from runnel.core.batch_format import UnpackedBatch, unpack_untrusted
 from runnel.core.clock import from_micros
 from runnel.core.errors import InvalidOption, NotSupported, OutcomeUnknown, ProtocolError
@@ -23,7 +24,7 @@ from runnel.core.markers import Marker
 from runnel.core.options import NO_TOPIC_OPTIONS, positive
 from runnel.core.pattern import check_name, check_pattern
 from runnel.core.position import Position
-from runnel.core.publishing import Publication, PublishDetails, checked_batch
+from runnel.core.publishing import Append, Publication, PublishDetails, checked_batch
 from runnel.core.record import NO_HEADERS, REPLY_TO, Meta, Record
 from runnel.core.schema import Schema
 from runnel.core.stages import checked_stage_key
@@ -331,18 +332,79 @@ async def stage_write(
 
 
 @call
-async def stage_state(caller: Caller, topic: str, key: tuple[str, int, int, int]) -> dict[str, int]:
-    """How many records and bytes a stage holds."""
-    _, stage = _stage(caller, topic, key)
+async def stage_block(
+    caller: Caller,
+    key: tuple[str, int, int, int],
+    topics: list[tuple[str, bytes, list[int], dict[str, Any] | None, Schema | None]],
+    ordinal: int | None = None,
+) -> dict[str, int]:
+    """Stage records of many topics; return the records and bytes of the stage. Without topics, only open it.
+
+    For each topic: a batch, and which of the records they are, as pairs: the number of the first, and how many. Then
+    its options and its schema, as in a publish.
+    """
+    backend = caller.serving.broker.backend
+    found: list[tuple[int, StageRun]] = []
+    for topic, batch, numbers, options, schema in topics:
+        if options or schema:
+            await caller.serving.publisher.declare(check_name(topic), options or {}, schema)
+        writer = backend.writer(check_name(topic), None, NO_TOPIC_OPTIONS)
+        found += _numbered_runs(writer, checked_batch(topic, batch), numbers, typed=schema is not None)
+    stage = backend.mixed_stage(checked_stage_key(key))
+    stage.check_usable("staging")
+    await stage.write(RunsCut(_in_order(found)), ordinal)
+    await asyncio.sleep(0)  # records that are staged already are skipped without waiting
+    return dict(zip(("records", "bytes"), await stage.read_state(), strict=True))
+
+
+def _numbered_runs(
+    writer: Writer, batch: UnpackedBatch, numbers: list[int], *, typed: bool
+) -> Iterator[tuple[int, StageRun]]:
+    """The records of a batch, in runs, each with the number of its first record."""
+    at, pairs = 0, iter(numbers)
+    if len(numbers) % 2 or sum(numbers[1::2]) != len(batch):
+        raise InvalidOption("topics", numbers, f"expected pairs that count up to the {len(batch)} records of the batch")
+    for number, count in zip(pairs, pairs, strict=True):
+        if count < 1:
+            raise InvalidOption("topics", numbers, "a run has one record at least")
+        values = batch.values[at : at + count]
+        columns = None if batch.columns is None else batch.columns.part(at, at + count)
+        extra = 0 if columns is None else columns.weight
+        yield number, StageRun(writer, Append(values, columns, sum(map(len, values)), None, typed, extra))
+        at += count
+
+
+def _in_order(runs: list[tuple[int, StageRun]]) -> list[StageRun]:
+    """Runs by their numbers, which have to be those of all records from 0 on."""
+    runs.sort(key=itemgetter(0))
+    following = 0
+    for number, run in runs:
+        if number != following:
+            raise InvalidOption("topics", number, f"expected a run that begins with record {following}")
+        following += len(run.append.values)
+    return [run for _, run in runs]
+
+
+@call
+async def stage_state(caller: Caller, topic: str | None, key: tuple[str, int, int, int]) -> dict[str, int]:
+    """How many records and bytes a stage holds. Without a topic: of many."""
+    stage = _any_stage(caller, topic, key)
     return dict(zip(("records", "bytes"), await stage.read_state(), strict=True))
 
 
 @call
-async def stage_drop(caller: Caller, topic: str, key: tuple[str, int, int, int]) -> None:
-    """Discard a stage."""
-    _, stage = _stage(caller, topic, key)
+async def stage_drop(caller: Caller, topic: str | None, key: tuple[str, int, int, int]) -> None:
+    """Discard a stage. Without a topic: one of many."""
+    stage = _any_stage(caller, topic, key)
     stage.check_usable("dropping a stage")
     await stage.drop()
+
+
+def _any_stage(caller: Caller, topic: str | None, key: tuple[str, int, int, int]) -> StageWriter | MixedStageWriter:
+    if topic is None:
+        stage: MixedStageWriter = caller.serving.broker.backend.mixed_stage(checked_stage_key(key))
+        return stage
+    return _stage(caller, topic, key)[1]
 
 
 def _stage(caller: Caller, topic: str, key: tuple[str, int, int, int]) -> tuple[Writer, StageWriter]:
