@@ -48,6 +48,7 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
     "object": st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | WORDS | st.binary(max_size=5),
     "Sequence[ConfigProblem]": st.just(()),  # of a configuration; they do not travel
     "Sequence[Problem]": st.just(()),  # of the set-up of PostgreSQL; they do not travel
+    "Sequence[str]": st.lists(WORDS, max_size=3),
     "Mapping[str, int]": st.dictionaries(WORDS, st.integers(0, 9)),
 }
 

@@ -233,6 +233,9 @@ class RemoteBackend:
         names: list[str] = await self.link.call("topics", {})
         return names
 
+    def has_topic(self, topic: str) -> None:
+        """Only the server knows."""
+
     async def delete(self, topic: str) -> None:
         """Delete a topic and its records."""
         await self.writer(topic, None, NO_TOPIC_OPTIONS).delete()

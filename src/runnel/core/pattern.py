@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 from runnel.core.errors import InvalidName, InvalidOption, InvalidPattern
 
 MAX_NAME_BYTES = 255
+SECURITY_LOG_TOPICS = ("$runnel.security", "$runnel.refusals")  # internal, but kept on disk: a server writes them
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from runnel.core.clock import Clock
 from runnel.core.compression import compress
 from runnel.core.errors import NotSupported, TopicConflict, TopicDeleted, UnknownTopic
 from runnel.core.options import NO_TOPIC_OPTIONS, TopicOptions
-from runnel.core.pattern import check_name
+from runnel.core.pattern import SECURITY_LOG_TOPICS, check_name
 from runnel.core.schema import Codec, Schema, SchemaValidator, check_schema_evolution
 
 UNDECLARED = TopicOptions()  # of a topic that was only subscribed to: the first publish decides its options
@@ -102,7 +102,7 @@ class TopicCatalog:
         if log is None:
             if not self._auto_create and not declared:
                 raise UnknownTopic(name)
-            log = self.make(check_name(name), options)
+            log = self.make(name if name in SECURITY_LOG_TOPICS else check_name(name), options)
         elif options is not None and log.options is not options:
             if log.options is UNDECLARED:
                 log.options = options
@@ -131,7 +131,9 @@ class TopicCatalog:
 
     def _is_to_be_stored(self, log: Log) -> bool:
         """Whether a topic that is published to or declared belongs on disk."""
-        return self.durable is not None and log.options.durable is not False and log.name[0] != "$" and not log.end
+        if self.durable is None or log.options.durable is False or log.end:
+            return False
+        return log.name[0] != "$" or log.name in SECURITY_LOG_TOPICS
 
     def _store(self, log: Log) -> None:
         assert self.durable is not None
