@@ -233,6 +233,10 @@ class RemoteBackend:
         names: list[str] = await self.link.call("topics", {})
         return names
 
+    async def administer(self, method: str, args: dict[str, Any]) -> Any:
+        """The result of an administrative call of the server, such as `token_create`: once, not again after a loss."""
+        return await self.link.call(method, args, again=False)
+
     def has_topic(self, topic: str) -> None:
         """Only the server knows."""
 

@@ -23,11 +23,23 @@ CONSOLE_ROLES = {role.name.lower(): role for role in ConsoleRole if role}
 
 
 class Role(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What principals with this role may do. `console`: viewer, operator or admin."""
+    """What principals with this role may do. `console`: viewer, operator or admin.
+
+    `owns_names`: names of subscriptions, groups, markers and stages that they make belong to the role: all of its
+    principals may use them. So members of one group can have tokens of their own.
+    """
 
     allow: tuple[str, ...] = ()
     console: str | None = None
+    owns_names: bool = False
     limits: Limits = NO_LIMITS
+
+
+BUILT_IN = {
+    "admin": Role(allow=_EVERYTHING, console="admin"),
+    # A server over this one keeps its own sessions, owners and security log here.
+    "gateway": Role(allow=(*_EVERYTHING, "publish:$runnel.>", "create:$runnel.>"), console="admin"),
+}
 
 
 class NamedPrincipal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -91,7 +103,7 @@ class AuthPolicy:
 
     def __init__(self, file: AuthFile, tokens: TokenTable) -> None:
         self.file, self.tokens = file, tokens
-        self._roles = {"admin": Role(allow=_EVERYTHING, console="admin")} | file.roles
+        self._roles = BUILT_IN | file.roles
         for name, role in self._roles.items():
             _check_role(f"roles.{name}", role)
         self._unix: dict[str, str] = {}
@@ -165,7 +177,14 @@ class AuthPolicy:
         if named is not None:
             limits = named.limits.over(limits)
         known = tuple(name for name in dict.fromkeys(roles) if name in self._roles)
-        return Principal(name=identity.name, roles=known, rules=rules_by_action(rules), console=console, limits=limits)
+        return Principal(
+            name=identity.name,
+            roles=known,
+            rules=rules_by_action(rules),
+            console=console,
+            limits=limits,
+            names_of=next((name for name in known if self._roles[name].owns_names), None),
+        )
 
     def check_roles(self, roles: tuple[str, ...]) -> None:
         """Raise unless the file has all of these roles."""

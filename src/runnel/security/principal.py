@@ -60,6 +60,12 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     rules: Mapping[str, tuple[str, ...]] = {}
     console: ConsoleRole = ConsoleRole.NONE
     limits: Limits = NO_LIMITS
+    names_of: str | None = None  # the role to which the names that it makes belong; None: to itself
+
+    @property
+    def owner(self) -> str:
+        """What the names that it makes belong to."""
+        return self.name if self.names_of is None else f"@{self.names_of}"
 
     @property
     def owners(self) -> frozenset[str]:

@@ -207,15 +207,20 @@ class Access:
         self._open = [one for one in self._open if not one[0].ended]
 
     def end(self, error: RunnelError) -> None:
-        """The login is over: end everything that it has open. Records that a member holds return to their groups."""
+        """The login is over: end everything that it has open. Records that a member holds return to their groups.
+
+        A connection that ends takes all of it along. Its client comes back, if it can get a new token, and resumes:
+        were the subscriptions ended one by one, their users would see the error.
+        """
         if self.ended is not None:
             return
         self.ended = error
-        for reader, _, _ in self._open:
-            if not reader.ended:
-                reader.end(error)
         if self.on_end is not None:
             self.on_end(error)
+        else:
+            for reader, _, _ in self._open:
+                if not reader.ended:
+                    reader.end(error)
         self.release()
 
     def release(self) -> None:

@@ -187,7 +187,7 @@ class AccessControl:
             return
         sizes = {one.name: one.kept_bytes for one in (await self._backend.snapshot()).topics.values()}
         for access in limited:
-            names = self.owners.names("topic", access.principal.name)
+            names = self.owners.names("topic", access.principal.owner)
             access.usage.storage_bytes = sum(sizes.get(name, 0) for name in names)
 
     async def _refresh_keys(self) -> None:
@@ -495,7 +495,7 @@ class AccessControl:
         limits = access.principal.limits
         if limits.topics is None and limits.storage_bytes is None:
             return
-        made = [one for one in self.owners.names("topic", access.principal.name) if self.knows_topic(one)]
+        made = [one for one in self.owners.names("topic", access.principal.owner) if self.knows_topic(one)]
         if limits.topics is not None and len(made) >= limits.topics:
             access.refuse("create", topic, LimitExceeded("topics", len(made) + 1, limits.topics))
         task = asyncio.get_running_loop().create_task(self.owners.claim("topic", topic, access.principal))

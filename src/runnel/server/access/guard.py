@@ -28,7 +28,7 @@ from runnel.core.backend import (
 )
 from runnel.core.batch_format import unpack_untrusted
 from runnel.core.columns import HEADERS
-from runnel.core.errors import LimitExceeded, NotSupported, RunnelError
+from runnel.core.errors import LimitExceeded, NameOwned, NotSupported, RunnelError
 from runnel.core.options import SubscribeOptions, TopicOptions
 from runnel.core.pattern import matches
 from runnel.core.position import Position, Start
@@ -164,16 +164,21 @@ class GuardedBackend:
     def _claim_first(self, made: Any, kind: str, name: str) -> None:
         """Have the name claimed when the subscription is entered, if it is not known to be the principal's."""
         access = self._access
-        if access.control.owners.is_known(kind, name, access.principal) or access.may("admin", ">"):
+        owners = access.control.owners
+        if owners.is_of_another(kind, name, access.principal):
+            if not access.may("admin", ">"):
+                access.refuse(kind, name, NameOwned(kind, name, access.principal.name))
+            return
+        if owners.is_known(kind, name, access.principal):
             return
         if kind == "group" and (allowed := access.principal.limits.groups) is not None:
-            count = access.control.owners.count(kind, access.principal.name)
+            count = owners.count(kind, access.principal.owner)
             if count >= allowed:
                 access.refuse("group", name, LimitExceeded("groups", count + 1, allowed))
         enter: Callable[[], Awaitable[None] | None] = made.enter
 
         async def claimed() -> None:
-            await access.control.owners.claim(kind, name, access.principal)
+            await owners.claim(kind, name, access.principal)
             if (standing := enter()) is not None:
                 await standing
 

@@ -62,14 +62,14 @@ class OwnedNames:
             return
         assert self._backend is not None, "loaded first"
         marker, request = _marker(kind, name), TransactionRequest()
-        request.mark(Marker(marker, principal.name, None))
+        request.mark(Marker(marker, principal.owner, None))
         try:
             await self._backend.commit(request)
         except MarkConflict as error:  # claimed on another server of this backend
             self._owners[marker] = str(error.actual)
             self.is_known(kind, name, principal)
             return
-        self._owners[marker] = principal.name
+        self._owners[marker] = principal.owner
 
     async def release(self, kind: str, name: str) -> None:
         """The name is forgotten: the next principal may have it."""
