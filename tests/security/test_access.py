@@ -222,7 +222,10 @@ async def test_partial_reads_what_is_allowed_and_moves_no_stored_position(tmp_pa
                 reader.subscribe(">", partial=True, group="g")
 
 
-async def test_a_failed_login_is_slowed_down_and_logged_without_the_token(tmp_path: Path) -> None:
+async def test_a_failed_login_is_slowed_down_and_logged_without_the_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runnel.security.usage.FIRST_DELAY", 0.1)
     async with guarded(tmp_path, tokens()) as server, asyncio.timeout(PATIENCE):
         secret = f"rnl_{'a' * 16}_{'b' * 64}"
         began = time.monotonic()

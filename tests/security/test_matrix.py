@@ -46,10 +46,7 @@ async def prepare(server: Guarded) -> None:
 
 
 @pytest.mark.parametrize("listener", sorted({one.listener for one in OPERATIONS}))
-async def test_every_operation_is_refused_or_allowed_as_the_table_says(
-    listener: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("runnel.security.usage.FIRST_DELAY", 0.0)  # that failed logins wait has a test of its own
+async def test_every_operation_is_refused_or_allowed_as_the_table_says(listener: str, tmp_path: Path) -> None:
     wrong: list[str] = []
     async with asyncio.timeout(PATIENCE), guarded(tmp_path, make_tokens(), broker=runnel.open()) as server:
         await prepare(server)

@@ -98,7 +98,8 @@ def test_a_csrf_token_belongs_to_one_session() -> None:
     assert not is_csrf_token(KEY, "t", csrf_token(KEY, "s"))
 
 
-def test_failed_logins_take_longer_each_time_and_are_forgotten() -> None:
+def test_failed_logins_take_longer_each_time_and_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runnel.security.usage.FIRST_DELAY", 0.1)
     failed = FailedLogins()
     delays = [failed.delay("10.0.0.1", 0.0) for _ in range(10)]
     assert delays[:3] == [0.1, 0.2, 0.4]
