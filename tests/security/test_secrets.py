@@ -215,7 +215,7 @@ async def test_a_client_certificate_names_a_principal(tmp_path: Path) -> None:
         url = f"runnels://localhost:{server.port('native')}"
 
         def client(files: tuple[Path, Path] | None, **more: Any) -> Any:
-            shown = {} if files is None else {"cert": str(files[0]), "key": str(files[1])}
+            shown: dict[str, Any] = {} if files is None else {"cert": str(files[0]), "key": str(files[1])}
             return runnel.open(url, ca=str(authority.cert), reconnect=False, **shown, **more)
 
         async with client(alice) as connected:

@@ -92,7 +92,7 @@ class TokenTable:
             return cls()
         try:
             found = msgspec.json.decode(data, type=TokenFile)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidOption("tokens", "…", f"the file is not one that `runnel token` wrote: {error}") from None
         if found.version != 1:
             raise InvalidOption("tokens", found.version, "this runnel reads version 1 of the file; upgrade it")

@@ -54,6 +54,7 @@ class Usage:
         limits = principal.limits
         self.bytes = None if limits.publish_bytes is None else Rate(limits.publish_bytes)
         self.records = None if limits.publish_records is None else Rate(limits.publish_records)
+        self.is_limited = self.bytes is not None or self.records is not None
 
     def add_reader(self, reader: Any, allowed: int | None) -> None:
         """Count an open subscription."""
@@ -215,6 +216,7 @@ class Access:
         if self.ended is not None:
             return
         self.ended = error
+        self.publishable.clear()
         if self.on_end is not None:
             self.on_end(error)
         else:

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
+from struct import Struct
+from struct import error as StructError  # noqa: N812
 from typing import TYPE_CHECKING, Any
 
 from runnel.core import dead_letter
@@ -48,7 +51,9 @@ if TYPE_CHECKING:
     from runnel.server.access.access import Access
 
 INBOX = "$runnel.inbox."  # a name that only the receiver of a request knows
-_COLUMNS_AT, _PRODUCER_AT = 6, 20  # bytes of a batch's header
+MAX_PRODUCERS = 1024  # of one peer that are remembered
+_COLUMNS_AT, _COUNT_AT = 6, 8  # bytes of a batch's header
+_LOOK = Struct("<H12xQ").unpack_from  # its columns, and the number of its producer
 _LETTERS_PER_PAGE = 1000
 
 
@@ -507,16 +512,9 @@ class GuardedPublisher:
     def __init__(self, guard: GuardedBackend, access: Access, inner: PackedPublisher) -> None:
         self._guard, self._access, self._inner = guard, access, inner
         self._owners = access.control.owners
-        self._producers: set[bytes] = {bytes(8)}  # numbers of producers that were looked at; 0: not numbered
-
-    @property
-    def is_turn_over(self) -> bool:
-        """Whether readers should run before more is published."""
-        return self._inner.is_turn_over
-
-    @is_turn_over.setter
-    def is_turn_over(self, value: bool) -> None:
-        self._inner.is_turn_over = value
+        self._publishable, self._usage = access.publishable, access.usage
+        self._producers: set[int] = {0}  # numbers of producers that were looked at; 0: not numbered
+        self.is_turn_over = False
 
     def for_client(self) -> GuardedPublisher:
         """A publisher for one client."""
@@ -529,42 +527,58 @@ class GuardedPublisher:
     def publish(
         self, topic: str, data: bytes, details: PublishDetails | None, done: Done, readers: Sequence[Any] = ()
     ) -> WaitingPublish | None:
-        """With the right to publish."""
-        access = self._access
+        """With the right to publish. What was decided before costs a look at two sets and at the batch's header."""
         try:
-            if topic not in access.publishable or (details is not None and details.options):
-                self._guard.check_publish(topic, None if details is None else details.options)
-            elif access.ended is not None:
-                raise access.ended
-            self._check_batch(data)
-        except RunnelError as error:
-            done(error)
-            return None
+            columns, producer = _LOOK(data, _COLUMNS_AT)
+        except StructError:
+            columns, producer = 0, 0  # no batch: refused further on
+        if (
+            topic not in self._publishable
+            or columns & HEADERS
+            or producer not in self._producers
+            or self._usage.is_limited
+            or (details is not None and details.options)
+        ):
+            try:
+                self._check(topic, data, details, columns, producer)
+            except RunnelError as error:
+                done(error)
+                return None
+        inner = self._inner
+        waiting = inner.publish(topic, data, details, done, readers)
+        if inner.is_turn_over:
+            inner.is_turn_over, self.is_turn_over = False, True
+        return waiting
+
+    def _check(self, topic: str, data: bytes, details: PublishDetails | None, columns: int, producer: int) -> None:
+        access = self._access
+        options = None if details is None else details.options
+        if topic not in access.publishable or options:
+            self._guard.check_publish(topic, options)
+        self._check_batch(data, columns, producer)
         usage = access.usage
-        if (usage.bytes or usage.records) and len(data) >= _COLUMNS_AT + 6:
-            count = int.from_bytes(data[8:12], "little")
+        if usage.is_limited:
+            count = int.from_bytes(data[_COUNT_AT : _COUNT_AT + 4], "little")
             wait = usage.delay(len(data), count, self._guard.clock.time())
             if wait > 0 and access.on_slow is not None:
                 access.on_slow(wait)
-        return self._inner.publish(topic, data, details, done, readers)
 
-    def _check_batch(self, data: bytes) -> None:
-        producer = bytes(data[_PRODUCER_AT : _PRODUCER_AT + 8])
+    def _check_batch(self, data: bytes, columns: int, producer: int) -> None:
         if producer not in self._producers:
-            number = str(int.from_bytes(producer, "little"))
-            self._owners.is_known("producer", number, self._access.principal)  # raises if it is another's
-            if len(self._producers) >= 1024:
-                self._producers = {bytes(8)}
+            self._owners.is_known("producer", str(producer), self._access.principal)  # raises if it is another's
+            if len(self._producers) >= MAX_PRODUCERS:
+                self._producers = {0}
             self._producers.add(producer)
-        if len(data) > _COLUMNS_AT and data[_COLUMNS_AT] & HEADERS:
-            columns = unpack_untrusted(data).columns
-            if columns is not None and HEADERS in columns:
-                self._guard.check_headers(columns[HEADERS])
+        if columns & HEADERS:
+            found = unpack_untrusted(data).columns
+            if found is not None and HEADERS in found:
+                self._guard.check_headers(found[HEADERS])
 
     def plan(self, topic: str, data: bytes, details: PublishDetails | None) -> tuple[Writer, Append]:
         """A batch of a transaction: `commit` checks it."""
         self._guard.check_publish(topic, None if details is None else details.options)
-        self._check_batch(data)
+        with suppress(StructError):  # what is no batch is refused further on
+            self._check_batch(data, *_LOOK(data, _COLUMNS_AT))
         return self._inner.plan(topic, data, details)
 
     async def declare(self, topic: str, options: Mapping[str, Any], schema: Schema | None) -> None:

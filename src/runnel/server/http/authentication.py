@@ -228,7 +228,7 @@ class LoginRoutes:
         body = await RequestBody(request, self._serving.options, self._serving.memory).whole()
         try:
             asked = msgspec.json.decode(body, type=TicketRequest)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise InvalidOption("body", "…", f'expected {{"topics": ["orders.>"]}}: {error}') from None
         if not 0 < len(asked.topics) <= MAX_TICKET_TOPICS:
             raise InvalidOption("topics", len(asked.topics), f"name 1 to {MAX_TICKET_TOPICS} topics or patterns")
