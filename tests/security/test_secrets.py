@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import msgspec
 import pytest
 
 import runnel
@@ -207,7 +206,7 @@ async def test_a_client_certificate_names_a_principal(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "ca")
     cert, key = authority.issue("localhost")
     alice, bob = authority.issue("alice"), authority.issue("bob")
-    rules = '[mtls]\n[principals.alice]\nallow = ["publish:t", "create:t"]\n'
+    rules = '[mtls]\nrequired = false\n[principals.alice]\nallow = ["publish:t", "create:t"]\n'
     from runnel.server.options import TlsOptions
 
     tls = TlsOptions(cert=cert, key=key, client_ca=authority.cert)
@@ -231,8 +230,15 @@ async def test_a_client_certificate_names_a_principal(tmp_path: Path) -> None:
         async with httpx.AsyncClient(verify=authority.trusting(alice), timeout=PATIENCE) as web:
             posted = await web.post(f"https://localhost:{server.port('http')}/topics/t", content=b"x")
             assert posted.status_code == 201
-        if (peers := msgspec.json.encode(server.auth.policy.file)) and b"alice" not in peers:
-            pytest.fail("the file names alice")
+    async with guarded(tmp_path, None, "[mtls]\n", ssl=tls) as server, asyncio.timeout(PATIENCE):
+        with pytest.raises(RunnelError):  # a certificate is required, unless the file says otherwise
+            async with runnel.open(
+                f"runnels://localhost:{server.port('native')}",
+                ca=str(authority.cert),
+                reconnect=False,
+                token=tokens().texts["alice"],
+            ):
+                pass
 
 
 async def test_a_task_of_spark_logs_in_with_a_token_or_a_file_that_is_read_at_every_connection(tmp_path: Path) -> None:

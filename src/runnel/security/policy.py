@@ -54,9 +54,13 @@ class NamedPrincipal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class CertificateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[mtls]`: which part of a client certificate's subject names the principal."""
+    """`[mtls]`: which part of a client certificate's subject names the principal.
+
+    `required`: every peer has to show a certificate, also one with a token. False: one or the other.
+    """
 
     principal: str = "commonName"
+    required: bool = True
     roles: tuple[str, ...] = ()
 
 

@@ -258,7 +258,10 @@ class ServerSockets:
         native: ProtocolFactory,
         lines: ProtocolFactory,
         http: ProtocolFactory | None = None,
+        *,
+        optional_certificates: bool = False,
     ) -> None:
+        self._optional = optional_certificates
         self.listeners: list[ListenerAddress] = []
         self._options, self._connections = options, connections
         self._native, self._lines, self._http = native, lines, http
@@ -274,8 +277,7 @@ class ServerSockets:
     async def open(self) -> None:
         """Open every listener that the options ask for, or none of them."""
         options = self._options
-        optional = options.auth is not None
-        context = None if options.ssl is None else server_context(options.ssl, optional=optional)
+        context = None if options.ssl is None else server_context(options.ssl, optional=self._optional)
         try:
             if options.port is not None:
                 scheme = "runnel" if context is None else "runnels"
@@ -367,6 +369,6 @@ def server_context(options: TlsOptions, *, optional: bool = False) -> ssl.SSLCon
             context.load_verify_locations(options.client_ca)
         except (ssl.SSLError, OSError) as error:
             raise InvalidOption("client_ca", str(options.client_ca), f"no certificates in PEM: {error}") from error
-        # With tokens beside certificates, a peer may show either: the login decides.
+        # Where a token may stand for a certificate, a peer shows either: the login decides.
         context.verify_mode = ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
     return context

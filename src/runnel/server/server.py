@@ -81,7 +81,15 @@ class Server:
             from runnel.server.http.listener import HttpListener
 
             self._http = HttpListener(serving)
-        self._sockets = ServerSockets(self.options, serving.connections, native_listener(serving), lines, self._http)
+        mtls = None if auth is None else auth.policy.file.mtls
+        self._sockets = ServerSockets(
+            self.options,
+            serving.connections,
+            native_listener(serving),
+            lines,
+            self._http,
+            optional_certificates=mtls is not None and not mtls.required,
+        )
         serving.listeners = self._sockets.listeners
         if auth is not None:
             await auth.start(serving.backend)  # before the first peer can connect
