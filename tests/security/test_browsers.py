@@ -218,6 +218,9 @@ async def test_a_websocket_with_a_cookie_needs_an_allowed_origin(tmp_path: Path)
             assert json.loads(await socket.recv())["event"] == "published"
             await socket.send(json.dumps({"command": "PUB", "topic": "secret", "payload": "x"}))
             assert json.loads(await socket.recv())["code"] == "not_authorized"
+            csrf = (await page.get("/session")).json()["csrf"]
+            await page.post("/logout", headers={"x-runnel-csrf": csrf})
+            assert json.loads(await socket.recv())["code"] == "not_authenticated"
 
 
 async def test_a_websocket_takes_a_ticket_and_nothing_is_sent_before_a_login(tmp_path: Path) -> None:

@@ -77,6 +77,8 @@ class ServedBroker:
         try:
             self.backend.check_ready("serving")
         except Unreachable as error:
+            if self.auth is not None and self.access is None:  # who has not logged in learns no address
+                return Unreachable("the backend of this server", "it cannot be reached now")
             return error
         except RunnelError:
             return None  # requests of clients raise it

@@ -12,6 +12,7 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from time import time_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 KEY_MARKER = "$access/key"
 TICKET_PREFIX = "$access/ticket/"
 REVOKED_PREFIX = "$access/revoked/"
+REVOKED_AT = "$access/revoked-at"  # moves with each revocation: one look tells whether there are new ones
 WATCH_SECONDS = 0.25  # between two looks at the file of tokens, and at what other servers revoked
 STORAGE_SECONDS = 2.0  # between two looks at how much principals with such a limit store
 MAX_CACHED_LOGINS = 4096
@@ -84,6 +86,7 @@ class AccessControl:
         self._failed = FailedLogins()
         self._cached: dict[tuple[str, str, str], Access] = {}  # logins of requests over HTTP
         self._revoked: set[str] = set()
+        self._revoked_at: object = None
         self._topics: set[str] | None = None  # of a backend that cannot say at once whether there is one
         self._asked_topics = False
         self._stamp = files.stamp()
@@ -121,9 +124,10 @@ class AccessControl:
             self._key = stored
         if backend.has_topic("$") is None:
             self._topics = set(await backend.topics())
-        for name, value in (await backend.marks(TICKET_PREFIX)).items():
-            if isinstance(value, int) and value < self.now():
-                await self._mark(name, None)
+        for prefix in (TICKET_PREFIX, f"{REVOKED_PREFIX}session:"):
+            for name, value in (await backend.marks(prefix)).items():
+                if isinstance(value, int) and value < self.now():
+                    await self._mark(name, None)
 
     async def stop(self) -> None:
         """The server stops."""
@@ -171,15 +175,30 @@ class AccessControl:
                 log.exception("access could not be looked after")
 
     async def _look_for_revocations(self) -> None:
-        if self._backend is None:
+        if self._backend is None or (at := await self._backend.mark(REVOKED_AT)) == self._revoked_at:
             return
+        self._revoked_at = at
         found = {name.removeprefix(REVOKED_PREFIX) for name in await self._backend.marks(REVOKED_PREFIX)}
-        if new := found - self._revoked:
-            self._revoked = found
-            for access in list(self._accesses):
-                if access.identity.id in new:
-                    access.renew(None)
-            self._forget_cached()
+        self._end_revoked(found - self._revoked)
+
+    def _end_revoked(self, ids: set[str]) -> None:
+        """End the logins by tokens and sessions with these ids."""
+        self._revoked |= ids
+        for access in list(self._accesses):
+            if access.identity.id in ids:
+                access.renew(None)
+            elif f"session:{access.session}" in ids:
+                access.end(NotAuthenticated("the session was signed out"))
+        self._forget_cached()
+
+    async def _revoke(self, id: str, value: int) -> None:
+        """Have every server of this backend end the logins with this id."""
+        self._end_revoked({id})
+        assert self._backend is not None
+        request = TransactionRequest()
+        request.mark(Marker(f"{REVOKED_PREFIX}{id}", value))
+        request.mark(Marker(REVOKED_AT, time_ns()))
+        await self._backend.commit(request)
 
     async def _measure_storage(self) -> None:
         limited = [one for one in self._accesses if one.principal.limits.storage_bytes is not None]
@@ -367,7 +386,7 @@ class AccessControl:
                 access.replace(identity, access.principal)
             return access
         access = self._begin(identity, peer, connection=False)
-        access.topics = session.events
+        access.topics, access.session = session.events, session.id
         self._cache(key, access)
         return access
 
@@ -385,15 +404,13 @@ class AccessControl:
     def login_of_socket(self, session: Session, peer: Peer) -> Access:
         """A login of its own for a WebSocket, which ends by itself."""
         identity = msgspec.structs.replace(session.identity, expires=session.since + self.policy.file.session.most)
-        return self._begin(identity, peer, connection=True)
+        access = self._begin(identity, peer, connection=True)
+        access.session = session.id
+        return access
 
     async def close_session(self, session: Session) -> None:
         """Sign out, on every server of this backend."""
-        id = f"session:{session.id}"
-        self._revoked.add(id)
-        for key in [key for key in self._cached if key[0] == id]:
-            self._cached.pop(key).end(NotAuthenticated("the session was signed out"))
-        await self._mark(f"{REVOKED_PREFIX}{id}", int(session.expires))
+        await self._revoke(f"session:{session.id}", int(session.since + self.policy.file.session.most))
 
     def issue_ticket(self, access: Access, topics: tuple[str, ...], origin: str) -> Ticket:
         """A ticket for these patterns, which the principal must be allowed to subscribe to."""
@@ -471,7 +488,7 @@ class AccessControl:
             await asyncio.to_thread(self._edit, lambda tokens: tokens.without(which)[0])
             self._adopt(AuthPolicy(self.policy.file, self.files.read_tokens()))
         for token in gone:
-            await self._mark(f"{REVOKED_PREFIX}{token.id}", int(self.now()))
+            await self._revoke(token.id, int(self.now()))
         return gone
 
     def _edit(self, change: Callable[[Any], Any]) -> None:

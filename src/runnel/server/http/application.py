@@ -82,12 +82,12 @@ def build(
                 expose_headers=EXPOSED_HEADERS,
             )
         )
-    if broker.backend.is_remote:
-        middleware.append(Middleware(ReachableGuard, backend=broker.backend))
     if serving.auth is not None:
         middleware.append(Middleware(Authentication, serving=serving, auth=serving.auth))
     elif authorize is not None:
         middleware.append(Middleware(CallbackAuthorization, serving=serving, authorize=authorize))
+    if broker.backend.is_remote:  # behind the login: its error names the other server
+        middleware.append(Middleware(ReachableGuard, backend=broker.backend))
     return Application(
         publishing if with_publish else None,
         routes=routes,
