@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import ssl
+import threading
 import time
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +25,10 @@ from runnel.security.jwt_claims import (
     principal_of_claims,
     verify,
 )
+from runnel.server.access.files import AuthFiles
 from tests.patience import PATIENCE
 from tests.security.guarded import Tokens, guarded
+from tests.server.certificates import Authority
 
 CONFIG = JwtConfig(audience="runnel", issuer="https://id.example", jwks="keys.json", leeway=10.0)
 NOW = 1_800_000_000.0
@@ -220,3 +225,32 @@ async def test_new_keys_are_read_at_a_reload_and_old_ones_refuse(tmp_path: Path)
                 pass
         async with server.client(jwt.encode(GOOD | {"exp": time.time() + 60}, other, "ES256")) as client:
             await client.publish("jobs.u1.a", "x")
+
+
+def test_keys_are_fetched_by_https_from_a_server_that_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path / "ca")
+    cert, key = authority.issue("localhost")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+
+    class Keys(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(jwks())
+
+        def log_message(self, *_: object) -> None:
+            """Silent."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Keys) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        config = JwtConfig(audience="a", issuer="i", jwks=f"https://localhost:{server.server_port}/keys")
+        files = AuthFiles(tmp_path / "auth.toml")
+        with pytest.raises(InvalidOption, match="no keys can be read"):
+            files.read_keys(config)
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.cert))
+        assert len(files.read_keys(config)) == 3
+        server.shutdown()

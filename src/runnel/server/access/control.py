@@ -78,7 +78,6 @@ class AccessControl:
         self.policy: AuthPolicy = files.read_policy()
         self.keys: list[VerifyingKey] = []
         self.owners, self.log = OwnedNames(), SecurityLog()
-        self.on_reload: list[Callable[[], None]] = []  # certificates, say
         self._backend: Backend | None = None
         self._key = secrets.token_bytes(KEY_BYTES)
         self._accesses: WeakSet[Access] = WeakSet()
@@ -225,8 +224,6 @@ class AccessControl:
         keys = await asyncio.to_thread(self.files.read_keys, policy.file.jwt)
         self._stamp, self.keys = self.files.stamp(), keys
         self._adopt(policy)
-        for call in self.on_reload:
-            call()
         log.info("rules and tokens were read again")
 
     def _adopt(self, policy: AuthPolicy) -> None:
