@@ -50,6 +50,7 @@ LOGIN_HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'",
     "cache-control": "no-store",
+    "referrer-policy": "same-origin",  # with no-referrer, browsers send the form with the origin `null`
 }
 
 
