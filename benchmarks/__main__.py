@@ -25,7 +25,7 @@ ON_DISK = (
     *("durable", "idempotent", "transactions", "staging", "catch_up", "idle", "many", "cleaning", "history"),
     "telemetry",
 )
-OVER_TCP = ("network", "network_latency", "network_acks", "web")  # they need a disk too
+OVER_TCP = ("network", "network_latency", "network_acks", "security", "web")  # they need a disk too
 ON_SPARK = ("spark_read", "spark_write")
 FROM_POSTGRES = ("relay", "archive")
 QUESTIONS = (*IN_MEMORY, *ON_DISK, *OVER_TCP, *ON_SPARK, *FROM_POSTGRES, "matrix")
@@ -52,6 +52,7 @@ EPILOG = """questions
   network      a server, its clients and TCP: 1 publisher to 0, 1 and 10 subscribers; against nats-server and Redis
   network_latency  publish to receive from process to process: 1,000/s one by one, and lists at half of the full rate
   network_acks one awaited publish after the other, from 1 task and from 64
+  security     what rules cost at a server: lists, single publishes and a subscriber, without and with authentication
   web          1,000 event streams and publishing over HTTP; against sse-starlette over asyncio.Queue, and nchan
   spark_read   Spark reading a topic from a folder and a server, against Parquet; streams, their latency and their cost
   archive      records of topics to rows of PostgreSQL, against a plain COPY of the same rows

@@ -41,7 +41,7 @@ def script(runnel: Command, tmp_path: Path) -> Path:
 
 
 def test_bash_completes_commands_and_options(script: Path) -> None:
-    assert complete(script, "runnel", "to") == ["top", "topic"]
+    assert complete(script, "runnel", "to") == ["top", "topic", "token"]
     assert complete(script, "runnel", "topic", "li") == ["list"]
     assert complete(script, "runnel", "topic", "list", "--ma") == ["--match"]
     assert complete(script, "runnel", "serve", "--data", "x", "--json-") == ["--json-port"]

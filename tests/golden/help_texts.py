@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.golden import command
 
-_LISTED = re.compile(r"^ {2,4}([a-z]+)(?: {2,}|$)", re.MULTILINE)
+_LISTED = re.compile(r"^ {2,4}([a-z-]+)(?: {2,}|$)", re.MULTILINE)
 
 
 def help_texts(cwd: Path) -> dict[str, str]:

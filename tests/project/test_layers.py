@@ -11,7 +11,7 @@ from typing import Any
 from tests.project.project import PACKAGE, ROOT, modules, pyproject
 
 # The rooms that own no socket, no clock and no event loop.
-SANS_IO = {"core", "wire"}
+SANS_IO = {"core", "wire", "security"}
 
 
 def contract(which: str) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def test_a_folder_without_a_place_is_found(tmp_path: Path) -> None:
 
 
 def test_the_rooms_that_do_no_io_are_under_its_contract() -> None:
-    found = contract("core, protocols and the logic of groups do no I/O and read no clock")
+    found = contract("core, protocols, security and the logic of groups do no I/O and read no clock")
     sources = {name.removeprefix("runnel.") for name in found["source_modules"]}
     assert sources == (SANS_IO & rooms(PACKAGE)) | {"broker.group.logic"}
 

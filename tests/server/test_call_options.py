@@ -183,7 +183,7 @@ async def test_http_publish_refuses_wrong_values_by_the_name_of_the_header(serve
 
 
 async def test_events_have_every_option_that_a_get_can_have(server: Server, asked: list[SubscribeOptions]) -> None:
-    assert set(event_options()) == {"policy", "strict"}
+    assert set(event_options()) == {"policy", "strict", "partial"}
     async with httpx.AsyncClient(base_url=url(server, "http"), timeout=PATIENCE) as client:
         for name, option in event_options().items():
             sample = SAMPLES[option.kind]

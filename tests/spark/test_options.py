@@ -43,7 +43,7 @@ def test_what_is_not_said_has_a_default() -> None:
         ("topc", "did you mean 'topic'"),
         ("startingOffset", "did you mean 'startingOffsets'"),
         ("maxRowsPerTrigger", "did you mean 'maxRecordsPerTrigger'"),
-        ("whatever", "there are columnNameOfCorruptRecord, cursor"),
+        ("whatever", "there are ca, cert, columnNameOfCorruptRecord, cursor"),
     ],
 )
 def test_an_unknown_option_is_refused_with_the_nearest_one(written: str, meant: str) -> None:

@@ -86,12 +86,12 @@ def test_a_message_looks_like_this_for_ever(message: object, golden: str) -> Non
 
 def test_fields_have_these_names_for_ever() -> None:
     names = {
-        "Hello": "version client features",
-        "Welcome": "version server features journal durable fsync max_frame ping time connection",
+        "Hello": "version client features token",
+        "Welcome": "version server features journal durable fsync max_frame ping time connection expires",
         "PublishDetails": "message_id expected_offset options schema reads wait timeout sent",
         "Subscribe": (
             "pattern start name group policy buffer buffer_bytes prefetch prefetch_bytes strict dead_letter drops "
-            "ack_wait max_ack_pending max_deliver backoff jitter hold credit resume until several"
+            "ack_wait max_ack_pending max_deliver backoff jitter hold credit resume until several partial"
         ),
         "SubscribeReply": "label eager position epoch is_pattern",
         "WireGap": "pattern first end count reason unshown",

@@ -18,6 +18,7 @@ from runnel.broker.producer import LocalProducerNumbers
 from runnel.broker.sample import take_sample
 from runnel.broker.statistics import snapshot
 from runnel.broker.telemetry import Telemetry
+from runnel.broker.topic.catalog import UNDECLARED
 from runnel.broker.tx.commit import CommitAttempt
 from runnel.broker.tx.stage import LocalMixedStageWriter, LocalStageWriter, stage_infos
 from runnel.broker.writer import LocalFastPath, LocalWriter
@@ -148,6 +149,11 @@ class LocalBackend(BrokerParts):
         """The names of all topics, sorted."""
         self.loop_owner.check_usable("listing topics")
         return self.catalog.names()
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether the topic was declared or published to; subscribing to it makes none."""
+        log = self.catalog.logs.get(topic)
+        return log is not None and (log.stored is not None or bool(log.end) or log.options is not UNDECLARED)
 
     async def delete(self, topic: str) -> None:
         """Delete a topic and its records."""

@@ -29,6 +29,7 @@ examples:
 GROUPS = {
     "a server, and talking to it": ("serve", "pub", "sub", "top", "bench"),
     "topics, and who reads them": ("topic", "group", "cursor"),
+    "who may do what": ("token", "security-log", "reload"),
     "a folder": ("info", "log"),
     "PostgreSQL": ("relay", "archive"),
     "Spark and the lake": ("pipeline",),
@@ -129,5 +130,5 @@ def make_parser(only: str | None = None) -> argparse.ArgumentParser:
     )
     for name in COMMANDS:
         if only in (None, name):
-            import_module(f"runnel.cli.{name}").add_to(parser.commands)
+            import_module(f"runnel.cli.{name.replace('-', '_')}").add_to(parser.commands)
     return parser

@@ -31,7 +31,8 @@ examples:
   runnel serve --unix run/runnel.sock            also a Unix socket
   runnel serve --backend runnel://10.0.0.7:7788  the topics of that server, at listeners here
   runnel serve --config relay.toml               with a table [relay]: also publishes rows of PostgreSQL
-  runnel serve --tls-cert cert.pem --tls-key key.pem --host 0.0.0.0 --insecure-public
+  runnel serve --auth auth.toml --tls-cert cert.pem --tls-key key.pem --host 0.0.0.0
+                                                 for other machines: peers log in (runnel token --help)
 
 Every option is also a key of the file and a variable of the environment: `runnel config show` lists them, with the
 values that act and where each came from. An option wins over the environment, the environment over the file.
@@ -39,6 +40,7 @@ values that act and where each came from. An option wins over the environment, t
 SIGTERM or Ctrl-C: it takes no more, answers what is under way, commits and closes, within --deadline. A second one
 goes at once; what was acknowledged is on disk all the same. Exit code 0: stopped properly. 1: it could not start
 (a port is taken, the folder is in use), or was not done by the deadline. 2: the configuration makes no sense.
+SIGHUP, or `runnel reload`: it reads the rules and tokens of --auth again, and keeps its connections.
 """
 
 # A full collection walks over every topic and record: 0.7 s for 150,000 topics. So it comes seldom; what dies young, as
@@ -54,6 +56,7 @@ _GROUPS = {
         "http_cors",
         "http_hosts",
         "unix",
+        "auth",
         "insecure_public",
     ),
     "TLS": ("tls_cert", "tls_key", "tls_client_ca"),
@@ -100,8 +103,7 @@ def _add_key(to: Any, key: ConfigKey) -> None:
         to.add_argument(*flags, nargs="?", const="true", metavar="true|false", **said)
     else:
         metavar = "|".join(key.choices) or {"seconds": "TIME", "bytes": "SIZE", "path": "PATH"}.get(key.kind)
-        if key.name in ("data", "backend"):
-            metavar = "DIR" if key.name == "data" else "URL"
+        metavar = {"data": "DIR", "backend": "URL", "auth": "FILE"}.get(key.name, metavar)
         to.add_argument(*flags, metavar=metavar or ("N" if key.kind in ("number", "rate") else "NAME"), **said)
 
 

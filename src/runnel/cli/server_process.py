@@ -6,6 +6,7 @@ acknowledged.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import gc
 import logging
@@ -30,10 +31,11 @@ import runnel
 from runnel.api.broker import Broker
 from runnel.cli.errors import FINE, FOUND
 from runnel.cli.output import StatusLine, escaped, human_size, pairs, print_line
-from runnel.cli.server_address import DEFAULT_SERVER
+from runnel.cli.server_address import DEFAULT_SERVER, server_url
 from runnel.client.backend import RemoteBackend
 from runnel.config.history import open_sources
 from runnel.config.settings import DEFAULT, Settings
+from runnel.core.errors import RunnelError
 from runnel.opening.shared_folder import SharedBackend
 from runnel.server import Server, ServerOptions, http
 
@@ -104,6 +106,7 @@ class ServerProcess:
                 if isinstance(broker.backend, SharedBackend):
                     # Processes that open the folder come in there, and count among the server's clients.
                     broker.backend.hand_listener_to(server)
+                self._reload_on_hangup(server)
                 self._announce(server)
                 async with self._relaying(broker):
                     await self._stop.wait()
@@ -116,7 +119,8 @@ class ServerProcess:
 
     async def _serve_backend(self, url: str) -> int:
         """Serve the topics of another server. That need not be there yet: until it is, clients are refused."""
-        broker = Broker(RemoteBackend.at(url, wait=WAIT_FOR_EVER, name="runnel serve"))
+        located = server_url(url, argparse.Namespace())  # with the token of the environment, if there is one
+        broker = Broker(RemoteBackend.at(located, wait=WAIT_FOR_EVER, name="runnel serve"))
         opening = asyncio.ensure_future(broker.__aenter__())
         stopped = asyncio.ensure_future(self._stop.wait())
         try:
@@ -125,6 +129,7 @@ class ServerProcess:
             if opening.done():
                 await opening
             async with Server(broker, self._options) as server:
+                self._reload_on_hangup(server)
                 self._announce(server)
                 await asyncio.wait([opening, stopped], return_when=asyncio.FIRST_COMPLETED)
                 if not stopped.done():
@@ -140,6 +145,25 @@ class ServerProcess:
             await broker.__aexit__(None, None, None)
         log.info("stopped in %.1f s", time.monotonic() - began)
         return FINE
+
+    def _reload_on_hangup(self, server: Server) -> None:
+        """SIGHUP reads rules, tokens and keys again; without --auth it ends the process, as ever."""
+        if self._options.auth is None:
+            return
+        loop, reloading = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+
+        async def reload() -> None:
+            try:
+                await server.reload()
+            except RunnelError as error:
+                log.error("the rules stay as they were: %s", error)
+
+        def begin() -> None:
+            task = loop.create_task(reload())
+            reloading.add(task)
+            task.add_done_callback(reloading.discard)
+
+        loop.add_signal_handler(signal.SIGHUP, begin)
 
     @asynccontextmanager
     async def _relaying(self, broker: Broker) -> AsyncIterator[None]:
@@ -329,27 +353,34 @@ def announcement(
     lines.append("")
     if note is not None:
         lines.append(note)
-    if server.insecure_public:
+    if server.auth is not None:
+        lines.append(f"Authentication is on, by the rules of {str(server.auth)!r}; it listens on {server.host}.")
+    elif server.insecure_public:
         lines.append("Authentication is off: anyone who reaches these listeners may read and write everything.")
     else:
         lines.append(f"Authentication is off, so it listens on this machine only ({server.host}).")
     lines += [
         "",
         "Try, in another terminal:",
-        *("  " + line for line in commands_to_try(listeners)),
+        *("  " + line for line in commands_to_try(listeners, server.auth)),
         "",
         "Ctrl-C stops it.",
     ]
     return "\n".join(lines)
 
 
-def commands_to_try(listeners: Sequence[ListenerAddress]) -> list[str]:
+def commands_to_try(listeners: Sequence[ListenerAddress], auth: Path | None = None) -> list[str]:
     """Three commands that can be copied as they are."""
     command = command_name()
     native = next((one for one in listeners if one.name in ("native", "unix")), None)
     url = DEFAULT_SERVER if native is None else _client_url(native)
     server = "" if url == DEFAULT_SERVER else f" --server {shlex.quote(url)}"
+    if auth is not None:
+        make = f"{command} token create me --role admin --auth {shlex.quote(str(auth))} > me.token"
+        server = f"{server} --token-file me.token"
     found = [f"{command} sub 'greetings.>'{server}", f"{command} pub greetings.world hello{server}"] if native else []
+    if auth is not None:
+        return [make, *found]
     lines = next((one for one in listeners if one.name == "json"), None)
     if lines is not None and lines.url.startswith("tcp://"):  # nc speaks no TLS
         line = '{"command": "PUB", "topic": "greetings.world", "payload": "100"}'

@@ -20,7 +20,7 @@ import msgspec
 import runnel
 from runnel.cli.errors import USAGE, CommandError, unknown_group, unknown_topic
 from runnel.cli.folder import add_data, folder_of, open_journal, write_parts
-from runnel.cli.server_address import check_url, load_settings
+from runnel.cli.server_address import add_token, load_settings, server_url
 from runnel.cli.start import Start, api_start, resolve_start, utc_time
 from runnel.core.deduplication import producer_id
 from runnel.core.errors import InvalidOption, OffsetOutOfRange, TopicConflict, TopicHeld, UnknownName
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 def add_target(parser: argparse.ArgumentParser, *, bare: bool = True) -> None:
     """`--server URL`, `--data DIR`, and where `bare` DIR alone."""
     parser.add_argument("--server", metavar="URL", help="a server instead of a folder (default: $RUNNEL_SERVER)")
+    add_token(parser)
     add_data(parser, bare=bare, refuse_server=False)
 
 
@@ -61,13 +62,13 @@ def server_of(chosen: argparse.Namespace) -> str | None:
     if chosen.server:
         if said:
             raise CommandError("usage_error", f"a server and a folder were named: {chosen.server!r} and {said!r}", 2)
-        return check_url(chosen.server)
+        return server_url(chosen.server, chosen)
     if said:
         return None
     settings = load_settings()
     if settings.where("server") != "RUNNEL_SERVER" and settings.where("data") == "RUNNEL_DATA":
         return None
-    return None if settings.general.server is None else check_url(settings.general.server)
+    return None if settings.general.server is None else server_url(settings.general.server, chosen)
 
 
 @contextmanager

@@ -244,6 +244,13 @@ class RemoteBackend:
         names: list[str] = await self.link.call("topics", {})
         return names
 
+    async def administer(self, method: str, args: dict[str, Any]) -> Any:
+        """The result of an administrative call of the server, such as `token_create`: once, not again after a loss."""
+        return await self.link.call(method, args, again=False)
+
+    def has_topic(self, topic: str) -> None:
+        """Only the server knows."""
+
     async def delete(self, topic: str) -> None:
         """Delete a topic and its records."""
         await self.writer(topic, None, NO_TOPIC_OPTIONS).delete()

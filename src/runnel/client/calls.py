@@ -161,7 +161,8 @@ class BlockingCalls:
     def _exchange(self, sock: socket.socket, method: str, args: dict[str, Any], timeout: float | None) -> Any:
         """Greet, ask, and read until the answer."""
         until = None if timeout is None else monotonic() + timeout
-        sock.sendall(hello_bytes(self._link.options) + frame(FrameKind.CALL, 1, call_payload(method, args)))
+        hello = hello_bytes(self._link.options, token=self._link.options.current_token())
+        sock.sendall(hello + frame(FrameKind.CALL, 1, call_payload(method, args)))
         is_greeted = False
         for kind, id, payload in _frames(sock, until):
             if not is_greeted:

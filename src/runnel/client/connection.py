@@ -27,8 +27,8 @@ _GIVEN_UP = ConnectionLost("the server", "the client is closed")
 class ClientConnection(asyncio.BufferedProtocol):
     """A connection. `receive` gets every frame after the greeting; `over` is done when it has ended, with why."""
 
-    def __init__(self, address: ServerAddress, options: ClientOptions, receive: Receive) -> None:
-        self.address = address
+    def __init__(self, address: ServerAddress, options: ClientOptions, receive: Receive, token: str = "") -> None:
+        self.address, self._token = address, token
         self.welcome = Welcome()
         self.is_writable = True
         self.on_writable: Callable[[], None] = lambda: None
@@ -57,7 +57,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """It stands: greet."""
         transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass of it
         self._transport = transport
-        transport.write(hello_bytes(self._options, [RECALLS, SHARED_DELIVER]))
+        transport.write(hello_bytes(self._options, [RECALLS, SHARED_DELIVER], token=self._token))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go."""
@@ -159,27 +159,31 @@ class ClientConnection(asyncio.BufferedProtocol):
 async def connect(address: ServerAddress, options: ClientOptions, receive: Receive) -> ClientConnection:
     """A connection that is greeted, or `Unreachable`, or the error that the server greeted with."""
     loop = asyncio.get_running_loop()
-    connection = ClientConnection(address, options, receive)
+    connection: ClientConnection | None = None
 
     def make() -> ClientConnection:
+        assert connection is not None
         return connection
 
     try:
         async with asyncio.timeout(options.connect_timeout):
+            connection = ClientConnection(address, options, receive, await options.fetch_token())
             if address.path:
                 await loop.create_unix_connection(make, address.path)
             else:
                 await loop.create_connection(make, address.host, address.port, **_tls_arguments(address, options))
             await connection.greeted
     except TimeoutError:
-        connection.fail(_GIVEN_UP)
+        if connection is not None:
+            connection.fail(_GIVEN_UP)
         raise Unreachable(str(address), f"no answer within {options.connect_timeout:g} s") from None
     except ConnectionLost as error:
         raise Unreachable(str(address), f"it was closed before the server greeted: {error.why}") from None
     except OSError as error:
         raise Unreachable(str(address), failure_reason(error)) from None
     except BaseException:
-        connection.fail(_GIVEN_UP)
+        if connection is not None:
+            connection.fail(_GIVEN_UP)
         raise
     return connection
 

@@ -20,9 +20,9 @@ from runnel.wire.msgpack_messages import PROTOCOL_VERSION, Hello, Welcome, decod
 MAX_FRAME = 2**31  # a server's limit is accepted up to here: it may be configured for large frames
 
 
-def hello_bytes(options: ClientOptions, features: Sequence[str] = ()) -> bytes:
+def hello_bytes(options: ClientOptions, features: Sequence[str] = (), *, token: str = "") -> bytes:
     """The first bytes of a client. `features`: what it understands beyond version 1 of the protocol."""
-    hello = Hello(version=PROTOCOL_VERSION, client=options.name or "python", features=[*features])
+    hello = Hello(version=PROTOCOL_VERSION, client=options.name or "python", features=[*features], token=token)
     return PREFACE + frame(FrameKind.HELLO, 0, encode_message(hello))
 
 

@@ -251,10 +251,10 @@ class RemoteMember(RemoteSession):
         """Leave the group; unsettled records return to it."""
         self.end()
 
-    def end(self) -> None:
+    def end(self, error: RunnelError | None = None) -> None:
         """Accept no more leases; unsettled records return to the group."""
         if not self.ended:
-            self.ended = True
+            self.ended, self.error = True, error
             self._link.blockers.discard(self)
             self.flush()
             self.unsubscribe(None)

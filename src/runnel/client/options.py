@@ -5,6 +5,7 @@ A keyword wins over the URL.
 
 from __future__ import annotations
 
+import inspect
 import os
 import ssl as tls
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from runnel.core.errors import InvalidOption
+from runnel.core.errors import InvalidOption, NotSupported
 from runnel.core.options import not_negative, positive
 
 
@@ -55,6 +56,14 @@ def _context(option: str, value: Any) -> tls.SSLContext | None:
     return value
 
 
+def _token(option: str, value: Any) -> Any:
+    if value is None or callable(value):
+        return value
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise InvalidOption(option, "…", "expected a token as text, or a callable that returns one")
+    return value
+
+
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "timeout": _seconds_or_none,
     "connect_timeout": _seconds,
@@ -74,7 +83,10 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "key": _text,
     "server_hostname": _text,
     "verify": _yes_or_no,
+    "token": _token,
+    "token_file": _text,
 }
+ENVIRONMENT = "env:"  # what a `token_file` begins with that is a variable of the environment
 
 
 class ClientOptions(msgspec.Struct, frozen=True):
@@ -95,6 +107,9 @@ class ClientOptions(msgspec.Struct, frozen=True):
     - `name`: what the server calls this client.
     - With `runnels://`: `ca` (a file of those to trust), `cert` and `key` (the client's certificate),
       `server_hostname` (the name in the certificate), `verify=False` (trust any), or a whole `ssl` context.
+    - `token`: proves who the client is, to a server that asks. A callable, async or not, is asked at every connection
+      and before the token expires. `token_file`: a file with it, read again at every connection; or "env:NAME", a
+      variable of the environment.
     """
 
     timeout: float | None = 30.0
@@ -115,6 +130,48 @@ class ClientOptions(msgspec.Struct, frozen=True):
     key: str | None = None
     server_hostname: str | None = None
     verify: bool = True
+    token: Any = None  # str, or a callable
+    token_file: str | None = None
+
+    def __repr__(self) -> str:
+        said = {name: getattr(self, name) for name in self.__struct_fields__ if name != "token"}
+        shown = {name: value for name, value in said.items() if value != getattr(ClientOptions(), name)}
+        return f"ClientOptions({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+    @property
+    def refreshes(self) -> bool:
+        """Whether another token may be had later than the one that a server refused."""
+        return callable(self.token) or self.token_file is not None
+
+    def current_token(self) -> str:
+        """The token to log in with now; empty: none. For code without an event loop: no async callable."""
+        found = self._asked_token()
+        if inspect.isawaitable(found):
+            if inspect.iscoroutine(found):
+                found.close()
+            raise NotSupported("an async token callable here", "give one that is not async")
+        return _checked_token(found)
+
+    async def fetch_token(self) -> str:
+        """The same, where an async callable can be awaited."""
+        found = self._asked_token()
+        return _checked_token(await found if inspect.isawaitable(found) else found)
+
+    def _asked_token(self) -> Any:
+        if callable(self.token):
+            return self.token()
+        if self.token is not None:
+            return self.token
+        if self.token_file is None:
+            return ""
+        if self.token_file.startswith(ENVIRONMENT):
+            return os.environ.get(self.token_file.removeprefix(ENVIRONMENT), "")
+        try:
+            with open(self.token_file, encoding="utf-8") as opened:
+                return opened.read().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "it is not text"
+            raise InvalidOption("token_file", self.token_file, f"it cannot be read: {why}") from None
 
     @classmethod
     def of(cls, given: Mapping[str, Any], written: Mapping[str, str] | None = None) -> ClientOptions:
@@ -129,6 +186,8 @@ class ClientOptions(msgspec.Struct, frozen=True):
             raise InvalidOption("backoff_max", options.backoff_max, f"it is below backoff_min={options.backoff_min:g}")
         if options.key is not None and options.cert is None:
             raise InvalidOption("key", options.key, "a key needs its certificate: give cert too")
+        if options.token is not None and options.token_file is not None:
+            raise InvalidOption("token_file", options.token_file, "give token or token_file, not both")
         return options
 
     def ssl_context(self) -> tls.SSLContext:
@@ -160,7 +219,9 @@ def _read(name: str, text: str) -> Any:
     _known(name, text)
     if name == "ssl":
         raise InvalidOption(name, text, "it cannot be written in a url")
-    if name in ("name", "ca", "cert", "key", "server_hostname"):
+    if name == "token":
+        raise InvalidOption(name, "…", "urls are logged and shown in process lists: give token=, or ?token_file=")
+    if name in ("name", "token_file", "ca", "cert", "key", "server_hostname"):
         return text
     for word, value in (("true", True), ("false", False), ("none", None)):
         if text.lower() == word:
@@ -169,3 +230,9 @@ def _read(name: str, text: str) -> Any:
         return int(text) if text.lstrip("-").isdigit() else float(text)
     except ValueError:
         raise InvalidOption(name, text, "expected a number, true, false or none") from None
+
+
+def _checked_token(found: Any) -> str:
+    if not isinstance(found, str) or (found and not found.isprintable()):
+        raise InvalidOption("token", "…", "the callable, file or variable gives no text that could be a token")
+    return found

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from runnel.client.connection import ClientConnection, connect
 from runnel.client.options import ClientOptions
-from runnel.core.errors import LimitExceeded, NotNow, ProtocolError, RunnelError
+from runnel.core.errors import LimitExceeded, NotAuthenticated, NotNow, ProtocolError, RunnelError, TokenExpired
 from runnel.wire.msgpack_messages import Goodbye
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ class Reconnector:
         options = self._link.options
         if goodbye is not None and goodbye.retry is None:
             return True  # the server says that it does not come back
+        if isinstance(error, NotAuthenticated | TokenExpired) and not options.refreshes and not goodbye:
+            return in_vain > 0 or not self._link.connection.connections  # the same token would be refused again
         if self._link.connection.connections:
             return options.reconnect is not True and in_vain >= options.reconnect
         # What was wrong from the beginning, such as a certificate that is not there, stays wrong.

@@ -40,6 +40,8 @@ from runnel.wire.msgpack_messages import (
 )
 
 LAST_ID = 2**32 - 1
+REFRESH_AT = 0.8  # of the life of a token
+MIN_REFRESH = 0.1  # seconds between two tries to refresh it
 HEARING = "hearing what became of it"  # what a broker that was closed meanwhile cannot do any more
 
 logger = logging.getLogger("runnel")
@@ -380,12 +382,29 @@ class ServerLink:
         self._write_soon()
         if self._carries_clients:
             self.carry_clients()
+        expires = connection.welcome.expires
+        refreshing = None
+        if self.options.refreshes and isinstance(expires, float):
+            refreshing = self.loop.create_task(self._refresh_token(expires))
         try:
             error = await connection.over
         finally:
+            if refreshing is not None:
+                refreshing.cancel()
             self._lost(connection)
         state.error = error
         return error
+
+    async def _refresh_token(self, expires: float | None) -> None:
+        """Go on with new tokens before the present one expires. Without one the server ends the connection."""
+        while expires is not None:
+            left = expires - self.server_time()
+            await asyncio.sleep(max(left * REFRESH_AT, MIN_REFRESH))
+            try:
+                token = await self.options.fetch_token()
+                expires = (await self.call("authenticate", {"token": token}))["expires"]
+            except RunnelError as error:
+                logger.warning("no new token for %s yet: %s", self.address, error)
 
     def carry_clients(self) -> None:
         """A server publishes over this link for its clients: send no more than the other server goes on reading."""

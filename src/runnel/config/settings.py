@@ -22,7 +22,8 @@ from runnel.server.options import ServerOptions
 
 ENVIRONMENT_PREFIX = "RUNNEL_"
 CONFIG_VARIABLE = "RUNNEL_CONFIG"  # names the file
-OTHER_VARIABLES = (CONFIG_VARIABLE, "RUNNEL_RELAY_DSN", "RUNNEL_ARCHIVE_DSN", DSN_VARIABLE)  # read elsewhere
+# Read elsewhere.
+OTHER_VARIABLES = (CONFIG_VARIABLE, "RUNNEL_RELAY_DSN", "RUNNEL_ARCHIVE_DSN", "RUNNEL_TOKEN", DSN_VARIABLE)
 OTHER_TABLES = ("archive", "history", "relay")  # of the file, read by the commands of these names, and `config.history`
 # A service called `runnel` gives every pod in its namespace such variables; they are not meant as settings.
 _KUBERNETES = re.compile(r"RUNNEL_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")

@@ -2,6 +2,7 @@
 
 import { say, attribute } from "./dom.js";
 import { short } from "./format.js";
+import { learn } from "./session.js";
 import { Updates } from "./updates.js";
 import { topics } from "./view_topics.js";
 import { topic } from "./view_topic.js";
@@ -85,3 +86,4 @@ find("skip").addEventListener("click", (event) => {
   find("main").focus();
 });
 go();
+learn(document.querySelector(".bar-end"));

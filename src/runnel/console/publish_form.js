@@ -1,6 +1,7 @@
 // A form that publishes one record, and says where it is.
 
 import { el, field, say } from "./dom.js";
+import { proof } from "./session.js";
 import { publish } from "../runnel.js";
 
 /** @param {string | null} topic to which; null: it is asked for */
@@ -20,7 +21,7 @@ export function publishForm(topic) {
     try {
       if (kind.value === "application/json") JSON.parse(value.value);
       const to = topic ?? name.value;
-      const options = { contentType: kind.value, headers: headersOf(headers.value), timeout: 15_000 };
+      const options = { contentType: kind.value, headers: headersOf(headers.value), timeout: 15_000, request: { headers: proof() } };
       if (key.value) options.key = key.value;
       const { offset, epoch } = await publish(to, value.value, options);
       say(told, `Stored in ${to} at offset ${offset} (epoch ${epoch}).`);

@@ -61,6 +61,10 @@ export interface Options {
 export interface SubscribeOptions extends Options {
   /** "latest" (the default), "earliest", a time; of one topic also an offset, below 0 counted from the end. */
   start?: "latest" | "earliest" | number | Date | (string & {});
+  /** Gets a ticket (`POST /tickets`) for each connection, where no header or cookie can be sent: across sites. */
+  ticket?: () => Promise<string>;
+  /** With authentication: of a pattern, only the topics that may be read. */
+  partial?: boolean;
   /** Only records with this key, or one of these. */
   key?: string | string[];
   /** What happens when the page lags by more than `buffer`: "drop_oldest" (the default in memory), "disconnect:100", … */

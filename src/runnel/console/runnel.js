@@ -239,12 +239,14 @@ export class Subscription {
   /** @param {AbortController} attempt */
   async #open(attempt) {
     this.#become("connecting");
-    const { request = {} } = this.#options;
+    const { request = {}, ticket } = this.#options;
     const headers = new Headers(request.headers);
+    const address = new URL(this.#address);
+    if (ticket) address.searchParams.set("ticket", await ticket()); // works once: a new one for every connection
     headers.set("accept", "text/event-stream");
     if (this.#lastEventId) headers.set("last-event-id", this.#lastEventId);
     const signal = AbortSignal.any([attempt.signal, this.#life.signal]);
-    const response = await fetch(this.#address, { ...request, headers, signal, cache: "no-store" });
+    const response = await fetch(address, { ...request, headers, signal, cache: "no-store" });
     if (!response.ok || !response.body) throw await refusal(response);
     if (!response.headers.get("content-type")?.startsWith("text/event-stream")) {
       attempt.abort();

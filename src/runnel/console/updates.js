@@ -1,5 +1,7 @@
 // The figures, by the server's own events: one stream at a time, of what is looked at now.
 
+import { check } from "./session.js";
+
 const AGAIN = 3_000; // milliseconds, when the server refused
 
 /** Follows `/console/updates`. `look(query)` says what is shown. */
@@ -41,7 +43,9 @@ export class Updates {
     source.addEventListener("error", () => {
       if (source !== this.#source) return;
       this.#onState("lost");
-      if (source.readyState === EventSource.CLOSED) this.#timer = setTimeout(() => this.#open(), AGAIN);
+      if (source.readyState !== EventSource.CLOSED) return;
+      check();
+      this.#timer = setTimeout(() => this.#open(), AGAIN);
     });
   }
 

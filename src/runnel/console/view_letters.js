@@ -1,5 +1,6 @@
 // Dead letters: what failed for good and why; put back where it came from, or discarded.
 
+import { proof } from "./session.js";
 import { announce, arrange, confirm, el, say, attribute } from "./dom.js";
 import { Table, link, number, text } from "./table.js";
 import { inside } from "./record.js";
@@ -217,7 +218,7 @@ class Letters {
     if (!(await confirm(title, text, action, kind))) return;
     try {
       const body = JSON.stringify({ ...(offsets ? { offsets } : { all: true }), epoch: this.#epoch });
-      const headers = { "content-type": "application/json" };
+      const headers = { "content-type": "application/json", ...proof() };
       const response = await fetch(address(this.topic, `/${what}`), { method: "POST", headers, body });
       const answer = await response.json();
       if (!response.ok) throw new Error(answer.detail);

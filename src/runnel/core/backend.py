@@ -321,8 +321,8 @@ class Member(Protocol):
     def flushed(self) -> Awaitable[None]:
         """Done when everything settled so far is on disk."""
 
-    def end(self) -> None:
-        """Accept no more leases; unsettled records return to the group."""
+    def end(self, error: RunnelError | None = None) -> None:
+        """Accept no more leases, because of `error` if there is one; unsettled records return to the group."""
 
     def leave(self) -> None:
         """The user left: accept no more leases; unsettled records return to the group at once."""
@@ -702,6 +702,9 @@ class Backend(ReadableBackend, Protocol):
 
     async def delete(self, topic: str) -> None:
         """Delete a topic and its records."""
+
+    def has_topic(self, topic: str) -> bool | None:
+        """Whether there is such a topic; None: only a server behind it knows."""
 
     async def describe(self, topic: str) -> dict[str, Any] | None:
         """The options with which a topic was declared; None: there is no such topic."""

@@ -794,6 +794,69 @@ class HostRefused(UsageError):
     )
 
 
+class NotAuthenticated(UsageError):
+    """A peer has not proved who it is: no token, or one that this server does not know."""
+
+    code = "not_authenticated"
+    why: str
+    _says = (
+        "{why}; give a token that this server knows: runnel.open(url, token=...), --token-file, RUNNEL_TOKEN, "
+        "or `Authorization: Bearer`"
+    )
+
+
+class TokenExpired(NotNow):
+    """The token with which the peer logged in is over. With a callable as `token`, a client gets a new one."""
+
+    code = "token_expired"
+    _says = "the token has expired; log in with a new one (token= of runnel.open may be a callable that gets it)"
+
+
+class NotAuthorized(UsageError):
+    """A principal may not do this. `allowed` are the patterns with which it may do it."""
+
+    code = "not_authorized"
+    principal: str
+    action: str
+    topic: str
+    allowed: list[str]
+
+    def __init__(self, principal: str, action: str, topic: str, allowed: Sequence[str] = ()) -> None:
+        self.principal, self.action, self.topic, self.allowed = principal, action, topic, list(allowed)
+        may = f"it may {action} {', '.join(map(repr, self.allowed))}" if self.allowed else f"it may {action} nothing"
+        super().__init__(
+            f"{principal!r} may not {action} {topic!r}; {may}. An administrator grants more: "
+            f"`runnel token create NAME --allow {action}:{topic}`, or a rule in the file of --auth"
+        )
+
+
+class NameOwned(UsageError):
+    """The name of a subscription, group, producer or marker belongs to another principal."""
+
+    code = "name_owned"
+    kind: str
+    name: str
+    principal: str
+    _says = "the {kind} {name!r} belongs to another principal than {principal!r}; use another name"
+
+
+class AccessRevoked(Ended):
+    """The token or the rights of the principal were taken back while it was connected."""
+
+    code = "access_revoked"
+    principal: str
+    _says = "the access of {principal!r} was taken back; log in with a token that is in force"
+
+
+class AuditFailed(NotNow):
+    """An admin action was not done, because the security log could not take it."""
+
+    code = "audit_failed"
+    action: str
+    why: str
+    _says = "{action} was not done, for the security log cannot be written: {why}; mend that first"
+
+
 class AddressInUse(UsageError):
     """Another program listens there already."""
 
@@ -808,7 +871,7 @@ class PublicBindRefused(UsageError):
     code = "public_bind_refused"
     host: str
     _says = (
-        "{host} can be reached from other machines, and this server has no authentication; "
+        "{host} can be reached from other machines, and this server has no authentication; give it --auth FILE, "
         "listen on 127.0.0.1, or say --insecure-public (insecure_public=True) if the network itself is trusted"
     )
 

@@ -548,6 +548,16 @@ class SharedSubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
             default="none; of a group `dead-letters.<group>`",
         ),
     ] = None
+    partial: Annotated[
+        bool,
+        Option(
+            kind=OptionKind.SWITCH,
+            about="with authentication: of the pattern, read the topics that the principal may subscribe to",
+            default="false: a pattern that is not wholly allowed is refused",
+            only="alone",
+            in_events=True,
+        ),
+    ] = False
     prefetch: Annotated[
         int | None,
         Option(kind=OptionKind.COUNT, about="records that this member may hold", default="64", only="group"),
@@ -648,6 +658,9 @@ class SubscribeOptions(_Checked, SharedSubscribeOptions, frozen=True, kw_only=Tr
         super().__post_init__()
         if self.hold and self.name is None:
             raise InvalidOption("hold", True, "what is held is kept under a name; give the subscription one")
+        if self.partial and self.name is not None:
+            why = "a stored position would pass records that were filtered out; leave out name or partial"
+            raise InvalidOption("partial", True, why)
 
     @property
     def lags(self) -> bool:
@@ -731,6 +744,7 @@ class SubscribeKeywords(TypedDict, total=False):
     max_deliver: int | None
     backoff: Sequence[float] | None
     jitter: float | None
+    partial: bool
     hold: bool | None
 
 

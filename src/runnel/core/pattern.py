@@ -16,6 +16,7 @@ from runnel.core.errors import InvalidName, InvalidOption, InvalidPattern
 MAX_NAME_BYTES = 255
 TELEMETRY_PREFIX = "$runnel.telemetry."  # the broker's figures about itself; it alone publishes them
 ANALYTICS_PREFIX = "$runnel.analytics."  # what pipelines compute of them, and publish
+SECURITY_LOG_TOPICS = ("$runnel.security", "$runnel.refusals")  # internal, but kept on disk: a server writes them
 
 T = TypeVar("T")
 
@@ -50,8 +51,8 @@ def check_name(name: object) -> str:
 
 
 def is_kept_when_internal(name: str) -> bool:
-    """Whether the internal topic `name` is kept on disk like a topic of a user: telemetry and analytics are."""
-    return name.startswith((TELEMETRY_PREFIX, ANALYTICS_PREFIX))
+    """Whether the internal topic `name` is kept on disk like a topic of a user."""
+    return name in SECURITY_LOG_TOPICS or name.startswith((TELEMETRY_PREFIX, ANALYTICS_PREFIX))
 
 
 def is_pattern(text: str) -> bool:

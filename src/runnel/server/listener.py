@@ -24,7 +24,7 @@ from runnel.core.errors import AddressInUse, InvalidOption, PublicBindRefused
 from runnel.server.connections import RESERVED, Connections
 from runnel.server.options import ServerOptions, TlsOptions
 from runnel.server.served_broker import ListenerAddress
-from runnel.server.unix_socket import UnixSocket
+from runnel.server.unix_socket import MODE, UnixSocket
 
 BACKLOG = 4096  # connections that wait to be accepted; the system may allow fewer
 ACCEPTS_PER_TURN = 16  # connections that are accepted before others on the loop have their turn
@@ -206,9 +206,9 @@ async def bind_tcp(host: str, port: int, *, insecure_public: bool) -> list[socke
     return sockets
 
 
-def bind_unix(path: Path) -> UnixSocket:
+def bind_unix(path: Path, *, mode: int = MODE) -> UnixSocket:
     """A socket file that listens. What a dead server left there is replaced."""
-    return UnixSocket(path, BACKLOG)
+    return UnixSocket(path, BACKLOG, mode=mode)
 
 
 def _bind(family: int, address: tuple[Any, ...]) -> socket.socket:
@@ -258,7 +258,10 @@ class ServerSockets:
         native: ProtocolFactory,
         lines: ProtocolFactory,
         http: ProtocolFactory | None = None,
+        *,
+        optional_certificates: bool = False,
     ) -> None:
+        self._optional = optional_certificates
         self.listeners: list[ListenerAddress] = []
         self._options, self._connections = options, connections
         self._native, self._lines, self._http = native, lines, http
@@ -274,13 +277,14 @@ class ServerSockets:
     async def open(self) -> None:
         """Open every listener that the options ask for, or none of them."""
         options = self._options
-        context = None if options.ssl is None else server_context(options.ssl)
+        context = None if options.ssl is None else server_context(options.ssl, optional=self._optional)
         try:
             if options.port is not None:
                 scheme = "runnel" if context is None else "runnels"
                 await self._open_tcp("native", scheme, options.port, self._native, context)
             if options.unix is not None:
-                self.adopt(bind_unix(options.unix.absolute()))
+                # With authentication the peers' users are known, and rules say what they may do.
+                self.adopt(bind_unix(options.unix.absolute(), mode=0o600 if options.auth is None else 0o666))
             if options.json_port is not None:
                 scheme = "tcp" if context is None else "tls"
                 await self._open_tcp("json", scheme, options.json_port, self._lines, context)
@@ -295,7 +299,8 @@ class ServerSockets:
         self, name: str, scheme: str, port: int, factory: ProtocolFactory, context: ssl.SSLContext | None
     ) -> None:
         options = self._options
-        sockets = await bind_tcp(options.host, port, insecure_public=options.insecure_public)
+        is_safe = options.insecure_public or options.auth is not None
+        sockets = await bind_tcp(options.host, port, insecure_public=is_safe)
         self._acceptors.append(
             Acceptor(sockets, factory, self._rate, context=context, handshake_timeout=options.hello_timeout)
         )
@@ -345,8 +350,8 @@ class ServerSockets:
 # TLS 1.2 and later, with client certificates where they are required.
 
 
-def server_context(options: TlsOptions) -> ssl.SSLContext:
-    """The TLS context for `options`; an error names the file that is wrong."""
+def server_context(options: TlsOptions, *, optional: bool = False) -> ssl.SSLContext:
+    """The TLS context for `options`; an error names the file that is wrong. `optional`: as are client certificates."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     for option in ("cert", "key", "client_ca"):
@@ -364,5 +369,6 @@ def server_context(options: TlsOptions) -> ssl.SSLContext:
             context.load_verify_locations(options.client_ca)
         except (ssl.SSLError, OSError) as error:
             raise InvalidOption("client_ca", str(options.client_ca), f"no certificates in PEM: {error}") from error
-        context.verify_mode = ssl.CERT_REQUIRED
+        # Where a token may stand for a certificate, a peer shows either: the login decides.
+        context.verify_mode = ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
     return context

@@ -43,6 +43,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     - `http_hosts`: names that the HTTP listener answers to, beside addresses and localhost: "app.example,
       *.b.example"; * is any. Where it speaks TLS or is public, it answers to all unless some are named.
     - `ssl`: speak TLS at every TCP listener.
+    - `auth`: a TOML file with roles and rules: peers have to log in at every listener. Tokens are beside it.
     - `insecure_public`: listen on addresses that other machines can reach, without authentication.
     - `max_connections`: clients at all listeners together. A few more are let in at the Unix socket, and to ask for
       health and metrics over HTTP.
@@ -78,6 +79,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     http_hosts: str | None = None
     unix: Path | None = None
     ssl: TlsOptions | None = None
+    auth: Path | None = None
     insecure_public: bool = False
     max_connections: int = 10_000
     max_peer_connections: int | None = None

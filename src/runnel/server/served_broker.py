@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import cached_property
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from runnel.api.broker import Broker
 from runnel.core.errors import RunnelError, Unreachable
+from runnel.security.principal import ConsoleRole
+from runnel.server.access.guard import GuardedBackend
 from runnel.server.connections import Connections
 from runnel.server.memory_budget import MemoryBudget
 
 if TYPE_CHECKING:
-    from runnel.api.broker import Broker
     from runnel.core.backend import Backend, PackedPublisher
+    from runnel.server.access.access import Access
+    from runnel.server.access.control import AccessControl
     from runnel.server.options import ServerOptions
 
 
@@ -28,13 +33,23 @@ class ListenerAddress(NamedTuple):
 class ServedBroker:
     """A broker that is being served: its limits, connections and listeners."""
 
-    def __init__(self, broker: Broker, options: ServerOptions) -> None:
+    def __init__(self, broker: Broker, options: ServerOptions, auth: AccessControl | None = None) -> None:
         self.broker, self.options = broker, options
+        self.auth = auth  # None: authentication is off, and every peer may do everything
+        self.access: Access | None = None  # the peer that it is served to: see `guarded`
         self.version = version("runnel-mq")
         self.connections = Connections(options.max_connections, options.peer_connections)
         self.memory = MemoryBudget(options.max_held_bytes)
         self.listeners: list[ListenerAddress] = []
         self.since = broker.clock.time()
+
+    def guarded(self, access: Access) -> ServedBroker:
+        """The same for one peer that has logged in: its broker allows what the peer may do, and nothing else."""
+        found = copy(self)
+        vars(found).pop("publisher", None)
+        found.access = access
+        found.broker = Broker(GuardedBackend(self.backend, access, lambda: self.publisher))
+        return found
 
     @property
     def backend(self) -> Backend:
@@ -62,13 +77,17 @@ class ServedBroker:
         try:
             self.backend.check_ready("serving")
         except Unreachable as error:
+            if self.auth is not None and self.access is None:  # who has not logged in learns no address
+                return Unreachable("the backend of this server", "it cannot be reached now")
             return error
         except RunnelError:
             return None  # requests of clients raise it
         return None
 
     def describe(self) -> dict[str, Any]:
-        """The result of the call `info`."""
+        """The result of the call `info`. A peer that may not look at the server sees no more than its limits."""
+        if self.access is not None and self.access.principal.console < ConsoleRole.VIEWER:
+            return {"version": self.version, "limits": self.options.limits()}
         return {
             "version": self.version,
             "uptime": self.broker.clock.time() - self.since,

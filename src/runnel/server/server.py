@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from runnel.core.errors import NotSupported
 from runnel.runtime.loop_owner import detach_sockets
 from runnel.server import http
+from runnel.server.access.control import AccessControl
+from runnel.server.access.files import AuthFiles
 from runnel.server.connections import RECONNECT_AFTER
 from runnel.server.listener import CLOSE_DEADLINE, ServerSockets, connections_allowed
 from runnel.server.native.connection import NativeConnection
@@ -66,7 +68,8 @@ class Server:
             raise NotSupported("starting a server twice", "make another one")
         if self.options.http_port is not None:
             http.check("the HTTP listener")
-        self._serving = serving = ServedBroker(self.broker, self.options)
+        auth = None if self.options.auth is None else AccessControl(AuthFiles(self.options.auth))
+        self._serving = serving = ServedBroker(self.broker, self.options, auth)
         serving.connections.limit = connections_allowed(self.options.max_connections)
 
         def lines() -> JsonLinesListener:
@@ -78,9 +81,24 @@ class Server:
             from runnel.server.http.listener import HttpListener
 
             self._http = HttpListener(serving)
-        self._sockets = ServerSockets(self.options, serving.connections, native_listener(serving), lines, self._http)
+        mtls = None if auth is None else auth.policy.file.mtls
+        self._sockets = ServerSockets(
+            self.options,
+            serving.connections,
+            native_listener(serving),
+            lines,
+            self._http,
+            optional_certificates=mtls is not None and not mtls.required,
+        )
         serving.listeners = self._sockets.listeners
-        await self._sockets.open()
+        if auth is not None:
+            await auth.start(serving.backend)  # before the first peer can connect
+        try:
+            await self._sockets.open()
+        except BaseException:
+            if auth is not None:
+                await auth.stop()
+            raise
         return self
 
     async def __aexit__(
@@ -112,6 +130,14 @@ class Server:
             await self._sockets.close(deadline, "the server stops", retry)
         if self._http is not None:
             await self._http.ended()
+        if self._serving is not None and self._serving.auth is not None:
+            await self._serving.auth.stop()
+
+    async def reload(self) -> None:
+        """Read rules, tokens and keys of `auth` again, without dropping a connection that they still allow."""
+        if self._serving is None or self._serving.auth is None:
+            raise NotSupported("reload", "the server runs without --auth: there are no rules to read again")
+        await self._serving.auth.reload()
 
     def abort(self) -> None:
         """Close everything now, without a word: clients take it for a lost connection, and come back."""

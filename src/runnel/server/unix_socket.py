@@ -26,7 +26,7 @@ LOCK_TIMEOUT = 0.5  # seconds that a starting process waits for another
 class UnixSocket:
     """A listening socket and its file. `replace`: whatever socket is there is known to be of no use any more."""
 
-    def __init__(self, path: Path, backlog: int, *, replace: bool = False) -> None:
+    def __init__(self, path: Path, backlog: int, *, replace: bool = False, mode: int = MODE) -> None:
         self.path = path
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.setblocking(False)
@@ -34,7 +34,7 @@ class UnixSocket:
             with _folder_lock(path.parent), socket_address(path) as address:
                 _remove_stale(path, address, replace=replace)
                 self._bind(address)
-                os.chmod(path, MODE)  # no client can connect before `listen`
+                os.chmod(path, mode)  # no client can connect before `listen`
                 self._inode = _inode(path)
                 self.socket.listen(backlog)
         except BaseException:

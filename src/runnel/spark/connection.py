@@ -279,7 +279,7 @@ class BlockingConnection:
     def _greeted(self, address: ServerAddress) -> socket.socket:
         connection = connect_socket(address, self._options)
         try:
-            connection.sendall(hello_bytes(self._options))
+            connection.sendall(hello_bytes(self._options, token=self._options.current_token()))
             decoder = FrameDecoder(MAX_FRAME, kinds=FROM_SERVER)
             while data := connection.recv(_READ):
                 decoder.feed(data)

@@ -46,6 +46,8 @@ _KAFKAS = {
 """Options of Spark's own source for Kafka, in lower case, and what is meant by them here."""
 
 _TLS = {"tlsCa": "ca", "tlsCert": "cert", "tlsKey": "key", "tlsServerName": "server_hostname", "tlsVerify": "verify"}
+_CLIENT = _TLS | {"ca": "ca", "cert": "cert", "token": "token", "tokenFile": "token_file"}
+"""Options about a server, and what the client calls them."""
 
 
 def _whole(name: str, text: str, least: int = 1) -> int:
@@ -132,6 +134,10 @@ _LOCATION: dict[str, Callable[[str, str], Any]] = {
     "tlsKey": _text,
     "tlsServerName": _text,
     "tlsVerify": _yes_or_no,
+    "ca": _text,
+    "cert": _text,
+    "token": _text,
+    "tokenFile": _text,
 }
 
 _SOURCE: dict[str, Callable[[str, str], Any]] = {
@@ -315,9 +321,12 @@ def _location(said: Mapping[str, Any]) -> BrokerLocation:
             why += "; a table has to be created without columns (CREATE TABLE t USING runnel OPTIONS (…)): of one with"
             why += " columns Spark hands no options on, but those of the query: SELECT … FROM t WITH (path = …)"
         raise InvalidOption("url", said.get("url"), why)
-    client = {short: said[name] for name, short in _TLS.items() if name in said}
+    for short, long in (("ca", "tlsCa"), ("cert", "tlsCert")):
+        if short in said and long in said:
+            raise InvalidOption(short, said[short], f"it is the same as {long}: give one of them")
+    client = {short: said[name] for name, short in _CLIENT.items() if name in said}
     client |= {name: said[name] for name in ("timeout", "wait") if name in said}
     if client and "path" in said:
-        first = next(name for name in (*_TLS, "timeout", "wait") if name in said)
+        first = next(name for name in (*_CLIENT, "timeout", "wait") if name in said)
         raise InvalidOption(first, "(not shown)", "it is about a server, and the option path names a folder")
     return BrokerLocation(said.get("url"), said.get("path"), client)

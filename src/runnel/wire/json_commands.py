@@ -198,6 +198,15 @@ _publish_options = attrgetter(*PUBLISH_OPTIONS)  # three times as quick as one b
 SUBSCRIBE_OPTIONS = tuple(name for name, option in options_of(SubscribeOptions).items() if option.kind in _JSON)
 
 
+class Auth(Command, frozen=True, gc=False):
+    """Logs in, or goes on with a new token of the same principal."""
+
+    token: str
+
+    def __repr__(self) -> str:
+        return "Auth(token=…)"  # no secret in a log
+
+
 class Ack(Command, frozen=True, gc=False):
     """The work of a delivery is done."""
 
@@ -257,11 +266,12 @@ class Refusal(Struct, frozen=True, gc=False):
 
 COMMANDS: dict[str, type[Command]] = {
     kind.__name__.upper(): kind
-    for kind in (Sub, Unsub, Pub, Ack, Nack, Reject, Extend, Credit, Ping, Topics, Info, Help, Quit)
+    for kind in (Auth, Sub, Unsub, Pub, Ack, Nack, Reject, Extend, Credit, Ping, Topics, Info, Help, Quit)
 }
 
 # The right form of each, as help and errors show it.
 FORMS = {
+    "AUTH": '{"command": "AUTH", "token": "rnl_…"}',
     "SUB": '{"command": "SUB", "topic": "test", "from": "earliest"}',
     "UNSUB": '{"command": "UNSUB", "topic": "test"}',
     "PUB": '{"command": "PUB", "topic": "test", "payload": "100"}',
@@ -285,6 +295,7 @@ _WHAT = {  # how a field must look
         if option.kind in _JSON
     },
     "id": _ID,
+    "token": _STRING,
     "payload": "it is the message: a string, or any other JSON",
     "delivery": "it is the number that came with the message",
     "seconds": _SECONDS,

@@ -129,6 +129,13 @@ class Extended(Event, frozen=True, gc=False):
     id: Id | None = None
 
 
+class Authenticated(Event, frozen=True, gc=False):
+    """The client has logged in."""
+
+    principal: str
+    id: Id | None = None
+
+
 class Pong(Event, frozen=True, gc=False):
     """The answer to a ping."""
 
@@ -235,6 +242,7 @@ def as_text(value: bytes) -> tuple[str, str | None]:
 
 
 ABOUT = {
+    "AUTH": "log in, before anything else, where the server asks for that",
     "SUB": "read a topic, or a pattern such as orders.* or orders.>; also credit, id and all options of subscribe",
     "UNSUB": "stop reading a topic, or the subscription with this id",
     "PUB": "publish; also key, headers, encoding (base64), delay, expires, priority, message_id, expected_offset",

@@ -40,18 +40,25 @@ RECALLS = "recalls"
 
 
 class Hello(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A client's first frame: the newest version that it speaks, what it is, and what it can do beyond that."""
+    """A client's first frame: the newest version that it speaks, what it is, and what it can do beyond that.
+
+    `token` proves who it is, where the server asks for that.
+    """
 
     version: Number
     client: str = ""
     features: list[str] = []
+    token: str = ""
+
+    def __repr__(self) -> str:
+        return f"Hello(version={self.version}, client={self.client!r})"  # no secret in a log
 
 
 class Welcome(msgspec.Struct, kw_only=True):
     """A server's first frame: the version that both speak from now on, and what the server is.
 
     `journal` is the id of its journal, None in memory; `time` its clock, in seconds since 1970; `ping` the seconds
-    of silence after which it sends a PING.
+    of silence after which it sends a PING; `expires` the time at which the client's token does.
     """
 
     version: Number = PROTOCOL_VERSION
@@ -64,6 +71,7 @@ class Welcome(msgspec.Struct, kw_only=True):
     ping: Seconds = 15.0
     time: Seconds = 0.0
     connection: Number = 0
+    expires: Seconds | msgspec.UnsetType = msgspec.UNSET
 
 
 class WirePolicy(msgspec.Struct, kw_only=True, omit_defaults=True):

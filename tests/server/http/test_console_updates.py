@@ -15,6 +15,7 @@ from runnel.server import http
 from runnel.server.http import console
 from runnel.server.http.console import BrokerSampler, ConsoleUpdates
 from runnel.server.options import ServerOptions
+from runnel.server.served_broker import ServedBroker
 from tests.patience import PATIENCE
 from tests.server.http.browser import serving, web
 
@@ -111,7 +112,7 @@ async def test_a_broker_that_is_closed_ends_the_stream() -> None:
     async with runnel.open() as broker:
         sent: list[dict[str, Any]] = []
         ended = asyncio.Event()
-        route = ConsoleUpdates(broker, ServerOptions())
+        route = ConsoleUpdates(ServedBroker(broker, ServerOptions()))
 
         async def send(message: dict[str, Any]) -> None:
             sent.append(message)
@@ -130,7 +131,7 @@ async def test_a_broker_that_is_closed_ends_the_stream() -> None:
 
 async def test_a_viewer_that_reads_nothing_is_let_go() -> None:
     async with runnel.open() as broker:
-        route = ConsoleUpdates(broker, ServerOptions(send_timeout=0.05))
+        route = ConsoleUpdates(ServedBroker(broker, ServerOptions(send_timeout=0.05)))
 
         async def send(message: dict[str, Any]) -> None:
             if message["type"] == "http.response.body" and b"figures" in message["body"]:

@@ -458,7 +458,7 @@ async def test_help_is_given() -> None:
         commands = []
         while (event := await client.event())["event"] == "help":
             commands.append(event["command"])
-        assert commands[:3] == ["SUB", "UNSUB", "PUB"]
+        assert commands[:3] == ["AUTH", "SUB", "UNSUB"]
 
 
 async def test_a_failure_of_the_server_is_answered_and_logged(caplog: pytest.LogCaptureFixture) -> None:

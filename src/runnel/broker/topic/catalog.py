@@ -12,7 +12,7 @@ from runnel.core.clock import Clock
 from runnel.core.compression import compress
 from runnel.core.errors import NotSupported, TopicConflict, TopicDeleted, UnknownTopic
 from runnel.core.options import NO_TOPIC_OPTIONS, TopicOptions
-from runnel.core.pattern import check_name, is_kept_when_internal
+from runnel.core.pattern import SECURITY_LOG_TOPICS, check_name, is_kept_when_internal
 from runnel.core.schema import Codec, Schema, SchemaValidator, check_schema_evolution
 from runnel.core.telemetry import ANALYTICS_OPTIONS
 
@@ -103,12 +103,15 @@ class TopicCatalog:
         if log is None:
             if not self._auto_create and not declared:
                 raise UnknownTopic(name)
-            if options is None and is_kept_when_internal(name):
+            if options is None and is_kept_when_internal(name) and name not in SECURITY_LOG_TOPICS:
                 return self.make(name)  # it is read before there is something in it
-            check_name(name)
-            # What pipelines publish about the broker is bounded, also if they say nothing about it.
-            is_unsaid = name[0] == "$" and (options is None or not options.retains)
-            log = self.make(name, ANALYTICS_OPTIONS if is_unsaid else options)
+            if name in SECURITY_LOG_TOPICS:
+                log = self.make(name, options)
+            else:
+                check_name(name)
+                # What pipelines publish about the broker is bounded, also if they say nothing about it.
+                is_unsaid = name[0] == "$" and (options is None or not options.retains)
+                log = self.make(name, ANALYTICS_OPTIONS if is_unsaid else options)
         elif options is not None and log.options is not options:
             if name[0] == "$":
                 check_name(name)  # it is there, but not for everyone to publish to

@@ -9,6 +9,7 @@ Needs `runnel-mq[server]`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -23,19 +24,32 @@ __all__ = ["app", "missing"]
 NEEDED = ("starlette", "uvicorn", "httptools", "websockets")
 
 
-def app(broker: Broker, options: ServerOptions | None = None) -> Any:
+def app(
+    broker: Broker,
+    options: ServerOptions | None = None,
+    *,
+    authorize: Callable[[Any, str, str], bool] | None = None,
+    console: bool = True,
+    publish: bool = True,
+) -> Any:
     """The routes of the HTTP listener, as an ASGI application to be mounted into one of yours or served by itself.
 
     The broker is yours, and open. Of the options those count that limit a request or a stream, and `http_cors`. Event
     streams and WebSockets end when SIGTERM or SIGINT tells the server of the application to stop; if it is stopped in
     another way, close the broker first.
+
+    `authorize(connection, action, topic)` decides what the user of a request may do: `connection` is Starlette's
+    `HTTPConnection` with the cookies, session and user of your own login, `action` is publish, subscribe, group, create
+    or admin, and `topic` a name or a pattern. Without it everything is allowed. The figures of the console and
+    `/metrics` ask for admin on ">". `console=False` leaves the console out, `publish=False` publishing over HTTP.
     """
     check("the HTTP listener", ("starlette",))
     from runnel.server.http.application import build
     from runnel.server.options import ServerOptions
     from runnel.server.served_broker import ServedBroker
 
-    return build(ServedBroker(broker, options or ServerOptions()), mounted=True)
+    serving = ServedBroker(broker, options or ServerOptions())
+    return build(serving, mounted=True, authorize=authorize, with_console=console, with_publish=publish)
 
 
 def missing(needed: tuple[str, ...] = NEEDED) -> list[str]:

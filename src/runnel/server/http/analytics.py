@@ -14,11 +14,13 @@ from starlette.responses import Response
 
 from runnel.core.errors import InvalidOption
 from runnel.observe.analytics import SPANS, Span, read_series
+from runnel.security.principal import ConsoleRole
+from runnel.server.http.authentication import serving_of
 from runnel.server.http.record_json import encode_json
 from runnel.server.http.requests import parameters, single_parameter
 
 if TYPE_CHECKING:
-    from runnel.api.broker import Broker
+    from runnel.server.served_broker import ServedBroker
 
 KEPT = {"minutes": 2.0, "hours": 30.0, "days": 120.0}  # seconds that an answer is good for
 
@@ -26,12 +28,15 @@ KEPT = {"minutes": 2.0, "hours": 30.0, "days": 120.0}  # seconds that an answer 
 class AnalyticsRoute:
     """Answers with series, at most a little old."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, serving: ServedBroker) -> None:
+        self._serving, self._broker = serving, serving.broker
         self._answers: dict[str, tuple[float, asyncio.Task[bytes]]] = {}
 
     async def series(self, request: Request) -> Response:
         """The series of a span."""
+        access = serving_of(request.scope, self._serving).access
+        if access is not None:
+            access.check_role(ConsoleRole.VIEWER, "look at the console")
         name = single_parameter(parameters(request.scope), "span") or "minutes"
         if name not in SPANS:
             raise InvalidOption("span", name[:64], f"expected {', '.join(SPANS)}")

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from runnel.core.errors import RunnelError
 from runnel.server.http import console, errors
 from runnel.server.http.analytics import AnalyticsRoute
+from runnel.server.http.authentication import Authentication, Authorize, CallbackAuthorization, LoginRoutes
 from runnel.server.http.console import ConsoleUpdates
 from runnel.server.http.cross_origin import AllowedHosts, CrossOriginGuard
 from runnel.server.http.dead_letters import DeadLetterRoutes
@@ -36,19 +37,27 @@ NEED_TOPICS = ("/topics", "/events", "/dead-letters", "/metrics", "/console/upda
 EXPOSED_HEADERS = ["Location", "Link", "Runnel-Next", "Runnel-End", "Runnel-Gap", "Retry-After"]
 
 
-def build(serving: ServedBroker, *, mounted: bool) -> Application:
+def build(
+    serving: ServedBroker,
+    *,
+    mounted: bool,
+    authorize: Authorize | None = None,
+    with_console: bool = True,
+    with_publish: bool = True,
+) -> Application:
     """The application. `mounted`: it is part of another one, on a server that is not ours.
 
-    That application decides which host names it answers to, unless names are given.
+    That application decides which host names it answers to, unless names are given; and with `authorize`, what the
+    user of a request may do.
     """
     broker, options = serving.broker, serving.options
-    history, health, letters = HistoryRoutes(broker), HealthRoutes(serving), DeadLetterRoutes(serving)
-    sockets, publishing = WebSocketRoutes(serving), PublishRoute(serving)
+    history, health, letters = HistoryRoutes(serving), HealthRoutes(serving), DeadLetterRoutes(serving)
+    sockets, publishing, logins = WebSocketRoutes(serving), PublishRoute(serving), LoginRoutes(serving)
     routes: list[BaseRoute] = [
         Route("/topics", history.topics, methods=["GET"]),
         Route("/topics/{topic:path}/records", history.records, methods=["GET"]),
-        Route("/topics/{topic:path}", publishing, methods=["POST"]),
-        Route("/events", EventsRoute(broker, options)),
+        *([Route("/topics/{topic:path}", publishing, methods=["POST"])] if with_publish else []),
+        Route("/events", EventsRoute(serving)),
         WebSocketRoute("/ws", sockets),
         Route("/ws", sockets.plain, methods=["GET"]),
         Route("/metrics", health.metrics, methods=["GET"]),
@@ -59,10 +68,10 @@ def build(serving: ServedBroker, *, mounted: bool) -> Application:
         Route("/dead-letters/{topic:path}/replay", letters.replay, methods=["POST"]),
         Route("/dead-letters/{topic:path}/discard", letters.discard, methods=["POST"]),
         Route("/dead-letters/{topic:path}", letters.letters, methods=["GET"]),
-        Route("/console/updates", ConsoleUpdates(broker, options)),
-        Route("/console/analytics", AnalyticsRoute(broker).series, methods=["GET"]),
-        *console.file_routes(),
+        *_console_routes(serving, logins, whole=with_console),
     ]
+    if serving.auth is not None:
+        routes.append(Route("/tickets", logins.tickets, methods=["POST"]))
     middleware = [Middleware(CrossOriginGuard, origins=options.origins, hosts=_hosts(options, own=not mounted))]
     if options.origins:
         middleware.append(
@@ -74,10 +83,14 @@ def build(serving: ServedBroker, *, mounted: bool) -> Application:
                 expose_headers=EXPOSED_HEADERS,
             )
         )
-    if broker.backend.is_remote:
+    if serving.auth is not None:
+        middleware.append(Middleware(Authentication, serving=serving, auth=serving.auth))
+    elif authorize is not None:
+        middleware.append(Middleware(CallbackAuthorization, serving=serving, authorize=authorize))
+    if broker.backend.is_remote:  # behind the login: its error names the other server
         middleware.append(Middleware(ReachableGuard, backend=broker.backend))
     return Application(
-        publishing,
+        publishing if with_publish else None,
         routes=routes,
         middleware=middleware,
         exception_handlers={
@@ -91,16 +104,23 @@ def build(serving: ServedBroker, *, mounted: bool) -> Application:
 class Application(Starlette):
     """The routes behind the guard. Publishes bypass the route table: they are the hot path."""
 
-    def __init__(self, publishing: ASGIApp, middleware: list[Middleware], **options: Any) -> None:
+    def __init__(self, publishing: ASGIApp | None, middleware: list[Middleware], **options: Any) -> None:
         super().__init__(middleware=middleware, **options)
-        for kind, given, named in reversed(middleware):
-            publishing = kind(publishing, *given, **named)
+        if publishing is not None:
+            for kind, given, named in reversed(middleware):
+                publishing = kind(publishing, *given, **named)
         self._publishing = publishing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] == "http" and scope["method"] == "POST" and get_route_path(scope).startswith(TOPICS_PATH):
-            await self._publishing(scope, receive, send)
+        publishing = self._publishing
+        if (
+            publishing is not None
+            and scope["type"] == "http"
+            and scope["method"] == "POST"
+            and get_route_path(scope).startswith(TOPICS_PATH)
+        ):
+            await publishing(scope, receive, send)
         else:
             await super().__call__(scope, receive, send)
 
@@ -122,9 +142,29 @@ class ReachableGuard:
         await self._app(scope, receive, send)
 
 
+def _console_routes(serving: ServedBroker, logins: LoginRoutes, *, whole: bool) -> list[BaseRoute]:
+    """The console, if it is wanted, and how people log in to it; without it, the module for pages alone."""
+    files: list[BaseRoute] = [*console.file_routes(whole=whole)]
+    if not whole:
+        return files
+    found: list[BaseRoute] = [
+        Route("/console/updates", ConsoleUpdates(serving)),
+        Route("/console/analytics", AnalyticsRoute(serving).series, methods=["GET"]),
+        *files,
+    ]
+    if serving.auth is not None:
+        found += [
+            Route("/session", logins.session, methods=["GET"]),
+            Route("/login", logins.page, methods=["GET"]),
+            Route("/login", logins.log_in, methods=["POST"]),
+            Route("/logout", logins.log_out, methods=["POST"]),
+        ]
+    return found
+
+
 def _hosts(options: ServerOptions, *, own: bool) -> AllowedHosts | None:
     """The host names to answer to. With TLS the certificate protects; a public server is named by others."""
-    trusts_its_machine = own and options.ssl is None and not options.insecure_public
+    trusts_its_machine = own and options.ssl is None and not options.insecure_public and options.auth is None
     return AllowedHosts(options.hosts or ()) if trusts_its_machine or options.hosts is not None else None
 
 

@@ -23,10 +23,12 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from runnel.console import asset
-from runnel.core.errors import BrokerClosed, InvalidOption, LimitExceeded, NotNow
+from runnel.core.errors import BrokerClosed, InvalidOption, LimitExceeded, NotNow, RunnelError
 from runnel.core.options import KEEP_BYTES, KEEP_COUNT
 from runnel.core.pattern import check_name, matches
+from runnel.security.principal import ConsoleRole
 from runnel.server.http import sse
+from runnel.server.http.authentication import serving_of
 from runnel.server.http.event_stream import RETRY_MILLISECONDS, STREAM_HEADERS, connection_of
 from runnel.server.http.record_json import encode_json
 from runnel.server.http.requests import integer_parameter, parameters, single_parameter
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
         TopicSample,
         TopicStatistics,
     )
-    from runnel.server.options import ServerOptions
+    from runnel.server.served_broker import ServedBroker
 
 
 INTERVAL = 1.0  # seconds
@@ -59,8 +61,8 @@ log = logging.getLogger("runnel")
 class ConsoleUpdates:
     """The route, as an ASGI application: a stream has no end."""
 
-    def __init__(self, broker: Broker, options: ServerOptions) -> None:
-        self._broker, self._options = broker, options
+    def __init__(self, serving: ServedBroker) -> None:
+        self._serving, self._broker, self._options = serving, serving.broker, serving.options
         self._viewers: set[ConsoleViewer] = set()
         self._figures: ConsolePages | None = None
         self._first: asyncio.Future[None] | None = None  # done after the first sample
@@ -71,12 +73,17 @@ class ConsoleUpdates:
         """Serve one viewer, until either side has enough."""
         if scope["method"] != "GET":
             raise HTTPException(405, "updates are read with GET", {"allow": "GET"})
+        access = serving_of(scope, self._serving).access
+        if access is not None:
+            access.check_role(ConsoleRole.VIEWER, "look at the console")
         query = parse_console_query(parameters(scope))
         if len(self._viewers) >= self._options.max_streams:
             raise LimitExceeded("max_streams", len(self._viewers) + 1, self._options.max_streams)
         self._broker.backend.check_ready("looking at it")
         viewer = ConsoleViewer(query, scope, receive, send, self._options.send_timeout)
         self._viewers.add(viewer)
+        if access is not None:
+            access.opened(viewer, "console", ())
         try:
             with ended_by_signals(viewer.end) if connection_of(scope) is None else nullcontext():
                 await viewer.run(await self._sampled_pages())
@@ -137,15 +144,15 @@ class ConsoleViewer:
         self._query, self._receive, self._out, self._patience = query, receive, send, patience
         self._connection: Any = connection_of(scope)
         self._news = asyncio.Event()
-        self._over = False
+        self.ended = False
 
     def wake(self) -> None:
         """There are new figures."""
         self._news.set()
 
-    def end(self) -> None:
-        """Send no more. The page comes back."""
-        self._over = True
+    def end(self, error: RunnelError | None = None) -> None:
+        """Send no more. The page comes back, unless its login is over."""
+        self.ended = True
         self._news.set()
 
     def gone(self) -> None:
@@ -169,7 +176,7 @@ class ConsoleViewer:
         try:
             await self._out({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
             await self._send(sse.retry(random.randint(*RETRY_MILLISECONDS)))
-            while not self._over:
+            while not self.ended:
                 self._news.clear()
                 await self._send(b"event: figures\ndata: %b\n\n" % figures.page(self._query))
                 await self._news.wait()
@@ -652,11 +659,11 @@ FILE_HEADERS = {
 }
 
 
-def file_routes() -> list[Route]:
-    """The routes of the files."""
+def file_routes(*, whole: bool = True) -> list[Route]:
+    """The routes of the files; unless `whole`, of the module for pages alone."""
+    console = [Route("/", _index, methods=["GET"]), Route("/console/{file}", _file, methods=["GET"])]
     return [
-        Route("/", _index, methods=["GET"]),
-        Route("/console/{file}", _file, methods=["GET"]),
+        *(console if whole else ()),
         Route("/runnel.js", _module, methods=["GET"]),
         Route("/runnel.d.ts", _types, methods=["GET"]),
     ]

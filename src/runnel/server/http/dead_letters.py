@@ -15,6 +15,7 @@ from starlette.responses import Response
 from runnel.core.dead_letter import PREFIX, original_headers
 from runnel.core.errors import InvalidOption, TopicDeleted, UnknownTopic
 from runnel.core.record import Record
+from runnel.server.http.authentication import serving_of
 from runnel.server.http.record_json import encode_json, record_as_json
 from runnel.server.http.requests import (
     RequestBody,
@@ -49,14 +50,17 @@ class DeadLetterRoutes:
     """The routes."""
 
     def __init__(self, serving: ServedBroker) -> None:
-        self._backend: Backend = serving.backend
+        self._serving = serving
         self._options, self._memory = serving.options, serving.memory
+
+    def _backend(self, request: Request) -> Backend:
+        return serving_of(request.scope, self._serving).backend
 
     async def topics(self, request: Request) -> Response:
         """The topics that dead letters go to."""
         found = [
             {"topic": one.name, "groups": one.groups, "open": one.open, "first": one.first, "end": one.end}
-            for one in await self._backend.dead_letter_topics()
+            for one in await self._backend(request).dead_letter_topics()
         ]
         return _json({"topics": found})
 
@@ -67,7 +71,7 @@ class DeadLetterRoutes:
         if not isinstance(start, int) or start < 0:
             raise InvalidOption("from", single_parameter(asked, "from"), "expected an offset, 0 or more")
         limit = integer_parameter(asked, "limit", DEFAULT_LIMIT, MAX_LIMIT)
-        found = await self._backend.dead_letters(topic, start, limit, MAX_RESPONSE_BYTES)
+        found = await self._backend(request).dead_letters(topic, start, limit, MAX_RESPONSE_BYTES)
         told = {
             "topic": topic,
             "epoch": found.epoch,
@@ -80,13 +84,13 @@ class DeadLetterRoutes:
     async def replay(self, request: Request) -> Response:
         """Put letters back where they came from."""
         topic, chosen = await self._chosen(request)
-        count = await self._backend.settle_dead_letters(topic, chosen.offsets, put_back=True)
+        count = await self._backend(request).settle_dead_letters(topic, chosen.offsets, put_back=True)
         return _json({"topic": topic, "replayed": count})
 
     async def discard(self, request: Request) -> Response:
         """Be done with letters."""
         topic, chosen = await self._chosen(request)
-        count = await self._backend.settle_dead_letters(topic, chosen.offsets, put_back=False)
+        count = await self._backend(request).settle_dead_letters(topic, chosen.offsets, put_back=False)
         return _json({"topic": topic, "discarded": count})
 
     async def _chosen(self, request: Request) -> tuple[str, ChosenLetters]:
@@ -103,7 +107,7 @@ class DeadLetterRoutes:
             raise InvalidOption("body", "…", "give offsets, or all: true")
         if chosen.offsets is not None and len(chosen.offsets) > MAX_OFFSETS:
             raise InvalidOption("offsets", f"{len(chosen.offsets):,} of them", f"at most {MAX_OFFSETS:,} at a time")
-        bounds = await self._backend.bounds((topic,), history=False)
+        bounds = await self._backend(request).bounds((topic,), history=False)
         if not bounds:
             raise UnknownTopic(topic)
         if chosen.epoch is not None and chosen.epoch != bounds[0].epoch:

@@ -21,6 +21,11 @@ STATUS = {
     "unknown_group": 404,
     "unknown_name": 404,
     "origin_refused": 403,
+    "not_authenticated": 401,
+    "token_expired": 401,
+    "access_revoked": 401,
+    "not_authorized": 403,
+    "name_owned": 403,
     "host_refused": 421,
     "name_in_use": 409,
     "topic_conflict": 409,
@@ -60,6 +65,8 @@ def error_response(error: RunnelError, **facts: Any) -> Response:
     """The response for `error`, with more facts about it."""
     status = status_of(error)
     headers = {"retry-after": RETRY_AFTER} if status == 503 else {}
+    if status == 401:
+        headers["www-authenticate"] = "Bearer"
     return problem_response(status, error.code, str(error), headers=headers, **facts)
 
 

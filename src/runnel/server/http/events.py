@@ -20,6 +20,7 @@ from runnel.core.pattern import check_pattern, is_pattern
 from runnel.core.position import Position, Start
 from runnel.core.record import Gap
 from runnel.server.http import sse
+from runnel.server.http.authentication import serving_of
 from runnel.server.http.event_stream import AsgiStream, DirectStream, EventStream, StreamScheduler, connection_of
 from runnel.server.http.options import event_options, read_event_options
 from runnel.server.http.requests import parameters, parse_start, single_parameter
@@ -27,9 +28,8 @@ from runnel.server.http.sse import EventId, digest_of
 from runnel.server.http.stop_signals import ended_by_signals
 
 if TYPE_CHECKING:
-    from runnel.api.broker import Broker
     from runnel.core.topic_bounds import TopicBounds
-    from runnel.server.options import ServerOptions
+    from runnel.server.served_broker import ServedBroker
 
 
 LAST_EVENT_ID = b"last-event-id"
@@ -48,8 +48,8 @@ class EventsRequest(NamedTuple):
 class EventsRoute:
     """The route: an ASGI application of its own, since a stream has no end."""
 
-    def __init__(self, broker: Broker, options: ServerOptions) -> None:
-        self._broker, self._options = broker, options
+    def __init__(self, serving: ServedBroker) -> None:
+        self._serving, self._options = serving, serving.options
         self.streams: set[EventStream] = set()
         self._open_streams = 0  # and those that are being opened
         self._scheduler = StreamScheduler()
@@ -75,7 +75,7 @@ class EventsRoute:
             self._open_streams -= 1
 
     async def _open(self, asked: EventsRequest, scope: Scope, receive: Receive, send: Send) -> EventStream:
-        backend = self._broker.backend
+        backend = serving_of(scope, self._serving).backend
         backend.check_ready("subscribing")
         tag, end = sse.broker_tag(backend.id), await backend.end_sequence()
         needed = needed_bounds(asked.patterns, asked.last_id)

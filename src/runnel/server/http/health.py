@@ -10,6 +10,8 @@ from starlette.responses import Response
 
 from runnel.core.errors import RunnelError
 from runnel.observe import prometheus
+from runnel.security.principal import ConsoleRole
+from runnel.server.http.authentication import serving_of
 from runnel.server.http.errors import problem_response
 from runnel.server.http.record_json import encode_json
 
@@ -24,7 +26,7 @@ class HealthRoutes:
     """The routes."""
 
     def __init__(self, serving: ServedBroker) -> None:
-        self._broker, self._connections = serving.broker, serving.connections
+        self._serving, self._broker, self._connections = serving, serving.broker, serving.connections
 
     async def alive(self, request: Request) -> Response:
         """The process answers: that is all it says."""
@@ -33,11 +35,16 @@ class HealthRoutes:
     async def ready(self, request: Request) -> Response:
         """Whether it takes records: not while it stops or its backend is away, nor when its disk is full or failed."""
         if (why := await self._trouble()) is not None:
+            if self._serving.auth is not None:
+                why = "it does not take records now; its log says why"  # open to everyone: it reveals nothing
             return problem_response(503, "not_ready", why, headers={"retry-after": "1"})
         return Response(encode_json({"status": "ready"}), media_type="application/json")
 
     async def metrics(self, request: Request) -> Response:
         """What a Prometheus server scrapes."""
+        access = serving_of(request.scope, self._serving).access
+        if access is not None:
+            access.check_role(ConsoleRole.VIEWER, "read metrics")
         found = await self._broker.backend.snapshot(limit=prometheus.MAX_TOPICS)  # others are summed under one label
         found = msgspec.structs.replace(found, handlers=self._broker.handlers())
         return Response(prometheus.render(found), media_type=PROMETHEUS_TEXT)

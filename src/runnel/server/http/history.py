@@ -14,11 +14,12 @@ from starlette.responses import Response
 from runnel.core.backend import HistoryPage
 from runnel.core.errors import InvalidOption
 from runnel.core.pattern import check_pattern, matches
+from runnel.server.http.authentication import serving_of
 from runnel.server.http.record_json import encode_json, gap_as_json, record_as_json
 from runnel.server.http.requests import integer_parameter, parameters, parse_start, single_parameter, topic_of_request
 
 if TYPE_CHECKING:
-    from runnel.api.broker import Broker
+    from runnel.server.served_broker import ServedBroker
 
 DEFAULT_LIMIT = 100  # records, by default
 MAX_LIMIT = 10_000
@@ -30,8 +31,8 @@ NDJSON = "application/x-ndjson"
 class HistoryRoutes:
     """The routes."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, serving: ServedBroker) -> None:
+        self._serving = serving
         self._pages = asyncio.Semaphore(PAGES_AT_ONCE)
 
     async def topics(self, request: Request) -> Response:
@@ -39,7 +40,8 @@ class HistoryRoutes:
         pattern = single_parameter(parameters(request.scope), "pattern")
         if pattern is not None:
             check_pattern(pattern)
-        names = [name for name in await self._broker.topics() if pattern is None or matches(pattern, name)]
+        known = await serving_of(request.scope, self._serving).broker.topics()
+        names = [name for name in known if pattern is None or matches(pattern, name)]
         return Response(encode_json({"topics": names}), media_type="application/json")
 
     async def records(self, request: Request) -> Response:
@@ -52,8 +54,9 @@ class HistoryRoutes:
         if format not in ("json", "ndjson"):
             raise InvalidOption("format", format[:64], "expected json or ndjson")
         root = quote(request.scope.get("root_path", ""))
+        backend = serving_of(request.scope, self._serving).backend
         async with self._pages:
-            found = await self._broker.backend.history(topic, start, limit, MAX_RESPONSE_BYTES)
+            found = await backend.history(topic, start, limit, MAX_RESPONSE_BYTES)
             response = _response(topic, found, limit, root, format)
             await asyncio.sleep(0)  # whatever else there is to do comes before the next page
         return response

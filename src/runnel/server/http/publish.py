@@ -21,10 +21,12 @@ from runnel.core.position import Position, Span
 from runnel.core.publishing import MAX_ENTRY_BYTES, MAX_ENTRY_RECORDS
 from runnel.core.trace_context import TRACEPARENT, is_traceparent
 from runnel.server.http import cloud_events, errors
+from runnel.server.http.authentication import serving_of
 from runnel.server.http.options import header_of, option_reader, publish_headers
 from runnel.server.http.requests import RequestBody, topic_of_scope
 
 if TYPE_CHECKING:
+    from runnel.api.broker import Broker
     from runnel.api.topic import Topic
     from runnel.server.served_broker import ServedBroker
 
@@ -43,6 +45,7 @@ class PublishTarget(NamedTuple):
     topic: str
     handle: Topic[bytes]  # kept, so that the short way of publishing can be taken
     records: str  # where its records are read
+    broker: Broker  # of the peer that publishes
 
 
 class StoredReply(NamedTuple):
@@ -57,8 +60,8 @@ class PublishRoute:
     """The route, as an ASGI application."""
 
     def __init__(self, serving: ServedBroker) -> None:
-        self._broker, self._options, self._memory = serving.broker, serving.options, serving.memory
-        self._addresses: dict[bytes, PublishTarget] = {}
+        self._serving, self._options, self._memory = serving, serving.options, serving.memory
+        self._addresses: dict[tuple[int, bytes], PublishTarget] = {}
         self._ways: dict[str, Callable[[Request, PublishTarget, PublishHeaders], Awaitable[StoredReply]]] = {
             **dict.fromkeys(NDJSON, self._lines),
             cloud_events.STRUCTURED: self._structured,
@@ -119,7 +122,7 @@ class PublishRoute:
         options = _options_for_many(asked)
         events = cloud_events.batched(await self._body(request).whole())
         expected = options.pop("expected_offset", None)
-        async with self._broker.transaction() as tx:
+        async with serving_of(request.scope, self._serving).broker.transaction() as tx:
             published = [
                 tx.publish(
                     to.topic,
@@ -163,7 +166,10 @@ class PublishRoute:
 
     def _address(self, scope: Scope) -> PublishTarget:
         path = scope.get("raw_path") or scope["path"].encode()
-        found = self._addresses.get(path)
+        broker = serving_of(scope, self._serving).broker
+        found = self._addresses.get((id(broker), path))
+        if found is not None and found.broker is not broker:
+            found = None  # one that is gone had the same id
         if found is None:
             if path.endswith(
                 RECORDS_SUFFIX
@@ -173,7 +179,8 @@ class PublishRoute:
             if len(self._addresses) >= CACHED_TARGETS:
                 self._addresses.clear()
             records = f"{quote(scope.get('root_path', ''))}{TOPICS_PATH}{quote(topic, safe='')}/records"
-            found = self._addresses[path] = PublishTarget(topic, self._broker.topic(topic), records)
+            found = PublishTarget(topic, broker.topic(topic), records, broker)
+            self._addresses[id(broker), path] = found
         return found
 
 

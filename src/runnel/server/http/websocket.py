@@ -20,6 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from runnel.core.errors import LimitExceeded, ProtocolError, RunnelError
 from runnel.server.connections import RECONNECT_AFTER, ServerConnection, address_of
+from runnel.server.http.authentication import SERVING
 from runnel.server.http.cross_origin import DENIAL_EXTENSION
 from runnel.server.http.errors import error_response, problem_response
 from runnel.server.http.event_stream import connection_of
@@ -54,7 +55,7 @@ class WebSocketRoutes:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one websocket, until either side has enough."""
         await receive()  # the connect message
-        serving = self._serving
+        serving = scope.get(SERVING) or self._serving  # without a login, its first message has to bring one
         session = WebSocketSession(serving, scope, receive, send)
         if serving.connections.draining:
             stopping = problem_response(503, "not_ready", STOPPING, headers={"retry-after": "1"})

@@ -14,6 +14,9 @@ import socket
 from typing import Any, cast
 
 from runnel.core.errors import LimitExceeded, RunnelError
+from runnel.server.access.access import Access
+from runnel.server.access.control import Peer
+from runnel.server.access.peers import facts_of
 from runnel.server.connections import address_of
 from runnel.server.json_lines.session import JsonLinesSession
 from runnel.server.served_broker import ServedBroker
@@ -45,7 +48,7 @@ class JsonLinesListener(asyncio.Protocol):
         self._peer = ""
         self.peer_address = ""
         self._decoder = self._empty_decoder()
-        self._session = JsonLinesSession(serving.broker, serving.options, self)
+        self._session = JsonLinesSession(serving, self, self._log_in)
         self._worker: asyncio.Task[None] | None = None
         self._wanted: asyncio.Future[None] | None = None  # the worker waits for something to happen
         self._room: asyncio.Future[None] | None = None  # writers wait for the client to read
@@ -78,6 +81,8 @@ class JsonLinesListener(asyncio.Protocol):
         except RunnelError as error:
             self._fail(error)
             return
+        if (access := self._serving.access) is not None:  # by a cookie or a ticket of its WebSocket
+            access.on_end = self._access_ended
         if self._connections.draining:  # it came in while the listener was being closed
             self.abort()
             return
@@ -105,6 +110,9 @@ class JsonLinesListener(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """The client is gone. What it sent before is still done; what it held is let go."""
         self._ended = self._lost = True
+        if (access := self._session.access) is not None:
+            access.on_end = None
+            access.release()
         self._connections.remove(self)
         self._serving.memory.hold(self, 0)
         self.resume_writing()
@@ -216,15 +224,35 @@ class JsonLinesListener(asyncio.Protocol):
                 await self._more()
                 continue
             self._active = self._loop.time()
-            self._greeted, self._begun = True, None
+            if session.is_ready:
+                self._greeted, self._begun = True, None
             await session.answers.room()
             await self.writable()
             if (quits := await session.handle(line)) is not None:
                 return "you quit", quits.id
+            if not self._greeted and session.is_ready:
+                self._greeted, self._begun = True, None
             handled += 1
             if handled % COMMANDS_PER_TURN == 0:
                 await asyncio.sleep(0)
         return self._goodbye, None
+
+    async def _log_in(self, token: str) -> Access:
+        """Find out who the client is. A failed login is answered after some time."""
+        auth, transport = self._serving.auth, self._transport
+        assert auth is not None
+        peer = Peer(self.peer_address, (transport and transport.get_extra_info("door")) or "json")
+        try:
+            access = auth.login(token, peer, **facts_of(transport))
+        except RunnelError:
+            await asyncio.sleep(auth.login_delay(peer))
+            raise
+        access.on_end = self._access_ended
+        return access
+
+    def _access_ended(self, error: RunnelError) -> None:
+        """The token expired, or was taken back."""
+        self._loop.call_soon(self._give_up, error)
 
     async def _more(self) -> None:
         """Wait until something came, or the end. A first line, and one that has begun, must be whole in time."""

@@ -13,18 +13,18 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from runnel.core.errors import BadCommand, InvalidOption, LimitExceeded, RunnelError
+from runnel.core.errors import BadCommand, InvalidOption, LimitExceeded, NotAuthenticated, RunnelError
 from runnel.core.options import PolicyKind, SubscribeOptions
 from runnel.server.json_lines.subscription import JsonLinesSubscription, LineWriter
-from runnel.server.options import ServerOptions
 from runnel.wire import json_commands as commands
 from runnel.wire import json_events as events
 from runnel.wire.json_commands import Command, Id, Refusal, parse
 
 if TYPE_CHECKING:
-    from runnel.api.broker import Broker
     from runnel.api.delivery import Delivery
     from runnel.api.topic import Topic
+    from runnel.server.access.access import Access
+    from runnel.server.served_broker import ServedBroker
 
 
 MAX_UNSETTLED_BYTES = 8 << 20  # unsettled values that one member may have
@@ -36,11 +36,21 @@ STALE_DELIVERIES = 1024  # unsettled deliveries, beyond which lapsed ones are fo
 log = logging.getLogger("runnel")
 
 
+class LoginFailed(Exception):
+    """The client could not log in: the connection ends with why."""
+
+    def __init__(self, error: RunnelError) -> None:
+        super().__init__(error.code)
+        self.error = error
+
+
 class JsonLinesSession:
     """The subscriptions, deliveries and replies of one client."""
 
-    def __init__(self, broker: Broker, options: ServerOptions, outlet: LineWriter) -> None:
-        self._broker, self._options, self._outlet = broker, options, outlet
+    def __init__(self, serving: ServedBroker, outlet: LineWriter, log_in: Callable[[str], Awaitable[Access]]) -> None:
+        options = serving.options
+        self._serving, self._log_in = serving, log_in
+        self._broker, self._options, self._outlet = serving.broker, options, outlet
         self.answers = OrderedReplies(outlet.write, options.max_pending_bytes)
         self.streams: list[JsonLinesSubscription] = []
         self.deliveries: dict[int, Delivery[bytes]] = {}
@@ -48,6 +58,7 @@ class JsonLinesSession:
         self._stale = STALE_DELIVERIES
         self._topics: dict[str, Topic[bytes]] = {}
         self._handlers: dict[type[Command], Callable[[Any], Awaitable[None]]] = {
+            commands.Auth: self._auth,
             commands.Pub: self._pub,
             commands.Sub: self._sub,
             commands.Unsub: self._unsub,
@@ -71,10 +82,42 @@ class JsonLinesSession:
         if isinstance(command, commands.Quit):
             return command
         try:
+            if not self.is_ready and not isinstance(command, commands.Auth | commands.Help):
+                raise NotAuthenticated("log in first: " + commands.FORMS["AUTH"])
             await self._handlers[type(command)](command)
+        except LoginFailed as failure:
+            raise failure.error from None
         except Exception as error:
             self.answers.now(_error_line(command, error))
         return None
+
+    # -- logging in ---------------------------------------------------------------------------------------------
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether commands are taken: authentication is off, or the client has logged in."""
+        return self._serving.auth is None or self._serving.access is not None
+
+    async def _auth(self, command: commands.Auth) -> None:
+        auth, access = self._serving.auth, self._serving.access
+        if auth is None:
+            self.answers.now(events.Authenticated("", command.id).line())
+            return
+        if access is not None:
+            auth.renewed(access, command.token)
+        else:
+            try:
+                access = await self._log_in(command.token)
+            except RunnelError as error:
+                raise LoginFailed(error) from None
+            self._serving = self._serving.guarded(access)
+            self._broker = self._serving.broker
+        self.answers.now(events.Authenticated(access.principal.name, command.id).line())
+
+    @property
+    def access(self) -> Access | None:
+        """The client's login."""
+        return self._serving.access
 
     async def end_of_input(self) -> None:
         """No more commands come: what needs them ends. Other subscriptions go on: the client may still read.

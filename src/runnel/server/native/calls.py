@@ -31,6 +31,9 @@ from runnel.core.stages import checked_stage_key
 from runnel.core.statistics import BackendSample, PipelineStatistics, RelayStatistics
 from runnel.core.trace_context import TRACEPARENT as TRACE
 from runnel.core.transaction import TransactionRequest
+from runnel.security.principal import ConsoleRole
+from runnel.server.access.access import Access
+from runnel.server.access.control import AccessControl
 from runnel.server.native.subscriptions import NativeMember
 from runnel.server.served_broker import ServedBroker
 from runnel.wire.msgpack_messages import AtSequence, read_start, wire_record
@@ -46,6 +49,7 @@ class Caller(NamedTuple):
     serving: ServedBroker
     member: Callable[[int], NativeMember]
     finish: Callable[[int], None]  # let a subscription of this client end after what was published
+    authenticate: Callable[[str], float | None] = lambda token: None  # go on with a new token
 
 
 Call = Callable[[Caller, dict[str, Any]], Coroutine[Any, Any, Any]]
@@ -543,7 +547,75 @@ async def info(caller: Caller) -> dict[str, Any]:
 @call
 async def connections(caller: Caller) -> list[dict[str, Any]]:
     """The connected clients, and what each of them holds."""
+    if (access := caller.serving.access) is not None:
+        access.check_role(ConsoleRole.VIEWER, "list connections")
     return caller.serving.connections.describe()
+
+
+# -- access -----------------------------------------------------------------------------------------------------
+
+
+@call
+async def authenticate(caller: Caller, token: str) -> dict[str, Any]:
+    """Go on with a new token of the same principal; fewer rights end what they no longer allow."""
+    return {"expires": caller.authenticate(token)}
+
+
+@call
+async def whoami(caller: Caller) -> dict[str, Any]:
+    """The principal of this connection, and what it may do; empty if authentication is off."""
+    access = caller.serving.access
+    if access is None:
+        return {}
+    principal = access.principal
+    return {"principal": principal.name, "roles": principal.roles, "rules": dict(principal.rules)}
+
+
+@call
+async def reload(caller: Caller) -> None:
+    """Read rules, tokens and keys again."""
+    auth, access = _administration(caller)
+    await auth.audited(access, "reload", "")
+    await auth.reload()
+
+
+@call
+async def token_create(
+    caller: Caller,
+    name: str,
+    allow: list[str] = [],  # noqa: B006
+    roles: list[str] = [],  # noqa: B006
+    expires: float | None = None,
+) -> dict[str, Any]:
+    """Make a token; it is in the answer, and nowhere else. `expires`: seconds since 1970."""
+    auth, access = _administration(caller)
+    token, stored = await auth.create_token(access, name, tuple(allow), tuple(roles), expires)
+    return {"token": token, "id": stored.id}
+
+
+@call
+async def token_list(caller: Caller) -> list[dict[str, Any]]:
+    """The tokens, without what they are."""
+    auth, _ = _administration(caller)
+    return [
+        {name: value for name, value in msgspec.structs.asdict(one).items() if name != "hash"}
+        for one in auth.policy.tokens
+    ]
+
+
+@call
+async def token_revoke(caller: Caller, which: str) -> list[str]:
+    """Take back tokens, by name or id; the ids of those."""
+    auth, access = _administration(caller)
+    return [one.id for one in await auth.revoke_token(access, which)]
+
+
+def _administration(caller: Caller) -> tuple[AccessControl, Access]:
+    auth, access = caller.serving.auth, caller.serving.access
+    if auth is None or access is None:
+        raise NotSupported("administration of access", "the server runs without --auth")
+    access.check_role(ConsoleRole.ADMIN, "administer access")
+    return auth, access
 
 
 _PLAIN = Meta(headers=NO_HEADERS)

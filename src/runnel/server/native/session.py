@@ -26,6 +26,9 @@ from runnel.core.errors import (
     SubscriptionEnded,
 )
 from runnel.core.position import Span
+from runnel.server.access.access import Access
+from runnel.server.access.control import Peer
+from runnel.server.access.peers import facts_of
 from runnel.server.native.calls import CALLS, Caller, check_method
 from runnel.server.native.connection import NativeConnection
 from runnel.server.native.subscriptions import NativeMember, NativeSubscription, SharedFrames
@@ -59,6 +62,8 @@ _MAY_WAIT = {"transact": "committing a transaction"}  # calls that may wait for 
 _SETTLE = "settle"  # the name of a task that waits until something settled is on disk
 PENDING = "too much of what it published is not answered yet"
 SETTLING = "too much of what it settled is not on disk yet"
+TOO_FAST = "it publishes faster than its principal may"
+LOGIN_FAILED = "its login failed"
 LARGE_BATCH = 4 << 20  # bytes of a batch after which other connections are served
 
 log = logging.getLogger("runnel")
@@ -82,6 +87,7 @@ class NativeSession:
     def __init__(self, serving: ServedBroker, connection: NativeConnection) -> None:
         self._serving, self._connection = serving, connection
         self._publisher, self._options = serving.publisher.for_client(), serving.options
+        self._slowed: asyncio.TimerHandle | None = None
         self._number = 0
         self._client = ""
         self._shared: SharedFrames | None = None  # of a client that understands them
@@ -114,6 +120,11 @@ class NativeSession:
         for publish in [*self._pending]:
             publish.abandon()
         self._publisher.release()
+        if self._slowed is not None:
+            self._slowed.cancel()
+        if (access := self._serving.access) is not None:
+            access.on_end = access.on_slow = None
+            access.release()
         for call in self._calls.values():
             call.cancel()
         left: list[NativeSubscription | NativeMember] = [*self._streams.values(), *self._members.values()]
@@ -154,6 +165,7 @@ class NativeSession:
         return {
             "door": "native",
             "client": self._client,
+            **({} if self._serving.access is None else {"principal": self._serving.access.principal.name}),
             "subscriptions": len(self._streams) + len(self._members),
             "pending_bytes": self._pending_bytes,
             "calls": len(self._calls),
@@ -177,6 +189,11 @@ class NativeSession:
         hello = decode_message(Hello, payload)
         if hello.version < 1:
             raise ProtocolError(f"the client speaks version {hello.version}, and this server {PROTOCOL_VERSION}")
+        if self._serving.auth is not None:
+            if self._serving.access is not None:  # by a cookie or a ticket of its WebSocket
+                self._adopt(self._serving.access)
+            elif not self._log_in(hello.token):
+                return
         self._client = hello.client[:256]
         if SHARED_DELIVER in hello.features:
             self._shared = SharedFrames(self._connection)
@@ -193,6 +210,7 @@ class NativeSession:
             ping=self._options.ping,
             time=serving.broker.clock.time(),
             connection=self._number,
+            expires=self._expires(),
         )
         self._connection.send(frame(FrameKind.WELCOME, 0, encode_message(welcome)))
         self._connection.greeted()
@@ -210,6 +228,50 @@ class NativeSession:
             (FrameKind.GOODBYE, self._goodbye),
         ):
             self.handlers[kind] = handler
+
+    def _log_in(self, token: str) -> bool:
+        """Find out who the client is, and serve it what it may do. A failed login is answered after some time."""
+        connection, auth = self._connection, self._serving.auth
+        assert auth is not None
+        listener = connection.transport.get_extra_info("door") or ("native" if connection.peer_address else "unix")
+        peer = Peer(connection.peer_address, listener)
+        try:
+            access = auth.login(token, peer, **facts_of(connection.transport))
+        except RunnelError as error:
+            connection.pause(LOGIN_FAILED)  # it stays unread until it is refused
+            self._slowed = connection.loop.call_later(auth.login_delay(peer), connection.fail, error)
+            return False
+        self._serving = self._serving.guarded(access)
+        self._adopt(access)
+        return True
+
+    def _adopt(self, access: Access) -> None:
+        """The client has logged in: publish for it, and end with its login."""
+        access.on_end, access.on_slow = self._access_ended, self._slow_down
+        self._publisher.release()
+        self._publisher = self._serving.publisher.for_client()
+
+    def _expires(self) -> float | msgspec.UnsetType:
+        access = self._serving.access
+        expires = None if access is None else access.identity.expires
+        return msgspec.UNSET if expires is None else expires
+
+    def authenticate(self, token: str) -> float | None:
+        """Go on with a new token; the time at which it expires."""
+        if self._serving.auth is None or (access := self._serving.access) is None:
+            return None
+        self._serving.auth.renewed(access, token)
+        return access.identity.expires
+
+    def _access_ended(self, error: RunnelError) -> None:
+        """The token expired, or was taken back. A client that can get a new one comes back with it."""
+        self._connection.loop.call_soon(self._connection.fail, error)
+
+    def _slow_down(self, seconds: float) -> None:
+        self._connection.pause(TOO_FAST)
+        if self._slowed is not None:
+            self._slowed.cancel()
+        self._slowed = self._connection.loop.call_later(seconds, self._connection.resume, TOO_FAST)
 
     def _second_hello(self, flags: int, extra: int, id: int, payload: bytes) -> None:
         raise ProtocolError("a second HELLO came")
@@ -443,7 +505,10 @@ class NativeSession:
         except RunnelError as error:
             self._connection.send(error_frame(id, error))
         else:
-            self._begin_call(id, CALLS[method](Caller(self._serving, self.member, self._finish), args), method)
+            self._begin_call(id, CALLS[method](self._caller(), args), method)
+
+    def _caller(self) -> Caller:
+        return Caller(self._serving, self.member, self._finish, self.authenticate)
 
     def _begin_call(self, id: int, work: Coroutine[Any, Any, Any], name: str = "") -> None:
         first = [*self._stopping]  # calls cancelled before it

@@ -1,0 +1,40 @@
+"""`runnel reload`: have a server read its rules, tokens and keys again."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+import runnel
+from runnel.cli.command import Commands, add_command
+from runnel.cli.errors import FINE
+from runnel.cli.server_address import DEFAULT_SERVER, add_token, load_settings, server_url
+
+EXAMPLE = """\
+examples:
+  runnel reload
+  runnel reload --server runnel://10.0.0.7:7788 --token-file ops.token
+
+Needs the console role `admin`. SIGHUP does the same. Connections stay; what the new rules no longer allow ends within a
+second. If the files are wrong, nothing changes, and the error says why.
+"""
+
+
+def add_to(commands: Commands) -> None:
+    """Make `runnel reload` known."""
+    parser = add_command(commands, "reload", "have a server read its rules and tokens again", EXAMPLE, run)
+    parser.add_argument("--server", metavar="URL", help=f"(default: $RUNNEL_SERVER, else {DEFAULT_SERVER})")
+    add_token(parser)
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Ask the server."""
+    url = server_url(chosen.server or load_settings().general.server or DEFAULT_SERVER, chosen)
+
+    async def ask() -> None:
+        async with runnel.open(url) as broker:
+            await broker.backend.administer("reload", {})
+
+    asyncio.run(ask())
+    print("The server has read its rules and tokens again.")
+    return FINE

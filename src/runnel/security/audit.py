@@ -1,0 +1,70 @@
+"""The events of the security log, and the aggregation of refusals.
+
+An event says who did what, from where, at which listener, and with which outcome. Refusals can be made by anyone and at
+any rate: those of one principal, peer, listener, action and outcome within a second become one event with a count, in a
+topic of their own, so that a flood evicts no admin action.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from runnel.core.pattern import SECURITY_LOG_TOPICS
+
+EVENTS_TOPIC, REFUSALS_TOPIC = SECURITY_LOG_TOPICS
+RETENTION_AGE = 90 * 86_400.0
+RETENTION_BYTES = 1 << 30
+MAX_OPEN_REFUSALS = 1000  # different ones within a second; beyond that they are counted together
+MAX_TEXT = 256
+
+Outcome = Literal["allowed", "refused", "failed"]
+
+
+class SecurityEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of the security log. `time`: seconds since 1970. `count`: how many alike within that second."""
+
+    time: float
+    kind: str  # login, refusal, admin, token
+    principal: str
+    peer: str
+    listener: str
+    action: str
+    target: str = ""
+    outcome: Outcome = "allowed"
+    why: str = ""
+    count: int = 1
+
+    def encoded(self) -> bytes:
+        """As JSON, in one line."""
+        return msgspec.json.encode(self)
+
+
+def shortened(text: str) -> str:
+    """What a peer chose, cut to a length that a log can hold."""
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
+
+
+class RefusalCounter:
+    """Counts refusals until `due` is asked for them."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, str, str, str, str], SecurityEvent] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, event: SecurityEvent) -> None:
+        """One more. The first of its kind gives the target."""
+        key = (event.principal, event.peer, event.listener, event.action, event.kind)
+        if key not in self._open and len(self._open) >= MAX_OPEN_REFUSALS:
+            key = ("", "", "", "", event.kind)
+            event = msgspec.structs.replace(event, principal="", peer="", listener="", action="many", target="")
+        known = self._open.get(key)
+        self._open[key] = event if known is None else msgspec.structs.replace(known, count=known.count + 1)
+
+    def due(self) -> list[SecurityEvent]:
+        """All that were counted since the last call, to be written now."""
+        found, self._open = list(self._open.values()), {}
+        return found

@@ -1,0 +1,212 @@
+"""The file of `--auth`: roles, rules, principals, and how certificates, Unix users and JWTs become principals.
+
+Read from TOML into an `AuthPolicy`, which turns an `Identity` (who has proved to be who) into a `Principal` (what it
+may do). Reading the file again and asking for the same identity gives the rights that it has now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from runnel.core.errors import InvalidOption
+from runnel.security.jwt_claims import JwtConfig, granted_by_claims
+from runnel.security.principal import EVERYTHING, NO_LIMITS, ConsoleRole, Limits, Principal, rules_by_action
+from runnel.security.rules import Rule, parse_rule
+from runnel.security.tokens import TokenTable
+
+Proof = Literal["token", "jwt", "certificate", "unix"]
+_EVERYTHING = tuple(f"{action}:{pattern}" for action, patterns in EVERYTHING.items() for pattern in patterns)
+CONSOLE_ROLES = {role.name.lower(): role for role in ConsoleRole if role}
+
+
+class Role(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What principals with this role may do. `console`: viewer, operator or admin.
+
+    `owns_names`: names of subscriptions, groups, markers and stages that they make belong to the role: all of its
+    principals may use them. So members of one group can have tokens of their own.
+    """
+
+    allow: tuple[str, ...] = ()
+    console: str | None = None
+    owns_names: bool = False
+    limits: Limits = NO_LIMITS
+
+
+BUILT_IN = {
+    "admin": Role(allow=_EVERYTHING, console="admin"),
+    # A server over this one keeps its own sessions, owners and security log here.
+    "gateway": Role(allow=(*_EVERYTHING, "publish:$runnel.>", "create:$runnel.>"), console="admin"),
+}
+
+
+class NamedPrincipal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one principal may do beside what its token or claims say. `unix`: system users that are this principal."""
+
+    allow: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
+    console: str | None = None
+    limits: Limits = NO_LIMITS
+    unix: tuple[str, ...] = ()
+    certificates: tuple[str, ...] = ()
+
+
+class CertificateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[mtls]`: which part of a client certificate's subject names the principal.
+
+    `required`: every peer has to show a certificate, also one with a token. False: one or the other.
+    """
+
+    principal: str = "commonName"
+    required: bool = True
+    roles: tuple[str, ...] = ()
+
+
+class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[metrics]`: with `open_on_loopback`, peers of this machine read /metrics without a token."""
+
+    open_on_loopback: bool = False
+
+
+class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[session]`: seconds after which a login in a browser ends: without a request, and at the latest."""
+
+    idle: float = 1800.0
+    most: float = 43_200.0
+
+
+class AuthFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file as it is written."""
+
+    roles: dict[str, Role] = {}
+    principals: dict[str, NamedPrincipal] = {}
+    limits: Limits = NO_LIMITS
+    jwt: JwtConfig | None = None
+    mtls: CertificateConfig | None = None
+    metrics: MetricsConfig = MetricsConfig()
+    session: SessionConfig = SessionConfig()
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """What a peer proved: by a token (`id` is that of the token), a JWT, a certificate, or its Unix user.
+
+    It is all that is needed to ask for its rights again, after a reload. `expires`: seconds since 1970.
+    """
+
+    proof: Proof
+    name: str
+    id: str = ""
+    claims: Mapping[str, Any] = {}
+    expires: float | None = None
+
+
+class AuthPolicy:
+    """The rules that are in force. Immutable: a reload makes a new one."""
+
+    def __init__(self, file: AuthFile, tokens: TokenTable) -> None:
+        self.file, self.tokens = file, tokens
+        self._roles = BUILT_IN | file.roles
+        for name, role in self._roles.items():
+            _check_role(f"roles.{name}", role)
+        self._unix: dict[str, str] = {}
+        self._certificates: dict[str, str] = {}
+        for name, principal in file.principals.items():
+            _check_role(f"principals.{name}", principal)
+            for role_name in principal.roles:
+                self._role(f"principals.{name}.roles", role_name)
+            self._unix |= dict.fromkeys(principal.unix, name)
+            self._certificates |= dict.fromkeys(principal.certificates, name)
+        for role_name in file.mtls.roles if file.mtls is not None else ():
+            self._role("mtls.roles", role_name)
+        for role_name in file.jwt.grants if file.jwt is not None else ():
+            self._role("jwt.grants", role_name)
+
+    @classmethod
+    def of(cls, file: Mapping[str, Any], tokens: TokenTable) -> AuthPolicy:
+        """The policy of a TOML document; `InvalidOption` names what is wrong in it."""
+        try:
+            return cls(msgspec.convert(file, AuthFile), tokens)
+        except msgspec.ValidationError as error:
+            raise InvalidOption("auth", "…", f"the file does not fit: {error}") from None
+
+    def unix_name(self, user: str) -> str | None:
+        """The principal of a system user; None: no rule names it."""
+        return self._unix.get(user)
+
+    def certificate_name(self, subject: Mapping[str, str]) -> str | None:
+        """The principal of a certificate whose subject has these parts; None: no rule admits it."""
+        if self.file.mtls is None:
+            return None
+        found = subject.get(self.file.mtls.principal)
+        return None if not found else self._certificates.get(found, found)
+
+    def principal(self, identity: Identity) -> Principal | None:
+        """What `identity` may do now; None: it may not even log in any more."""
+        roles: list[str] = []
+        rules: list[Rule] = []
+        if identity.proof == "token":
+            token = self.tokens.get(identity.id)
+            if token is None:
+                return None
+            roles += token.roles
+            rules += token.rules
+        elif identity.proof == "jwt":
+            if self.file.jwt is None:
+                return None
+            more_roles, more_rules = granted_by_claims(self.file.jwt, identity.claims)
+            roles += more_roles
+            rules += more_rules
+        elif identity.proof == "certificate":
+            if self.file.mtls is None:
+                return None
+            roles += self.file.mtls.roles
+        elif identity.name not in self._unix.values():
+            return None
+        named = self.file.principals.get(identity.name)
+        limits = self.file.limits
+        console = ConsoleRole.NONE
+        if named is not None:
+            roles += named.roles
+            rules += [parse_rule(one) for one in named.allow]
+            console = _console(named.console)
+        for name in dict.fromkeys(roles):
+            role = self._roles.get(name)
+            if role is None:
+                continue  # a claim or a token names a role that the file does not have: it allows nothing
+            rules += [parse_rule(one) for one in role.allow]
+            console = max(console, _console(role.console))
+            limits = role.limits.over(limits)
+        if named is not None:
+            limits = named.limits.over(limits)
+        known = tuple(name for name in dict.fromkeys(roles) if name in self._roles)
+        return Principal(
+            name=identity.name,
+            roles=known,
+            rules=rules_by_action(rules),
+            console=console,
+            limits=limits,
+            names_of=next((name for name in known if self._roles[name].owns_names), None),
+        )
+
+    def check_roles(self, roles: tuple[str, ...]) -> None:
+        """Raise unless the file has all of these roles."""
+        for role in roles:
+            self._role("role", role)
+
+    def _role(self, option: str, name: str) -> Role:
+        if name not in self._roles:
+            raise InvalidOption(option, name, f"there is no such role; there are {', '.join(sorted(self._roles))}")
+        return self._roles[name]
+
+
+def _check_role(option: str, role: Role | NamedPrincipal) -> None:
+    for one in role.allow:
+        parse_rule(one, f"{option}.allow")
+    if role.console is not None and role.console not in CONSOLE_ROLES:
+        raise InvalidOption(f"{option}.console", role.console, f"expected {', '.join(CONSOLE_ROLES)}")
+
+
+def _console(name: str | None) -> ConsoleRole:
+    return ConsoleRole.NONE if name is None else CONSOLE_ROLES[name]

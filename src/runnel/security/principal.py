@@ -1,0 +1,108 @@
+"""Principals: who a peer turned out to be, what it may do, and how much of it. `authorize` decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+
+from runnel.core.errors import InvalidOption, NotAuthorized
+from runnel.security.rules import ACTIONS, Rule, covers
+
+
+class ConsoleRole(IntEnum):
+    """What a principal may do in the console, and with the figures of the server. Each includes those before it."""
+
+    NONE = 0
+    VIEWER = 1  # look: topics, figures, connections, metrics; no record
+    OPERATOR = 2  # also replay and discard dead letters, pause and resume groups
+    ADMIN = 3  # also tokens, reload and the security log
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much one principal may use, on each server; None: no limit but those of the server.
+
+    - `connections`: open at once. `subscriptions`: open at once, over all of its connections.
+    - `topics`, `groups`: that it has made. `storage_bytes`: that the topics which it made take.
+    - `publish_bytes`, `publish_records`: a second. Beyond them it is read from more slowly.
+    """
+
+    connections: int | None = None
+    subscriptions: int | None = None
+    topics: int | None = None
+    groups: int | None = None
+    publish_bytes: int | None = None
+    publish_records: int | None = None
+    storage_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidOption(name, value, "expected a whole number above 0")
+
+    def over(self, others: Limits) -> Limits:
+        """These, and those of `others` where these say nothing."""
+        said = {name: getattr(self, name) for name in self.__struct_fields__}
+        return Limits(**{name: getattr(others, name) if value is None else value for name, value in said.items()})
+
+
+NO_LIMITS = Limits()
+
+
+class Principal(msgspec.Struct, frozen=True, kw_only=True):
+    """A peer that has proved who it is. `rules` has the patterns by action."""
+
+    name: str
+    roles: tuple[str, ...] = ()
+    rules: Mapping[str, tuple[str, ...]] = {}
+    console: ConsoleRole = ConsoleRole.NONE
+    limits: Limits = NO_LIMITS
+    names_of: str | None = None  # the role to which the names that it makes belong; None: to itself
+
+    @property
+    def owner(self) -> str:
+        """What the names that it makes belong to."""
+        return self.name if self.names_of is None else f"@{self.names_of}"
+
+    @property
+    def owners(self) -> frozenset[str]:
+        """What names may belong to for this principal to use them: itself, and its roles."""
+        return frozenset((self.name, *(f"@{role}" for role in self.roles)))
+
+
+def rules_by_action(rules: Iterable[Rule]) -> dict[str, tuple[str, ...]]:
+    """The patterns of `rules` by action, each once."""
+    found: dict[str, dict[str, None]] = {}
+    for action, pattern in rules:
+        found.setdefault(action, {})[pattern] = None
+    return {action: tuple(patterns) for action, patterns in found.items()}
+
+
+def authorize(principal: Principal, action: str, topic: str) -> bool:
+    """Whether `principal` may do `action` with a topic, or with every topic of a pattern.
+
+    Every listener, gateway and the console ask this function, through the guard of the backend.
+    """
+    return any(covers(allowed, topic) for allowed in principal.rules.get(action, ()))
+
+
+def check(principal: Principal, action: str, topic: str) -> None:
+    """Raise `NotAuthorized` unless `authorize` allows it. The error names what is allowed."""
+    if not authorize(principal, action, topic):
+        raise NotAuthorized(principal.name, action, topic, list(principal.rules.get(action, ())))
+
+
+def can_see(principal: Principal, topic: str) -> bool:
+    """Whether a listing may name `topic`: the principal may do anything with it."""
+    return any(covers(allowed, topic) for patterns in principal.rules.values() for allowed in patterns)
+
+
+EVERYTHING: dict[str, tuple[str, ...]] = dict.fromkeys(ACTIONS, (">",)) | {"subscribe": (">", "$runnel.>")}
+
+
+def administrator(name: str, **more: Any) -> Principal:
+    """A principal that may do everything: the owner of the folder at the Unix socket."""
+    return Principal(name=name, roles=("admin",), rules=EVERYTHING, console=ConsoleRole.ADMIN, **more)

@@ -1,0 +1,548 @@
+"""Access control of one server: logins at every listener, reload and revocation, browser sessions and tickets.
+
+What has to hold on every server of one backend is kept in markers of that backend: the key that seals sessions and
+tickets, tickets that were used, and tokens and sessions that were revoked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from time import time_ns
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakSet
+
+import msgspec
+
+from runnel.core.errors import (
+    InvalidOption,
+    LimitExceeded,
+    MarkConflict,
+    NotAuthenticated,
+    RunnelError,
+    TokenExpired,
+)
+from runnel.core.markers import Marker
+from runnel.core.transaction import TransactionRequest
+from runnel.security.audit import SecurityEvent, shortened
+from runnel.security.jwt_claims import VerifyingKey, principal_of_claims, verify
+from runnel.security.policy import AuthPolicy, Identity
+from runnel.security.principal import Principal, administrator
+from runnel.security.sealed import KEY_BYTES, TICKET_BYTES, TICKET_SECONDS, Session, Ticket, seal, unseal
+from runnel.security.tokens import MAX_TOKEN, StoredToken, is_opaque, make_token
+from runnel.security.usage import FailedLogins
+from runnel.server.access.access import Access, Usage
+from runnel.server.access.files import AuthFiles, random_bytes
+from runnel.server.access.owners import OwnedNames
+from runnel.server.access.security_log import SecurityLog
+
+if TYPE_CHECKING:
+    from runnel.core.backend import Backend
+
+KEY_MARKER = "$access/key"
+TICKET_PREFIX = "$access/ticket/"
+REVOKED_PREFIX = "$access/revoked/"
+REVOKED_AT = "$access/revoked-at"  # moves with each revocation: one look tells whether there are new ones
+WATCH_SECONDS = 0.25  # between two looks at the file of tokens, and at what other servers revoked
+STORAGE_SECONDS = 2.0  # between two looks at how much principals with such a limit store
+MAX_CACHED_LOGINS = 4096
+MAX_USAGES = 65_536
+
+log = logging.getLogger("runnel.security")
+
+
+class Peer(NamedTuple):
+    """Where a login comes from."""
+
+    address: str
+    listener: str
+
+
+class UnixPeer(NamedTuple):
+    """The credentials of a process at a Unix socket, as the system says."""
+
+    pid: int
+    uid: int
+    user: str
+
+
+class AccessControl:
+    """The logins of a server. Made before the server opens; `start` when its backend is open."""
+
+    def __init__(self, files: AuthFiles) -> None:
+        self.files = files
+        self.policy: AuthPolicy = files.read_policy()
+        self.keys: list[VerifyingKey] = []
+        self.owners, self.log = OwnedNames(), SecurityLog()
+        self._backend: Backend | None = None
+        self._key = secrets.token_bytes(KEY_BYTES)
+        self._accesses: WeakSet[Access] = WeakSet()
+        self._usages: dict[str, Usage] = {}
+        self._failed = FailedLogins()
+        self._cached: dict[tuple[str, str, str], Access] = {}  # logins of requests over HTTP
+        self._revoked: set[str] = set()
+        self._revoked_at: object = None
+        self._topics: set[str] | None = None  # of a backend that cannot say at once whether there is one
+        self._asked_topics = False
+        self._stamp = files.stamp()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._writing = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<AccessControl of {str(self.files.file)!r}, {len(self._accesses)} logins>"
+
+    # -- its life -----------------------------------------------------------------------------------------------
+
+    async def start(self, backend: Backend) -> None:
+        """The backend is open: load what is kept in it, and watch for changes."""
+        self._backend = backend
+        self.keys = await asyncio.to_thread(self.files.read_keys, self.policy.file.jwt)
+        self._tasks = [asyncio.get_running_loop().create_task(one) for one in (self._watch(), self._refresh_keys())]
+        self.log.start(backend)
+        try:
+            await self._load()
+        except RunnelError as error:
+            if not backend.is_remote:
+                raise
+            log.warning("sessions and names are known to this server alone until its backend can be asked: %s", error)
+
+    async def _load(self) -> None:
+        assert self._backend is not None
+        backend = self._backend
+        await self.owners.load(backend)
+        stored = await backend.mark(KEY_MARKER)
+        if stored is None:
+            with suppress(MarkConflict):
+                await self._mark(KEY_MARKER, self._key, None)
+            stored = await backend.mark(KEY_MARKER)
+        if isinstance(stored, bytes) and len(stored) == KEY_BYTES:
+            self._key = stored
+        if backend.has_topic("$") is None:
+            self._topics = set(await backend.topics())
+        for prefix in (TICKET_PREFIX, f"{REVOKED_PREFIX}session:"):
+            for name, value in (await backend.marks(prefix)).items():
+                if isinstance(value, int) and value < self.now():
+                    await self._mark(name, None)
+
+    async def stop(self) -> None:
+        """The server stops."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        for access in list(self._cached.values()):
+            access.release()
+        self._cached.clear()
+        await self.log.stop()
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        assert self._backend is not None, "started first"
+        return self._backend.clock.time()
+
+    async def _mark(self, name: str, value: int | bytes | None, *expected: None) -> None:
+        assert self._backend is not None
+        request = TransactionRequest()
+        request.mark(Marker(name, value, *expected))
+        await self._backend.commit(request)
+
+    # -- changes ------------------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Look for changed tokens, and for what other servers of this backend revoked."""
+        looked_at_storage = 0.0
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            try:
+                if (stamp := self.files.stamp()) != self._stamp:
+                    self._stamp = stamp
+                    self._adopt(AuthPolicy(self.policy.file, self.files.read_tokens()))
+                await self._look_for_revocations()
+                if self._asked_topics and self._backend is not None:
+                    self._asked_topics, self._topics = False, set(await self._backend.topics())
+                if loop.time() - looked_at_storage >= STORAGE_SECONDS:
+                    looked_at_storage = loop.time()
+                    await self._measure_storage()
+            except RunnelError as error:
+                log.warning("the tokens stay as they were: %s", error)
+            except Exception:
+                log.exception("access could not be looked after")
+
+    async def _look_for_revocations(self) -> None:
+        if self._backend is None or (at := await self._backend.mark(REVOKED_AT)) == self._revoked_at:
+            return
+        self._revoked_at = at
+        found = {name.removeprefix(REVOKED_PREFIX) for name in await self._backend.marks(REVOKED_PREFIX)}
+        self._end_revoked(found - self._revoked)
+
+    def _end_revoked(self, ids: set[str]) -> None:
+        """End the logins by tokens and sessions with these ids."""
+        self._revoked |= ids
+        for access in list(self._accesses):
+            if access.identity.id in ids:
+                access.renew(None)
+            elif f"session:{access.session}" in ids:
+                access.end(NotAuthenticated("the session was signed out"))
+        self._forget_cached()
+
+    async def _revoke(self, id: str, value: int) -> None:
+        """Have every server of this backend end the logins with this id."""
+        self._end_revoked({id})
+        assert self._backend is not None
+        request = TransactionRequest()
+        request.mark(Marker(f"{REVOKED_PREFIX}{id}", value))
+        request.mark(Marker(REVOKED_AT, time_ns()))
+        await self._backend.commit(request)
+
+    async def _measure_storage(self) -> None:
+        limited = [one for one in self._accesses if one.principal.limits.storage_bytes is not None]
+        if not limited or self._backend is None:
+            return
+        sizes = {one.name: one.kept_bytes for one in (await self._backend.snapshot()).topics.values()}
+        for access in limited:
+            names = self.owners.names("topic", access.principal.owner)
+            access.usage.storage_bytes = sum(sizes.get(name, 0) for name in names)
+
+    async def _refresh_keys(self) -> None:
+        """Read the keys of JWTs again, on their schedule. Where that fails, the old ones stay."""
+        while True:
+            config = self.policy.file.jwt
+            await asyncio.sleep(3600.0 if config is None else config.refresh)
+            try:
+                self.keys = await asyncio.to_thread(self.files.read_keys, self.policy.file.jwt)
+            except RunnelError as error:
+                log.warning("the keys of JWTs stay as they were: %s", error)
+
+    async def reload(self) -> None:
+        """Read rules, tokens and keys again, and end what they no longer allow. Wrong files change nothing."""
+        policy = await asyncio.to_thread(self.files.read_policy)
+        keys = await asyncio.to_thread(self.files.read_keys, policy.file.jwt)
+        self._stamp, self.keys = self.files.stamp(), keys
+        self._adopt(policy)
+        log.info("rules and tokens were read again")
+
+    def _adopt(self, policy: AuthPolicy) -> None:
+        self.policy = policy
+        for access in list(self._accesses):
+            if access.ended is None:
+                access.renew(self._principal(access.identity))
+        for access in self._accesses:
+            access.usage.adjust(access.principal)
+        self._forget_cached()
+
+    def _forget_cached(self) -> None:
+        for key, access in list(self._cached.items()):
+            if access.ended is not None:
+                del self._cached[key]
+
+    # -- logins -------------------------------------------------------------------------------------------------
+
+    def login(
+        self,
+        credential: str,
+        peer: Peer,
+        *,
+        certificate: Mapping[str, str] | None = None,
+        unix: UnixPeer | None = None,
+        connection: bool = True,
+    ) -> Access:
+        """Who a peer is: by its token, else its certificate, else its Unix user. Raises if it is no one."""
+        try:
+            identity = self._identity(credential, certificate, unix)
+            access = self._begin(identity, peer, connection=connection)
+        except RunnelError as error:
+            self._login_failed(peer, error)
+            raise
+        self._failed.succeeded(peer.address)
+        self.log.note(self._event(access.principal.name, peer, "login", "login", identity.proof))
+        return access
+
+    def _identity(self, credential: str, certificate: Mapping[str, str] | None, unix: UnixPeer | None) -> Identity:
+        if credential:
+            return self.identify(credential)
+        if certificate is not None and (name := self.policy.certificate_name(certificate)) is not None:
+            return Identity(proof="certificate", name=name)
+        if unix is not None:
+            if unix.uid == os.geteuid():
+                return Identity(proof="unix", name=unix.user, id="owner")
+            if (name := self.policy.unix_name(unix.user)) is not None:
+                return Identity(proof="unix", name=name)
+            raise NotAuthenticated(f"no rule names the Unix user {unix.user!r}, and there is no token")
+        raise NotAuthenticated("there is no token")
+
+    def identify(self, credential: str) -> Identity:
+        """What a token or a JWT proves."""
+        if len(credential) > MAX_TOKEN:
+            raise NotAuthenticated("the token is too long")
+        if is_opaque(credential):
+            found = self.policy.tokens.find(credential)
+            if found is None:
+                raise NotAuthenticated("this server does not know the token")
+            if found.expires is not None and not self.now() < found.expires:
+                raise TokenExpired()
+            return Identity(proof="token", name=found.name, id=found.id, expires=found.expires)
+        config = self.policy.file.jwt
+        if config is None:
+            raise NotAuthenticated("this server does not know the token")
+        claims = verify(credential, config, self.keys, self.now())
+        used = {name: claims[name] for name in _used_claims(config) if name in claims}
+        id = f"jwt:{claims['jti']}" if isinstance(claims.get("jti"), str) else ""
+        name = principal_of_claims(config, claims)
+        return Identity(proof="jwt", name=name, id=id, claims=used, expires=float(claims["exp"]) + config.leeway)
+
+    def _principal(self, identity: Identity) -> Principal | None:
+        if identity.id and identity.id in self._revoked:
+            return None
+        if identity.proof == "unix" and identity.id == "owner":
+            return administrator(identity.name)
+        return self.policy.principal(identity)
+
+    def _begin(self, identity: Identity, peer: Peer, *, connection: bool) -> Access:
+        principal = self._principal(identity)
+        if principal is None:
+            raise NotAuthenticated("the login was revoked")
+        usage = self._usages.get(principal.name)
+        if usage is None:
+            if len(self._usages) >= MAX_USAGES:
+                self._usages = {name: one for name, one in self._usages.items() if one.connections or one.readers}
+            usage = self._usages[principal.name] = Usage(principal)
+        access = Access(self, identity, principal, usage, peer.address, peer.listener)
+        access.begin(connection=connection)
+        self._accesses.add(access)
+        return access
+
+    def renewed(self, access: Access, credential: str) -> None:
+        """Go on with a new token, which must be of the same principal. Fewer rights end what they do not allow."""
+        identity = self.identify(credential)
+        principal = self._principal(identity)
+        if principal is None or principal.name != access.principal.name:
+            raise NotAuthenticated("the new token is not of the same principal: connect with it instead")
+        access.replace(identity, principal)
+
+    def login_delay(self, peer: Peer) -> float:
+        """The seconds that the answer to a failed login has to wait."""
+        return self._failed.delay(peer.address, asyncio.get_running_loop().time())
+
+    def _login_failed(self, peer: Peer, error: RunnelError) -> None:
+        event = self._event("", peer, "login", "login", error.code)
+        self.log.note(msgspec.structs.replace(event, outcome="failed", why=shortened(getattr(error, "why", ""))))
+
+    def login_of_request(self, credential: str, peer: Peer) -> Access:
+        """The same for a request over HTTP: logins are kept, for each request brings its token."""
+        key = credential, peer.address, peer.listener
+        access = self._cached.get(key)
+        if access is not None and access.ended is None:
+            return access
+        access = self.login(credential, peer, connection=False)
+        self._cache(key, access)
+        return access
+
+    def _cache(self, key: tuple[str, str, str], access: Access) -> None:
+        if len(self._cached) >= MAX_CACHED_LOGINS:
+            self._cached.pop(next(iter(self._cached)))
+        self._cached[key] = access
+
+    # -- browsers -----------------------------------------------------------------------------------------------
+
+    @property
+    def sealing_key(self) -> bytes:
+        """What sealed texts are signed with."""
+        return self._key
+
+    def open_session(self, access: Access, *, events: tuple[str, ...] | None = None, seconds: float = 0.0) -> Session:
+        """A session in a browser for a login, until it expires."""
+        now = self.now()
+        expires = now + (seconds or self.policy.file.session.most)
+        if access.identity.expires is not None:
+            expires = min(expires, access.identity.expires)
+        return Session(id=secrets.token_hex(16), identity=access.identity, since=now, expires=expires, events=events)
+
+    def sealed(self, content: Session | Ticket) -> str:
+        """The text of a session or ticket."""
+        return seal(self._key, content)
+
+    def session_of(self, cookie: str) -> Session:
+        """The session of a cookie, if it is in force."""
+        session = unseal(self._key, cookie, Session, self.now())
+        if f"session:{session.id}" in self._revoked:
+            raise NotAuthenticated("the session was signed out")
+        return session
+
+    def login_of_session(self, session: Session, peer: Peer) -> Access:
+        """The login of a session."""
+        key = f"session:{session.id}", peer.address, peer.listener
+        access = self._cached.get(key)
+        identity = msgspec.structs.replace(session.identity, expires=session.expires)
+        if access is not None and access.ended is None:
+            if access.identity.expires != session.expires:
+                access.replace(identity, access.principal)
+            return access
+        access = self._begin(identity, peer, connection=False)
+        access.topics, access.session = session.events, session.id
+        self._cache(key, access)
+        return access
+
+    def renewed_session(self, session: Session) -> Session:
+        """The same session, for longer if it is used: until it is idle, or has lasted as long as it may."""
+        config, now = self.policy.file.session, self.now()
+        if session.events is not None or session.expires - now > config.idle * 0.75:
+            return session
+        latest = session.since + config.most
+        if session.identity.expires is not None:
+            latest = min(latest, session.identity.expires)
+        expires = min(now + config.idle, latest)
+        return session if expires <= session.expires else msgspec.structs.replace(session, expires=expires)
+
+    def login_of_socket(self, session: Session, peer: Peer) -> Access:
+        """A login of its own for a WebSocket, which ends by itself."""
+        identity = msgspec.structs.replace(session.identity, expires=session.since + self.policy.file.session.most)
+        access = self._begin(identity, peer, connection=True)
+        access.session = session.id
+        return access
+
+    async def close_session(self, session: Session) -> None:
+        """Sign out, on every server of this backend."""
+        await self._revoke(f"session:{session.id}", int(session.since + self.policy.file.session.most))
+
+    def issue_ticket(self, access: Access, topics: tuple[str, ...], origin: str) -> Ticket:
+        """A ticket for these patterns, which the principal must be allowed to subscribe to."""
+        for topic in topics:
+            access.check("subscribe", topic)
+        return Ticket(
+            id=secrets.token_hex(TICKET_BYTES),
+            identity=access.identity,
+            topics=topics,
+            origin=origin,
+            expires=self.now() + TICKET_SECONDS,
+        )
+
+    async def redeem_ticket(self, text: str, origin: str, peer: Peer) -> tuple[Access, Ticket]:
+        """The login of a ticket, once: on whichever server of this backend it comes first."""
+        try:
+            ticket = unseal(self._key, text, Ticket, self.now())
+            if ticket.origin != origin:
+                raise NotAuthenticated("the ticket was made for a page of another origin")
+            try:
+                await self._mark_new(f"{TICKET_PREFIX}{ticket.id}", int(ticket.expires) + 1)
+            except MarkConflict:
+                raise NotAuthenticated("the ticket was used before") from None
+            access = self._begin(ticket.identity, peer, connection=False)
+        except RunnelError as error:
+            self._login_failed(peer, error)
+            raise
+        access.topics = ticket.topics
+        self.log.note(self._event(access.principal.name, peer, "login", "login", "ticket"))
+        loop = asyncio.get_running_loop()
+        loop.call_later(TICKET_SECONDS + 2, self._forget_ticket, f"{TICKET_PREFIX}{ticket.id}")
+        return access, ticket
+
+    async def _mark_new(self, name: str, value: int) -> None:
+        """Set a marker that must not be there; a marker that is there already is a conflict even if it is the same."""
+        assert self._backend is not None
+        request = TransactionRequest()
+        request.mark(Marker(name, value, None))
+        await self._backend.commit(request)
+        if not request.applied:
+            raise MarkConflict(name, None, value)
+
+    def _forget_ticket(self, name: str) -> None:
+        task = asyncio.get_running_loop().create_task(self._mark(name, None))
+        self._tasks.append(task)
+        task.add_done_callback(self._ticket_forgotten)
+
+    def _ticket_forgotten(self, task: asyncio.Task[None]) -> None:
+        if task in self._tasks:
+            self._tasks.remove(task)
+        if not task.cancelled():
+            task.exception()  # it is forgotten at the next start
+
+    # -- tokens -------------------------------------------------------------------------------------------------
+
+    async def create_token(
+        self, access: Access, name: str, allow: tuple[str, ...], roles: tuple[str, ...], expires: float | None
+    ) -> tuple[str, StoredToken]:
+        """A new token, in force at once. The token itself is shown this once."""
+        self.policy.check_roles(roles)
+        token, stored = make_token(name, random_bytes(), allow=allow, roles=roles, created=self.now(), expires=expires)
+        await self.audited(access, f"create token {stored.id}", name)
+        async with self._writing:
+            await asyncio.to_thread(self._edit, lambda tokens: tokens.with_token(stored))
+            self._adopt(AuthPolicy(self.policy.file, self.files.read_tokens()))
+        return token, stored
+
+    async def revoke_token(self, access: Access, which: str) -> list[StoredToken]:
+        """Take back a token, by its id or its name: connections with it end, on every server of this backend."""
+        gone = self.policy.tokens.without(which)[1]
+        if not gone:
+            raise InvalidOption("token", which, "there is no token with this name or id; see `runnel token list`")
+        await self.audited(access, "revoke token", which)
+        async with self._writing:
+            await asyncio.to_thread(self._edit, lambda tokens: tokens.without(which)[0])
+            self._adopt(AuthPolicy(self.policy.file, self.files.read_tokens()))
+        for token in gone:
+            await self._revoke(token.id, int(self.now()))
+        return gone
+
+    def _edit(self, change: Callable[[Any], Any]) -> None:
+        self.files.write_tokens(change(self.files.read_tokens()))
+
+    # -- what an access asks for --------------------------------------------------------------------------------
+
+    def knows_topic(self, topic: str) -> bool:
+        """Whether the topic exists, as far as is known here."""
+        assert self._backend is not None
+        found = self._backend.has_topic(topic)
+        if found is not None:
+            return found
+        if self._topics is not None and topic in self._topics:
+            return True
+        self._asked_topics = True  # it may be new: looked at again soon
+        return False
+
+    def created(self, access: Access, topic: str) -> None:
+        """A principal makes a topic: counted where its number or size is limited."""
+        limits = access.principal.limits
+        if limits.topics is None and limits.storage_bytes is None:
+            return
+        made = [one for one in self.owners.names("topic", access.principal.owner) if self.knows_topic(one)]
+        if limits.topics is not None and len(made) >= limits.topics:
+            access.refuse("create", topic, LimitExceeded("topics", len(made) + 1, limits.topics))
+        task = asyncio.get_running_loop().create_task(self.owners.claim("topic", topic, access.principal))
+        self._tasks.append(task)
+        task.add_done_callback(self._ticket_forgotten)
+
+    def refused(self, access: Access, action: str, target: str, error: RunnelError) -> None:
+        """Note a refusal in the security log."""
+        peer = Peer(access.peer, access.listener)
+        event = self._event(access.principal.name, peer, "refusal", action, target)
+        self.log.note(msgspec.structs.replace(event, outcome="refused", why=error.code))
+
+    async def audited(self, access: Access, action: str, target: str) -> None:
+        """Write an admin action to the security log; `AuditFailed` if that cannot be."""
+        kind = "token" if "token" in action else "admin"
+        peer = Peer(access.peer, access.listener)
+        await self.log.audit(self._event(access.principal.name, peer, kind, action, target))
+
+    def _event(self, principal: str, peer: Peer, kind: str, action: str, target: str) -> SecurityEvent:
+        return SecurityEvent(
+            time=self.now(),
+            kind=kind,
+            principal=shortened(principal),
+            peer=peer.address or "unix",
+            listener=peer.listener,
+            action=shortened(action),
+            target=shortened(target),
+        )
+
+
+def _used_claims(config: Any) -> set[str]:
+    """The claims that rights are made of: others are not kept."""
+    import re
+
+    fields = {name for one in config.allow for name in re.findall(r"\{([^{}]*)\}", one)}
+    return fields | {config.principal} | ({config.roles} if config.roles else set())

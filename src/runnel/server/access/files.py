@@ -1,0 +1,112 @@
+"""The files of `--auth`: read, watched and, for tokens, replaced atomically. runnel never writes FILE itself."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from runnel.core.errors import InvalidOption
+from runnel.security.jwt_claims import JwtConfig, VerifyingKey, key_of_secret, keys_of_jwks
+from runnel.security.policy import AuthPolicy
+from runnel.security.tokens import ID_BYTES, SECRET_BYTES, TokenTable
+
+MODE = 0o600
+FETCH_TIMEOUT = 10.0  # seconds for the address of a JWKS
+MAX_JWKS = 1 << 20
+
+
+def tokens_path(file: Path) -> Path:
+    """Where the tokens of an `--auth` file are."""
+    return file.with_name(f"{file.name}.tokens")
+
+
+def random_bytes() -> bytes:
+    """The secret of a new token."""
+    return secrets.token_bytes(ID_BYTES + SECRET_BYTES)
+
+
+class AuthFiles:
+    """FILE, and FILE.tokens beside it."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.tokens_file = file, tokens_path(file)
+
+    def read_policy(self) -> AuthPolicy:
+        """The rules and tokens that are in the files now; an error names the file and what is wrong."""
+        try:
+            document = tomllib.loads(self.file.read_text())
+        except FileNotFoundError:
+            raise InvalidOption("auth", str(self.file), "there is no such file") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidOption("auth", str(self.file), f"it cannot be read: {error}") from None
+        except tomllib.TOMLDecodeError as error:
+            raise InvalidOption("auth", str(self.file), f"it is not TOML: {error}") from None
+        return AuthPolicy.of(document, self.read_tokens())
+
+    def read_tokens(self) -> TokenTable:
+        """The tokens; none if the file is not there. One that others may read is refused."""
+        path = self.tokens_file
+        try:
+            with path.open("rb") as opened:
+                mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
+                if mode & 0o077:
+                    why = f"others than its owner may read or write it (mode {mode:o}): chmod 600 {path}"
+                    raise InvalidOption("auth", str(path), why)
+                return TokenTable.read(opened.read())
+        except FileNotFoundError:
+            return TokenTable()
+        except OSError as error:
+            raise InvalidOption("auth", str(path), f"it cannot be read: {error.strerror}") from None
+
+    def write_tokens(self, tokens: TokenTable) -> None:
+        """Replace the file: readers see all of the old one or all of the new one."""
+        path = self.tokens_file
+        new = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
+        try:
+            handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
+            try:
+                os.write(handle, tokens.encoded())
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+            new.replace(path)
+        except OSError as error:
+            new.unlink(missing_ok=True)
+            raise InvalidOption("auth", str(path), f"it cannot be written: {error.strerror}") from None
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def stamp(self) -> tuple[Any, ...]:
+        """Changes when the file of tokens was replaced."""
+        try:
+            found = self.tokens_file.stat()
+        except OSError:
+            return ()
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+    def read_keys(self, config: JwtConfig | None) -> list[VerifyingKey]:
+        """The keys that verify JWTs, from a file or an address. Blocks."""
+        if config is None:
+            return []
+        try:
+            if config.secret_file is not None:
+                return [key_of_secret(self._beside(config.secret_file).read_bytes())]
+            assert config.jwks is not None, "checked"
+            if config.jwks.startswith("https://"):
+                from urllib.request import urlopen  # only servers that fetch keys pay for it
+
+                with urlopen(config.jwks, timeout=FETCH_TIMEOUT) as answer:
+                    return keys_of_jwks(answer.read(MAX_JWKS))
+            return keys_of_jwks(self._beside(config.jwks).read_bytes())
+        except OSError as error:
+            raise InvalidOption("jwt", config.secret_file or config.jwks, f"no keys can be read: {error}") from None
+
+    def _beside(self, name: str) -> Path:
+        return self.file.parent / name

@@ -1,0 +1,716 @@
+"""The guard: the backend as one peer sees it. Every operation of the port asks the peer's `Access` first.
+
+A listener that serves a peer gets a broker over this backend and nothing else, so no listener can forget a check. What
+the guard does not know how to allow, it refuses. Readers, members and leases are passed on as they are: reading costs
+nothing more. A publish costs one look at a set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from struct import Struct
+from struct import error as StructError  # noqa: N812
+from typing import TYPE_CHECKING, Any
+
+from runnel.core import dead_letter
+from runnel.core.backend import (
+    DeadLetterPage,
+    DeadLetterTopic,
+    Done,
+    GroupVerb,
+    HistoryPage,
+    Member,
+    PackedPublisher,
+    Reader,
+    RequestRecord,
+    WaitingPublish,
+    Writer,
+)
+from runnel.core.batch_format import unpack_untrusted
+from runnel.core.columns import HEADERS
+from runnel.core.errors import LimitExceeded, NameOwned, NotSupported, RunnelError
+from runnel.core.options import SubscribeOptions, TopicOptions
+from runnel.core.pattern import matches
+from runnel.core.position import Position, Start
+from runnel.core.publishing import Append, PublishDetails
+from runnel.core.record import REPLY_TO, Record
+from runnel.core.stages import StageInfo, StageKey
+from runnel.core.transaction import TransactionRequest
+from runnel.security.principal import ConsoleRole
+
+if TYPE_CHECKING:
+    from runnel.core.backend import Backend, StageWriter
+    from runnel.core.clock import Clock
+    from runnel.core.markers import MarkerValue
+    from runnel.core.schema import Codec, Schema
+    from runnel.core.statistics import BackendSample, GroupStatistics, RelayStatistics, Statistics
+    from runnel.core.topic_bounds import TopicBounds
+    from runnel.server.access.access import Access
+
+INBOX = "$runnel.inbox."  # a name that only the receiver of a request knows
+MAX_PRODUCERS = 1024  # of one peer that are remembered
+_COLUMNS_AT, _COUNT_AT = 6, 8  # bytes of a batch's header
+_LOOK = Struct("<H12xQ").unpack_from  # its columns, and the number of its producer
+_LETTERS_PER_PAGE = 1000
+
+
+class GuardedBackend:
+    """A backend for one peer. See `core.backend.Backend`; a method says only what it allows."""
+
+    def __init__(self, backend: Backend, access: Access, publisher: Callable[[], PackedPublisher]) -> None:
+        self._backend, self._access, self._publisher = backend, access, publisher
+        self.clock: Clock = backend.clock
+        self.loop_owner = backend.loop_owner
+
+    @property
+    def inner(self) -> Backend:
+        """The backend behind it."""
+        return self._backend
+
+    # -- what everyone may know ---------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """The broker's id."""
+        return self._backend.id
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether its topics are durable."""
+        return self._backend.is_durable
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether its topics are on another server."""
+        return self._backend.is_remote
+
+    @property
+    def summary(self) -> str:
+        """Its location and state, and the principal."""
+        return f"{self._backend.summary} for {self._access.principal.name!r}"
+
+    @property
+    def fsync(self) -> str | None:
+        """The `fsync` option of the journal."""
+        return self._backend.fsync
+
+    @property
+    def connection(self) -> Any:
+        """The state of the connection to another server."""
+        return self._backend.connection
+
+    def check_usable(self, doing: str) -> None:
+        """Raise unless it is open."""
+        self._backend.check_usable(doing)
+
+    def check_ready(self, doing: str) -> None:
+        """Raise unless it is open and connected."""
+        self._backend.check_ready(doing)
+
+    async def open(self) -> GuardedBackend:
+        """It is open: the server's own."""
+        return self
+
+    def close(self) -> None:
+        """A peer does not close the backend of its server."""
+
+    async def aclose(self) -> None:
+        """A peer does not close the backend of its server."""
+
+    async def flushed(self) -> None:
+        """Return when all earlier changes are durable."""
+        await self._backend.flushed()
+
+    async def synced(self) -> None:
+        """Return when all earlier changes are synced."""
+        await self._backend.synced()
+
+    def has_topic(self, topic: str) -> bool | None:
+        """Whether there is such a topic, if the principal may see it."""
+        return self._backend.has_topic(topic) if self._access.sees(topic) else False
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def reader(
+        self,
+        pattern: str | Sequence[str],
+        options: SubscribeOptions,
+        wake: Callable[[], None],
+        resume: Position | int | None = None,
+        until: int | None = None,
+        *,
+        far: bool = False,
+    ) -> Reader:
+        """With the right to subscribe to every pattern; with `partial`, to what it may of them."""
+        access = self._access
+        asked = (pattern,) if isinstance(pattern, str) else tuple(pattern)
+        patterns = access.readable(asked, options)
+        self._check_dead_letter(options.dead_letter)
+        chosen: str | Sequence[str] = pattern if patterns == asked else patterns
+        made = self._backend.reader(chosen, options, wake, resume, until, far=far)
+        if options.name is not None:
+            self._claim_first(made, "subscription", options.name)
+        access.opened(made, "subscribe", patterns)
+        return made
+
+    def member(self, pattern: str, options: SubscribeOptions, wake: Callable[[], None]) -> Member:
+        """With the right to join groups of the pattern."""
+        access = self._access
+        access.readable((pattern,), options)
+        self._check_dead_letter(options.dead_letter)
+        made = self._backend.member(pattern, options, wake)
+        self._claim_first(made, "group", f"{options.group} {pattern}")
+        access.opened(made, "group", (pattern,))
+        return made
+
+    def _claim_first(self, made: Any, kind: str, name: str) -> None:
+        """Have the name claimed when the subscription is entered, if it is not known to be the principal's."""
+        access = self._access
+        owners = access.control.owners
+        if owners.is_of_another(kind, name, access.principal):
+            if not access.may("admin", ">"):
+                access.refuse(kind, name, NameOwned(kind, name, access.principal.name))
+            return
+        if owners.is_known(kind, name, access.principal):
+            return
+        if kind == "group" and (allowed := access.principal.limits.groups) is not None:
+            count = owners.count(kind, access.principal.owner)
+            if count >= allowed:
+                access.refuse("group", name, LimitExceeded("groups", count + 1, allowed))
+        enter: Callable[[], Awaitable[None] | None] = made.enter
+
+        async def claimed() -> None:
+            await owners.claim(kind, name, access.principal)
+            if (standing := enter()) is not None:
+                await standing
+
+        made.enter = claimed
+
+    def _check_dead_letter(self, topic: str | None) -> None:
+        """Who names a topic for dead letters has them published there."""
+        if topic is not None:
+            self._access.check("publish", topic)
+
+    async def history(self, topic: str, start: Start, limit: int, max_bytes: int) -> HistoryPage:
+        """With the right to subscribe."""
+        self._access.readable((topic,), _PLAIN)
+        return await self._backend.history(topic, start, limit, max_bytes)
+
+    async def bounds(
+        self,
+        patterns: Sequence[str],
+        time: datetime | None = None,
+        sequence: int | None = None,
+        *,
+        history: bool = True,
+    ) -> list[TopicBounds]:
+        """Of the topics that the principal may see."""
+        found = await self._backend.bounds(patterns, time, sequence, history=history)
+        sees, asked = self._access.sees, self._access.topics or ()
+        return [one for one in found if sees(one.topic) or any(matches(pattern, one.topic) for pattern in asked)]
+
+    async def topics(self) -> list[str]:
+        """Those that the principal may see."""
+        return [topic for topic in await self._backend.topics() if self._access.sees(topic)]
+
+    async def describe(self, topic: str) -> dict[str, Any] | None:
+        """Of a topic that the principal may see."""
+        return await self._backend.describe(topic) if self._access.sees(topic) else None
+
+    async def end_sequence(self) -> int:
+        """The sequence after the last visible record: a number, and no more."""
+        return await self._backend.end_sequence()
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    @property
+    def fast_path(self) -> type:
+        """No shorter way: each publish is checked."""
+        return GuardedFastPath
+
+    def writer(self, topic: str, codec: Codec[Any] | None, options: TopicOptions) -> Writer:
+        """A writer that checks each append."""
+        return GuardedWriter(self, self._backend.writer(topic, codec, options))  # type: ignore[return-value]
+
+    def check_publish(self, topic: str, options: TopicOptions | Mapping[str, Any] | None = None) -> None:
+        """Raise unless the principal may publish there now, and create the topic if there is none."""
+        access = self._access
+        access.check("publish", topic)
+        limits = access.principal.limits
+        if limits.storage_bytes is not None and access.usage.storage_bytes > limits.storage_bytes:
+            error = LimitExceeded("storage_bytes", access.usage.storage_bytes, limits.storage_bytes)
+            access.refuse("publish", topic, error)
+        said = options.given() if isinstance(options, TopicOptions) else options or {}
+        self._check_dead_letter(said.get("dead_letter"))
+        if not access.control.knows_topic(topic):
+            access.check("create", topic)
+            access.control.created(access, topic)
+        elif not said and limits.storage_bytes is None:
+            access.publishable.add(topic)
+
+    def check_headers(self, headers: Iterable[Mapping[str, str] | None]) -> None:
+        """A topic that is named for a reply is published to by the responder, for the principal that named it."""
+        for one in headers:
+            if one is not None and (target := one.get(REPLY_TO)) is not None and not target.startswith(INBOX):
+                self._access.check("publish", target)
+
+    def packed_publisher(self) -> GuardedPublisher:
+        """A publisher that checks each batch."""
+        return GuardedPublisher(self, self._access, self._publisher())
+
+    def producer(self, id: int, *, named: bool) -> Any:
+        """Peers number their own batches."""
+        raise NotSupported("a producer of a listener", "its clients number their batches themselves")
+
+    async def producer_next(self, producer: int) -> int | None:
+        """Of a producer that belongs to no other principal."""
+        access = self._access
+        await access.control.owners.claim("producer", str(producer), access.principal)
+        return await self._backend.producer_next(producer)
+
+    def stage(self, writer: Any, key: StageKey) -> StageWriter:
+        """With the right to publish to its topic; its writer's name is the principal's."""
+        inner = writer.inner if isinstance(writer, GuardedWriter) else writer
+        self.check_publish(inner.topic)
+        self._access.control.owners.is_known("stage", key.writer, self._access.principal)
+        return GuardedStage(self._access, key.writer, self._backend.stage(inner, key))  # type: ignore[return-value]
+
+    async def commit(self, request: TransactionRequest) -> None:
+        """With the right to publish to each topic, and markers and stages that are the principal's."""
+        access = self._access
+        try:
+            for planned in request.publishes:
+                self.check_publish(planned.writer.topic, planned.writer.options)
+                columns = planned.append.columns
+                if columns is not None and HEADERS in columns:
+                    self.check_headers(columns[HEADERS])
+            for name in request.markers:
+                await self._check_marker(name)
+            for key in request.stages:
+                await self._claim("stage", key.writer)
+        except BaseException:
+            request.forget()
+            raise
+        request.publishes[:] = [
+            one._replace(writer=one.writer.inner) if isinstance(one.writer, GuardedWriter) else one
+            for one in request.publishes
+        ]
+        size = sum(planned.append.size for planned in request.publishes)
+        count = sum(len(planned.append.values) for planned in request.publishes)
+        if size and (wait := access.usage.delay(size, count, self.clock.time())) > 0:
+            await asyncio.sleep(wait)
+        await self._backend.commit(request)
+
+    async def _check_marker(self, name: str) -> None:
+        if name.startswith("$"):
+            self._access.check("admin", ">")  # a gateway keeps its own there
+        else:
+            await self._claim("marker", name)
+
+    async def _claim(self, kind: str, name: str) -> None:
+        access = self._access
+        try:
+            await access.control.owners.claim(kind, name, access.principal)
+        except RunnelError as error:
+            if not access.may("admin", ">"):
+                access.refuse(kind, name, error)
+            await access.control.audited(access, f"{kind} of another", name)
+
+    # -- positions, markers, stages -----------------------------------------------------------------------------
+
+    async def place(self, places: Mapping[str, tuple[str, Position]], hold: bool | None) -> None:
+        """Of names that are the principal's, on topics that it may subscribe to."""
+        for name, (topic, _) in places.items():
+            self._access.check("subscribe", topic)
+            await self._claim("subscription", name)
+        await self._backend.place(places, hold)
+
+    async def forget(self, name: str) -> None:
+        """A name of its own, or with admin rights any."""
+        await self._own_or_admin("forget a subscription", "subscription", name)
+        await self._backend.forget(name)
+        await self._access.control.owners.release("subscription", name)
+
+    async def _own_or_admin(self, doing: str, kind: str, name: str, topic: str = ">") -> None:
+        access = self._access
+        try:
+            if access.control.owners.is_known(kind, name, access.principal):
+                return
+        except RunnelError:
+            pass
+        access.check("admin", topic)
+        await access.control.audited(access, doing, name)
+
+    async def mark(self, name: str) -> MarkerValue | None:
+        """Of a marker that belongs to no other principal."""
+        access = self._access
+        if name.startswith("$") or access.control.owners.is_of_another("marker", name, access.principal):
+            access.check("admin", ">")
+        return await self._backend.mark(name)
+
+    async def marks(self, prefix: str) -> dict[str, MarkerValue]:
+        """Those that belong to no other principal."""
+        access, found = self._access, await self._backend.marks(prefix)
+        if access.may("admin", ">"):
+            return found if prefix.startswith("$") else {n: v for n, v in found.items() if not n.startswith("$")}
+        owners, principal = access.control.owners, access.principal
+        return {
+            name: value
+            for name, value in found.items()
+            if not name.startswith("$") and not owners.is_of_another("marker", name, principal)
+        }
+
+    async def stages(self) -> list[StageInfo]:
+        """Its own."""
+        access, found = self._access, await self._backend.stages()
+        if access.may("admin", ">"):
+            return found
+        owners = access.control.owners
+        return [one for one in found if not owners.is_of_another("stage", one.writer, access.principal)]
+
+    # -- admin actions ------------------------------------------------------------------------------------------
+
+    async def delete(self, topic: str) -> None:
+        """With admin rights on the topic."""
+        await self._access.admin("delete", topic)
+        await self._backend.delete(topic)
+
+    async def trim(self, writer: Writer, before: int | datetime, *, force: bool) -> int:
+        """With admin rights on the topic."""
+        await self._access.admin("trim", writer.topic)
+        return await writer.trim(before, force=force)
+
+    def group(self, name: str, pattern: str) -> Any:
+        """Listeners use `ask_group`."""
+        raise NotSupported("a handle on a group at a listener", "it asks for each thing apart")
+
+    async def ask_group(self, name: str, pattern: str, verb: GroupVerb, start: Start = None) -> GroupStatistics | None:
+        """Figures: with the right to join, or to look. Pausing: as operator or admin. Resetting: as admin."""
+        access = self._access
+        if verb == "statistics":
+            if access.principal.console < ConsoleRole.VIEWER:
+                access.check("group", pattern)
+        elif verb == "reset" or access.principal.console < ConsoleRole.OPERATOR:
+            await access.admin(f"{verb} group {name}", pattern)
+        else:
+            await access.control.audited(access, f"{verb} group {name}", pattern)
+        return await self._backend.ask_group(name, pattern, verb, start)
+
+    async def forget_group(self, name: str, pattern: str) -> None:
+        """A group of its own, or with admin rights any."""
+        await self._own_or_admin("forget a group", "group", f"{name} {pattern}", pattern)
+        await self._backend.forget_group(name, pattern)
+        await self._access.control.owners.release("group", f"{name} {pattern}")
+
+    async def replay(self, topic: str, limit: int | None, where: Callable[[Record[bytes]], bool] | None) -> int:
+        """With admin rights on the topic, and the right to publish where the letters go."""
+        await self._admin_letters("replay dead letters", topic)
+        if where is None and self._access.may("publish", ">"):
+            return await self._backend.replay(topic, limit, None)
+        if where is not None:
+            raise NotSupported("replay with a function at a listener", "it runs in the process of the broker only")
+        return await self._replay_checked(topic, None, limit)
+
+    async def settle_dead_letters(self, topic: str, offsets: Sequence[int] | None, *, put_back: bool) -> int:
+        """With admin rights on the topic; to replay, also the right to publish where the letters go."""
+        await self._admin_letters("replay dead letters" if put_back else "discard dead letters", topic)
+        if not put_back or self._access.may("publish", ">"):
+            return await self._backend.settle_dead_letters(topic, offsets, put_back=put_back)
+        return await self._replay_checked(topic, offsets, None)
+
+    async def _admin_letters(self, doing: str, topic: str) -> None:
+        access = self._access
+        if access.principal.console >= ConsoleRole.OPERATOR:
+            await access.control.audited(access, doing, topic)
+        else:
+            await access.admin(doing, topic)
+
+    async def _replay_checked(self, topic: str, offsets: Sequence[int] | None, limit: int | None) -> int:
+        """Replay letters whose origins were looked at: a forged letter must not publish with the operator's rights."""
+        wanted, chosen, start = None if offsets is None else set(offsets), [], 0
+        while True:
+            page = await self._backend.dead_letters(topic, start, _LETTERS_PER_PAGE, 1 << 62)
+            for letter in page.letters:
+                if wanted is None or letter.offset in wanted:
+                    self._access.check("publish", letter.headers.get(dead_letter.TOPIC, ""))
+                    chosen.append(letter.offset)
+            start = page.next
+            if start >= page.end or not page.letters:
+                break
+        chosen = chosen if limit is None else chosen[:limit]
+        return await self._backend.settle_dead_letters(topic, chosen, put_back=True) if chosen else 0
+
+    async def dead_letter_topics(self) -> list[DeadLetterTopic]:
+        """Those that the principal may see."""
+        return [one for one in await self._backend.dead_letter_topics() if self._access.sees(one.name)]
+
+    async def dead_letters(self, topic: str, start: int, limit: int, max_bytes: int) -> DeadLetterPage:
+        """With the right to subscribe."""
+        self._access.readable((topic,), _PLAIN)
+        return await self._backend.dead_letters(topic, start, limit, max_bytes)
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    async def request(
+        self,
+        topic: str,
+        value: bytes | str,
+        timeout: float,
+        key: bytes | str | None,
+        headers: Mapping[str, str] | None,
+    ) -> Record[bytes]:
+        """With the right to publish."""
+        self.check_publish(topic)
+        return await self._backend.request(topic, value, timeout, key, headers)
+
+    async def reply(self, record: RequestRecord, value: bytes | str, headers: Mapping[str, str] | None) -> bool:
+        """To an inbox, which only a receiver of the request knows; to a topic with the right to publish there."""
+        if self._access.ended is not None:
+            raise self._access.ended
+        if record.reply_to is not None and not record.reply_to.startswith(INBOX):
+            self.check_publish(record.reply_to)
+        return await self._backend.reply(record, value, headers)
+
+    # -- figures ------------------------------------------------------------------------------------------------
+
+    def statistics(self, pattern: str | None = None, limit: int | None = None) -> Statistics:
+        """As viewer."""
+        self._access.check_role(ConsoleRole.VIEWER, "look at statistics")
+        return self._backend.statistics(pattern, limit)
+
+    async def snapshot(self, pattern: str | None = None, limit: int | None = None) -> Statistics:
+        """As viewer."""
+        self._access.check_role(ConsoleRole.VIEWER, "look at statistics")
+        return await self._backend.snapshot(pattern, limit)
+
+    async def sample(self) -> BackendSample:
+        """As viewer."""
+        self._access.check_role(ConsoleRole.VIEWER, "look at statistics")
+        return await self._backend.sample()
+
+    async def report_relay(self, report: RelayStatistics) -> None:
+        """From a relay: with the right to publish."""
+        if not self._access.principal.rules.get("publish"):
+            self._access.check("publish", ">")
+        await self._backend.report_relay(report)
+
+    async def info(self) -> dict[str, Any]:
+        """As viewer."""
+        self._access.check_role(ConsoleRole.VIEWER, "look at the server")
+        return await self._backend.info()
+
+
+_PLAIN = SubscribeOptions()
+
+
+class GuardedPublisher:
+    """Publishes packed batches of one peer. See `core.backend.PackedPublisher`."""
+
+    def __init__(self, guard: GuardedBackend, access: Access, inner: PackedPublisher) -> None:
+        self._guard, self._access, self._inner = guard, access, inner
+        self._owners = access.control.owners
+        self._publishable, self._usage = access.publishable, access.usage
+        self._producers: set[int] = {0}  # numbers of producers that were looked at; 0: not numbered
+        self.is_turn_over = False
+
+    def for_client(self) -> GuardedPublisher:
+        """A publisher for one client."""
+        return GuardedPublisher(self._guard, self._access, self._inner.for_client())
+
+    def release(self) -> None:
+        """The client is gone."""
+        self._inner.release()
+
+    def publish(
+        self, topic: str, data: bytes, details: PublishDetails | None, done: Done, readers: Sequence[Any] = ()
+    ) -> WaitingPublish | None:
+        """With the right to publish. What was decided before costs a look at two sets and at the batch's header."""
+        try:
+            columns, producer = _LOOK(data, _COLUMNS_AT)
+        except StructError:
+            columns, producer = 0, 0  # no batch: refused further on
+        if (
+            topic not in self._publishable
+            or columns & HEADERS
+            or producer not in self._producers
+            or self._usage.is_limited
+            or (details is not None and details.options)
+        ):
+            try:
+                self._check(topic, data, details, columns, producer)
+            except RunnelError as error:
+                done(error)
+                return None
+        inner = self._inner
+        waiting = inner.publish(topic, data, details, done, readers)
+        if inner.is_turn_over:
+            inner.is_turn_over, self.is_turn_over = False, True
+        return waiting
+
+    def _check(self, topic: str, data: bytes, details: PublishDetails | None, columns: int, producer: int) -> None:
+        access = self._access
+        options = None if details is None else details.options
+        if topic not in access.publishable or options:
+            self._guard.check_publish(topic, options)
+        self._check_batch(data, columns, producer)
+        usage = access.usage
+        if usage.is_limited:
+            count = int.from_bytes(data[_COUNT_AT : _COUNT_AT + 4], "little")
+            wait = usage.delay(len(data), count, self._guard.clock.time())
+            if wait > 0 and access.on_slow is not None:
+                access.on_slow(wait)
+
+    def _check_batch(self, data: bytes, columns: int, producer: int) -> None:
+        if producer not in self._producers:
+            self._owners.is_known("producer", str(producer), self._access.principal)  # raises if it is another's
+            if len(self._producers) >= MAX_PRODUCERS:
+                self._producers = {0}
+            self._producers.add(producer)
+        if columns & HEADERS:
+            found = unpack_untrusted(data).columns
+            if found is not None and HEADERS in found:
+                self._guard.check_headers(found[HEADERS])
+
+    def plan(self, topic: str, data: bytes, details: PublishDetails | None) -> tuple[Writer, Append]:
+        """A batch of a transaction: `commit` checks it."""
+        self._guard.check_publish(topic, None if details is None else details.options)
+        with suppress(StructError):  # what is no batch is refused further on
+            self._check_batch(data, *_LOOK(data, _COLUMNS_AT))
+        return self._inner.plan(topic, data, details)
+
+    async def declare(self, topic: str, options: Mapping[str, Any], schema: Schema | None) -> None:
+        """With the right to create the topic if there is none, else to publish to it."""
+        access = self._access
+        self._guard._check_dead_letter(options.get("dead_letter"))
+        if access.control.knows_topic(topic):
+            if not access.may("create", topic):
+                access.check("publish", topic)
+        else:
+            access.check("create", topic)
+            access.control.created(access, topic)
+        await self._inner.declare(topic, options, schema)
+
+
+class GuardedWriter:
+    """The writer of one topic, for one peer. See `core.backend.Writer`."""
+
+    def __init__(self, guard: GuardedBackend, inner: Writer) -> None:
+        self._guard, self.inner = guard, inner
+        self.loop_owner, self.options, self.topic = inner.loop_owner, inner.options, inner.topic
+
+    @property
+    def codec(self) -> Codec[Any] | None:
+        """How values are encoded."""
+        return self.inner.codec
+
+    @property
+    def tracing(self) -> Any:
+        """The source of the current span."""
+        return self.inner.tracing
+
+    def now(self) -> float:
+        """The backend's time."""
+        return self.inner.now()
+
+    def has_tombstones(self) -> bool:
+        """Whether a key without a value means that the key is gone."""
+        return self.inner.has_tombstones()
+
+    async def learn_tombstones(self) -> None:
+        """Ask the backend whether the topic has tombstones."""
+        await self.inner.learn_tombstones()
+
+    def _check(self, append: Append) -> float:
+        """Raise unless it may be appended; the seconds to wait before that."""
+        guard = self._guard
+        access = guard._access
+        if self.topic not in access.publishable or self.options.given():
+            guard.check_publish(self.topic, self.options)
+        elif access.ended is not None:
+            raise access.ended
+        if append.columns is not None and HEADERS in append.columns:
+            guard.check_headers(append.columns[HEADERS])
+        return access.usage.delay(append.size, len(append.values), guard.clock.time())
+
+    async def append(self, append: Append) -> Position:
+        """With the right to publish."""
+        if (wait := self._check(append)) > 0:
+            await asyncio.sleep(wait)
+        return await self.inner.append(append)
+
+    async def append_and_wait(self, append: Append, timeout: float | None) -> Position:
+        """With the right to publish."""
+        self._check(append)
+        return await self.inner.append_and_wait(append, timeout)
+
+    def append_nowait(self, append: Append) -> None:
+        """With the right to publish."""
+        self._check(append)
+        self.inner.append_nowait(append)
+
+    async def declare(self) -> None:
+        """With the right to create the topic, or to publish to it."""
+        self._guard.check_publish(self.topic, self.options)
+        await self.inner.declare()
+
+    async def delete(self) -> None:
+        """With admin rights."""
+        await self._guard.delete(self.topic)
+
+    async def trim(self, before: int | datetime, *, force: bool) -> int:
+        """With admin rights."""
+        return await self._guard.trim(self.inner, before, force=force)
+
+
+class GuardedStage:
+    """A stage, for one peer: its writer's name is claimed before anything is written."""
+
+    def __init__(self, access: Access, writer: str, inner: StageWriter) -> None:
+        self._access, self._writer, self._inner = access, writer, inner
+
+    async def _claim(self) -> None:
+        await self._access.control.owners.claim("stage", self._writer, self._access.principal)
+
+    def check_usable(self, doing: str) -> None:
+        """Raise unless the backend supports stages."""
+        self._inner.check_usable(doing)
+
+    async def read_state(self) -> tuple[int, int]:
+        """Records and bytes in it."""
+        await self._claim()
+        return await self._inner.read_state()
+
+    async def write(self, pieces: Any, ordinal: int | None) -> int:
+        """Stage records."""
+        await self._claim()
+        return await self._inner.write(pieces, ordinal)
+
+    async def write_packed(self, data: bytes, batch: Any, ordinal: int | None, *, typed: bool) -> int:
+        """Stage a checked batch."""
+        await self._claim()
+        return await self._inner.write_packed(data, batch, ordinal, typed=typed)
+
+    async def drop(self) -> None:
+        """Discard it."""
+        await self._claim()
+        await self._inner.drop()
+
+
+class GuardedFastPath:
+    """`publish` and `publish_nowait` of handles for peers: there is no shorter way, for each publish is checked."""
+
+    __slots__ = ()
+
+    _slow_publish: Callable[..., Awaitable[Position]]
+    _slow_publish_nowait: Callable[..., None]
+
+    async def publish(self, value: Any, **options: Any) -> Position:
+        """As `Topic.publish`."""
+        return await self._slow_publish(value, **options)
+
+    def publish_nowait(self, value: Any, *options: Any, **named: Any) -> None:
+        """As `Topic.publish_nowait`."""
+        self._slow_publish_nowait(value, *options, **named)

@@ -1,0 +1,421 @@
+"""Who sends a request: a bearer token, a session cookie, a ticket, or a client certificate.
+
+An ASGI middleware before all routes. A route gets the broker of the peer from `serving_of`, which refuses a request
+without a login: no route can forget to ask. Health and the files of the console are open, and say nothing.
+
+A cookie is sent by the browser whichever page asks, so what changes something needs the CSRF token of the session too,
+and a WebSocket needs an allowed `Origin`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+from weakref import WeakKeyDictionary
+
+import msgspec
+from starlette._utils import get_route_path
+from starlette.requests import HTTPConnection, Request, cookie_parser
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from runnel.console import asset
+from runnel.core.errors import InvalidOption, NotAuthenticated, NotAuthorized, NotSupported, RunnelError
+from runnel.core.pattern import check_pattern
+from runnel.security.principal import ConsoleRole, Principal
+from runnel.security.sealed import TICKET_SECONDS, Session, csrf_token, is_csrf_token
+from runnel.server.access.access import Access, Usage
+from runnel.server.access.control import Peer
+from runnel.server.access.peers import certificate_subject
+from runnel.server.connections import address_of, is_this_machine
+from runnel.server.http.errors import error_response
+from runnel.server.http.event_stream import connection_of
+from runnel.server.http.record_json import encode_json
+from runnel.server.http.requests import RequestBody
+
+if TYPE_CHECKING:
+    from runnel.server.access.control import AccessControl
+    from runnel.server.served_broker import ServedBroker
+
+SERVING = "runnel.serving"  # in a scope: the served broker, as the peer may use it
+SESSION_COOKIE, EVENTS_COOKIE = "runnel_session", "runnel_events"
+SIGNED_IN = "runnel_signed_in=1; Path=/; SameSite=Strict"  # for the page: it cannot see the other one
+CSRF_HEADER = b"x-runnel-csrf"
+OPEN_PATHS = frozenset(("/healthz", "/readyz", "/openapi.json", "/runnel.js", "/runnel.d.ts", "/login"))
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+MAX_TICKET_TOPICS = 100
+LOGIN_HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'",
+    "cache-control": "no-store",
+    "referrer-policy": "same-origin",  # with no-referrer, browsers send the form with the origin `null`
+}
+
+
+def serving_of(scope: Scope, default: ServedBroker) -> ServedBroker:
+    """The served broker of the peer of a request. Raises if the peer has not logged in and has to."""
+    found: ServedBroker | None = scope.get(SERVING)
+    if found is not None:
+        return found
+    if default.auth is not None:
+        raise NotAuthenticated("there is no token")
+    return default
+
+
+class Authentication:
+    """The middleware of a server with `--auth`."""
+
+    def __init__(self, app: ASGIApp, serving: ServedBroker, auth: AccessControl) -> None:
+        self._app, self._serving, self._auth = app, serving, auth
+        self._guarded: WeakKeyDictionary[Access, ServedBroker] = WeakKeyDictionary()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on with its peer's broker, or refuse it."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        path = get_route_path(scope)
+        if scope["type"] == "http" and _is_open(path, scope["method"]):
+            await self._app(scope, receive, send)
+            return
+        peer = Peer(address_of(scope.get("client")), "websocket" if scope["type"] == "websocket" else "http")
+        cookies: list[str] = []
+        try:
+            access = await self._access(scope, path, peer, cookies)
+        except RunnelError as error:
+            if path == "/" and scope["type"] == "http":
+                await RedirectResponse("login", 303)(scope, receive, send)
+                return
+            if isinstance(error, NotAuthenticated) and error.why != NO_TOKEN:
+                await asyncio.sleep(self._auth.login_delay(peer))
+            if scope["type"] == "websocket":
+                await _close(error, scope, receive, send)
+            else:
+                await error_response(error)(scope, receive, send)
+            return
+        if access is not None:
+            scope[SERVING] = self._serving_for(access)
+        elif path == "/metrics":
+            scope[SERVING] = self._serving  # open on this machine, as the rules say
+        await self._app(scope, receive, _with_cookies(send, cookies) if cookies else send)
+
+    def _serving_for(self, access: Access) -> ServedBroker:
+        found = self._guarded.get(access)
+        if found is None:
+            found = self._guarded[access] = self._serving.guarded(access)
+        return found
+
+    async def _access(self, scope: Scope, path: str, peer: Peer, cookies: list[str]) -> Access | None:
+        """The login of a request. None: a WebSocket that logs in by its first message, or open metrics."""
+        auth, headers = self._auth, _headers(scope)
+        is_socket = scope["type"] == "websocket"
+        if (bearer := headers.get(b"authorization")) is not None:
+            token = _bearer(bearer)
+            return auth.login(token, peer) if is_socket else auth.login_of_request(token, peer)
+        if path in ("/events", "/ws") and (ticket := _ticket(scope)) is not None:
+            access, redeemed = await auth.redeem_ticket(ticket, _netloc(scope, headers), peer)
+            if not is_socket:
+                session = auth.open_session(access, events=redeemed.topics)
+                cookies.append(_cookie(EVENTS_COOKIE, auth.sealed(session), scope, "/events"))
+            return access
+        jar = cookie_parser(headers[b"cookie"].decode("latin-1")) if b"cookie" in headers else {}
+        if (text := jar.get(SESSION_COOKIE)) is not None:
+            session = auth.session_of(text)
+            self._check_page(scope, headers, session)
+            if is_socket:
+                return auth.login_of_socket(session, peer)
+            if (renewed := auth.renewed_session(session)) is not session:
+                cookies.append(_cookie(SESSION_COOKIE, auth.sealed(renewed), scope, "/", strict=True))
+            scope["runnel.session"] = renewed
+            return auth.login_of_session(renewed, peer)
+        if path == "/events" and (text := jar.get(EVENTS_COOKIE)) is not None:
+            return auth.login_of_session(auth.session_of(text), peer)
+        if (subject := _certificate(scope)) is not None and auth.policy.certificate_name(subject) is not None:
+            return auth.login("", peer, certificate=subject, connection=is_socket)
+        if is_socket:
+            return None
+        if path == "/metrics" and auth.policy.file.metrics.open_on_loopback and is_this_machine(peer.address):
+            return None
+        raise NotAuthenticated(NO_TOKEN)
+
+    def _check_page(self, scope: Scope, headers: dict[bytes, bytes], session: Session) -> None:
+        """A cookie alone does not show that a page of ours asks."""
+        if scope["type"] == "websocket":
+            if b"origin" not in headers:  # that it is allowed was checked before
+                raise NotAuthenticated("a WebSocket with a cookie says its Origin")
+        elif scope["method"] not in SAFE_METHODS:
+            token = headers.get(CSRF_HEADER, b"").decode("latin-1")
+            if not token and get_route_path(scope) == "/logout":
+                return  # the form of the page has it: see `LoginRoutes`
+            if not is_csrf_token(self._auth.sealing_key, session.id, token):
+                raise NotAuthorized(session.identity.name, "change anything without X-Runnel-CSRF from", "a page")
+
+
+NO_TOKEN = "there is no token"
+
+
+class LoginRoutes:
+    """`/login`, `/logout`, `/session` and `/tickets`."""
+
+    def __init__(self, serving: ServedBroker) -> None:
+        self._serving = serving
+
+    @property
+    def _auth(self) -> AccessControl:
+        if self._serving.auth is None:
+            raise NotSupported("logging in", "the server runs without --auth: everything is open")
+        return self._serving.auth
+
+    async def page(self, request: Request) -> Response:
+        """The login page."""
+        _ = self._auth
+        return _login_page()
+
+    async def log_in(self, request: Request) -> Response:
+        """Take the token of the form, and begin a session."""
+        auth = self._auth
+        peer = Peer(address_of(request.scope.get("client")), "console")
+        body = await RequestBody(request, self._serving.options, self._serving.memory).whole()
+        form = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10)
+        try:
+            access = auth.login(form.get("token", [""])[0].strip(), peer, connection=False)
+        except RunnelError:
+            await asyncio.sleep(auth.login_delay(peer))
+            return _login_page(401)
+        session = auth.renewed_session(auth.open_session(access, seconds=auth.policy.file.session.idle))
+        access.release()
+        made = RedirectResponse("./", 303)
+        for cookie in (
+            _cookie(SESSION_COOKIE, auth.sealed(session), request.scope, "/", strict=True),
+            SIGNED_IN,
+        ):
+            made.headers.append("set-cookie", cookie)
+        return made
+
+    async def log_out(self, request: Request) -> Response:
+        """End the session, on every server of the backend."""
+        auth = self._auth
+        session: Session | None = request.scope.get("runnel.session")
+        if session is not None:
+            given = request.headers.get("x-runnel-csrf", "")
+            if not given:
+                body = await RequestBody(request, self._serving.options, self._serving.memory).whole()
+                given = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10).get("csrf", [""])[0]
+            if not is_csrf_token(auth.sealing_key, session.id, given):
+                raise NotAuthorized(session.identity.name, "sign out without the CSRF token of", "the session")
+            await auth.close_session(session)
+        made = RedirectResponse("login", 303)
+        for cookie in (f"{SESSION_COOKIE}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0", f"{SIGNED_IN}; Max-Age=0"):
+            made.headers.append("set-cookie", cookie)
+        return made
+
+    async def session(self, request: Request) -> Response:
+        """Who is logged in, what it may do in the console, and the CSRF token of its session."""
+        access = serving_of(request.scope, self._serving).access
+        if access is None:
+            return _json({"principal": None, "console": "admin", "csrf": None})
+        session: Session | None = request.scope.get("runnel.session")
+        csrf = None if session is None else csrf_token(self._auth.sealing_key, session.id)
+        role = access.principal.console.name.lower()
+        return _json({"principal": access.principal.name, "console": role, "csrf": csrf})
+
+    async def tickets(self, request: Request) -> Response:
+        """A ticket for an event stream or a WebSocket, for clients that can send no header."""
+        auth = self._auth
+        access = serving_of(request.scope, self._serving).access
+        assert access is not None, "checked by the middleware"
+        body = await RequestBody(request, self._serving.options, self._serving.memory).whole()
+        try:
+            asked = msgspec.json.decode(body, type=TicketRequest)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise InvalidOption("body", "…", f'expected {{"topics": ["orders.>"]}}: {error}') from None
+        if not 0 < len(asked.topics) <= MAX_TICKET_TOPICS:
+            raise InvalidOption("topics", len(asked.topics), f"name 1 to {MAX_TICKET_TOPICS} topics or patterns")
+        topics = tuple(check_pattern(one) for one in asked.topics)
+        origin = asked.origin and urlsplit(asked.origin).netloc
+        ticket = auth.issue_ticket(access, topics, origin or _netloc(request.scope, _headers(request.scope)))
+        return _json({"ticket": auth.sealed(ticket), "expires_in": TICKET_SECONDS})
+
+
+class TicketRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `POST /tickets`. `origin`: of the pages that may use it; by default that of the request."""
+
+    topics: list[str]
+    origin: str | None = None
+
+
+# -- An application of its own ---------------------------------------------------------------------------
+# Mounted into another application, that one knows its users: a callback decides.
+
+
+Authorize = Callable[[HTTPConnection, str, str], bool]
+"""Whether the user of a request may do an action with a topic or pattern."""
+
+
+class CallbackAuthorization:
+    """The middleware of `http.app(broker, authorize=...)`."""
+
+    def __init__(self, app: ASGIApp, serving: ServedBroker, authorize: Authorize) -> None:
+        self._app, self._serving, self._authorize = app, serving, authorize
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on with a broker that asks the callback."""
+        if scope["type"] in ("http", "websocket") and not _is_open(get_route_path(scope), scope.get("method", "")):
+            access = CallbackAccess(self._serving, HTTPConnection(scope), self._authorize)
+            scope[SERVING] = self._serving.guarded(access)
+        await self._app(scope, receive, send)
+
+
+class _NoOwners:
+    """Names in an embedded application are its own business."""
+
+    def is_known(self, kind: str, name: str, principal: Principal) -> bool:
+        return True
+
+    def is_of_another(self, kind: str, name: str, principal: Principal) -> bool:
+        return False
+
+    async def claim(self, kind: str, name: str, principal: Principal) -> None:
+        """Nothing to note."""
+
+    async def release(self, kind: str, name: str) -> None:
+        """Nothing to note."""
+
+
+class _EmbeddedControl:
+    """What an access asks for, where an application decides."""
+
+    def __init__(self, serving: ServedBroker) -> None:
+        self._serving, self.owners = serving, _NoOwners()
+
+    def knows_topic(self, topic: str) -> bool:
+        return self._serving.backend.has_topic(topic) is not False
+
+    def refused(self, access: Access, action: str, target: str, error: RunnelError) -> None:
+        """The application has its own log."""
+
+    async def audited(self, access: Access, action: str, target: str) -> None:
+        """The application has its own log."""
+
+    def created(self, access: Access, topic: str) -> None:
+        """No limits."""
+
+    def now(self) -> float:
+        return self._serving.backend.clock.time()
+
+
+_USER = Principal(name="the user of this request")
+
+
+class CallbackAccess(Access):
+    """The user of one request, as a callback of the application sees it."""
+
+    def __init__(self, serving: ServedBroker, connection: HTTPConnection, authorize: Authorize) -> None:
+        from runnel.security.policy import Identity
+
+        control: Any = _EmbeddedControl(serving)
+        super().__init__(control, Identity(proof="token", name=_USER.name), _USER, Usage(_USER), "", "http")
+        self._connection, self._authorize = connection, authorize
+
+    def may(self, action: str, topic: str) -> bool:
+        """What the callback says."""
+        return self._authorize(self._connection, action, topic) is True
+
+    def sees(self, topic: str) -> bool:
+        """Whether the callback allows it to read the topic."""
+        return self.may("subscribe", topic)
+
+    def check_role(self, role: ConsoleRole, doing: str) -> None:
+        """Figures are for administrators of everything."""
+        self.check("admin", ">")
+
+
+# -- Requests --------------------------------------------------------------------------------------------
+
+
+def _is_open(path: str, method: str) -> bool:
+    if path == "/login":
+        return method in ("GET", "HEAD", "POST")
+    if method not in ("GET", "HEAD"):
+        return False
+    return path in OPEN_PATHS or (path.startswith("/console/") and path != "/console/updates")
+
+
+def _headers(scope: Scope) -> dict[bytes, bytes]:
+    """The headers that matter here. One that is there twice counts for nothing: which one is meant would be a guess."""
+    found: dict[bytes, bytes] = {}
+    doubled = set()
+    for name, value in scope["headers"]:
+        if name in (b"authorization", b"cookie", b"origin", b"host", CSRF_HEADER):
+            if name in found:
+                doubled.add(name)
+            found[name] = value
+    if doubled:
+        raise NotAuthenticated(f"the header {min(doubled).decode()} is there twice")
+    return found
+
+
+def _bearer(value: bytes) -> str:
+    scheme, _, token = value.decode("latin-1").partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise NotAuthenticated("the header is not `Authorization: Bearer TOKEN`")
+    return token.strip()
+
+
+def _ticket(scope: Scope) -> str | None:
+    query = scope.get("query_string", b"")
+    if b"ticket=" not in query:
+        return None
+    found = parse_qs(query.decode("latin-1"), max_num_fields=2000).get("ticket")
+    return None if not found else found[0]
+
+
+def _netloc(scope: Scope, headers: dict[bytes, bytes]) -> str:
+    """The host of the page that asks. A browser says no Origin where it is our own."""
+    origin = headers.get(b"origin")
+    if origin is not None:
+        return urlsplit(origin.decode("latin-1")).netloc
+    return headers.get(b"host", b"").decode("latin-1")
+
+
+def _certificate(scope: Scope) -> dict[str, str] | None:
+    connection = connection_of(scope)
+    return None if connection is None else certificate_subject(connection.transport.get_extra_info("peercert"))
+
+
+def _cookie(name: str, value: str, scope: Scope, path: str, *, strict: bool = False) -> str:
+    secure = "; Secure" if scope.get("scheme") in ("https", "wss") else ""
+    root = scope.get("root_path", "")
+    same = "Strict" if strict else "Lax"
+    return f"{name}={value}; Path={root}{path}; HttpOnly; SameSite={same}{secure}"
+
+
+def _with_cookies(send: Send, cookies: list[str]) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            more = [(b"set-cookie", one.encode("latin-1")) for one in cookies]
+            message = {**message, "headers": [*message.get("headers", ()), *more]}
+        await send(message)
+
+    return sending
+
+
+async def _close(error: RunnelError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Refuse the handshake of a WebSocket."""
+    await receive()
+    if "websocket.http.response" in scope.get("extensions", ()):
+        await error_response(error)(scope, receive, send)
+    else:
+        await send({"type": "websocket.close", "code": 1008, "reason": error.code})
+
+
+def _login_page(status: int = 200) -> Response:
+    found = asset("login.html" if status == 200 else "login_failed.html")
+    assert found is not None, "a file of the package"
+    return Response(found.body, status, LOGIN_HEADERS | {"content-type": found.media_type})
+
+
+def _json(told: Any) -> Response:
+    return Response(encode_json(told), media_type="application/json")

@@ -1,0 +1,47 @@
+"""Signing in to the console, and out again, in a real browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from playwright.async_api import Browser, expect
+
+import runnel
+from runnel.server.access.files import AuthFiles
+from tests.browser.served import Served
+from tests.security.guarded import Tokens
+
+
+async def test_a_person_signs_in_sees_figures_publishes_and_signs_out(chromium: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "auth.toml"
+    file.write_text("")
+    tokens = Tokens()
+    token = tokens.add("ada", roles=["admin"])
+    tokens.write(AuthFiles(file))
+    server = Served(tmp_path, "--auth", str(file))
+    await server.start()
+    context = await chromium.new_context()
+    try:
+        page = await context.new_page()
+        await page.goto(server.url)
+        await page.get_by_label("Token").fill("rnl_wrong")
+        await page.get_by_role("button", name="Sign in").click()
+        await expect(page.get_by_role("alert")).to_contain_text("does not know the token")
+        await page.get_by_label("Token").fill(token)
+        await page.get_by_role("button", name="Sign in").click()
+        await expect(page.locator("#state-text")).to_have_text("live")
+        await expect(page.get_by_text("ada", exact=True)).to_be_visible()
+        async with runnel.open(server.native, token=token) as broker:
+            await broker.publish("orders", "1")
+        await page.goto(f"{server.url}/#/topics/orders")
+        form = page.locator("form.publish")
+        await form.locator("textarea").first.fill("from the console")
+        await form.get_by_role("button", name="Publish").click()
+        await expect(form.locator(".told")).to_contain_text("Stored in orders at offset 1")
+        await page.get_by_role("button", name="Sign out").click()
+        await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+        await page.goto(server.url)
+        await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    finally:
+        await context.close()
+        await server.stop()
