@@ -209,8 +209,8 @@ class NatsParser:
     def _check_line(self, data: bytes, at: int, end: int) -> None:
         """Refuse a line that is too long or cannot become an operation, before its end has come."""
         begun = data[at : at + _LONGEST + 1].upper()
-        name = begun.split(None, 1)[0] if begun.split() else begun
-        if not any(known.startswith(name) or name == known for known in _KNOWN):
+        name = begun if begun[:1].isspace() else begun.split(None, 1)[0]
+        if not any(known.startswith(name) for known in _KNOWN):
             raise ProtocolError(f"there is no operation {_shown(data[at : at + 32])}")
         limit = MAX_INFO_LINE if name in (b"INFO", b"CONNECT") else self._max_line
         if end - at > limit:
@@ -220,7 +220,7 @@ class NatsParser:
 def _verb(line: bytes) -> tuple[bytes, list[bytes]]:
     name, *rest = line.split(None, 1) or (b"",)
     verb = name.upper()
-    if verb not in _KNOWN:
+    if verb not in _KNOWN or line[:1].isspace():
         raise ProtocolError(f"there is no operation {_shown(line)}")
     return verb, rest[0].split() if rest and verb not in (b"INFO", b"CONNECT", b"-ERR") else rest
 
