@@ -151,7 +151,7 @@ class NatsParser:
         while at < length:
             end = find(CRLF, at)
             if end < 0 or end - at > max_line:
-                self._check_line(data, at, length if end < 0 else end)
+                self._check_line(data, at, length - (data[-1] == 13) if end < 0 else end)  # its CR may have come
                 if end < 0:
                     return at
             line = data[at:end]
