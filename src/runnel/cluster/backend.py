@@ -144,7 +144,7 @@ class ClusterBackend:
 
     @property
     def fsync(self) -> str | None:
-        """ "commit" if the servers sync every write, as far as that is known; else "interval"."""
+        """Whether servers sync every write ("commit") or not ("interval"); None: not known."""
         return self._sync
 
     @property

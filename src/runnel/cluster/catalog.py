@@ -26,7 +26,7 @@ ATTEMPTS = 50  # to change an entry that others change, too
 
 _CANNOT = {
     "retention_bytes": "JetStream limits the bytes of a whole stream, not of some of its subjects; use retention_age",
-    "retention_count": "JetStream counts messages of a subject for the whole stream alike; use retention_age, or trim()",
+    "retention_count": "JetStream counts messages, and for all subjects alike; use retention_age, or trim()",
     "compact": "messages hold many records, and JetStream can only replace whole messages by key",
 }
 

@@ -1,7 +1,7 @@
 """What is checked of a cluster when it is opened: version, JetStream, the stream, and whether writes are synced.
 
-With its default `sync_interval` a nats-server acknowledges what a power cut loses. Its monitoring port alone says how it
-is set; where that cannot be reached, a warning says what to check.
+With its default `sync_interval` a nats-server acknowledges what a power cut loses. Its monitoring port alone says how
+it is set; where that cannot be reached, a warning says what to check.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ async def check_cluster(js: JetStream, options: ClusterOptions) -> tuple[str, st
             wanted,
         )
     elif config["num_replicas"] < 3 and info.get("cluster"):
-        log.warning("the stream %r has %d replicas: losing one server loses records", js.stream, config["num_replicas"])
+        log.warning("the stream %r has fewer than 3 replicas: losing one server may lose records", js.stream)
     sync = await asyncio.to_thread(_sync, js, options)
     if sync is None:
         log.warning(
@@ -82,7 +82,7 @@ async def _stream(js: JetStream, options: ClusterOptions) -> dict[str, Any]:
 
 
 def _sync(js: JetStream, options: ClusterOptions) -> str | None:
-    """ "commit": writes are synced; "interval": they are not; None: not known."""
+    """Whether writes are synced ("commit") or not ("interval"); None: not known."""
     if options.monitor is not None:
         base = options.monitor.rstrip("/")
     else:

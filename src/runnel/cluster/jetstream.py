@@ -200,17 +200,17 @@ class JetStream:
     async def store_all(self, messages: Sequence[Outgoing], id: str | None = None) -> int:
         """Store messages as one atomic batch with consecutive sequences, all or none; the sequence of the first.
 
-        A batch whose `id` was stored within ten minutes is not stored again. Raises `ClusterRefused` with WRONG_LAST if an expected sequence is wrong: then nothing was stored.
+        A batch whose `id` was stored within ten minutes is not stored again. `ClusterRefused` with the number
+        WRONG_LAST if an expected sequence is wrong: then nothing was stored.
         """
         if len(messages) + 1 > MAX_BATCH:
             raise TooLarge("a transaction in messages", len(messages) + 1, "messages of an atomic batch", MAX_BATCH)
         fence = self.subjects.fence(id or token_hex(12))
         loop = asyncio.get_running_loop()
-        end, pause, was_sent = loop.time() + self.timeout, PAUSE, False
+        end, pause = loop.time() + self.timeout, PAUSE
         error: RunnelError
         while True:
             try:
-                was_sent = True
                 return await self._attempt_all(messages, fence, min(ATTEMPT, max(0.05, end - loop.time())))
             except ClusterRefused as found:
                 error = found

@@ -166,9 +166,6 @@ class NatsLink:
             assert secured is not None, "the transport is open"
             self._transport = transport = secured
             protocol.transport = transport
-        if options.user is None and options.token is None and options.nkey is None and options.creds is None:
-            if info.get("auth_required"):
-                log.debug("the server at %s asks for credentials, and there are none", address)
         said = {
             "verbose": False,
             "pedantic": False,
@@ -351,11 +348,11 @@ class NatsLink:
         future = self._requests.get(message.subject.rpartition(".")[2])
         if future is None or future.done():
             return
-        if message.head is not None and not message.payload and (status := nats.read_status(message.head)) is not None:
-            if status[0] == 503:
-                future.set_exception(NoResponders(message.subject))
-                return
-        future.set_result(message)
+        status = None if message.head is None or message.payload else nats.read_status(message.head)
+        if status is not None and status[0] == 503:
+            future.set_exception(NoResponders(message.subject))
+        else:
+            future.set_result(message)
 
     def ping(self, protocol: _Connection) -> None:
         """Ask whether the server is there; give up on it after two pings without an answer."""

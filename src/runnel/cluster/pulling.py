@@ -15,6 +15,8 @@ from datetime import datetime
 from secrets import token_hex
 from typing import Any
 
+import msgspec
+
 from runnel.cluster.jetstream import Acknowledged, JetStream, read_reply
 from runnel.core.errors import RunnelError
 from runnel.wire import nats
@@ -146,10 +148,11 @@ class PullSession:
             return
         if not self._asked:
             self._heard = asyncio.get_running_loop().time()
-        bytes_ = "" if self._max_bytes is None else f',"max_bytes":{self._max_bytes}'
-        said = f'{{"batch":{self._batch},"expires":{int(EXPIRES * SECOND)},"idle_heartbeat":{int(HEARTBEAT * SECOND)}{bytes_}}}'
+        said = {"batch": self._batch, "expires": int(EXPIRES * SECOND), "idle_heartbeat": int(HEARTBEAT * SECOND)}
+        if self._max_bytes is not None:
+            said["max_bytes"] = self._max_bytes
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.js.stream}.{self.name}"
-        if self.js.link.publish(subject, said.encode(), self._inbox):
+        if self.js.link.publish(subject, msgspec.json.encode(said), self._inbox):
             self._asked += self._batch
 
     def _arrived(self, message: Message) -> None:
