@@ -26,12 +26,23 @@ def executable() -> str:
     return found
 
 
+_taken: set[int] = set()
+
+
+def own_port() -> int:
+    """A port that no other node of this process has, though it may not listen now."""
+    while (port := free_port()) in _taken:
+        pass
+    _taken.add(port)
+    return port
+
+
 class Node:
     """One nats-server process, with a folder of its own."""
 
     def __init__(self, name: str, folder: Path, config: str = "", *, sync: str = "always") -> None:
         self.name, self.folder, self.sync = name, folder, sync
-        self.port, self.monitor_port, self.route_port = free_port(), free_port(), free_port()
+        self.port, self.monitor_port, self.route_port = own_port(), own_port(), own_port()
         self.routes: list[Node] = []
         self._more = config
         self._process: subprocess.Popen[bytes] | None = None

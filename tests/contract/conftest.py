@@ -17,6 +17,7 @@ import pytest
 import runnel
 from runnel import Broker
 from runnel.testing.clock import JumpingClock
+from tests.cluster.single import open_cluster
 from tests.contract.afar import Served, is_on_every_socket
 from tests.contract.lives import Folder
 from tests.contract.reading import at_rest, opened
@@ -38,6 +39,7 @@ PLACES: dict[str, Opens] = NEAR | {
     "unix": lambda folder, clock, **options: Served(clock, folder / "data", options, unix=True),
     "front": lambda folder, clock, **options: Served(clock, None, options, unix=False, front=True),
 }
+PLACES["cluster"] = lambda folder, clock, **options: open_cluster(**options)
 LATE = {"unix", "front"}  # where `make test` runs what is decorated with `on_every_socket`
 
 

@@ -7,12 +7,12 @@ and finds out what became of a publish. What JetStream cannot give raises `NotSu
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from importlib.metadata import version
-from typing import Any, NoReturn
+from threading import Lock, Thread
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -44,7 +44,6 @@ from runnel.core.errors import (
     NameInUse,
     NotSupported,
     RunnelError,
-    UnknownGroup,
     UnknownName,
     Unreachable,
 )
@@ -76,7 +75,7 @@ from runnel.runtime.connection_state import ConnectionState
 from runnel.runtime.loop_owner import LoopOwner
 from runnel.wire.nats import Message
 
-log = logging.getLogger("runnel")
+T = TypeVar("T")
 
 _NO_NUMBERS = "a cluster knows message ids, for two minutes, and no numbers of producers; give a message_id"
 _NO_STAGES = "JetStream has no records that are stored and not visible; use a transaction of at most 999 messages"
@@ -108,6 +107,7 @@ class ClusterBackend:
         self._id = ""
         self._sync: str | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._blocking: BlockingCalls | None = None
         self._closing: asyncio.Task[None] | None = None
 
     @classmethod
@@ -115,7 +115,14 @@ class ClusterBackend:
         """The topics of the cluster at `url`. Options: see `ClusterOptions`."""
         servers, written = parse_url(url)
         chosen = ClusterOptions.of(options, written)
-        return cls(NatsLink(servers, chosen), chosen, clock or SystemClock(), auto_create=auto_create)
+        time = clock or SystemClock()
+
+        def again() -> ClusterBackend:
+            return cls(NatsLink(servers, chosen), chosen, time, auto_create=auto_create)
+
+        made = again()
+        made._blocking = BlockingCalls(again)
+        return made
 
     def __repr__(self) -> str:
         return f"<ClusterBackend {self.summary}>"
@@ -165,12 +172,12 @@ class ClusterBackend:
                 self.link.connection.address or "", getattr(error, "why", None) or "it was not reached yet"
             ) from error
 
-    async def open(self) -> Backend:
+    async def open(self, *, quiet: bool = False) -> Backend:
         """Connect, check the cluster, make the stream if it is not there, and read the catalog."""
         if not self.loop_owner.entered:
             try:
                 await self.link.open()
-                self._id, self._sync = await check_cluster(self.js, self.options)
+                self._id, self._sync = await check_cluster(self.js, self.options, quiet=quiet)
                 await self._catalog.open()
             except BaseException:
                 self.link.close()
@@ -189,14 +196,20 @@ class ClusterBackend:
                 self._closing = asyncio.get_running_loop().create_task(self._close())
 
     async def _close(self) -> None:
-        """Send what was published, for `close_timeout` seconds at most."""
+        """Send what was published, and read what was, for `close_timeout` seconds at most."""
+        readers = [one for one in self._readers.open if isinstance(one, ClusterReader)]
         with suppress(TimeoutError):
             async with asyncio.timeout(self.options.close_timeout):
                 await self.publishing.idle()
+                await asyncio.gather(*(one.finished() for one in readers))
                 if self.link.state == "connected":
                     with suppress(RunnelError):
                         await self.link.flushed()
+        for one in readers:
+            one.stop()
         self.publishing.fail()
+        if self._blocking is not None:
+            await asyncio.to_thread(self._blocking.close)
         self._catalog.close()
         self.link.close()
 
@@ -401,8 +414,9 @@ class ClusterBackend:
     # -- groups, dead letters -----------------------------------------------------------------------------------
 
     def group(self, name: str, pattern: str) -> BlockingGroup:
-        """A group that was joined at least once. Its methods block a thread that is not the event loop's."""
-        return BlockingGroup(self, name, pattern)
+        """A group that was joined at least once. Its methods block this thread until the cluster has answered."""
+        assert self._blocking is not None
+        return BlockingGroup(self._blocking, name, pattern)
 
     async def ask_group(self, name: str, pattern: str, verb: GroupVerb, start: Start = None) -> GroupStatistics | None:
         """Call a method of `group(name, pattern)` without blocking the loop."""
@@ -458,10 +472,28 @@ class ClusterBackend:
     # -- figures, history ---------------------------------------------------------------------------------------
 
     def statistics(self, pattern: str | None = None, limit: int | None = None) -> Statistics:
-        """What this process has published and read. On the event loop, without asking the cluster."""
-        if self.loop_owner.loop is None or self.loop_owner.is_here() or not self.loop_owner.loop.is_running():
+        """Counters of this process and the state of the cluster. Round trips that block the thread; from any."""
+        if self.loop_owner.closed or self._blocking is None:
             return self._statistics(pattern, limit, {}, (), ())
-        return asyncio.run_coroutine_threadsafe(self.snapshot(pattern, limit), self.loop_owner.loop).result()
+        found = self._blocking.call(lambda backend: backend.snapshot(pattern, limit))
+        return self.loop_owner.ask(lambda: self._merged(found))
+
+    def _merged(self, found: Statistics) -> Statistics:
+        """What the cluster says, with the subscriptions, members and counters of this backend."""
+        own = self._statistics(None, None, {}, (), ())
+        live = {one.name for one in own.subscriptions}
+        groups = tuple(
+            msgspec.structs.replace(one, **_own_figures(self._groups[one.name, one.pattern]))
+            if (one.name, one.pattern) in self._groups
+            else one
+            for one in found.groups
+        )
+        topics = {
+            name: msgspec.structs.replace(one, subscribers=own.topics[name].subscribers if name in own.topics else 0)
+            for name, one in found.topics.items()
+        }
+        cursors = tuple(one for one in found.cursors if one.name not in live)
+        return msgspec.structs.replace(own, topics=topics, groups=groups, cursors=cursors)
 
     async def snapshot(self, pattern: str | None = None, limit: int | None = None) -> Statistics:
         """The same, with the ends of topics and the groups and positions that the cluster knows."""
@@ -604,31 +636,65 @@ class ClusterBackend:
                     following = records[-1].offset + 1
                     break
         finally:
-            reader.end()
+            reader.stop()
         if skip:
             records = records[:limit]
             following = records[-1].offset + 1 if records else bounds.end
         return HistoryPage(records, gap, bounds.epoch, bounds.first, bounds.end, following)
 
 
-class BlockingGroup:
-    """Administration of a group, from a thread that is not the event loop's. See `core.backend.GroupAdmin`."""
+class BlockingCalls:
+    """Calls that block their thread, which may be the event loop's: made on a connection and a thread of their own."""
 
-    def __init__(self, backend: ClusterBackend, name: str, pattern: str) -> None:
-        self._backend, self.name, self.pattern = backend, name, pattern
-        if (name, pattern) not in backend._groups and backend.loop_owner.is_here():
-            raise UnknownGroup(name, pattern)
+    def __init__(self, make: Callable[[], ClusterBackend]) -> None:
+        self._make = make
+        self._lock = Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: Thread | None = None
+        self._backend: ClusterBackend | None = None
+
+    def call(self, ask: Callable[[ClusterBackend], Coroutine[Any, Any, T]]) -> T:
+        """The result of a method of a backend that is connected to the same cluster."""
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = Thread(target=self._loop.run_forever, name="runnel cluster calls", daemon=True)
+                self._thread.start()
+            loop = self._loop
+
+            async def made() -> T:
+                if self._backend is None:
+                    backend = self._make()
+                    await backend.open(quiet=True)
+                    self._backend = backend
+                return await ask(self._backend)
+
+            return asyncio.run_coroutine_threadsafe(made(), loop).result()
+
+    def close(self) -> None:
+        """End the connection and the thread."""
+        with self._lock:
+            if self._loop is None or self._thread is None:
+                return
+            if self._backend is not None:
+                asyncio.run_coroutine_threadsafe(self._backend.aclose(), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+            self._loop = self._thread = self._backend = None
+
+
+class BlockingGroup:
+    """Administration of a group: every method blocks its thread. See `core.backend.GroupAdmin`."""
+
+    def __init__(self, calls: BlockingCalls, name: str, pattern: str) -> None:
+        self._calls, self.name, self.pattern = calls, name, pattern
 
     def _ask(self, verb: GroupVerb, start: Start = None) -> GroupStatistics | None:
-        owner = self._backend.loop_owner
-        if owner.loop is None or owner.is_here():
-            why = "it would block the event loop while the cluster answers; use `await broker.backend.ask_group(...)`"
-            raise NotSupported(f"group().{verb}() on the event loop", why)
-        asked = self._backend.ask_group(self.name, self.pattern, verb, start)
-        return asyncio.run_coroutine_threadsafe(asked, owner.loop).result()
+        return self._calls.call(lambda backend: backend.ask_group(self.name, self.pattern, verb, start))
 
     def statistics(self) -> GroupStatistics:
-        """The progress of the group."""
+        """The progress of the group, as the cluster knows it."""
         found = self._ask("statistics")
         assert found is not None
         return found
@@ -644,6 +710,13 @@ class BlockingGroup:
     def reset(self, start: Start) -> None:
         """Continue from `start`."""
         self._ask("reset", start)
+
+
+def _own_figures(group: ClusterGroup) -> dict[str, Any]:
+    """What members of this process did."""
+    shown = statistics_of(group, [])
+    names = ("acked", "redelivered", "dead_lettered", "expired", "members")
+    return {name: getattr(shown, name) for name in names}
 
 
 def _first_of(topic: str, found: StoredCopy) -> int:

@@ -24,7 +24,7 @@ MONITOR_PORT = 8222
 PATIENCE = 2.0  # seconds for the monitoring port
 
 
-async def check_cluster(js: JetStream, options: ClusterOptions) -> tuple[str, str | None]:
+async def check_cluster(js: JetStream, options: ClusterOptions, *, quiet: bool = False) -> tuple[str, str | None]:
     """Check the cluster, and make the stream if it is not there: its id, and how writes are synced, if known."""
     info = js.link.info
     check_version(str(info.get("version", "")))
@@ -36,6 +36,8 @@ async def check_cluster(js: JetStream, options: ClusterOptions) -> tuple[str, st
     stream = await _stream(js, options)
     config = stream["config"]
     check_stream(config)
+    if quiet:
+        return f"{js.stream}@{stream['created']}", None
     wanted = options.replicas
     if wanted is not None and config["num_replicas"] != wanted:
         log.warning(
@@ -50,8 +52,8 @@ async def check_cluster(js: JetStream, options: ClusterOptions) -> tuple[str, st
     if sync is None:
         log.warning(
             "whether the cluster syncs every write to disk is not known: its monitoring port was not reached. Set "
-            "`sync_interval: always` in the jetstream block of every server, or a power cut loses acknowledged records; "
-            "monitor='http://host:8222' checks it"
+            "`sync_interval: always` in the jetstream block of every server: else a power cut loses acknowledged "
+            "records. monitor='http://host:8222' checks it"
         )
     elif sync != "commit":
         log.warning(

@@ -184,7 +184,7 @@ class JetStream:
                 error = ClusterRefused(
                     "a publish", refused.get("code", 0), refused.get("err_code", 0), refused["description"]
                 )
-                if error.number not in _TEMPORARY and error.status != 503:
+                if error.number not in _TEMPORARY and error.number != IN_FLIGHT and error.status != 503:
                     raise error
             except TimeoutError:
                 error = NoAnswer("a publish", ATTEMPT, self.link.state)

@@ -21,8 +21,8 @@ from typing import Any
 import msgspec
 
 from runnel.cluster.group import ClusterGroup
-from runnel.cluster.jetstream import Acknowledged
-from runnel.cluster.layout import slices_of, stored_message
+from runnel.cluster.jetstream import EXPECTED, ROLLUP, WRONG_LAST, Acknowledged
+from runnel.cluster.layout import TTL, slices_of, stored_message
 from runnel.cluster.publishing import ClusterPublishing
 from runnel.cluster.pulling import PullSession
 from runnel.cluster.reader import _ENCODINGS, ReadersOf
@@ -34,6 +34,7 @@ from runnel.core.errors import (
     AlreadySettled,
     BadBatch,
     BrokerClosed,
+    ClusterRefused,
     InvalidOption,
     LeaseEnded,
     NotSupported,
@@ -51,6 +52,7 @@ log = logging.getLogger("runnel")
 
 PREFETCH = 64
 NOTE_TTL = f"{30 * 24 * 3600}s"
+DONE_TTL = "3600s"  # of a message that is settled: an ack can be lost when all servers are killed, the note is not
 PULL = 256  # messages of a pull, at most
 
 _numbers = count(1)
@@ -149,8 +151,8 @@ class HeldMessage:
         self.leases: set[ClusterLease] = set()
         self.timers: set[asyncio.TimerHandle] = set()
         self.is_going = False  # nothing more of it is leased
-        self.is_noted = False  # the cluster has a note about it
-        self.was_local = False  # a record of it failed here: the next holder has to know
+        self.noted = 0  # the stream sequence of the note about it; 0: there is none
+        self.lock = asyncio.Lock()  # one note at a time
 
     def expires(self, index: int) -> float | None:
         """When a record expires; None: it does not."""
@@ -163,7 +165,6 @@ class HeldMessage:
 
     def apply(self, note: SettledNote) -> None:
         """Take what an earlier holder noted."""
-        self.is_noted = True
         self.open.difference_update(note.settled)
         self.waiting = [index for index in self.waiting if index in self.open]
         more = self.delivered - note.delivered
@@ -178,13 +179,15 @@ class HeldMessage:
             said = self.attempts[index] - (index not in self.handed)  # one that was not received did not fail
             if said != self.delivered:
                 attempts[index] = said
-        if not settled and not attempts and not self.is_noted:
+        if not settled and not attempts and not self.noted:
             return None
         return SettledNote(self.delivered, settled, attempts)
 
 
 class BucketSession(PullSession):
     """Pulls the messages of one bucket for one member."""
+
+    is_new_each_time = False
 
     def __init__(self, member: ClusterMember, bucket: int) -> None:
         super().__init__(member.js, 1 if bucket else min(member.prefetch, PULL), None)
@@ -380,14 +383,23 @@ class ClusterMember:
             self._grant(held)
 
     async def _recall(self, held: HeldMessage) -> None:
-        """A message that was delivered before: find out which of its records are settled."""
-        try:
-            found = await self.js.last(self.consumers.note_subject(held.sequence))
-        except RunnelError as error:
-            log.warning("what is settled of message %d is not known: %s", held.sequence, error)
-            found = None
-        if found is not None:
-            held.apply(msgspec.msgpack.decode(found.payload, type=SettledNote))
+        """A message that was delivered before: find out which of its records are settled, and claim it.
+
+        Whoever had it before may not know that it was given up: its next note fails, since this one came before.
+        """
+        pause = 0.05
+        while self._held.get(held.sequence) is held:
+            try:
+                found = await self.js.last(self.consumers.note_subject(held.sequence))
+                if found is not None:
+                    held.apply(msgspec.msgpack.decode(found.payload, type=SettledNote))
+                    held.noted = found.sequence
+                await self._write_note(held, held.note() or SettledNote(held.delivered, [], {}))
+                break
+            except RunnelError as error:
+                log.debug("message %d could not be claimed: %s", held.sequence, error)
+                await asyncio.sleep(pause)
+                pause = min(1.0, pause * 2)
         if self._held.get(held.sequence) is held:
             self._grant(held)
             self._finish(held)
@@ -543,7 +555,7 @@ class ClusterMember:
                     self._bury(held, index, reason or "rejected")
         if not len(lease):
             held.leases.discard(lease)
-        answer = self._confirmed(held) if durable else None
+        answer = self._confirmed(held, first, lease.attempt) if durable else None
         self._finish(held, answer=not durable)
         self._go_on()
         return answer
@@ -572,7 +584,6 @@ class ClusterMember:
             return
         held.attempts[index] = attempts + 1
         held.handed.discard(index)
-        held.was_local = True
         self.consumers.redelivered += 1
         pause = options.pause(attempts, random.random()) if delay is None else delay
         if pause <= 0:
@@ -661,8 +672,6 @@ class ClusterMember:
             self._drop(held)
             if answer:
                 self._settle_message(held.reply)
-            if held.is_noted:
-                self._do(self._forget_note(held.sequence))
         elif held.is_going and not held.leases:
             self._let_go(held)
 
@@ -685,27 +694,40 @@ class ClusterMember:
         note = held.note()
         if note is not None:
             try:
-                await self._write_note(held.sequence, note)
+                await self._write_note(held, note)
+            except ClusterRefused as error:
+                if error.number == WRONG_LAST:
+                    return  # another member has it
+                log.warning("what is settled of message %d was not stored: %s", held.sequence, error)
             except RunnelError as error:
                 log.warning("what is settled of message %d was not stored: %s", held.sequence, error)
         self.js.link.publish(held.reply, b"-NAK")
 
-    async def _write_note(self, sequence: int, note: SettledNote) -> None:
-        headers = {"Nats-Rollup": "sub", "Nats-TTL": NOTE_TTL}
-        await self.js.store(self.consumers.note_subject(sequence), msgspec.msgpack.encode(note), headers)
+    async def _write_note(self, held: HeldMessage, note: SettledNote) -> None:
+        """Store what is known of a message; `ClusterRefused` if another member has noted something since."""
+        headers = {ROLLUP: "sub", TTL: NOTE_TTL if held.open else DONE_TTL, EXPECTED: str(held.noted)}
+        subject = self.consumers.note_subject(held.sequence)
+        held.noted, _ = await self.js.store(subject, msgspec.msgpack.encode(note), headers)
 
-    async def _forget_note(self, sequence: int) -> None:
-        try:
-            await self.js.purge(self.consumers.note_subject(sequence))
-        except RunnelError as error:
-            log.debug("a note was not removed: %s", error)
+    def _confirmed(self, held: HeldMessage, place: int, attempt: int) -> Awaitable[None]:
+        """Make what is settled of a message durable, unless it was given to another member: `LeaseEnded`."""
+        return self._do(self._noted(held, place, attempt))
 
-    def _confirmed(self, held: HeldMessage) -> Awaitable[None]:
-        """Make what is settled of a message durable."""
+    async def _noted(self, held: HeldMessage, place: int, attempt: int) -> None:
+        async with held.lock:
+            try:
+                await self._write_note(held, held.note() or SettledNote(held.delivered, [], {}))
+            except ClusterRefused as error:
+                if error.number != WRONG_LAST:
+                    raise
+                self._drop(held)
+                for lease in list(held.leases):
+                    self._leased -= len(lease)
+                    lease.lapse()
+                held.leases.clear()
+                raise LeaseEnded(self.group, place, attempt) from error
         if not held.open:
-            return self._do(self._ack_confirmed(held.reply))
-        held.is_noted = True
-        return self._do(self._write_note(held.sequence, held.note() or SettledNote(held.delivered, [], {})))
+            await self._ack_confirmed(held.reply)
 
     async def _ack_confirmed(self, reply: str) -> None:
         async def ask() -> None:
@@ -718,12 +740,8 @@ class ClusterMember:
         replies = list(self._unconfirmed)
         self._unconfirmed.clear()
         waiting = [self._ack_confirmed(reply) for reply in replies]
-        for held in list(self._held.values()):
-            if len(held.open) < len(held.records):
-                held.is_noted = True
-                note = held.note()
-                assert note is not None
-                waiting.append(self._write_note(held.sequence, note))
+        held = [one for one in self._held.values() if len(one.open) < len(one.records)]
+        waiting += [self._noted(one, one.base, one.delivered) for one in held]
         await asyncio.gather(*waiting)
         if tasks := [task for task in self._tasks if task is not asyncio.current_task()]:
             await asyncio.wait(tasks)

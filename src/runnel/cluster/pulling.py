@@ -34,7 +34,12 @@ _STILL_THERE = ("message size exceeds", "exceeded max", "batch completed", "no m
 
 
 class PullSession:
-    """Pulls from one consumer. Subclasses make the consumer, and take the messages."""
+    """Pulls from one consumer. Subclasses make the consumer, and take the messages.
+
+    `is_new_each_time`: messages of an earlier consumer are not taken any more. Those of a durable one are.
+    """
+
+    is_new_each_time = True
 
     def __init__(self, js: JetStream, batch: int, max_bytes: int | None) -> None:
         self.js, self._batch = js, batch
@@ -93,13 +98,15 @@ class PullSession:
 
     def _subscribe(self) -> None:
         if self._sid:
+            if not self.is_new_each_time:
+                return
             self.js.link.unsubscribe(self._sid)
         self._inbox = self.js.link.new_inbox()
         self._sid = self.js.link.subscribe(self._inbox, self._arrived)
         self._asked = 0
 
     def begin_again(self) -> None:
-        """The consumer may be gone: make it again, and go on. Messages of the old one are not taken any more."""
+        """The consumer may be gone: make it again, and go on."""
         if self.is_ended or not self._sid or self._beginning is not None:
             return
         self._subscribe()

@@ -36,17 +36,19 @@ from runnel.core.errors import (
     BadBatch,
     BrokerClosed,
     ClusterRefused,
+    Disconnected,
     InvalidOption,
     NameInUse,
     NotSupported,
+    OffsetOutOfRange,
     RunnelError,
     TopicDeleted,
     UnknownTopic,
 )
-from runnel.core.options import PolicyKind, SubscribeOptions
+from runnel.core.options import Policy, PolicyKind, SubscribeOptions
 from runnel.core.pattern import is_pattern, matches
 from runnel.core.position import Position
-from runnel.core.record import Gap, MissedRange, joined_missed
+from runnel.core.record import TOO_SLOW, Gap, MissedRange, joined_missed
 from runnel.wire.nats import Message
 
 log = logging.getLogger("runnel")
@@ -55,6 +57,9 @@ BUFFER = 1024
 MOMENT = 0.05  # seconds after which a position that moved is written
 BATCH = 512  # messages of a pull
 
+MADE_AGAIN = "the topic was deleted and made again"
+
+_NEWEST = PolicyKind.DROP_NEWEST
 _ENCODINGS = {number: encoding for encoding, number in CONTENT_TYPES.items()}
 _numbers = count(1)
 
@@ -116,6 +121,10 @@ class ClusterReader:
         self._consumer: OrderedConsumer | None = None
         self._buffer: deque[tuple[list[Slice], int, MissedRange | None]] = deque()  # slices, bytes, gap before them
         self._buffered_bytes = self._buffered_records = 0
+        self._policy = None if options.lags else policy or Policy()
+        self._buffer_bytes = options.buffer_bytes
+        self._drops = 0  # in a row
+        self._lost: MissedRange | None = None  # dropped behind all that is in the buffer
         self._unit: list[StoredMessage] = []  # messages of a unit that is not complete
         self._has_begun = False  # whether a message was taken
         self._from = 0  # records before this place are not delivered
@@ -129,6 +138,8 @@ class ClusterReader:
         self._is_moved = False
         self._keeping: asyncio.Task[None] | None = None
         self._presence: list[int] = []
+        self._done: asyncio.Future[None] | None = None
+        self._finishing: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return (
@@ -156,7 +167,7 @@ class ClusterReader:
             time=time,
             batch=BATCH,
             max_bytes=shared.credit,
-            room=lambda: self._buffered_bytes < shared.credit,
+            room=lambda: self._policy is not None or self._buffered_bytes < shared.credit,
         )
         shared.open.add(self)
         shared.catalog.on_change.append(self._changed)
@@ -177,10 +188,12 @@ class ClusterReader:
             if kept.payload:
                 found = msgspec.json.decode(kept.payload, type=StoredPosition)
                 if found.pattern != self.pattern:
-                    why = f"the name keeps a position of {found.pattern!r}; choose another name, or forget this one"
+                    why = f"it holds a position on {found.pattern!r}, not on {self.pattern!r}; choose another name"
                     raise InvalidOption("name", self.name, why)
                 if self._resume is None and found.epoch in (0, self.epoch or 0):
                     return self._at(found.offset), None
+                if self._resume is None:
+                    return self._begin_anew(), None
         elif self.name is not None:
             self._kept = 0
         if self._resume is not None:
@@ -189,16 +202,36 @@ class ClusterReader:
                 return self._at(start), None
         if isinstance(start, Position):
             if self.epoch and start.epoch not in (0, self.epoch):
-                raise TopicDeleted(self.pattern, start.epoch)
+                if self._resume is not None:
+                    raise TopicDeleted(self.pattern, start.epoch)
+                return self._begin_anew(), None
             return self._at(start.offset), None
         if isinstance(start, datetime):
             self._place = self._sent = 0
             return 1, start
         if isinstance(start, int):
+            await self._check_offset(start)
             return self._at(start), None
         if start == "earliest" or (start is None and self.name is not None):
             return self._at(0), None
         return self._at(first_offset(await js.last_sequence() + 1)), None
+
+    def _begin_anew(self) -> int:
+        """Begin at the oldest record of a topic that was deleted since the position was stored, and tell it."""
+        self._lost = MissedRange(0, 0, 0, MADE_AGAIN)
+        return self._at(0)
+
+    async def _check_offset(self, offset: int) -> None:
+        """Raise if no record, and not the next one, can have this offset."""
+        everything = self._js.subjects.every_bucket(self.pattern)
+        last = await self._js.last(everything)
+        end = 0
+        if last is not None:
+            found = stored_message(self.pattern, last.sequence, last.nanoseconds, last.head, last.payload)
+            end = first_offset(found.first) + found.records
+        if offset > end:
+            first = await self._js.next(everything)
+            raise OffsetOutOfRange(self.pattern, offset, 0 if first is None else first_offset(first.sequence), end)
 
     def _at(self, place: int) -> int:
         """Begin at a place; the stream sequence of the message that holds it, or of the next one."""
@@ -206,12 +239,21 @@ class ClusterReader:
         return max(1, stream_sequence(place))
 
     def end(self, error: RunnelError | None = None) -> None:
-        """End it after the records that are there; with an error, at once."""
+        """End it after the records that were published before this call; with an error, at once."""
+        if error is None and self._consumer is not None and not self._is_complete and not self._left:
+            self.finish()
+        else:
+            self.stop(error)
+
+    def stop(self, error: RunnelError | None = None) -> None:
+        """End it now: records that were not received are not read."""
         if not self.ended:
             self.ended, self.error = True, error
             if error is not None:
                 self._buffer.clear()
             self._release()
+            if self._done is not None and not self._done.done():
+                self._done.set_result(None)
             self._wake()
 
     def leave(self, place: int | None = None) -> None:
@@ -221,7 +263,7 @@ class ClusterReader:
         self._left = True
         if self._is_moved and self.name is not None:
             self._keep_soon()
-        self.end()
+        self.stop()
 
     async def left(self) -> None:
         """Return when the position is stored."""
@@ -245,7 +287,7 @@ class ClusterReader:
             if self.is_pattern:
                 return
             if entry.deleted:
-                self.end(TopicDeleted(topic, entry.epoch))
+                self.stop(TopicDeleted(topic, entry.epoch))
             elif not self.epoch:
                 self.epoch = entry.epoch
 
@@ -313,10 +355,71 @@ class ClusterReader:
         if not self.is_pattern and not self.epoch:
             self.epoch = unit[0].epoch
         size = sum(len(one.payload) for one in unit)
-        self._buffer.append((slices, size, None))
+        lost, self._lost = self._lost, None
         self._buffered_bytes += size
         self._buffered_records += sum(map(len, slices))
+        self._buffer.append((slices, size, lost))
+        if self._policy is not None:
+            self._bound(self._policy)
         self._wake()
+
+    # -- when the user is slow ----------------------------------------------------------------------------------
+
+    def _is_over_bounds(self) -> bool:
+        too_many = self._buffered_records > self.buffer
+        return too_many or (self._buffer_bytes is not None and self._buffered_bytes > self._buffer_bytes)
+
+    def _bound(self, policy: Policy) -> None:
+        """Drop what is received beyond the bounds that the subscriber asked for."""
+        while self._is_over_bounds() and self._buffered_records:
+            slices, size, missed = self._buffer.popleft() if policy.kind is not _NEWEST else self._buffer.pop()
+            over = max(1, self._buffered_records - self.buffer)
+            dropped: list[Slice] = []
+            while slices and over > 0:
+                part = slices.pop(0 if policy.kind is not _NEWEST else -1)
+                if len(part) > over and policy.kind is not _NEWEST:
+                    slices.insert(0, part.cut(part.start + over, part.end))
+                    part = part.cut(part.start, part.start + over)
+                elif len(part) > over:
+                    slices.append(part.cut(part.start, part.end - over))
+                    part = part.cut(part.end - over, part.end)
+                over -= len(part)
+                dropped.append(part)
+            count = sum(map(len, dropped))
+            self._buffered_records -= count
+            first, end = min(part.start for part in dropped), max(part.end for part in dropped)
+            gap = MissedRange(first, end, count, TOO_SLOW)
+            self._show(dropped)
+            self._drops += count
+            if policy.kind is _NEWEST:
+                if slices:
+                    self._buffer.append((slices, size, missed))
+                else:
+                    self._buffered_bytes -= size
+                self._lost = joined_missed(self._lost, gap)
+                return
+            if not slices:
+                self._buffered_bytes -= size
+                size = 0
+            missed = joined_missed(missed, gap)
+            if slices or not self._buffer:
+                self._buffer.appendleft((slices, size, missed))
+            else:
+                following, more, later = self._buffer.popleft()
+                self._buffer.appendleft((following, more, joined_missed(missed, later)))
+            if policy.kind is PolicyKind.DISCONNECT and self._drops >= policy.after:
+                self.stop(Disconnected(self.label, self._drops, policy.after))
+                return
+
+    def _show(self, dropped: list[Slice]) -> None:
+        """Show dropped records to the user's `on_drop`."""
+        if self._options.on_drop is None:
+            return
+        for record in (record for part in dropped for record in part.records):
+            try:
+                self._options.on_drop(record)
+            except Exception:
+                log.exception("a callback of subscriber %r failed", self.label)
 
     def _within(self, slices: list[Slice]) -> Any:
         for part in slices:
@@ -339,7 +442,7 @@ class ClusterReader:
 
     def _complete(self) -> None:
         self._is_complete = True
-        self.end()
+        self.stop()
 
     # -- taking -------------------------------------------------------------------------------------------------
 
@@ -347,6 +450,7 @@ class ClusterReader:
         """Take up to `limit` records, and the range missed before them. None: nothing now, or it has ended."""
         if self.error is not None or self._left or not self._buffer:
             return None
+        self._drops = 0
         found: list[Slice] = []
         missed: MissedRange | None = None
         while self._buffer and limit > 0:
@@ -450,6 +554,12 @@ class ClusterReader:
             self._finish = 2**63
             self._finishing = asyncio.get_running_loop().create_task(self._find_end())
 
+    async def finished(self) -> None:
+        """Return when it has received everything up to its end."""
+        if not self.ended:
+            self._done = self._done or asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._done])
+
     async def _find_end(self) -> None:
         """The last message that is there now is where it ends."""
         last = 0
@@ -457,8 +567,8 @@ class ClusterReader:
             for one in covering(self._patterns):
                 found = await self._js.last(self._js.subjects.every_bucket(one))
                 last = max(last, 0 if found is None else found.sequence)
-        except RunnelError as error:
-            self.end(error)
+        except RunnelError:
+            self.stop()  # where it would end cannot be found out
             return
         self._finish = last
         if self._last >= last or first_offset(last + 1) <= self._from:
@@ -503,7 +613,7 @@ class ClusterReader:
                 self._kept = await write_position(self._js, self.name, said, self._kept)
             except ClusterRefused as error:
                 if error.number == WRONG_LAST:
-                    self.end(NameInUse(self.name))
+                    self.stop(NameInUse(self.name))
                     return
                 log.warning("the position of %r was not stored: %s", self.name, error)
             except RunnelError as error:
