@@ -31,9 +31,9 @@ from runnel.api.broker import Broker
 from runnel.cli.errors import FINE, FOUND
 from runnel.cli.output import StatusLine, escaped, human_size, pairs, print_line
 from runnel.cli.server_address import DEFAULT_SERVER
-from runnel.client.backend import RemoteBackend
 from runnel.config.history import open_sources
 from runnel.config.settings import DEFAULT, Settings
+from runnel.opening.opening import open_server, without_password
 from runnel.opening.shared_folder import SharedBackend
 from runnel.server import Server, ServerOptions, http
 
@@ -115,8 +115,8 @@ class ServerProcess:
         return FINE
 
     async def _serve_backend(self, url: str) -> int:
-        """Serve the topics of another server. That need not be there yet: until it is, clients are refused."""
-        broker = Broker(RemoteBackend.at(url, wait=WAIT_FOR_EVER, name="runnel serve"))
+        """Serve the topics of a server, or of a cluster. It need not be there yet: until it is, clients are refused."""
+        broker = open_server(url, wait=WAIT_FOR_EVER, name="runnel serve")
         opening = asyncio.ensure_future(broker.__aenter__())
         stopped = asyncio.ensure_future(self._stop.wait())
         try:
@@ -302,7 +302,7 @@ def ready_facts(listeners: Sequence[ListenerAddress], settings: Settings) -> dic
         "pid": os.getpid(),
         "data": settings.general.data if keeps else None,
         "fsync": settings.journal.fsync if keeps else None,
-        **({} if backend is None else {"backend": backend}),
+        **({} if backend is None else {"backend": without_password(backend)}),
         "doors": [{"name": one.name, "url": one.url, "host": one.host, "port": one.port} for one in listeners],
     }
 
@@ -313,7 +313,7 @@ def announcement(
     """What a person reads."""
     serving, server = settings.serving, settings.server
     if serving.backend is not None:
-        what = f"serves the topics of {serving.backend}"
+        what = f"serves the topics of {without_password(serving.backend)}"
     elif serving.memory:
         what = "serves from memory: nothing is kept when it stops"
     else:

@@ -165,8 +165,9 @@ class ClusterBackend:
 
     def check_ready(self, doing: str) -> None:
         """Raise unless it is usable and connected now."""
-        self.loop_owner.check_usable(doing)
-        if self.link.state != "connected":
+        if self.loop_owner.entered:
+            self.loop_owner.check_usable(doing)
+        if self.link.state != "connected" or not self.loop_owner.entered:
             error = self.link.connection.error
             raise Unreachable(
                 self.link.connection.address or "", getattr(error, "why", None) or "it was not reached yet"

@@ -122,6 +122,20 @@ def _shared(options: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
     return share and hasattr(socket, "AF_UNIX"), options
 
 
+def open_server(url: str, **options: Any) -> Broker:
+    """The broker of a server or a cluster, for a process that stands in front of it; `BadAddress` for what is none."""
+    scheme = url.partition("://")[0]
+    if scheme not in (*SERVER_SCHEMES, *CLUSTER_SCHEMES):
+        raise BadAddress(without_password(url), f"{scheme!r} is none of the ways to reach one")
+    return _broker(_remote(url, True, None, options))
+
+
+def without_password(url: str) -> str:
+    """An address as it may be shown: without the user and password, or token, that a cluster's may have."""
+    scheme, separator, rest = url.partition("://")
+    return scheme + separator + ",".join(one.rpartition("@")[2] for one in rest.split(","))
+
+
 def _remote(url: str, auto_create: bool, clock: Clock | None, options: dict[str, Any]) -> Backend:
     scheme = url.partition("://")[0]
     if scheme in CLUSTER_SCHEMES:
