@@ -179,6 +179,7 @@ class ClusterGroup:
         await self.learn(await self.known())
         begin = await self._start(start)
         await self._delete()
+        await self.js.purge(f"{self.js.subjects.prefix}.g.{self.id}.>")  # what was settled counts no more
         for member in self.members:
             member.forget()
         await self.make(begin)

@@ -256,6 +256,7 @@ class ClusterMember:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._unconfirmed: deque[str] = deque(maxlen=4096)  # acks that were sent without asking for an answer
         self._presence: list[int] = []
+        self._is_stuck = False  # a lease ended, and the user has done nothing since
 
     def __repr__(self) -> str:
         return f"<ClusterMember {self.label!r} of {self.group!r}, {len(self._held)} messages held>"
@@ -464,6 +465,7 @@ class ClusterMember:
 
     def hand(self, lease: ClusterLease, first: int, end: int) -> None:
         """The user receives the places [first, end): their time starts."""
+        self._moves()
         lease.handed = end
         lease.deadline = asyncio.get_running_loop().time() + self.consumers.options.ack_wait
         held = lease.message
@@ -528,6 +530,7 @@ class ClusterMember:
             raise LeaseEnded(self.group, first, lease.attempt)
         if not lease.is_open(first):
             raise AlreadySettled(self.group, first)
+        self._moves()
         held = lease.message
         if verb == SettleVerb.BEGIN:
             return None
@@ -559,6 +562,13 @@ class ClusterMember:
         self._finish(held, answer=not durable)
         self._go_on()
         return answer
+
+    def _moves(self) -> None:
+        """The user does something again: after a lease ended without an ack, take records again."""
+        if self._is_stuck:
+            self._is_stuck = False
+            for session in self._sessions:
+                session.resume()
 
     def _go_on(self) -> None:
         """There is room again: lease what waits, and ask for more."""
@@ -755,7 +765,9 @@ class ClusterMember:
                     self._leased_bytes = 0
                     lease.lapse()
                 self._drop(held)
-        self.inbox = deque(lease for lease in self.inbox if not lease.ended)
+        left = [lease for lease in self.inbox if not lease.ended]
+        self.inbox.clear()  # the same object: the subscription holds it
+        self.inbox.extend(left)
         self._leased = sum(len(lease) for held in self._held.values() for lease in held.leases)
 
     # -- time ---------------------------------------------------------------------------------------------------
@@ -800,6 +812,9 @@ class ClusterMember:
         self.consumers.redelivered += len(lease)
         lease.lapse()
         held.is_going = True
+        self._is_stuck = True  # the record should go to a member that works
+        for session in self._sessions:
+            session.pause()
         unseen = [other for other in held.leases if other.handed == other.first]
         for other in unseen:
             self._leased -= len(other)

@@ -96,6 +96,18 @@ class PullSession:
             if self._beginning is not None:
                 self._beginning.cancel()
 
+    def pause(self) -> None:
+        """Take nothing more, not even what was asked for, until `resume`."""
+        if self._sid:
+            self.js.link.unsubscribe(self._sid)
+            self._sid = self._asked = 0
+
+    def resume(self) -> None:
+        """Go on after a pause."""
+        if not self._sid and not self.is_ended:
+            self._subscribe()
+            self.pull()
+
     def _subscribe(self) -> None:
         if self._sid:
             if not self.is_new_each_time:
@@ -151,7 +163,13 @@ class PullSession:
 
     def pull(self) -> None:
         """Ask for more messages, if there is room."""
-        if self.is_ended or self._beginning is not None or self._asked > self._batch // 2 or not self.has_room():
+        if (
+            self.is_ended
+            or not self._sid
+            or self._beginning is not None
+            or self._asked > self._batch // 2
+            or not self.has_room()
+        ):
             return
         if not self._asked:
             self._heard = asyncio.get_running_loop().time()
