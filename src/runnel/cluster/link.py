@@ -12,10 +12,10 @@ import logging
 import random
 import ssl
 from collections.abc import Callable
+from importlib.metadata import version
 from secrets import token_hex
 from typing import Any
 
-from runnel import __version__
 from runnel.cluster.options import ClusterOptions, NatsAddress, parse_server
 from runnel.core.errors import (
     BadAddress,
@@ -174,7 +174,7 @@ class NatsLink:
             "protocol": 1,
             "echo": True,
             "lang": "python-runnel",
-            "version": __version__,
+            "version": version("runnel-mq"),
             "name": options.name or "runnel",
             **options.credentials(info.get("nonce")),
         }
