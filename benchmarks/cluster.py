@@ -1,8 +1,9 @@
-"""How fast is runnel on a NATS cluster, beside nats-py on the same cluster, in one run?
+"""Measure runnel on a NATS cluster beside nats-py on the same cluster, in one run.
 
 Three nats-servers on loopback, R3, `sync_interval: always`. Values of 100 random bytes. Awaited: one task. Pipelined:
-256 tasks that await each publish. Reading: ten readers of one stored topic, batches in runnel, messages in nats-py, which
-has one message for each record. Group: one member that acks each record. Latency: publish to receipt at 1,000 a second.
+256 tasks that await each publish. Reading: ten readers of one stored topic, batches in runnel, messages in nats-py,
+which has one message for each record. Group: one member that acks each record. Latency: publish to receipt at 1,000 a
+second.
 
 `python -m benchmarks.cluster [SECONDS]`
 """

@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator, Awaitable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -16,12 +18,14 @@ from tests.cluster.nodes import Node, Nodes
 from tests.cluster.single import new_stream, open_cluster
 from tests.patience import PATIENCE
 
+T = TypeVar("T")
 
-async def soon(awaitable):  # type: ignore[no-untyped-def]
+
+async def soon(awaitable: Awaitable[T]) -> T:
     return await asyncio.wait_for(awaitable, PATIENCE)
 
 
-async def read(subscription, count: int) -> list[Record[bytes]]:  # type: ignore[no-untyped-def]
+async def read(subscription: AsyncIterator[Record[bytes]], count: int) -> list[Record[bytes]]:
     return [await soon(anext(subscription)) for _ in range(count)]
 
 
@@ -90,7 +94,7 @@ async def test_a_time_and_a_pattern_start_where_they_should() -> None:
 
 async def test_a_group_keeps_the_order_of_each_key_over_two_members_and_failures() -> None:
     async with open_cluster() as broker:
-        seen: dict[bytes, list[bytes]] = {}
+        seen: dict[bytes | None, list[bytes]] = {}
         keys = [b"k%d" % (number % 5) for number in range(60)]
         await broker.topic("jobs").publish_many([b"%d" % number for number in range(60)], keys=keys)
         for number in range(60, 80):
@@ -199,10 +203,17 @@ async def test_a_typed_topic_is_validated_in_every_process() -> None:
 
 async def test_what_a_cluster_cannot_do_is_refused_with_the_reason() -> None:
     async with open_cluster() as broker:
-        for options in ({"retention_bytes": 9}, {"retention_count": 9}, {"compact": True}, {"durable": False}):
+        unkept: list[dict[str, Any]] = [
+            {"retention_bytes": 9},
+            {"retention_count": 9},
+            {"compact": True},
+            {"durable": False},
+        ]
+        for options in unkept:
             with pytest.raises(runnel.NotSupported):
                 broker.topic("t", **options)
-        for options in ({"policy": "block"}, {"name": "n", "hold": True}):
+        unread: list[dict[str, Any]] = [{"policy": "block"}, {"name": "n", "hold": True}]
+        for options in unread:
             with pytest.raises(runnel.NotSupported):
                 broker.subscribe("t", **options)
         with pytest.raises(runnel.NotSupported, match="priority"):
@@ -253,7 +264,7 @@ async def test_opening_warns_where_writes_are_not_synced(tmp_path: Path, caplog:
     ids=["user", "token", "nkey"],
 )
 async def test_a_client_says_who_it_is(
-    tmp_path: Path, config: str, right: dict[str, str] | None, wrong: dict[str, str]
+    tmp_path: Path, config: str, right: dict[str, Any] | None, wrong: dict[str, Any]
 ) -> None:
     if right is None:
         from runnel.wire.nats_auth import Nkey

@@ -56,7 +56,6 @@ ON_CLUSTER: dict[str, frozenset[str]] = {
             "test_a_subscription_is_read_in_one_way",
             "test_a_subscription_is_read_inside_its_block",
             "test_a_subscription_left_while_another_task_reads_it_ends_there_too",
-            "test_a_subscription_says_what_it_is",
             "test_closing_the_broker_ends_a_waiting_reader",
             "test_closing_twice_is_harmless",
             "test_leaving_the_block_by_an_exception_ends_the_subscription",
