@@ -39,6 +39,7 @@ AREAS: dict[str, dict[str, int]] = {
     "Spark": {"spark": 200},
     "lake": {"lake": 32, "arrow": 8},
     "PostgreSQL": {"postgres": 120},
+    "NATS": {"cluster": 100},
     "browsers": {"browser": 98, "console": 2},
     "tools and docs": {"examples": 38, "benchmarks": 25, "docs": 22, "project": 15},
 }

@@ -15,11 +15,24 @@ from xdist.scheduler import LoadScopeScheduling
 GROUPS = {
     "spark": ("tests/spark/", "tests/examples/test_trades.py"),
     "postgres": ("tests/postgres/",),
+    "cluster": ("tests/cluster/",),
 }
 """Files and folders whose tests go to one worker: those that need Spark share one session, and so one Java; those that
-need PostgreSQL share one server of each version."""
+need PostgreSQL share one server of each version; those of a NATS cluster share one nats-server."""
 
-FIRST = ("spark", "postgres", "browser", "examples", "chaos", "crash", "contract", "benchmarks", "docs", "cli")
+FIRST = (
+    "spark",
+    "postgres",
+    "cluster",
+    "browser",
+    "examples",
+    "chaos",
+    "crash",
+    "contract",
+    "benchmarks",
+    "docs",
+    "cli",
+)
 
 
 def unit(nodeid: str) -> str:

@@ -11,14 +11,17 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
 import runnel
 from runnel import Broker
 from runnel.testing.clock import JumpingClock
+from tests.cluster.single import open_cluster
 from tests.contract.afar import Served, is_on_every_socket
 from tests.contract.lives import Folder
+from tests.contract.on_cluster import ON_CLUSTER
 from tests.contract.reading import at_rest, opened
 
 Opens = Callable[..., AbstractAsyncContextManager[Broker]]
@@ -38,21 +41,28 @@ PLACES: dict[str, Opens] = NEAR | {
     "unix": lambda folder, clock, **options: Served(clock, folder / "data", options, unix=True),
     "front": lambda folder, clock, **options: Served(clock, None, options, unix=False, front=True),
 }
+PLACES["cluster"] = lambda folder, clock, **options: open_cluster(**options)  # for the tests in ON_CLUSTER
 LATE = {"unix", "front"}  # where `make test` runs what is decorated with `on_every_socket`
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "place" in metafunc.fixturenames:
         is_near = metafunc.definition.get_closest_marker("near") is not None
-        metafunc.parametrize(
-            "place", sorted(NEAR) if is_near else places(is_on_every_socket(metafunc.function)), indirect=True
-        )
+        found = sorted(NEAR) if is_near else places(is_on_every_socket(metafunc.function))
+        if not is_near and metafunc.function.__name__ in ON_CLUSTER.get(metafunc.module.__name__.split(".")[-1], ()):
+            found.append(pytest.param("cluster", marks=[] if _is_soon(metafunc.function) else [pytest.mark.nightly]))
+        metafunc.parametrize("place", found, indirect=True)
 
 
 def places(every_socket: bool) -> list[Any]:
     """The names of all places for `parametrize`; unless `every_socket`, those in LATE are nightly."""
     late = [] if every_socket else [pytest.mark.nightly]
-    return [pytest.param(name, marks=late if name in LATE else []) for name in sorted(PLACES)]
+    return [pytest.param(name, marks=late if name in LATE else []) for name in sorted(PLACES) if name != "cluster"]
+
+
+def _is_soon(test: Callable[..., Any]) -> bool:
+    """Whether `make test` runs it on a cluster: every fourth does, and `make nightly` runs all of them."""
+    return crc32(test.__name__.encode()) % 4 == 0
 
 
 class PatientClock(JumpingClock):

@@ -11,7 +11,7 @@ from tests.fuzz.__main__ import NAMES, changed, target
 
 
 def test_there_is_a_target_for_every_decoder() -> None:
-    assert {"batch", "frames", "lines", "messages", "pgoutput", "pgtext", "tokens"} <= set(NAMES)
+    assert {"batch", "frames", "lines", "messages", "nats", "pgoutput", "pgtext", "tokens"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -34,9 +34,14 @@ def test_an_address_is_a_server_and_nothing_is_reached_before_the_block_is_enter
     assert (type(broker.backend).__name__, broker.clock) == ("RemoteBackend", clock)
 
 
+@pytest.mark.parametrize("where", ["nats://a,b:4333", "tls://me:secret@a"])
+def test_an_address_of_nats_is_a_cluster_and_nothing_is_reached_before_the_block_is_entered(where: str) -> None:
+    broker: Any = open(where)
+    assert type(broker.backend).__name__ == "ClusterBackend"
+    assert "secret" not in repr(broker)
+
+
 def test_a_server_of_another_kind_is_not_spoken_to() -> None:
-    with pytest.raises(NotSupported, match="not NATS"):
-        open("nats://a,b")
     with pytest.raises(NotSupported, match=r"begins with runnel://, runnels://, runnel\+unix://"):
         open("redis://localhost")
 

@@ -39,7 +39,7 @@ def test_importing_the_blocking_client_loads_neither_broker_nor_journal_nor_serv
     assert loaded_by("import runnel.blocking", INSIDE) == set()
 
 
-@pytest.mark.parametrize("url", ["runnel://localhost:7788", "runnel+unix:///tmp/nobody.sock"])
+@pytest.mark.parametrize("url", ["runnel://localhost:7788", "runnel+unix:///tmp/nobody.sock", "nats://a,b,c"])
 @pytest.mark.parametrize("room", ["runnel.opening", "runnel.blocking"])
 def test_opening_a_server_loads_neither_broker_nor_journal_nor_server(room: str, url: str) -> None:
     assert loaded_by(f"import {room}; {room}.open({url!r})", INSIDE) == set()

@@ -32,10 +32,10 @@ from runnel.api.broker import Broker
 from runnel.cli.errors import FINE, FOUND
 from runnel.cli.output import StatusLine, escaped, human_size, pairs, print_line
 from runnel.cli.server_address import DEFAULT_SERVER, server_url
-from runnel.client.backend import RemoteBackend
 from runnel.config.history import open_sources
 from runnel.config.settings import DEFAULT, Settings
 from runnel.core.errors import RunnelError
+from runnel.opening.opening import CLUSTER_SCHEMES, open_server, without_password
 from runnel.opening.shared_folder import SharedBackend
 from runnel.server import Server, ServerOptions, http
 
@@ -118,9 +118,10 @@ class ServerProcess:
         return FINE
 
     async def _serve_backend(self, url: str) -> int:
-        """Serve the topics of another server. That need not be there yet: until it is, clients are refused."""
-        located = server_url(url, argparse.Namespace())  # with the token of the environment, if there is one
-        broker = Broker(RemoteBackend.at(located, wait=WAIT_FOR_EVER, name="runnel serve"))
+        """Serve the topics of a server, or of a cluster. It need not be there yet: until it is, clients are refused."""
+        if url.partition("://")[0] not in CLUSTER_SCHEMES:
+            url = server_url(url, argparse.Namespace())  # with the token of the environment, if there is one
+        broker = open_server(url, wait=WAIT_FOR_EVER, name="runnel serve")
         opening = asyncio.ensure_future(broker.__aenter__())
         stopped = asyncio.ensure_future(self._stop.wait())
         try:
@@ -330,7 +331,7 @@ def ready_facts(listeners: Sequence[ListenerAddress], settings: Settings) -> dic
         "pid": os.getpid(),
         "data": settings.general.data if keeps else None,
         "fsync": settings.journal.fsync if keeps else None,
-        **({} if backend is None else {"backend": backend}),
+        **({} if backend is None else {"backend": without_password(backend)}),
         "doors": [{"name": one.name, "url": one.url, "host": one.host, "port": one.port} for one in listeners],
     }
 
@@ -341,7 +342,7 @@ def announcement(
     """What a person reads."""
     serving, server = settings.serving, settings.server
     if serving.backend is not None:
-        what = f"serves the topics of {serving.backend}"
+        what = f"serves the topics of {without_password(serving.backend)}"
     elif serving.memory:
         what = "serves from memory: nothing is kept when it stops"
     else:

@@ -616,8 +616,14 @@ class OutcomeUnknown(NotNow):
 
     code = "outcome_unknown"
 
-    def __init__(self, why: str, *, committing: bool = False, repeated: bool = False) -> None:
+    def __init__(self, why: str, *, committing: bool = False, repeated: bool = False, unanswered: bool = False) -> None:
         self.why = why
+        if unanswered:
+            super().__init__(
+                f"it was sent, and the cluster did not say whether it was stored: {why}; publish it again with the "
+                "same message_id, which stores it once, or look at the end of the topic"
+            )
+            return
         if repeated:
             super().__init__(
                 "it was sent again after the connection was lost, and the server does not remember any more whether "
@@ -709,6 +715,17 @@ class Unreachable(NotNow):
     address: str
     why: str
     _says = "no server could be reached at {address}: {why}; see that one runs there (`runnel serve`), and retry"
+
+
+class ClusterRefused(NotNow):
+    """A NATS cluster refused a request; `number` is JetStream's own code."""
+
+    code = "cluster_refused"
+    asked: str
+    status: int
+    number: int
+    why: str
+    _says = "the cluster refused {asked}: {why} ({number}); see the log of its servers, or try again"
 
 
 class ConnectionLost(NotNow):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _HOST_AND_PORT = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 SERVER_SCHEMES = ("runnel", "runnels", "runnel+unix")  # schemes of addresses
+CLUSTER_SCHEMES = ("nats", "tls")
 
 
 def open(
@@ -43,6 +44,8 @@ def open(
       above all `fsync="commit"`, the default: what was acknowledged is on disk.
     - "runnel://host:port", or "runnels://" with TLS, or "runnel+unix:///path/to/socket": a server, which `runnel
       serve` starts. Options: see `ClientOptions`.
+    - "nats://a:4222,b:4222,c:4222" ("tls://" with TLS): a NATS JetStream cluster, which replicates the topics. Options:
+      see `ClusterOptions`.
 
     With `auto_create=False` topics must be declared before they are used. `clock` replaces the system's, for tests.
     `history`, of a folder: where records are that retention took from it, or several such sources of different topics;
@@ -127,13 +130,28 @@ def _shared(options: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
     return share and hasattr(socket, "AF_UNIX"), options
 
 
+def open_server(url: str, **options: Any) -> Broker:
+    """The broker of a server or a cluster, for a process that stands in front of it; `BadAddress` for what is none."""
+    scheme = url.partition("://")[0]
+    if scheme not in (*SERVER_SCHEMES, *CLUSTER_SCHEMES):
+        raise BadAddress(without_password(url), f"{scheme!r} is none of the ways to reach one")
+    return _broker(_remote(url, True, None, options))
+
+
+def without_password(url: str) -> str:
+    """An address as it may be shown: without the user and password, or token, that a cluster's may have."""
+    scheme, separator, rest = url.partition("://")
+    return scheme + separator + ",".join(one.rpartition("@")[2] for one in rest.split(","))
+
+
 def _remote(url: str, auto_create: bool, clock: Clock | None, options: dict[str, Any]) -> Backend:
     scheme = url.partition("://")[0]
-    if scheme == "nats":
-        why = "runnel speaks its own protocol, not NATS'; start `runnel serve` and open its runnel:// address"
-        raise NotSupported(f"open({url!r})", why)
+    if scheme in CLUSTER_SCHEMES:
+        from runnel.cluster.backend import ClusterBackend
+
+        return ClusterBackend.at(url, auto_create=auto_create, clock=clock, **options)
     if scheme not in SERVER_SCHEMES:
-        known = ", ".join(f"{name}://" for name in SERVER_SCHEMES)
+        known = ", ".join(f"{name}://" for name in (*SERVER_SCHEMES, *CLUSTER_SCHEMES))
         raise NotSupported(f"open({url!r})", f"an address begins with {known}; a folder is given as a path: 'data/'")
     from runnel.client.backend import RemoteBackend
 

@@ -1,0 +1,170 @@
+"""The writer of one topic of a cluster, and the shortest way of a publish. See `core.backend.Writer`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from runnel.cluster.catalog import check_options
+from runnel.cluster.layout import PER_MESSAGE, first_offset, stored_message, stream_sequence
+from runnel.cluster.publishing import OVERHEAD, ClusterPublishing
+from runnel.core.columns import PRIORITIES
+from runnel.core.errors import NotSupported
+from runnel.core.options import TopicOptions
+from runnel.core.position import Position
+from runnel.core.publishing import Append, Seconds, append_of
+from runnel.core.schema import Codec, Schema
+
+CHUNK = 1024  # values of another thread in one append
+
+_NO_PRIORITY = "consumers of JetStream hand messages out in the order of the stream"
+
+
+class ClusterWriter:
+    """Publishes to one topic."""
+
+    def __init__(
+        self, publishing: ClusterPublishing, topic: str, codec: Codec[Any] | Schema | None, options: TopicOptions
+    ) -> None:
+        self.topic, self.options = topic, check_options(options)
+        self.codec: Codec[Any] | None = codec  # type: ignore[assignment]  # of a client's values only their `Schema`
+        self._publishing = publishing
+        self.source = publishing.source(topic, options, codec)
+        self.loop_owner, self.tracing = publishing.loop_owner, publishing.tracing
+
+    def __repr__(self) -> str:
+        return f"<ClusterWriter of {self.topic!r}>"
+
+    def now(self) -> float:
+        """The time of this process: servers of a cluster and their clients have synchronized clocks."""
+        return self._publishing.clock.time()
+
+    def has_tombstones(self) -> bool:
+        """No: a cluster has no compacted topics."""
+        return False
+
+    async def learn_tombstones(self) -> None:
+        """There are none."""
+
+    # -- appending ----------------------------------------------------------------------------------------------
+
+    def check(self, append: Append) -> None:
+        """Raise for what a cluster cannot do."""
+        self.loop_owner.check_usable("publishing")
+        if append.columns is not None and PRIORITIES in append.columns:
+            raise NotSupported("priority", _NO_PRIORITY)
+
+    def append_nowait(self, append: Append) -> None:
+        """Queue it, or raise `Full`."""
+        self.check(append)
+        self._publishing.check_room(self.topic, append.size + append.extra + OVERHEAD * len(append.values))
+        self._publishing.add(self.source, append, None)
+
+    take_over = append_nowait
+
+    def appends(self, values: list[bytes]) -> Iterable[Append]:
+        """What to append for plain values of another thread: many at a time."""
+        for at in range(0, len(values), CHUNK):
+            part = values[at : at + CHUNK]
+            yield Append(part, None, sum(map(len, part)))
+
+    async def append(self, append: Append) -> Position:
+        """Queue it, and wait until it is stored."""
+        self.check(append)
+        size = append.size + append.extra + OVERHEAD * len(append.values)
+        if not self._publishing.has_room(size):
+            await self._publishing.room(size)
+        waiter: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+        self._publishing.add(self.source, append, waiter)
+        return await waiter
+
+    async def append_and_wait(self, append: Append, timeout: float | None) -> Position:
+        """Not possible."""
+        raise NotSupported("publish_and_wait()", "a cluster does not know its subscribers; use request()")
+
+    # -- the topic itself ---------------------------------------------------------------------------------------
+
+    async def declare(self) -> None:
+        """Create the topic, or check that it exists with these options and this type."""
+        self.loop_owner.check_usable("declaring a topic")
+        self.source.agreed = await self._publishing.catalog.find(self.topic, self.options, self.codec, declared=True)
+
+    async def delete(self) -> None:
+        """Delete the topic and its records; its subscribers get `TopicDeleted`."""
+        self.loop_owner.check_usable("deleting a topic")
+        await delete_topic(self._publishing, self.topic)
+
+    async def trim(self, before: int | datetime, *, force: bool) -> int:
+        """Remove the messages whose records all lie before an offset or a time; the first offset that is left."""
+        self.loop_owner.check_usable("trimming a topic")
+        js, everything = self._publishing.js, self._publishing.js.subjects.every_bucket(self.topic)
+        if isinstance(before, datetime):
+            found = await js.next(everything, time=before)
+        else:
+            found = await js.next(everything, stream_sequence(before))
+        if found is None:
+            await js.purge(everything)
+            return (await js.last_sequence() + 1) * PER_MESSAGE
+        kept = stored_message(self.topic, found.sequence, found.nanoseconds, found.head, found.payload)
+        await js.purge(everything, before=kept.first)
+        return first_offset(kept.first)
+
+
+async def delete_topic(publishing: ClusterPublishing, topic: str) -> None:
+    """Delete a topic and its records."""
+    await publishing.catalog.delete(topic)
+    await publishing.js.purge(publishing.js.subjects.every_bucket(topic))
+
+
+class ClusterFastPath:
+    """`publish` and `publish_nowait` of a handle on a topic of a cluster. See `api.topic`."""
+
+    __slots__ = ()
+
+    _writer: ClusterWriter
+    _slow_publish: Callable[..., Awaitable[Position]]
+    _slow_publish_nowait: Callable[..., None]
+
+    def publish_nowait(
+        self,
+        value: Any,
+        key: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+        delay: Seconds | None = None,
+        expires: Seconds | None = None,
+        priority: int = 0,
+        message_id: str | None = None,
+    ) -> None:
+        """Add it to the unit that is being gathered."""
+        self._slow_publish_nowait(value, key, headers, delay, expires, priority, message_id)
+
+    async def publish(
+        self,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+        delay: Seconds | None = None,
+        expires: Seconds | None = None,
+        priority: int = 0,
+        message_id: str | None = None,
+        expected_offset: int | None = None,
+    ) -> Position:
+        """The same, and wait for the answer of the cluster."""
+        writer = self._writer
+        if value is not None and writer.loop_owner.is_here():  # saves a coroutine over the slow path
+            return await writer.append(
+                append_of(writer, value, key, headers, delay, expires, priority, message_id, expected_offset)
+            )
+        return await self._slow_publish(
+            value,
+            key=key,
+            headers=headers,
+            delay=delay,
+            expires=expires,
+            priority=priority,
+            message_id=message_id,
+            expected_offset=expected_offset,
+        )

@@ -1,0 +1,298 @@
+"""A cluster under load whose nodes are killed, stopped and restarted: what its clients did and saw, for the judge.
+
+`python -m tests.cluster.storm FAULTS [SEED]` runs it for longer, and prints the worst stall of each fault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import runnel
+from runnel import Broker, RunnelError
+from runnel.testing.history import History
+from tests.cluster.nodes import Nodes
+from tests.patience import PATIENCE
+
+TOPICS = ("orders", "payments.eu")
+GROUP = "billing"
+PAUSE = 0.6  # seconds of load before and after each fault
+
+FAULTS = ("kill the leader", "stop the leader", "rolling restart", "kill all", "kill any", "stop any", "lame duck")
+
+
+class Storm:
+    """One run: load, faults, and then everything is read to the end."""
+
+    def __init__(self, nodes: Nodes, seed: int = 1) -> None:
+        self.nodes, self._chance = nodes, random.Random(seed)
+        self.history = History(clock=time.monotonic)
+        self.stalls: list[tuple[str, float]] = []
+        self.transactions: dict[int, bool | None] = {}  # by number: applied, or not known
+        self.failures: Counter[str] = Counter()
+        self._settled: list[tuple[str, int, int]] = []
+        self._is_over = False
+        self._progress = time.monotonic()
+        self._worst = 0.0
+        self._acked = 0
+
+    async def run(self, faults: list[str]) -> Storm:
+        """Load the cluster, and bring the faults upon it one after the other."""
+        async with self._open() as writer, self._open() as reader:
+            for topic in TOPICS:
+                await writer.topic(topic).declare()
+            readers = [asyncio.create_task(self._follow(reader, topic)) for topic in TOPICS]
+            members = [asyncio.create_task(self._work(reader, f"m{number}")) for number in range(2)]
+            publishers = [
+                asyncio.create_task(self._publish(writer, topic, f"p{number}"))
+                for number, topic in enumerate((*TOPICS, *TOPICS))
+            ]
+            publishers.append(asyncio.create_task(self._transact(writer)))
+            try:
+                for fault in faults:
+                    await self._moved()
+                    self._worst = 0.0
+                    await getattr(self, "_" + fault.replace(" ", "_"))()
+                    await self._moved()
+                    self.stalls.append((fault, self._worst))
+                self._is_over = True
+                await asyncio.wait_for(asyncio.gather(*publishers), PATIENCE)
+                await self._read_all(reader)
+                await asyncio.wait_for(asyncio.gather(*readers), PATIENCE)
+                await asyncio.wait_for(self._drained(reader), PATIENCE)
+            finally:
+                for task in (*publishers, *readers, *members):
+                    task.cancel()
+                await asyncio.gather(*publishers, *readers, *members, return_exceptions=True)
+        return self
+
+    def _open(self) -> Broker:
+        return runnel.open(self.nodes.url, monitor=self.nodes.nodes[0].monitor, timeout=60, wait=60)
+
+    # -- the load -----------------------------------------------------------------------------------------------
+
+    def _acknowledged(self) -> None:
+        now = time.monotonic()
+        self._worst = max(self._worst, now - self._progress)
+        self._progress = now
+        self._acked += 1
+
+    async def _publish(self, broker: Broker, topic: str, name: str) -> None:
+        number = 0
+        while not self._is_over:
+            ids = [f"{name}.{number + at}" for at in range(self._chance.choice((1, 1, 3)))]
+            number += len(ids)
+            for id in ids:
+                self.history.intend(topic, id, name)
+            keys = [f"k{self._chance.randrange(20)}" for _ in ids]
+            try:
+                if len(ids) == 1:
+                    first = await broker.publish(topic, ids[0], key=keys[0])
+                else:
+                    first = (await broker.topic(topic).publish_many(ids, keys=keys)).first
+            except RunnelError as error:
+                self.failures[error.code] += 1
+                for id in ids:
+                    self.history.unknown(topic, id)
+                continue
+            for at, id in enumerate(ids):
+                self.history.acknowledged(topic, id, first.epoch, first.offset + at)
+            self._acknowledged()
+            await asyncio.sleep(0.002)
+
+    async def _transact(self, broker: Broker) -> None:
+        number = 0
+        while not self._is_over:
+            number += 1
+            self.transactions[number] = None
+            for topic in TOPICS:
+                self.history.intend(topic, f"tx.{number}", "tx")
+            try:
+                async with broker.transaction() as tx:
+                    made = [tx.publish(topic, f"tx.{number}") for topic in TOPICS]
+                    tx.mark("tx", number)
+            except RunnelError as error:
+                self.failures[error.code] += 1
+                continue
+            self.transactions[number] = tx.applied
+            for topic, publication in zip(TOPICS, made, strict=True):
+                self.history.acknowledged(
+                    topic, f"tx.{number}", publication.position.epoch, publication.position.offset
+                )
+            self._acknowledged()
+            await asyncio.sleep(0.005)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    async def _follow(self, broker: Broker, topic: str) -> None:
+        """Read a topic from its beginning, through all faults, until the end of the load is seen."""
+        name = f"reader of {topic}"
+        self.history.subscribed(name, topic, 0)
+        async with broker.subscribe(topic, start="earliest") as records:
+            async for record in records:
+                self.history.saw(name, record)
+                if record.value == b"the end":
+                    return
+
+    async def _read_all(self, broker: Broker) -> None:
+        """Publish the end of each topic, and read the topic again with a reader that saw no fault."""
+        for topic in TOPICS:
+            self.history.intend(topic, "the end", "end")
+            await broker.publish(topic, b"the end")
+        for topic in TOPICS:
+            name = f"last reader of {topic}"
+            self.history.subscribed(name, topic, 0)
+            async with broker.subscribe(topic, start="earliest") as records:
+                async for record in records:
+                    self.history.saw(name, record)
+                    if record.value == b"the end":
+                        break
+
+    async def _work(self, broker: Broker, member: str) -> None:
+        """Work for the group, with acks that are stored before the next record is taken."""
+        topic = TOPICS[0]
+        self.history.grouped(GROUP, topic)
+        async with broker.subscribe(topic, group=GROUP, name=member, prefetch=16, ack_wait=5) as deliveries:
+            async for delivery in deliveries:
+                now = time.monotonic()
+                self.history.leased(
+                    GROUP, member, topic, delivery.epoch, delivery.offset, delivery.value, delivery.attempt, now
+                )
+                try:
+                    await delivery.ack(durable=True)
+                except RunnelError as error:
+                    self.failures[f"ack: {error.code}"] += 1
+                    continue
+                self._settled.append((member, delivery.epoch, delivery.offset))
+
+    async def _drained(self, broker: Broker) -> None:
+        """Return when the cluster says that the group has acked everything."""
+        while (await broker.backend.ask_group(GROUP, TOPICS[0], "statistics")).lag:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)  # the cluster is asked
+        # A group gives each record at least once: JetStream forgets acks when the leader of a consumer is killed. So
+        # an ack counts here when all is over; that two members ack one record is not possible at any time.
+        for member, epoch, offset in self._settled:
+            self.history.acked(GROUP, member, TOPICS[0], epoch, offset)
+        self.history.drained(GROUP, TOPICS[0])
+
+    async def _moved(self) -> None:
+        """Wait until publishes were acknowledged for a while."""
+        goal, end = self._acked + 100, time.monotonic() + PATIENCE
+        while self._acked < goal:
+            assert time.monotonic() < end, f"nothing was acknowledged for {PATIENCE} s"
+            await asyncio.sleep(0.02)
+
+    # -- the faults ---------------------------------------------------------------------------------------------
+
+    async def _kill_the_leader(self) -> None:
+        node = await asyncio.to_thread(self.nodes.leader)
+        node.kill()
+        await self._moved()
+        node.start()
+        await asyncio.to_thread(node.ready)
+
+    async def _kill_any(self) -> None:
+        node = self._chance.choice(self.nodes.nodes)
+        node.kill()
+        await self._moved()
+        node.start()
+        await asyncio.to_thread(node.ready)
+
+    async def _kill_all(self) -> None:
+        for node in self.nodes.nodes:
+            node.kill()
+        for node in self.nodes.nodes:
+            node.start()
+        for node in self.nodes.nodes:
+            await asyncio.to_thread(node.ready)
+
+    async def _stop_the_leader(self) -> None:
+        node = await asyncio.to_thread(self.nodes.leader)
+        await self._stopped(node)
+
+    async def _stop_any(self) -> None:
+        await self._stopped(self._chance.choice(self.nodes.nodes))
+
+    async def _stopped(self, node: object) -> None:
+        node.send(signal.SIGSTOP)  # type: ignore[attr-defined]
+        try:
+            await self._moved()
+        finally:
+            node.send(signal.SIGCONT)  # type: ignore[attr-defined]
+
+    async def _rolling_restart(self) -> None:
+        for node in self.nodes.nodes:
+            await asyncio.to_thread(node.stop)
+            node.start()
+            await asyncio.to_thread(node.ready)
+            await self._moved()
+
+    async def _lame_duck(self) -> None:
+        node = self._chance.choice(self.nodes.nodes)
+        node.send(signal.SIGUSR2)
+        await self._moved()
+        node.stop()
+        node.start()
+        await asyncio.to_thread(node.ready)
+
+    # -- the verdict --------------------------------------------------------------------------------------------
+
+    def broken(self) -> list[str]:
+        """Every promise that was not kept."""
+        found = [str(one) for one in self.history.check().violations]
+        seen: dict[str, Counter[str]] = {topic: Counter() for topic in TOPICS}
+        for topic in TOPICS:
+            name = f"last reader of {topic}"
+            for event in self.history.events:
+                if getattr(event, "subscriber", None) == name and hasattr(event, "id"):
+                    seen[topic][str(event.id)] += 1
+        for topic in TOPICS:
+            found += [f"{topic}: {id} is stored {times} times" for id, times in seen[topic].items() if times > 1]
+        for number, applied in self.transactions.items():
+            there = [seen[topic][f"tx.{number}"] for topic in TOPICS]
+            if len(set(there)) != 1:
+                found.append(f"transaction {number} is there in part: {there}")
+            if applied and 0 in there:
+                found.append(f"transaction {number} was committed and is not there")
+        return found
+
+
+def say(text: str) -> None:
+    """Show a line."""
+    sys.stdout.write(f"{text}\n")
+
+
+def main() -> int:
+    """Run many faults, and say how it went."""
+    count, seed = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
+    chance = random.Random(seed)
+    faults = [FAULTS[at % len(FAULTS)] for at in range(count)]
+    chance.shuffle(faults)
+    with tempfile.TemporaryDirectory(prefix="runnel-storm-") as folder, suppress(KeyboardInterrupt):
+        nodes = Nodes(Path(folder)).start()
+        try:
+            storm = asyncio.run(Storm(nodes, seed).run(faults))
+        finally:
+            nodes.stop()
+        verdict = storm.history.check()
+        worst: dict[str, float] = {}
+        for fault, stall in storm.stalls:
+            worst[fault] = max(worst.get(fault, 0.0), stall)
+        say(f"{verdict.acknowledged:,} acknowledged, {verdict.deliveries:,} deliveries, {dict(storm.failures)}")
+        for fault, stall in worst.items():
+            say(f"  {fault}: worst stall {stall:.2f} s")
+        broken = storm.broken()
+        say("\n".join(broken[:20]) or "nothing lost, doubled or reordered")
+        return 1 if broken else 0
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,320 @@
+"""What a cluster does in its own offsets and times: order, resuming, groups, delay, transactions, fronts."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+
+import runnel
+from runnel import Broker, Record
+from runnel.server.options import ServerOptions
+from runnel.server.server import Server
+from tests.cluster.nodes import Node, Nodes
+from tests.cluster.single import new_stream, open_cluster
+from tests.patience import PATIENCE
+
+T = TypeVar("T")
+
+
+async def soon(awaitable: Awaitable[T]) -> T:
+    return await asyncio.wait_for(awaitable, PATIENCE)
+
+
+async def read(subscription: AsyncIterator[Record[bytes]], count: int) -> list[Record[bytes]]:
+    return [await soon(anext(subscription)) for _ in range(count)]
+
+
+def values(records: list[Record[bytes]]) -> list[bytes]:
+    return [record.value for record in records]
+
+
+async def test_records_with_many_keys_published_together_are_read_in_their_order() -> None:
+    async with open_cluster() as broker:
+        topic = broker.topic("t")
+        sent = [b"%d" % number for number in range(200)]
+        span = await topic.publish_many(sent, keys=[b"k%d" % (number % 17) for number in range(200)])
+        async with topic.subscribe(start="earliest") as records:
+            found = await read(records, 200)
+        assert values(found) == sent
+        assert [record.offset for record in found] == list(range(span.first.offset, span.last.offset + 1))
+        assert [record.sequence for record in found] == [record.offset for record in found]
+        async with topic.subscribe(start=span.first.offset + 77) as records:
+            assert (await read(records, 1))[0].value == b"77"
+
+
+async def test_publishes_of_one_loop_iteration_share_a_message_and_keep_their_order() -> None:
+    async with open_cluster() as broker:
+        found = await asyncio.gather(*(broker.publish("t", b"%d" % number) for number in range(500)))
+        assert [position.offset for position in found] == sorted({position.offset for position in found})
+        assert await broker.backend.js.last_sequence() < 20
+        async with broker.subscribe("t", start="earliest") as records:
+            assert values(await read(records, 500)) == [b"%d" % number for number in range(500)]
+
+
+async def test_a_repeated_message_id_and_a_wrong_expected_offset_store_nothing() -> None:
+    async with open_cluster() as broker:
+        first = await broker.publish("t", b"a", message_id="1", expected_offset=0)
+        assert await broker.publish("t", b"a", message_id="1") == first
+        with pytest.raises(runnel.OffsetConflict):
+            await broker.publish("t", b"b", expected_offset=0)
+        second = await broker.publish("t", b"b", expected_offset=first.offset + 1)
+        assert second > first
+        (bounds,) = await broker.bounds("t")
+        assert (bounds.first, bounds.end) == (first.offset, second.offset + 1)
+
+
+async def test_a_name_resumes_behind_what_was_processed_in_another_process() -> None:
+    stream = new_stream()
+    async with open_cluster(stream) as broker:
+        await broker.topic("t").publish_many([b"%d" % number for number in range(10)], keys=[b"a", b"b"] * 5)
+        async with broker.subscribe("t", name="me") as records:
+            await read(records, 4)  # the fourth is in hand
+    async with open_cluster(stream) as broker:
+        async with broker.subscribe("t", name="me") as records:
+            assert values(await read(records, 7)) == [b"%d" % number for number in range(3, 10)]
+        with pytest.raises(runnel.InvalidOption, match="holds a position on 't'"):
+            async with broker.subscribe("u", name="me"):
+                pass
+
+
+async def test_a_time_and_a_pattern_start_where_they_should() -> None:
+    async with open_cluster() as broker:
+        await broker.publish("a.x", b"old")
+        async with broker.subscribe("a.x", start="earliest") as records:
+            (old,) = await read(records, 1)
+        await broker.publish("a.y", b"new")
+        async with broker.subscribe("a.*", start=old.time + timedelta(microseconds=1)) as records:
+            assert values(await read(records, 1)) == [b"new"]
+
+
+async def test_a_group_keeps_the_order_of_each_key_over_two_members_and_failures() -> None:
+    async with open_cluster() as broker:
+        seen: dict[bytes | None, list[bytes]] = {}
+        keys = [b"k%d" % (number % 5) for number in range(60)]
+        await broker.topic("jobs").publish_many([b"%d" % number for number in range(60)], keys=keys)
+        for number in range(60, 80):
+            await broker.publish("jobs", b"%d" % number, key=b"k%d" % (number % 5))
+        left = 80
+
+        async def work(member: str) -> None:
+            nonlocal left
+            async with broker.subscribe("jobs", group="g", name=member, prefetch=8) as deliveries:
+                async for delivery in deliveries:
+                    if int(delivery.value) % 7 == 0 and delivery.attempt == 1:
+                        await delivery.nack(delay=0)
+                        continue
+                    seen.setdefault(delivery.key, []).append(delivery.value)
+                    await delivery.ack()
+                    left -= 1
+                    if not left:
+                        done.set()
+
+        done = asyncio.Event()
+        members = [asyncio.create_task(work(name)) for name in ("one", "two")]
+        await soon(done.wait())
+        for task in members:
+            task.cancel()
+        await asyncio.gather(*members, return_exceptions=True)
+        for key, found in seen.items():
+            assert [int(one) for one in found] == [number for number in range(80) if b"k%d" % (number % 5) == key]
+
+
+async def test_what_a_member_did_not_settle_goes_to_the_next_and_what_it_settled_does_not() -> None:
+    async with open_cluster() as broker:
+        await broker.topic("jobs").publish_many([b"0", b"1", b"2", b"3"])  # one message
+        async with broker.subscribe("jobs", group="g") as deliveries:
+            one, two, _three = [await soon(anext(deliveries)) for _ in range(3)]
+            await one.ack()
+            await two.ack(durable=True)
+        async with broker.subscribe("jobs", group="g") as deliveries:
+            found = [await soon(anext(deliveries)) for _ in range(2)]
+            assert [(delivery.value, delivery.attempt) for delivery in found] == [(b"2", 2), (b"3", 1)]
+            await found[0].reject("no good")
+            await found[1].ack(durable=True)
+        async with broker.subscribe("dead-letters.g", start="earliest") as letters:
+            (letter,) = await read(letters, 1)
+        assert (letter.value, letter.headers["runnel-dead-letter-reason"]) == (b"2", "no good")
+
+
+async def test_a_lease_that_ends_gives_the_record_to_another_member() -> None:
+    async with open_cluster() as broker:
+        await broker.publish("jobs", b"a")
+        async with broker.subscribe("jobs", group="g", ack_wait=1.0) as slow:
+            held = await soon(anext(slow))
+            async with broker.subscribe("jobs", group="g") as other:
+                again = await soon(anext(other))
+                assert (again.value, again.attempt) == (b"a", 2)
+                with pytest.raises(runnel.LeaseEnded):
+                    await held.ack()
+                await again.ack()
+
+
+async def test_a_delayed_record_comes_when_it_is_due_and_an_expired_one_does_not() -> None:
+    async with open_cluster() as broker:
+        async with broker.subscribe("t", start="earliest") as records:
+            due = datetime.now(UTC) + timedelta(seconds=0.5)
+            await broker.publish("t", b"late", delay=0.5)
+            await broker.publish("t", b"short", expires=0.001)
+            await broker.publish("t", b"now")
+            found = {record.value: record for record in await read(records, 2)}
+            while b"late" not in found:
+                found |= {record.value: record for record in await read(records, 1)}
+        assert found[b"late"].time >= due
+        assert b"now" in found
+
+
+async def test_a_transaction_is_there_as_a_whole_and_its_marker_makes_it_happen_once() -> None:
+    async with open_cluster() as broker:
+        for _ in range(2):
+            async with broker.transaction() as tx:
+                tx.publish("a", b"1", key=b"k")
+                tx.publish("a", b"2")
+                tx.publish("b", b"3")
+                tx.mark("import", 7)
+        assert not tx.applied
+        assert await broker.mark("import") == 7
+        async with broker.subscribe(">", start="earliest") as records:
+            assert values(await read(records, 3)) == [b"1", b"2", b"3"]
+        await broker.publish("jobs", b"x")
+        async with broker.subscribe("jobs", group="g") as deliveries:
+            with pytest.raises(runnel.NotSupported, match="mark"):
+                async with broker.transaction() as tx:
+                    tx.ack(await soon(anext(deliveries)))
+
+
+async def test_a_typed_topic_is_validated_in_every_process() -> None:
+    class Order(msgspec.Struct):
+        id: int
+
+    stream = new_stream()
+    async with open_cluster(stream) as broker:
+        await broker.topic("orders", Order).publish(Order(1))
+        async with broker.topic("orders", Order).subscribe(start="earliest") as orders:
+            assert (await soon(anext(orders))).value == Order(1)
+    async with open_cluster(stream) as broker:
+        with pytest.raises(runnel.ValidationFailed):
+            await broker.publish("orders", b'{"id": "one"}')
+
+
+async def test_what_a_cluster_cannot_do_is_refused_with_the_reason() -> None:
+    async with open_cluster() as broker:
+        unkept: list[dict[str, Any]] = [
+            {"retention_bytes": 9},
+            {"retention_count": 9},
+            {"compact": True},
+            {"durable": False},
+        ]
+        for options in unkept:
+            with pytest.raises(runnel.NotSupported):
+                broker.topic("t", **options)
+        unread: list[dict[str, Any]] = [{"policy": "block"}, {"name": "n", "hold": True}]
+        for options in unread:
+            with pytest.raises(runnel.NotSupported):
+                broker.subscribe("t", **options)
+        with pytest.raises(runnel.NotSupported, match="priority"):
+            await broker.publish("t", b"x", priority=3)
+        with pytest.raises(runnel.NotSupported):
+            broker.producer("p")
+
+
+async def test_two_servers_in_front_of_a_cluster_are_one_to_a_client_that_moves_between_them() -> None:
+    stream = new_stream()
+    options = ServerOptions(port=0, json_port=None)
+    async with open_cluster(stream) as one, open_cluster(stream) as two:
+        async with Server(one, options) as first, Server(two, options) as second:
+            there = second.listeners[-1].url.removeprefix("runnel://")
+            async with runnel.open(f"{first.listeners[-1].url},{there}") as client:
+                await client.publish("t", b"0")
+                async with client.subscribe("t", start="earliest") as records:
+                    assert values(await read(records, 1)) == [b"0"]
+                    await first.close(0)
+                    for number in range(1, 4):
+                        await soon(client.publish("t", b"%d" % number))
+                    assert values(await read(records, 3)) == [b"1", b"2", b"3"]
+
+
+async def test_opening_warns_where_writes_are_not_synced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    nodes = Nodes(tmp_path, 1, sync="").start()
+    try:
+        with caplog.at_level(logging.WARNING, "runnel"):
+            async with runnel.open(nodes.url, monitor=nodes.nodes[0].monitor) as broker:
+                assert broker.backend.fsync == "interval"
+        assert "sync_interval: always" in caplog.text
+        caplog.clear()
+    finally:
+        nodes.stop()
+
+
+@pytest.mark.parametrize(
+    ("config", "right", "wrong"),
+    [
+        ('authorization { user: "me", password: "p@ss" }', {"user": "me", "password": "p@ss"}, {"user": "me"}),
+        ('authorization { token: "secret" }', {"token": "secret"}, {"token": "other"}),
+        (
+            "authorization { users: [ { nkey: UDNKSI2N6TVZE2LVGQ6SLVM44IMEPB2IPSWKDEJGODPU7B5KZLGKKBR7 } ] }",
+            None,
+            {},
+        ),
+    ],
+    ids=["user", "token", "nkey"],
+)
+async def test_a_client_says_who_it_is(
+    tmp_path: Path, config: str, right: dict[str, Any] | None, wrong: dict[str, Any]
+) -> None:
+    if right is None:
+        from runnel.wire.nats_auth import Nkey
+        from tests.wire.test_nats_auth import seed_of
+
+        seed = seed_of(bytes(range(32)))
+        config = f"authorization {{ users: [ {{ nkey: {Nkey(seed).public} }} ] }}"
+        right = {"nkey": seed}
+    node = Node("n", tmp_path, config)
+    node.start()
+    try:
+        node.ready()
+        async with runnel.open(node.url, monitor=node.monitor, **right) as broker:
+            await broker.publish("t", b"x")
+        with pytest.raises(runnel.RunnelError, match="Authorization"):
+            async with runnel.open(node.url, monitor=node.monitor, wait=0.1, **wrong):
+                pass
+    finally:
+        node.stop()
+
+
+async def test_statistics_and_groups_answer_on_the_event_loop_too() -> None:
+    async with open_cluster() as broker:
+        await broker.publish("jobs", b"a")
+        async with broker.subscribe("jobs", group="g") as deliveries:
+            delivery = await soon(anext(deliveries))
+            group = broker.group("g", "jobs")
+            assert group.statistics().in_flight == 1
+            await delivery.ack(durable=True)
+            assert group.statistics().lag == 0
+            group.reset("earliest")
+            assert (await soon(anext(deliveries))).value == b"a"
+        assert broker.statistics().topics["jobs"].end > 0
+
+
+async def _publish_all(broker: Broker, count: int) -> None:
+    for number in range(count):
+        await broker.publish("t", b"%d" % number)
+
+
+async def test_a_deleted_topic_ends_its_readers_and_begins_anew() -> None:
+    async with open_cluster() as broker:
+        await _publish_all(broker, 2)
+        async with broker.subscribe("t", start="earliest") as records:
+            await read(records, 2)
+            await broker.delete("t")
+            with pytest.raises(runnel.TopicDeleted):
+                await read(records, 1)
+        assert await broker.topics() == []
+        again = await broker.publish("t", b"new")
+        async with broker.subscribe("t", start="earliest") as records:
+            (record,) = await read(records, 1)
+        assert (record.value, record.position) == (b"new", again)
