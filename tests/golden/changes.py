@@ -29,7 +29,7 @@ CHANGED: dict[str, str] = {
     "help/relay-tail.txt": "the relay of PostgreSQL has commands",
     "help/relay.txt": "the relay of PostgreSQL has commands",
     "help/runnel.txt": "a door is a listener now, the tour is an example, and there are a relay and an archive",
-    "help/serve.txt": "a door is a listener now, --backend replaces --engine, and [relay] runs a relay",
+    "help/serve.txt": "a door is a listener now, --backend replaces --engine, [relay] runs a relay, history_share",
     "help/sub.txt": "all options of subscribe, from SubscribeOptions",
     "help/top.txt": "relays of PostgreSQL have a table",
     "help/tour.txt": "the tour is examples/tour.py now",

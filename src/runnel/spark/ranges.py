@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 TASK_BYTES = 32 << 20
-"""What one task reads at least, about, where more tasks are not asked for. Spark takes about 40 ms for a task of Python,
-whatever it reads: on two cores that is a third of what 32 MB take."""
+"""What one task reads at least, about, where more tasks are not asked for. A task of Python takes Spark some 20 ms,
+whatever it reads."""
 
 LARGEST_TASK = 128 << 20
 """What one task reads at most, about: as Spark's own readers of files have it."""

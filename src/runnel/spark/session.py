@@ -67,18 +67,22 @@ def check_tasks(python: str) -> None:
 
     Spark itself only says that there is no such data source.
     """
-    if which(python) == sys.executable:
-        return
-    look = "import sys; from importlib.util import find_spec; sys.exit(find_spec('pyspark_runnel') is None)"
-    try:
-        is_there = subprocess.run([python, "-c", look], capture_output=True, check=False, timeout=60).returncode == 0
-    except OSError:
-        is_there = False
-    if not is_there:
+    if not has_runnel(python):
         why = (
             f"its tasks run under {python}, which has no runnel; set PYSPARK_PYTHON={sys.executable} before it is made"
         )
         raise NotSupported("this Spark session", f"{why}, or make it with runnel.spark.session()")
+
+
+def has_runnel(python: str) -> bool:
+    """Whether tasks that run under `python` find the format."""
+    if which(python) == sys.executable:
+        return True
+    look = "import sys; from importlib.util import find_spec; sys.exit(find_spec('pyspark_runnel') is None)"
+    try:
+        return subprocess.run([python, "-c", look], capture_output=True, check=False, timeout=60).returncode == 0
+    except OSError:
+        return False
 
 
 def chosen(master: str | None) -> str | None:
