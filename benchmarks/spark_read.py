@@ -13,8 +13,8 @@ import statistics
 import struct
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import runnel
 from benchmarks.disk import PER_SECOND, where
 from benchmarks.harness import Aim, Contender, Figures, Question, asked
-from benchmarks.processes import free_port, listening
+from benchmarks.processes import free_port, listening, running
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +36,8 @@ P99 = "ms to the sink p99"
 DRIVER = "MB of the driver's Java in use"
 LIVE = "ns a live delivery"
 PARQUET, FOLDER, SERVER = "Parquet", "a folder", "a server"
-ALONE, BESIDE = "live readers alone", "live readers beside a query"
+ALONE, BESIDE, BESIDE_READER = "live readers alone", "live readers beside a query", "live readers beside a catch-up"
+UNLIMITED = "live readers beside a query, history_share=1"
 STREAM_RATE, LATENCY = 0.8e6, 500.0
 CORES = "local[2]"
 
@@ -45,7 +46,7 @@ CORES = "local[2]"
 class Loads:
     """How many rows are read, and how many of them by each trigger of a stream."""
 
-    rows: int = 4_000_000
+    rows: int = 8_000_000
     few: int = 1_000_000
     trigger: int = 1_000_000
     late: int = 60  # records whose way to the sink is timed
@@ -82,24 +83,32 @@ def question(*, quick: bool = False, folder: Path, loads: Loads | None = None) -
             contender(f"{SERVER}, streaming", partial(shop.stream, "url"), 'option("url")', stream),
             contender(f"{FOLDER}, latency", partial(shop.late, "path"), "a record every 0.3 s or so", "latency"),
             contender(f"{SERVER}, latency", partial(shop.late, "url"), "a record every 0.3 s or so", "latency"),
-            contender(ALONE, partial(shop.live, query=False), "sub.batches() over TCP", "live"),
-            contender(BESIDE, partial(shop.live, query=True), "the same; a query reads the topic over TCP", "live"),
+            contender(ALONE, shop.live, "sub.batches() over TCP", "live"),
+            contender(BESIDE, partial(shop.live, shop.query), "the same; a query reads a topic over TCP", "live"),
+            contender(
+                BESIDE_READER, partial(shop.live, shop.catch_up), 'the same; subscribe(start="earliest")', "live"
+            ),
+            contender(
+                UNLIMITED, partial(shop.live, shop.query, share=1.0), "the same; history is not held back", "live"
+            ),
         ],
         aims=[
             Aim(FOLDER, ROW, times_best_peer=0.5),
-            Aim(SERVER, ROW, times_best_peer=0.4),
+            Aim(SERVER, ROW, times_best_peer=0.5),
             Aim(f"{FOLDER}, streaming", ROW, at_most=1e9 / STREAM_RATE),
             Aim(f"{SERVER}, streaming", ROW, at_most=1e9 / STREAM_RATE),
             Aim(f"{FOLDER}, latency", P50, at_most=LATENCY),
             Aim(f"{SERVER}, latency", P50, at_most=LATENCY),
-            Aim(BESIDE, ROW, times_best_peer=0.8, peer=ALONE),
+            Aim(BESIDE, ROW, times_best_peer=0.7, peer=ALONE),
+            Aim(BESIDE_READER, ROW, times_best_peer=0.7, peer=ALONE),
         ],
         notes=[
             where(folder),
             f"random values of {SIZE} B, published by lists of {LIST:,}; {CORES}, 2 GB; all rows are in the page cache",
             "Parquet holds the same rows with the same columns, written by Spark from the topic (snappy)",
             "latency: from before the publish until foreachBatch has it, one record at a time, no trigger interval",
-            "live: one publisher and one reader over TCP; the query streams the topic's whole history to nothing",
+            "live: one publisher and one reader over TCP, in one process; beside them Spark, or a reader, reads",
+            "all of the other topic's history over TCP, again and again; the server has its default history_share",
         ],
     )
 
@@ -268,26 +277,44 @@ class Shop:
         waits = sorted((there - sent) * 1e3 for sent, there in came)
         return {ROW: statistics.median(waits) * 1e6, P50: statistics.median(waits), P99: waits[int(len(waits) * 0.99)]}
 
-    async def live(self, *, query: bool) -> Figures:
-        """A publisher and a reader over TCP, and perhaps a query that reads the history of another topic meanwhile."""
+    async def live(self, beside: Beside | None = None, share: float | None = None) -> Figures:
+        """A publisher and a reader over TCP, and perhaps a reader of the history of another topic."""
         await self.fill()
-        async with _server(self.journal) as url:
-            stop = asyncio.Event()
-            beside = asyncio.create_task(asyncio.to_thread(self._busy, url, stop)) if query else None
-            try:
-                if query:
-                    await asyncio.sleep(5.0)  # until it is in full swing
-                spent = await _delivered(url, self.loads.live)
-            finally:
-                stop.set()
-                if beside is not None:
-                    await beside
+        async with _server(self.journal, share) as url, AsyncExitStack() as stack:
+            if beside is not None:
+                await stack.enter_async_context(beside(url))
+            spent = await _delivered(url, self.loads.live)
         return {ROW: spent / self.loads.live * 1e9, PER_SECOND: self.loads.live / spent}
 
-    def _busy(self, url: str, stop: asyncio.Event) -> None:
-        """Read the history again and again: a query with much behind it."""
-        while not stop.is_set():
-            self._drain(self.server_rows(url))
+    @asynccontextmanager
+    async def query(self, url: str) -> AsyncIterator[None]:
+        """Spark reads the history again and again: a query with much behind it."""
+        stop = False
+
+        def busy() -> None:
+            while not stop:
+                self._drain(self.server_rows(url))
+
+        reading = asyncio.create_task(asyncio.to_thread(busy))
+        try:
+            await asyncio.sleep(5.0)  # until it is in full swing
+            yield
+        finally:
+            stop = True
+            await reading
+
+    @asynccontextmanager
+    async def catch_up(self, url: str) -> AsyncIterator[None]:
+        """Another process reads the history again and again."""
+        command = [sys.executable, "-m", "benchmarks.history_reader", url, "rows", str(self.loads.rows)]
+        async with running(command) as process:
+            assert process.stdout is not None
+            await process.stdout.readline()  # it is in full swing
+            yield
+
+
+Beside = Callable[[str], AbstractAsyncContextManager[None]]
+"""Something that goes on while live readers are measured."""
 
 
 async def _delivered(url: str, count: int) -> float:
@@ -315,9 +342,10 @@ async def _delivered(url: str, count: int) -> float:
 class _server:  # noqa: N801  # reads as a function
     """A server of a folder, in a process of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, share: float | None = None) -> None:
         self._port = free_port()
         command = [sys.executable, "-m", "runnel", "serve", "--data", str(folder), "--port", str(self._port)]
+        command += [] if share is None else ["--journal-history-share", str(share)]
         self._held = listening([*command, "--json-port", "off", "--http-port", "off"], self._port)
 
     async def __aenter__(self) -> str:

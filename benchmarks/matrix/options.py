@@ -159,6 +159,7 @@ OPEN: dict[str, tuple[Options, ...]] = {
     "max_staged_bytes": ({"max_staged_bytes": 1 << 30},),
     "stage_expiry": ({"stage_expiry": 60.0},),
     "clean_bytes_per_second": ({"clean_bytes_per_second": 1 << 20},),
+    "history_share": ({"history_share": 1.0},),
     "tombstone_age": ({"tombstone_age": 60.0},),
     "scrub_interval": ({"scrub_interval": 0.0},),
 }

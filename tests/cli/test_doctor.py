@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from runnel.cli import doctor
-from runnel.cli.doctor import MISSING, OK, WRONG, disk, extras, files, findings, java, python, spark
+from runnel.cli.doctor import MISSING, OK, WRONG, disk, extras, files, findings, java, python, spark, tasks
 from runnel.core.errors import NotSupported
 from runnel.spark import java as javas
 from tests.cli.conftest import Command
@@ -87,6 +87,20 @@ def test_java_is_told_with_where_it_comes_from(monkeypatch: pytest.MonkeyPatch, 
 
     monkeypatch.setattr(javas, "find_java", none)
     assert java() == doctor.Finding("Java", WRONG, "none that Spark can use", "install one")
+
+
+def test_the_python_of_sparks_tasks_is_asked_for_runnel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    assert tasks().state == OK
+    bare = tmp_path / "python3"
+    bare.write_text(f'#!/bin/sh\nPYTHONPATH= exec {sys.executable} -I -S "$@"\n')
+    bare.chmod(0o755)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(bare))
+    found = tasks()
+    assert (found.state, found.advice) == (MISSING, f"set PYSPARK_PYTHON={sys.executable}")
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    monkeypatch.setenv("PATH", str(tmp_path))  # where Spark finds python3 otherwise
+    assert tasks().seen.startswith("python3 has no runnel")
 
 
 def test_without_spark_nobody_looks_for_java(monkeypatch: pytest.MonkeyPatch) -> None:

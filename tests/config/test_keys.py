@@ -61,6 +61,7 @@ KINDS = {
     "serve.tls_key": "path",
     "journal.segment_bytes": "bytes",
     "journal.clean_bytes_per_second": "bytes",
+    "journal.history_share": "rate",
     "journal.scrub_interval": "seconds",
 }
 

@@ -47,7 +47,7 @@ CHANGED: dict[str, str] = {
     "help/reload.txt": "authentication has commands",
     "help/runnel.txt": "a door is a listener now, the tour is an example, and there are a relay, an archive, pipelines and authentication",
     "help/security-log.txt": "authentication has commands",
-    "help/serve.txt": "a door is a listener now, --backend replaces --engine, [relay] runs a relay, --telemetry and --auth",
+    "help/serve.txt": "a door is a listener now, --backend replaces --engine, [relay] runs a relay, --telemetry, --auth, history_share",
     "help/sub.txt": "all options of subscribe, from SubscribeOptions",
     "help/token-create.txt": "authentication has commands",
     "help/token-list.txt": "authentication has commands",

@@ -45,6 +45,16 @@ def test_one_busy_topic_is_cut() -> None:
     assert {task[0].offsets for task in tasks} == {250_000}
 
 
+def test_tasks_grow_where_there_is_much_to_read() -> None:
+    def tasks(size: int) -> list[int]:
+        return [int(task[0].bytes) >> 20 for task in split([OffsetRange("t", 1, 0, size, float(1 << 20))])]
+
+    assert tasks(64) == [32, 32]
+    assert tasks(256) == [32] * 8
+    assert tasks(512) == [64] * 8
+    assert tasks(4096) == [128] * 32
+
+
 def test_nothing_is_no_task() -> None:
     assert split([]) == []
     assert split([OffsetRange("t", 1, 5, 5)], 8) == []

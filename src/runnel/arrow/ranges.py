@@ -9,7 +9,14 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 TASK_BYTES = 32 << 20
-"""What one task reads, about, unless more tasks are asked for."""
+"""What one task reads at least, about, where more tasks are not asked for. A task of Python takes Spark some 20 ms,
+whatever it reads."""
+
+LARGEST_TASK = 128 << 20
+"""What one task reads at most, about: as Spark's own readers of files have it."""
+
+ENOUGH_TASKS = 8
+"""So many tasks are made of `TASK_BYTES` or more before tasks grow."""
 
 RANGE_COST = 4096
 """What it costs to begin with a range, as bytes."""
@@ -44,17 +51,20 @@ class OffsetRange(NamedTuple):
 
 
 def split(
-    ranges: Iterable[OffsetRange], at_least: int = 1, task_bytes: int = TASK_BYTES, most: int | None = None
+    ranges: Iterable[OffsetRange], at_least: int = 1, task_bytes: int | None = None, most: int | None = None
 ) -> list[list[OffsetRange]]:
     """What each task reads: at least so many tasks if there are as many offsets, none of much more than `task_bytes`.
 
-    Every offset is in exactly one of them. `most`: of the offsets that one of them has.
+    Every offset is in exactly one of them. `most`: of the offsets that one of them has. Without `task_bytes` tasks are
+    larger where there is much to read: see `TASK_BYTES`.
     """
     whole = [one for one in ranges if one.offsets]
     total = sum(one.bytes + RANGE_COST for one in whole)
     total_offsets = sum(one.offsets for one in whole)
     if not total:
         return []
+    if task_bytes is None:
+        task_bytes = min(max(TASK_BYTES, int(total / ENOUGH_TASKS)), LARGEST_TASK)
     size = min(float(task_bytes), total / at_least)
     tasks: list[list[OffsetRange]] = []
     open_bytes, room = size, 0  # of the last task, which takes no more; and how many offsets it may still take

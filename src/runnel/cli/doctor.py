@@ -90,6 +90,7 @@ def findings(data: Path | None = None) -> Iterator[Finding]:
     if find_spec("pyspark") is not None:
         yield spark(metadata.version("pyspark"))
         yield java()
+        yield tasks()
     yield files()
     if data is not None:
         yield disk(data)
@@ -140,6 +141,20 @@ def java() -> Finding:
     except NotSupported as error:
         return Finding("Java", WRONG, "none that Spark can use", error.why)
     return Finding("Java", OK, f"{found.version} at {found.home} (from {found.whence})")
+
+
+def tasks() -> Finding:
+    """The Python that tasks run under in sessions that `runnel.spark.session` does not make.
+
+    Without runnel in it, Spark only says that it failed to find the data source: no code of ours runs then.
+    """
+    from runnel.spark.session import has_runnel
+
+    python = os.environ.get("PYSPARK_PYTHON", "python3")
+    if has_runnel(python):
+        return Finding("Python of Spark's tasks", OK, f"{python} has runnel")
+    why = f"{python} has no runnel; it is for sessions that runnel.spark.session does not make"
+    return Finding("Python of Spark's tasks", MISSING, why, f"set PYSPARK_PYTHON={sys.executable}")
 
 
 def files() -> Finding:

@@ -205,7 +205,7 @@ def _kind(name: str, plain: Any) -> ValueKind:
     if plain is bool:
         return "yes or no"
     if plain is float:
-        return "rate" if "rate" in name.split("_") else "seconds"
+        return "rate" if {"rate", "share"} & set(name.split("_")) else "seconds"
     if plain is int:
         return "bytes" if name.endswith("_bytes") or name in _BYTES else "number"
     return "path" if plain is Path or name == "data" else "text"

@@ -26,6 +26,8 @@ class JournalOptions(msgspec.Struct, frozen=True):
     - `max_staged_bytes`: how much all open stages together may hold; `StagingFull` beyond that.
     - `stage_expiry` (seconds): a stage without a write for so long is dropped.
     - `clean_bytes_per_second`: how much the cleaner may read and write, so that publishers and readers notice little.
+    - `history_share`: which share of the bytes readers of old records get while others publish; 1: they are not held
+      back. Without live traffic they read as fast as they can, and beside it 16 MiB a second at least.
     - `tombstone_age` (seconds): how long a compacted topic keeps a tombstone after all that it removed is gone.
     - `scrub_interval` (seconds): how often each segment is read to find damage before a reader needs it; 0: never.
     """
@@ -40,6 +42,7 @@ class JournalOptions(msgspec.Struct, frozen=True):
     max_staged_bytes: int = 4 * 1024 * 1024 * 1024
     stage_expiry: float = 24 * 3600.0
     clean_bytes_per_second: int = 32 * 1024 * 1024
+    history_share: float = 0.2
     tombstone_age: float = 24 * 3600.0
     scrub_interval: float = 7 * 24 * 3600.0
 
@@ -62,6 +65,9 @@ class JournalOptions(msgspec.Struct, frozen=True):
         if not not_negative("stage_expiry", self.stage_expiry):
             raise InvalidOption("stage_expiry", self.stage_expiry, "expected seconds above 0")
         positive("clean_bytes_per_second", self.clean_bytes_per_second)
+        share = self.history_share
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+            raise InvalidOption("history_share", share, "expected a share above 0, up to 1 (not held back)")
         not_negative("tombstone_age", self.tombstone_age)
         not_negative("scrub_interval", self.scrub_interval)
 

@@ -7,6 +7,7 @@ address. What is already set, and what `spark-submit` decided, stays.
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from shutil import which
@@ -22,6 +23,9 @@ DEFAULTS = {"spark.sql.python.filterPushdown.enabled": "true"}
 
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 """For sessions that live in this process: no other process has to reach them."""
+
+UNIX_SOCKETS = {"spark.python.unix.domain.socket.enabled": "true"}
+"""For the same, where the system has them: what goes between Java and Python does not take the way through TCP."""
 
 
 def session(app: str = "runnel", master: str | None = None, **conf: Any) -> SparkSession:
@@ -47,7 +51,7 @@ def session(app: str = "runnel", master: str | None = None, **conf: Any) -> Spar
     ours = dict(DEFAULTS)
     if where is not None and where.startswith("local"):
         prepare()
-        ours |= LOOPBACK
+        ours |= LOOPBACK | (UNIX_SOCKETS if hasattr(socket, "AF_UNIX") else {})
     elif where is None and os.environ.get("SPARK_REMOTE", "").startswith("local"):
         prepare()  # a Connect server of this process's own
     for name, value in {**ours, **conf}.items():
@@ -63,18 +67,22 @@ def check_tasks(python: str) -> None:
 
     Spark itself only says that there is no such data source.
     """
-    if which(python) == sys.executable:
-        return
-    look = "import sys; from importlib.util import find_spec; sys.exit(find_spec('pyspark_runnel') is None)"
-    try:
-        is_there = subprocess.run([python, "-c", look], capture_output=True, check=False, timeout=60).returncode == 0
-    except OSError:
-        is_there = False
-    if not is_there:
+    if not has_runnel(python):
         why = (
             f"its tasks run under {python}, which has no runnel; set PYSPARK_PYTHON={sys.executable} before it is made"
         )
         raise NotSupported("this Spark session", f"{why}, or make it with runnel.spark.session()")
+
+
+def has_runnel(python: str) -> bool:
+    """Whether tasks that run under `python` find the format."""
+    if which(python) == sys.executable:
+        return True
+    look = "import sys; from importlib.util import find_spec; sys.exit(find_spec('pyspark_runnel') is None)"
+    try:
+        return subprocess.run([python, "-c", look], capture_output=True, check=False, timeout=60).returncode == 0
+    except OSError:
+        return False
 
 
 def chosen(master: str | None) -> str | None:

@@ -1,18 +1,20 @@
 """Read the journal for lagging readers: in threads, with a cache of what was read last.
 
-Ten subscribers that fell behind together would otherwise read, check and parse everything ten times.
+Ten subscribers that fell behind together would otherwise read, check and parse everything ten times. Readers of history
+wait for their turn where others publish: see `history_pace`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from typing import TypeVar
 
+from runnel.broker.durable.history_pace import HistoryPace, LiveTraffic
 from runnel.broker.topic.log import Log
 from runnel.broker.topic.timeline import Timeline
 from runnel.core.clock import micros
@@ -70,6 +72,9 @@ CLOSED = "the broker is closed"
 
 logger = logging.getLogger("runnel")
 
+ChunkListener = Callable[[ReadPlan, bytes | CleanedChunk | OSError], None]
+"""Called with what a chunk holds, or why it could not be read."""
+
 T = TypeVar("T")
 
 
@@ -81,6 +86,9 @@ class JournalReads:
         self.chunk_cache = ChunkCache()
         self.is_closed = False
         self._threads = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="runnel-read")
+        self.pace = HistoryPace(journal.options.history_share, self._traffic(), loop.time())
+        self._waiting: deque[tuple[ReadPlan, ChunkListener]] = deque()  # reads of history, held back
+        self._timer: asyncio.TimerHandle | None = None  # while any are
 
     @property
     def keeps_packed(self) -> bool:
@@ -91,10 +99,41 @@ class JournalReads:
         """Drop what waits, and return when no thread reads any more."""
         self.is_closed = True
         self._threads.shutdown(wait=True, cancel_futures=True)
+        if self._timer is not None:
+            self._timer.cancel()
+        while self._waiting:
+            self.read(*self._waiting.popleft())  # which says that the broker is closed
 
-    def read(self, plan: ReadPlan, came: Callable[[ReadPlan, bytes | CleanedChunk | OSError], None]) -> None:
+    def read(self, plan: ReadPlan, came: ChunkListener) -> None:
         """Read a chunk in a thread; `came` is called on the loop, whatever becomes of the read."""
         self.look(lambda: self.journal.history.fetch(plan), lambda found: came(plan, found))
+
+    # -- history ------------------------------------------------------------------------------------------------
+
+    def read_history(self, plan: ReadPlan, came: ChunkListener) -> None:
+        """The same for a reader of history: in turn, and not before live traffic leaves it room."""
+        self._waiting.append((plan, came))
+        if self._timer is None:
+            self._let_history_read()
+
+    def count_history(self, plan: ReadPlan) -> None:
+        """A reader of history found a chunk in the cache: it costs live traffic as much to hand that on."""
+        self.pace.read(plan.size, self._loop.time())
+
+    def _let_history_read(self) -> None:
+        self._timer, waiting, pace, now = None, self._waiting, self.pace, self._loop.time()
+        while waiting:
+            if wait := pace.wait(self._traffic(), now):
+                self._timer = self._loop.call_later(wait, self._let_history_read)
+                return
+            plan, came = waiting.popleft()
+            pace.read(plan.size, now)
+            self.read(plan, came)
+
+    def _traffic(self) -> LiveTraffic:
+        return LiveTraffic(self._timeline.sequence, self.journal.batches, self.journal.appended_batches)
+
+    # -- looking ------------------------------------------------------------------------------------------------
 
     def look(self, look: Callable[[], T], came: Callable[[T | OSError], None]) -> None:
         """Have `look` read the journal in a thread; `came` is called on the loop, whatever becomes of it."""

@@ -233,6 +233,7 @@ class ChunkReader:
 
     __slots__ = (
         "_data",
+        "_is_history",
         "_last",
         "_next",
         "_on_demand",
@@ -253,8 +254,10 @@ class ChunkReader:
         sequence: bool,
         on_demand: bool = False,
         start: int = 0,
+        is_history: bool = False,
     ) -> None:
         self._reads, self._topics, self._wake, self._sequence = reads, topics, wake, sequence
+        self._is_history = is_history  # leave live traffic its room
         self._on_demand = on_demand  # read no chunk before its records are asked for
         self._next = start  # the place that the next chunk is asked for at
         self._last: ReadPlan | None = None  # the chunk that was parsed last, up to `_position`
@@ -286,9 +289,12 @@ class ChunkReader:
         if plan is None:
             return False
         key = self._key(plan)
-        self._plan, self._data = plan, None if key is None else self._reads.chunk_cache.find(key)
+        reads = self._reads
+        self._plan, self._data = plan, None if key is None else reads.chunk_cache.find(key)
         if self._data is None:
-            self._reads.read(plan, self._came)
+            (reads.read_history if self._is_history else reads.read)(plan, self._came)
+        elif self._is_history:
+            reads.count_history(plan)
         return True
 
     def _key(self, plan: ReadPlan) -> ChunkKey | None:
@@ -355,6 +361,7 @@ class StagedReader:
 
     __slots__ = (
         "_chunks",
+        "_is_history",
         "_items",
         "_log",
         "_moved",
@@ -376,8 +383,9 @@ class StagedReader:
         *,
         sequence: bool,
         on_demand: bool,
+        is_history: bool = False,
     ) -> None:
-        self._reads, self._wake, self._on_demand = reads, wake, on_demand
+        self._reads, self._wake, self._on_demand, self._is_history = reads, wake, on_demand, is_history
         self._staged, self._log, self._sequence = staged, log, sequence
         self._placing = StagePlacement(staged, place, by_sequence=sequence)
         self._items: Iterator[Slice | StageCommit | BlocksCommit | LostRange] = iter(())
@@ -385,7 +393,14 @@ class StagedReader:
         self._moved: int | None = None  # the offset from which on it is read in its topic
 
     def _chunks_of(self, topic: int) -> ChunkReader:
-        return ChunkReader(self._reads, lambda: (topic,), self._wake, sequence=False, on_demand=self._on_demand)
+        return ChunkReader(
+            self._reads,
+            lambda: (topic,),
+            self._wake,
+            sequence=False,
+            on_demand=self._on_demand,
+            is_history=self._is_history,
+        )
 
     @property
     def _is_gone(self) -> bool:
@@ -553,12 +568,14 @@ class BlocksReader:
 class CatchUp:
     """One way through the journal, from a place on: an offset of one topic, or a sequence of several.
 
-    It only goes forward; a cursor that is moved begins another.
+    It only goes forward; a cursor that is moved begins another. `is_history`: its reader was never near the end. One
+    that was, and fell behind, is not held back for live traffic, or it would never catch up with it.
     """
 
     __slots__ = (
         "_chunks",
         "_held",
+        "_is_history",
         "_items",
         "_logs",
         "_on_demand",
@@ -577,10 +594,12 @@ class CatchUp:
         *,
         sequence: bool,
         on_demand: bool = False,
+        is_history: bool = False,
     ) -> None:
         self._reads, self._topics, self._wake, self._sequence = reads, topics, wake, sequence
         self._on_demand = on_demand  # read no chunk before its records are asked for
-        self._chunks = ChunkReader(reads, topics, wake, sequence=sequence, on_demand=on_demand)
+        self._is_history = is_history
+        self._chunks = ChunkReader(reads, topics, wake, sequence=sequence, on_demand=on_demand, is_history=is_history)
         self._held: deque[Slice | LostRange] = deque()  # what was cut off, or put back
         self._logs: Mapping[int, Log] = {}
         self._items: Iterator[Slice | StageCommit | BlocksCommit | LostRange] = iter(())  # of the chunk in hand
@@ -665,6 +684,7 @@ class CatchUp:
                     self._wake,
                     sequence=self._sequence,
                     on_demand=self._on_demand,
+                    is_history=self._is_history,
                 )
 
     def _wants(self, commit: BlocksCommit) -> bool:
@@ -674,6 +694,12 @@ class CatchUp:
     def _begin_again(self, place: int) -> None:
         """Read on from `place`, where the cleaner put what was staged."""
         self._chunks = ChunkReader(
-            self._reads, self._topics, self._wake, sequence=self._sequence, on_demand=self._on_demand, start=place
+            self._reads,
+            self._topics,
+            self._wake,
+            sequence=self._sequence,
+            on_demand=self._on_demand,
+            start=place,
+            is_history=self._is_history,
         )
         self._items = iter(())

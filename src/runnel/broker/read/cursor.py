@@ -92,6 +92,7 @@ class LogCursor:
         "_bytes_before",
         "_from_disk",
         "_history",
+        "_is_history",
         "_old",
         "_reads",
         "_weighed",
@@ -118,6 +119,7 @@ class LogCursor:
         self._reads = reads
         self._from_disk = False
         self._behind: CatchUp | None = None  # while it is
+        self._is_history = True  # it has not come to what is in memory yet
         self._weighed, self._bytes_before = -1, 0  # a place, and the bytes before it: of a reader that counts them
 
     def read_from_disk(self) -> None:
@@ -210,7 +212,7 @@ class LogCursor:
                 return self._take_old(limit, min(first, log.base), missed)
         if start < log.base or self._from_disk:
             return self._take_behind(limit, missed)
-        self._behind = None
+        self._behind, self._is_history = None, False
         stop = min(end, start + limit)
         if end - start > SLICE:  # far behind: meet the others on a multiple
             stop = min(stop, (start // SLICE + 1) * SLICE)
@@ -232,7 +234,7 @@ class LogCursor:
         assert log.stored is not None, "only a durable topic has records before its base"
         if self._behind is None:
             topics = {log.stored.id: log}
-            self._behind = CatchUp(reads, lambda: topics, self._woken, sequence=False)
+            self._behind = CatchUp(reads, lambda: topics, self._woken, sequence=False, is_history=self._is_history)
         found = self._behind.take(self.position, min(limit, edge - self.position))
         if found is None:
             return None if missed is None else Taken([], missed)

@@ -143,6 +143,7 @@ class PatternCursor:
         "_head",
         "_head_bytes",
         "_history",
+        "_is_history",
         "_looked_at",
         "_named",
         "_noted",
@@ -172,6 +173,7 @@ class PatternCursor:
         self.max_bytes: int | None = None
         self._reads = reads
         self._behind: CatchUp | HistoryCatchUp | None = None
+        self._is_history = True  # it has not come to what is in memory yet
         self._behind_until = 0  # durable records before this sequence are read from disk
         self._looked_at = 0  # where memory began when that was last looked at
         self._unread = UnreadOnDisk(timeline, history)  # what is due before that
@@ -345,6 +347,7 @@ class PatternCursor:
             return self._take_behind(limit)
         if self._behind is not None:
             return self._caught_up(limit)
+        self._is_history = False
         missed = self.pass_gone()
         slices: list[Slice] = []
         room, bytes_left = min(limit, SLICE), self.max_bytes
@@ -431,7 +434,7 @@ class PatternCursor:
 
     def _begin_catching_up(self) -> CatchUp | HistoryCatchUp:
         assert self._reads is not None, "only a durable broker has records that are not in memory"
-        journal = CatchUp(self._reads, self._stored_logs, self._woken, sequence=True)
+        journal = CatchUp(self._reads, self._stored_logs, self._woken, sequence=True, is_history=self._is_history)
         if self._history is None:
             return journal
         return HistoryCatchUp(

@@ -264,6 +264,7 @@ class Journal(JournalSegments):
         self.sync_durations = Histogram(SYNC_BOUNDS)  # of each of them
         self.sync_seconds = 0.0  # what the first one took
         self.appended = self.appended_batches = 0  # bytes written in this life, and those of batches among them
+        self.batches = 0  # of records, written in this life
         self.rolled: Callable[[], None] = lambda: None  # called when a segment was sealed
         self._active: ActiveSegment | None = None
         self._builder = IndexBuilder()
@@ -424,6 +425,7 @@ class Journal(JournalSegments):
                 if part.kind in _RECORD_KINDS:
                     self._unsynced += part.count
                     self.appended_batches += len(part.body)
+                    self.batches += 1
                     index_part(builder, start, part)
             start += size_of(parts)
         self._unsynced += 1
