@@ -6,7 +6,7 @@ its turn comes, so that no writer has the event loop, or a connection, for itsel
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar, Unpack
 
 from runnel.api.topic import Topic
@@ -200,6 +200,10 @@ class RunsCut:
         self.at = 0
         self.size = STAGE_PIECE_BYTES
         self._runs = runs
+
+    def allowed(self, check: Callable[[StageRun], StageRun]) -> RunsCut:
+        """The same records, each run as `check` returns it; it raises for what may not be written."""
+        return RunsCut([check(run) for run in self._runs])
 
     def __iter__(self) -> Iterator[list[StageRun]]:
         piece: list[StageRun] = []

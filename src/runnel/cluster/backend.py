@@ -58,6 +58,8 @@ from runnel.core.statistics import (
     BackendSample,
     CursorStatistics,
     GroupStatistics,
+    PipelineReports,
+    PipelineStatistics,
     RelayReports,
     RelayStatistics,
     Statistics,
@@ -78,6 +80,7 @@ from runnel.wire.nats import Message
 T = TypeVar("T")
 
 _NO_NUMBERS = "a cluster knows message ids, for two minutes, and no numbers of producers; give a message_id"
+_NO_ARCHIVE = "the retention of a stream asks no archive; set its limits with the tools of NATS"
 _NO_STAGES = "JetStream has no records that are stored and not visible; use a transaction of at most 999 messages"
 _NO_LETTERS = "the letters are records of their topic: read it, publish what should be tried again, and trim it"
 
@@ -103,7 +106,7 @@ class ClusterBackend:
         )
         self._readers = ReadersOf(self.js, self._catalog, clock, options.credit)
         self._groups: dict[tuple[str, str], ClusterGroup] = {}
-        self._relays = RelayReports()
+        self._relays, self._pipelines = RelayReports(), PipelineReports()
         self._id = ""
         self._sync: str | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -247,6 +250,10 @@ class ClusterBackend:
         """Not possible."""
         raise NotSupported("stage()", _NO_STAGES)
 
+    def mixed_stage(self, key: StageKey) -> NoReturn:
+        """Not possible."""
+        raise NotSupported("stage()", _NO_STAGES)
+
     async def commit(self, request: TransactionRequest) -> None:
         """Commit a transaction, all of it or nothing."""
         self.loop_owner.check_usable("committing")
@@ -340,6 +347,18 @@ class ClusterBackend:
             found = await self.js.next(everything, stream_sequence(sequence))
             at = end if found is None else max(_first_of(topic, found), min(sequence, end))
         return TopicBounds(topic, entry.epoch, start, end, at=at, schema=entry.schema)
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether the catalog has it."""
+        return topic in self._catalog.names()
+
+    async def confirm_archived(self, positions: Mapping[str, Position]) -> NoReturn:
+        """Not possible."""
+        raise NotSupported("confirm_archived()", _NO_ARCHIVE)
+
+    async def floors(self, patterns: Sequence[str]) -> NoReturn:
+        """Not possible."""
+        raise NotSupported("floors()", _NO_ARCHIVE)
 
     async def end_sequence(self) -> int:
         """The sequence after the last visible record."""
@@ -555,6 +574,7 @@ class ClusterBackend:
             None,
             cursors,
             relays=self._relays.current(self.clock.time()),
+            pipelines=self._pipelines.current(self.clock.time()),
         )
 
     async def sample(self) -> BackendSample:
@@ -582,6 +602,11 @@ class ClusterBackend:
         """Take what a relay reports of itself."""
         self.loop_owner.check_usable("reporting")
         self._relays.take(report, self.clock.time())
+
+    async def report_pipeline(self, report: PipelineStatistics) -> None:
+        """Take what a pipeline reports of itself."""
+        self.loop_owner.check_usable("reporting")
+        self._pipelines.take(report, self.clock.time())
 
     async def info(self) -> dict[str, Any]:
         """Version, stream and server."""

@@ -280,11 +280,11 @@ class ClusterMember:
             raise
         self._tick()
 
-    def end(self) -> None:
+    def end(self, error: RunnelError | None = None) -> None:
         """Accept no more leases; unsettled records return to the group."""
         if self.ended:
             return
-        self.ended = True
+        self.ended, self.error = True, self.error or error
         self._release()
         for held in list(self._held.values()):
             for lease in list(held.leases):
@@ -294,7 +294,9 @@ class ClusterMember:
         self.inbox.clear()
         self._wake()
 
-    leave = end
+    def leave(self) -> None:
+        """The same, by the user."""
+        self.end()
 
     def over(self, error: RunnelError) -> None:
         """The group is gone."""

@@ -26,6 +26,7 @@ from runnel.core.backend import (
     PackedPublisher,
     Reader,
     RequestRecord,
+    StageRun,
     WaitingPublish,
     Writer,
 )
@@ -42,12 +43,12 @@ from runnel.core.transaction import TransactionRequest
 from runnel.security.principal import ConsoleRole
 
 if TYPE_CHECKING:
-    from runnel.core.backend import Backend, StageWriter
+    from runnel.core.backend import Backend, MixedStageWriter, StageWriter
     from runnel.core.clock import Clock
     from runnel.core.markers import MarkerValue
     from runnel.core.schema import Codec, Schema
-    from runnel.core.statistics import BackendSample, GroupStatistics, RelayStatistics, Statistics
-    from runnel.core.topic_bounds import TopicBounds
+    from runnel.core.statistics import BackendSample, GroupStatistics, PipelineStatistics, RelayStatistics, Statistics
+    from runnel.core.topic_bounds import TopicBounds, TopicFloors
     from runnel.server.access.access import Access
 
 INBOX = "$runnel.inbox."  # a name that only the receiver of a request knows
@@ -212,6 +213,16 @@ class GuardedBackend:
         sees, asked = self._access.sees, self._access.topics or ()
         return [one for one in found if sees(one.topic) or any(matches(pattern, one.topic) for pattern in asked)]
 
+    async def confirm_archived(self, positions: Mapping[str, Position]) -> list[TopicFloors]:
+        """With admin rights on the topics: what is confirmed may leave the journal."""
+        for topic in positions:
+            await self._access.admin("confirm_archived", topic)
+        return await self._backend.confirm_archived(positions)
+
+    async def floors(self, patterns: Sequence[str]) -> list[TopicFloors]:
+        """Of the topics that the principal may see."""
+        return [one for one in await self._backend.floors(patterns) if self._access.sees(one.topic)]
+
     async def topics(self) -> list[str]:
         """Those that the principal may see."""
         return [topic for topic in await self._backend.topics() if self._access.sees(topic)]
@@ -277,6 +288,12 @@ class GuardedBackend:
         self.check_publish(inner.topic)
         self._access.control.owners.is_known("stage", key.writer, self._access.principal)
         return GuardedStage(self._access, key.writer, self._backend.stage(inner, key))  # type: ignore[return-value]
+
+    def mixed_stage(self, key: StageKey) -> MixedStageWriter:
+        """With the right to publish to each topic that is written; its writer's name is the principal's."""
+        self._access.control.owners.is_known("stage", key.writer, self._access.principal)
+        inner = self._backend.mixed_stage(key)
+        return GuardedMixedStage(self, self._access, key.writer, inner)  # type: ignore[return-value]
 
     async def commit(self, request: TransactionRequest) -> None:
         """With the right to publish to each topic, and markers and stages that are the principal's."""
@@ -497,6 +514,12 @@ class GuardedBackend:
             self._access.check("publish", ">")
         await self._backend.report_relay(report)
 
+    async def report_pipeline(self, report: PipelineStatistics) -> None:
+        """From a pipeline: with the right to subscribe to something."""
+        if not self._access.principal.rules.get("subscribe"):
+            self._access.check("subscribe", ">")
+        await self._backend.report_pipeline(report)
+
     async def info(self) -> dict[str, Any]:
         """As viewer."""
         self._access.check_role(ConsoleRole.VIEWER, "look at the server")
@@ -697,6 +720,27 @@ class GuardedStage:
         """Discard it."""
         await self._claim()
         await self._inner.drop()
+
+
+class GuardedMixedStage(GuardedStage):
+    """The same of many topics: each needs the right to publish."""
+
+    def __init__(self, guard: GuardedBackend, access: Access, writer: str, inner: Any) -> None:
+        super().__init__(access, writer, inner)
+        self._guard = guard
+
+    async def write(self, pieces: Any, ordinal: int | None) -> int:
+        """Stage records, all of them or none."""
+        await self._claim()
+        return await self._inner.write(pieces.allowed(self._allowed), ordinal)
+
+    def _allowed(self, run: StageRun) -> StageRun:
+        writer = run.writer
+        self._guard.check_publish(writer.topic, writer.options)
+        columns = run.append.columns
+        if columns is not None and HEADERS in columns:
+            self._guard.check_headers(columns[HEADERS])
+        return run._replace(writer=writer.inner) if isinstance(writer, GuardedWriter) else run
 
 
 class GuardedFastPath:
