@@ -34,7 +34,7 @@ CHANGED: dict[str, str] = {
     "help/relay-status.txt": "the relay of PostgreSQL has commands",
     "help/relay-tail.txt": "the relay of PostgreSQL has commands",
     "help/relay.txt": "the relay of PostgreSQL has commands",
-    "help/runnel.txt": "a door is a listener now, the tour is an example, and there are a relay, an archive and pipelines",
+    "help/runnel.txt": "the tour is an example, and there are a relay, an archive and pipelines",
     "help/serve.txt": "a door is a listener now, --backend replaces --engine, and [relay] runs a relay",
     "help/sub.txt": "all options of subscribe, from SubscribeOptions",
     "help/top.txt": "relays of PostgreSQL have a table",
