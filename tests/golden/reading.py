@@ -267,7 +267,8 @@ def plain(value: Any) -> Any:
         except UnicodeDecodeError:
             return {"base64": base64.b64encode(value).decode()}
     if isinstance(value, msgspec.Struct):
-        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+        fields = {name: getattr(value, name) for name in value.__struct_fields__}
+        return {name: plain(one) for name, one in fields.items() if one is not msgspec.UNSET}
     if isinstance(value, Mapping):
         return {str(name): plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):

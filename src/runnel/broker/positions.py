@@ -14,7 +14,7 @@ from runnel.core.position import Position
 from runnel.core.schema import Schema
 from runnel.core.topic_bounds import TopicBounds, estimated_bytes
 from runnel.journal.format.ledger import TopicState
-from runnel.journal.format.removed_offsets import count_skipped, removed_with_reasons
+from runnel.journal.format.removed_offsets import count_skipped
 
 if TYPE_CHECKING:
     from runnel.broker.parts import BrokerParts
@@ -64,7 +64,6 @@ async def bounds_of(
                 log.stored is not None,
                 at,
                 None if log.type is None else Schema(log.type.encoding, log.type.schema),
-                () if (stored := _stored(backend, log)) is None else removed_with_reasons(stored.gone),
             )
         )
     return found

@@ -18,7 +18,7 @@ class TopicBounds(msgspec.Struct, frozen=True):
     - `at`: of a question with a time, the first offset that is not older; with a sequence, the first that does not lie
       before it; `end`, if there is none.
     - `schema`: of a typed topic.
-    - `removed`: ranges [first, end) of which records are gone, each with the reason.
+    - `removed`: ranges [first, end) of which records are gone, each with the reason, where they are known.
     """
 
     topic: str
@@ -29,7 +29,7 @@ class TopicBounds(msgspec.Struct, frozen=True):
     durable: bool = True
     at: int | None = None
     schema: Schema | None = None
-    removed: tuple[tuple[int, int, str], ...] = ()
+    removed: tuple[tuple[int, int, str], ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def record_bytes(self) -> float:

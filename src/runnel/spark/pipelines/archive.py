@@ -88,7 +88,7 @@ def gone_below(
             continue
         if key not in now:
             found[key] = end  # the topic was deleted
-        elif trimmed := max((behind for _, behind, reason in now[key].removed if reason == TRIMMED), default=0):
+        elif trimmed := max((behind for _, behind, reason in now[key].removed or () if reason == TRIMMED), default=0):
             found[key] = trimmed
     return found
 

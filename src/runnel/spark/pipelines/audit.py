@@ -13,6 +13,7 @@ from time import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import UNSET
 
 from runnel.core.topic_bounds import TRIMMED, TopicBounds
 from runnel.spark.pipelines.pipeline import Check, Context, Finding, Option, Pipeline
@@ -35,6 +36,8 @@ LEDGER = "audit"
 """The table of the lake with the blocks that agreed."""
 
 DELETED = "of a topic that was deleted"
+
+UNKNOWN = "for a reason that only the folder of the journal says"
 
 TopicEpoch = tuple[str, int]
 Range = tuple[int, int]
@@ -234,6 +237,8 @@ class TopicPlan(msgspec.Struct, frozen=True):
         """What the journal says is gone, and why."""
         if self.bounds is None:
             return ((0, self.archived, DELETED),)
+        if self.bounds.removed is UNSET:
+            return ((0, self.bounds.end, UNKNOWN),)
         return self.bounds.removed
 
 
