@@ -382,6 +382,12 @@ async def test_a_gateway_checks_its_own_principals_and_shares_revocations(tmp_pa
                 await alice.publish("t", "x")
                 with pytest.raises(NotAuthorized):
                     await alice.delete("t")
+                async with alice.subscribe("t", name="mine") as named:
+                    assert (await anext(aiter(named))).value == b"x"
+                async with alice.subscribe("t", group="ours") as members:
+                    await (await anext(aiter(members))).ack()
+            async with back.client(back.tokens["gateway"]) as behind_it:
+                assert await behind_it.mark("$access/owner/subscription/mine") == "alice"  # for every gateway
             async with front.client(front.tokens["root"]) as root:
                 assert await root.topics() == ["t"]
                 await root.delete("t")

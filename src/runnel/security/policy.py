@@ -19,6 +19,7 @@ from runnel.security.tokens import TokenTable
 
 Proof = Literal["token", "jwt", "certificate", "unix"]
 _EVERYTHING = tuple(f"{action}:{pattern}" for action, patterns in EVERYTHING.items() for pattern in patterns)
+GATEWAY = "gateway"  # the role of a server over this one
 CONSOLE_ROLES = {role.name.lower(): role for role in ConsoleRole if role}
 
 
@@ -38,7 +39,7 @@ class Role(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 BUILT_IN = {
     "admin": Role(allow=_EVERYTHING, console="admin"),
     # A server over this one keeps its own sessions, owners and security log here.
-    "gateway": Role(allow=(*_EVERYTHING, "publish:$runnel.>", "create:$runnel.>"), console="admin"),
+    GATEWAY: Role(allow=(*_EVERYTHING, "publish:$runnel.>", "create:$runnel.>"), console="admin"),
 }
 
 

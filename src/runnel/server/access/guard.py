@@ -184,7 +184,11 @@ class GuardedBackend:
         enter: Callable[[], Awaitable[None] | None] = made.enter
 
         async def claimed() -> None:
-            await owners.claim(kind, name, access.principal)
+            try:
+                await owners.claim(kind, name, access.principal)
+            except NameOwned:
+                if not access.may("admin", ">"):
+                    raise
             if (standing := enter()) is not None:
                 await standing
 

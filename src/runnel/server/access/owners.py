@@ -1,7 +1,8 @@
 """Owners of names: a named subscription, group, producer, marker or stage belongs to the principal that made it.
 
 Owners are markers of the backend, so they survive a restart and hold on every server of one backend. A name without an
-owner belongs to the first principal that uses it. A name that belongs to a role (`@role`) is for all with that role.
+owner belongs to the first principal that uses it. A name that belongs to a role (`@role`) is for all with that role. A
+gateway claims names for its own principals, and uses all of them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from runnel.core.errors import MarkConflict, NameOwned
 from runnel.core.markers import MAX_MARKER_NAME, Marker
 from runnel.core.transaction import TransactionRequest
+from runnel.security.policy import GATEWAY
 
 if TYPE_CHECKING:
     from runnel.core.backend import Backend
@@ -34,6 +36,8 @@ class OwnedNames:
 
     def is_known(self, kind: str, name: str, principal: Principal) -> bool:
         """Whether `name` is known to be the principal's. Raises `NameOwned` if it is known to be of another one."""
+        if GATEWAY in principal.roles:
+            return True
         owner = self._owners.get(_marker(kind, name))
         if owner is None:
             return False
@@ -44,7 +48,7 @@ class OwnedNames:
     def is_of_another(self, kind: str, name: str, principal: Principal) -> bool:
         """Whether `name` is known to belong to another principal."""
         owner = self._owners.get(_marker(kind, name))
-        return owner is not None and owner not in principal.owners
+        return owner is not None and owner not in principal.owners and GATEWAY not in principal.roles
 
     def count(self, kind: str, owner: str) -> int:
         """How many names of a kind one principal has."""
