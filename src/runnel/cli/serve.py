@@ -30,6 +30,7 @@ examples:
   runnel serve --port 0 --json-port off --json   any free port, told in one JSON line
   runnel serve --unix run/runnel.sock            also a Unix socket
   runnel serve --backend runnel://10.0.0.7:7788  the topics of that server, at listeners here
+  runnel serve --backend nats://a,b,c            the topics of a NATS cluster, at listeners here
   runnel serve --config relay.toml               with a table [relay]: also publishes rows of PostgreSQL
   runnel serve --auth auth.toml --tls-cert cert.pem --tls-key key.pem --host 0.0.0.0
                                                  for other machines: peers log in (runnel token --help)
