@@ -135,11 +135,15 @@ class Nodes:
 
     def start(self) -> Nodes:
         """Start all of them, and wait until the cluster has a leader."""
-        for node in self.nodes:
-            node.start()
-        for node in self.nodes:
-            node.ready()
-        self.agree()
+        try:
+            for node in self.nodes:
+                node.start()
+            for node in self.nodes:
+                node.ready()
+            self.agree()
+        except BaseException:
+            self.stop()  # no server outlives a test
+            raise
         return self
 
     def agree(self) -> None:
