@@ -46,6 +46,7 @@ from runnel.core.errors import (
     WouldDeadlock,
 )
 from runnel.core.record import Gap
+from tests.core.test_errors_data import CASES as DATA_CASES
 from tests.core.test_errors_journal import CASES as JOURNAL_CASES
 from tests.core.test_errors_network import CASES as NETWORK_CASES
 from tests.core.test_errors_transaction import CASES as TRANSACTION_CASES
@@ -212,7 +213,7 @@ def test_an_error_carries_its_facts_and_a_way_out(
 def test_every_error_has_its_case() -> None:
     branches = {RunnelError, UsageError, NotNow, Ended, Damaged}
     defined = {one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, RunnelError)}
-    cases = [*CASES, *JOURNAL_CASES, *NETWORK_CASES, *TRANSACTION_CASES]
+    cases = [*CASES, *DATA_CASES, *JOURNAL_CASES, *NETWORK_CASES, *TRANSACTION_CASES]
     assert defined - branches == {type(case[0]) for case in cases}
 
 

@@ -29,6 +29,7 @@ CHANGED: dict[str, str] = {
     "help/pipeline.txt": "pipelines on Spark have commands",
     "help/pipeline-list.txt": "pipelines on Spark have commands",
     "help/pipeline-new.txt": "pipelines on Spark have commands",
+    "help/pipeline-report.txt": "pipelines on Spark have commands",
     "help/pipeline-run.txt": "pipelines on Spark have commands",
     "help/pipeline-status.txt": "pipelines on Spark have commands",
     "help/pipeline-stop.txt": "pipelines on Spark have commands",
