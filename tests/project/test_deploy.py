@@ -47,3 +47,17 @@ def test_the_dashboard_uses_metrics_that_exist(known: set[str]) -> None:
     assert used
     assert used <= known
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+
+
+def test_the_compose_file_mounts_files_that_exist_and_gives_the_server_authentication() -> None:
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    mounted = [one.split(":")[0] for one in services["runnel"]["volumes"] if one.startswith("./")]
+    made_by_the_user = "./auth.toml.tokens"
+    assert [one for one in mounted if one != made_by_the_user and not (DEPLOY / one).exists()] == []
+    assert {"--auth", "--host"} <= set(services["runnel"]["command"])
+    assert all(one.startswith("127.0.0.1:") for one in services["runnel"]["ports"])
+
+
+def test_the_image_does_not_run_as_root() -> None:
+    lines = (DEPLOY / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    assert lines.index("USER runnel") < lines.index('ENTRYPOINT ["runnel", "serve", "--data", "/data"]')
