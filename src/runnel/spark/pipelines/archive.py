@@ -7,11 +7,11 @@ behind what the lake holds. Maintenance compacts small files and removes left-ov
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from runnel.core.errors import InvalidOption
-from runnel.core.topic_bounds import TRIMMED, TopicBounds
+from runnel.core.topic_bounds import TopicBounds
 from runnel.spark.pipelines.pipeline import Check, Context, Finding, Option, Pipeline, Stream
 
 if TYPE_CHECKING:
@@ -28,9 +28,10 @@ examples:
   runnel pipeline run archive --server runnel://127.0.0.1:7788 --lake s3://bucket/lake --storage AWS_REGION=eu-west-1
 
 lake/records is a Delta table that Polars, DuckDB, pandas and Spark read: topic, epoch, offset, sequence, time, key,
-value, headers, day, bucket. Topics that are made later join. Internal topics ($runnel.>) are left out. With a topic
-option retention_until=archived the broker keeps records until the archive has confirmed them. Maintenance makes larger
-files of small ones, and erases what was trimmed, or deleted with its topic: retention of the journal erases nothing.
+value, headers, due, expires, priority, day, bucket. Topics that are made later join. Internal topics ($runnel.>) are
+left out. With a topic option retention_until=archived the broker keeps records until the archive has confirmed them.
+Maintenance makes larger files of small ones, and erases what was trimmed, or deleted with its topic: retention of the
+journal erases nothing.
 """
 
 
@@ -39,6 +40,7 @@ def build(context: Context) -> Sequence[Stream | Check]:
     from runnel.arrow.range_reader import open_range_reader
     from runnel.lake import Lake
     from runnel.spark.options import broker_location
+    from runnel.spark.pipelines.lake_rows import LAKE_COLUMNS
     from runnel.spark.pipelines.lake_sink import register, sink_options
 
     topics: tuple[str, ...] = tuple(context.options["topic"]) or (">",)
@@ -50,11 +52,12 @@ def build(context: Context) -> Sequence[Stream | Check]:
         reader.close()
     records = context.source(
         ",".join(topics),
+        columns=LAKE_COLUMNS,
         headersFormat="array",
         startingOffsets=starting_offsets(lake, topics),
         maxRecordsPerTrigger=context.options["batch_records"],
         failOnDataLoss=str(bool(context.options["fail_on_data_loss"])).lower(),
-    ).drop("traceparent")  # it is one of the headers
+    )
     writer = records.writeStream.format(register(context.spark)).options(**sink_options(lake, context.broker))
     return [Stream("archive", writer.outputMode("append")), maintenance(lake, context, topics)]
 
@@ -73,23 +76,26 @@ def starting_offsets(lake: Lake, topics: Sequence[str]) -> str:
 
 
 def gone_below(
-    archived: Mapping[tuple[str, int], int], bounds: Iterable[TopicBounds], topics: Sequence[str]
+    archived: Mapping[tuple[str, int], int],
+    bounds: Iterable[TopicBounds],
+    topics: Sequence[str],
+    trimmed: Callable[[str], int],
 ) -> dict[tuple[str, int], int]:
     """By topic and epoch: below which offset a user removed the records, so that the lake may not keep them either.
 
-    Retention of the journal is no removal: that is what the lake is for.
+    `trimmed` says it of a topic that is there. Retention of the journal is no removal: that is what the lake is for.
     """
     from runnel.core.pattern import matches
 
-    now = {(one.topic, one.epoch): one for one in bounds}
+    now = {(one.topic, one.epoch) for one in bounds}
     found = {}
     for key, end in archived.items():
         if not any(matches(one, key[0]) for one in topics):
             continue
         if key not in now:
             found[key] = end  # the topic was deleted
-        elif trimmed := max((behind for _, behind, reason in now[key].removed or () if reason == TRIMMED), default=0):
-            found[key] = trimmed
+        elif floor := trimmed(key[0]):
+            found[key] = floor
     return found
 
 
@@ -106,7 +112,7 @@ def maintenance(lake: Lake, context: Context, topics: Sequence[str]) -> Check:
         archived = lake.next_offsets(None)  # before the bounds: a topic that is new in them is in no lake yet
         reader = open_range_reader(broker_location(context.broker))
         try:
-            gone = gone_below(archived, reader.bounds(topics), topics)
+            gone = gone_below(archived, reader.bounds(topics), topics, reader.gone)
         finally:
             reader.close()
         done = lake.maintain(gone)
