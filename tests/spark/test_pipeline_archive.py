@@ -18,7 +18,7 @@ from runnel.journal.format.removed_offsets import RemovalReason
 from runnel.lake import Lake
 from runnel.lake.layout import record_schema
 from runnel.spark.pipelines import Context
-from runnel.spark.pipelines.archive import gone_below, maintenance, starting_offsets
+from runnel.spark.pipelines.archive import copy_typed, gone_below, maintenance, starting_offsets
 from tests.patience import PATIENCE
 from tests.spark.pipeline_rig import in_lake, run_once
 from tests.spark.rig import Served, live_through
@@ -91,7 +91,9 @@ def test_an_archive_has_every_record_once_and_an_audit_judges_it(spark: SparkSes
     data = tmp_path / "data"
     broker = {"path": str(data)}
     asyncio.run(fill(data))
-    run_once(spark, "archive", tmp_path, broker, batch_records=1500)
+    run_once(spark, "archive", tmp_path, broker, batch_records=1500, typed=("whole.typed",))
+    (typed,) = deltalake.DeltaTable(str(tmp_path / "lake" / "tables" / "whole.typed")).to_pyarrow_table().to_pylist()
+    assert (typed["number"], typed["_key"]) == (3, b"3")
     first = in_lake(tmp_path)
     assert first[0]["headers"] == [{"key": "name", "value": b"value"}]
     archived = whole(None, tmp_path / "lake")
@@ -166,3 +168,20 @@ def test_what_is_trimmed_at_a_server_is_erased_from_the_lake_by_maintenance(tmp_
         context = Context(no_session, "archive", {"url": served.url}, str(tmp_path / "lake"), options)
         assert "4 trimmed or deleted rows erased" in maintenance(lake, context, [">"]).work().summary
     assert [row["offset"] for row in in_lake(tmp_path)] == list(range(4, 10))
+
+
+def test_typed_topics_are_copied_into_tables_of_their_own_and_one_may_be_made_later(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    with Served(tmp_path / "data") as served:
+        orders = served.broker.topic("orders", Order)
+        served.run(orders.publish(Order(1)))
+        options = {"typed": ("orders", "later"), "typed_every": 60.0}
+        no_session: Any = None
+        check = copy_typed(lake, Context(no_session, "archive", {"url": served.url}, str(tmp_path / "lake"), options))
+        assert check.work().facts["rows"] == {"orders": 1}
+        served.run(orders.publish(Order(2)))
+        served.run(served.broker.topic("later", Order).publish(Order(3)))
+        assert check.work().facts["rows"] == {"orders": 1, "later": 1}
+        assert check.work().facts["rows"] == {"orders": 0, "later": 0}
+    table = deltalake.DeltaTable(str(tmp_path / "lake" / "tables" / "orders")).to_pyarrow_table()
+    assert sorted(row["number"] for row in table.to_pylist()) == [1, 2]

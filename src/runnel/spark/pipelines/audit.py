@@ -371,7 +371,7 @@ class Audit:
 
     def run(self) -> AuditReport:
         """Compare everything now."""
-        from runnel.arrow.range_reader import open_range_reader
+        from runnel.arrow.reading import opened
         from runnel.core.pattern import matches
         from runnel.lake import Lake
         from runnel.spark.options import broker_location
@@ -383,7 +383,7 @@ class Audit:
             for key, end in lake.next_offsets(None).items()
             if any(matches(one, key[0]) for one in self._topics)
         }
-        reader = open_range_reader(broker_location(context.broker))
+        reader = opened(broker_location(context.broker))
         try:
             plans = plans_of(archived, reader.bounds(self._topics))
             reports = self._compared(lake, reader, plans)
@@ -493,11 +493,11 @@ class Audit:
 
     def _expired(self, one: Judgement) -> list[Range]:
         """Offsets in the suspect blocks whose records are in the journal, and have expired."""
-        from runnel.arrow.range_reader import open_range_reader
+        from runnel.arrow.reading import opened
         from runnel.spark.options import broker_location
 
         found: list[Range] = []
-        reader = open_range_reader(broker_location(self._context.broker))
+        reader = opened(broker_location(self._context.broker))
         try:
             for block in one.suspects:
                 first, end = max(one.plan.live[0], block * BLOCK), min(one.plan.live[1], (block + 1) * BLOCK)
