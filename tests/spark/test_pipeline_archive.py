@@ -9,16 +9,25 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import deltalake
+import msgspec
 
-import runnel
-from runnel.core.topic_bounds import TopicBounds
+import runnel.arrow
+from runnel.arrow.range_reader import BrokerLocation, open_range_reader
+from runnel.core.topic_bounds import TRIMMED, TopicBounds
+from runnel.journal.format.removed_offsets import RemovalReason
 from runnel.lake import Lake
-from runnel.spark.pipelines.archive import gone_below, starting_offsets
+from runnel.lake.layout import record_schema
+from runnel.spark.pipelines import Context
+from runnel.spark.pipelines.archive import copy_typed, gone_below, maintenance, starting_offsets
+from tests.patience import PATIENCE
 from tests.spark.pipeline_rig import in_lake, run_once
-from tests.spark.rig import clean, live_through
+from tests.spark.rig import Served, live_through
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+COMPACTED = RemovalReason.COMPACTED.words
 
 
 async def fill(folder: Path) -> None:
@@ -26,9 +35,50 @@ async def fill(folder: Path) -> None:
     async with runnel.open(folder, **small) as broker:
         await live_through(broker, Random(3))
         await broker.publish("headers", b"h", key=b"k", headers={"name": "value"})
+        await publish_whole(broker)
         await broker.publish("short", b"gone soon", expires=0.001)
         await broker.publish("short", b"stays")
-        await clean(broker)
+        states = broker.topic("states", compact=True)
+        for number in range(400):  # several segments of little else, so that the cleaner rewrites them
+            await states.publish(b"%d" % number * 30, key=b"k")
+        await compact(broker, folder, "states")
+
+
+class Order(msgspec.Struct):
+    number: int
+
+
+async def publish_whole(broker: runnel.Broker) -> None:
+    """Records with all that one can carry."""
+    headers = {"content-type": "text/plain", "traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}
+    await broker.publish("whole", b"w", key=b"k", headers=headers, priority=7, expires=1e6, delay=1e5)
+    await broker.publish("whole", b"", priority=1)
+    await broker.publish("whole", b"late", delay=1e5)
+    await broker.publish("whole", b"short", expires=1e6)
+    await broker.topic("whole.typed", Order).publish(Order(3), key=b"3")
+
+
+def whole(where: Path | None, lake: Path | None) -> list[dict[str, Any]]:
+    """The same records with every column, of a journal or of a lake."""
+    found: list[dict[str, Any]] = runnel.arrow.read(
+        where, ["whole", "whole.typed"], lake=lake, columns=record_schema().names
+    ).to_pylist()
+    return found
+
+
+async def compact(broker: runnel.Broker, folder: Path, topic: str) -> None:
+    """Have the cleaner take records of a compacted topic, and stop it: it takes nothing while the test reads."""
+    store = broker.backend.store
+    assert store is not None
+    reader = open_range_reader(BrokerLocation(path=str(folder)))
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while COMPACTED not in {reason for _, _, reason in reader.bounds([topic])[0].removed or ()}:
+                store.cleaner.wake()
+                await asyncio.sleep(0.01)
+        await asyncio.to_thread(store.cleaner.stop)
+    finally:
+        reader.close()
 
 
 async def publish_more(folder: Path) -> None:
@@ -41,9 +91,15 @@ def test_an_archive_has_every_record_once_and_an_audit_judges_it(spark: SparkSes
     data = tmp_path / "data"
     broker = {"path": str(data)}
     asyncio.run(fill(data))
-    run_once(spark, "archive", tmp_path, broker, batch_records=1500)
+    run_once(spark, "archive", tmp_path, broker, batch_records=1500, typed=("whole.typed",))
+    (typed,) = deltalake.DeltaTable(str(tmp_path / "lake" / "tables" / "whole.typed")).to_pyarrow_table().to_pylist()
+    assert (typed["number"], typed["_key"]) == (3, b"3")
     first = in_lake(tmp_path)
     assert first[0]["headers"] == [{"key": "name", "value": b"value"}]
+    archived = whole(None, tmp_path / "lake")
+    assert archived == whole(data, None)
+    assert [row["priority"] for row in archived[:2]] == [7, 1]
+    assert None not in (archived[0]["due"], archived[0]["expires"])
     shutil.rmtree(tmp_path / "lake" / "pipelines")  # with its checkpoint: the lake knows how far it is
     asyncio.run(publish_more(data))
     run_once(spark, "archive", tmp_path, broker)
@@ -53,20 +109,29 @@ def test_an_archive_has_every_record_once_and_an_audit_judges_it(spark: SparkSes
     assert found.is_fine, found.text
     report = found.facts["report"]
     assert sum(one.rows for one in report.topics) == len(rows)
-    holes = {reason for one in report.topics for reason in one.holes}
-    assert {"trimmed", "expired"} <= holes <= {"trimmed", "expired", "compacted by key"}  # as far as the cleaner came
+    holes = {one.topic: one.holes for one in report.topics}
+    assert holes["many"] == {TRIMMED: 100}
+    assert holes["short"] == {"expired": 1}
+    for one in report.topics:
+        if one.topic in ("prices", "states"):  # how many the cleaner took is its own affair
+            assert one.holes == ({COMPACTED: one.archived - one.rows} if one.rows < one.archived else {})
+    assert holes["states"]
+    assert holes["headers"] == holes["later"] == {}
 
-    table = deltalake.DeltaTable(str(tmp_path / "lake" / "records"))  # three things go wrong in the lake
+    table = deltalake.DeltaTable(str(tmp_path / "lake" / "records"))  # four things go wrong in the lake
     at = [row["offset"] for row in rows if row["topic"] == "many"]
     missing, doubled, changed = at[3], at[5], at[7]
     table.delete(f"topic = 'many' and offset = {missing}")
     twice = table.to_pyarrow_table(filters=[("topic", "=", "many"), ("offset", "=", doubled)])
     deltalake.write_deltalake(table, twice, mode="append")
     table.update({"value": "X'00'"}, predicate=f"topic = 'many' and offset = {changed}")
+    table.update({"priority": "8"}, predicate="topic = 'whole' and offset = 0")
     (found,) = run_once(spark, "audit", tmp_path, broker)
     assert not found.is_fine
-    kinds = {(one.kind, one.first) for one in found.facts["report"].problems}
+    problems = found.facts["report"].problems
+    kinds = {(one.kind, one.first) for one in problems if one.topic == "many"}
     assert kinds == {("missing", missing), ("doubled", doubled), ("different", changed)}, found.text
+    assert [(one.kind, one.first) for one in problems if one.topic != "many"] == [("different", 0)], found.text
 
 
 def test_an_archive_without_a_checkpoint_begins_behind_what_the_lake_holds(tmp_path: Path) -> None:
@@ -80,9 +145,43 @@ def test_an_archive_without_a_checkpoint_begins_behind_what_the_lake_holds(tmp_p
 def test_only_what_a_user_removed_is_erased_from_the_lake() -> None:
     archived = {("kept", 1): 9, ("trimmed", 1): 9, ("again", 1): 9, ("again", 2): 4, ("unread", 1): 9}
     bounds = [
-        TopicBounds("kept", 1, 5, 9, removed=((0, 5, "retention_age"),)),
-        TopicBounds("trimmed", 1, 3, 9, removed=((0, 3, "trimmed"),)),
+        TopicBounds("kept", 1, 5, 9),
+        TopicBounds("trimmed", 1, 3, 9),
         TopicBounds("again", 2, 0, 4),
     ]
-    found = gone_below(archived, bounds, ["kept", "trimmed", "again"])
+    found = gone_below(
+        archived, bounds, ["kept", "trimmed", "again"], {"kept": 0, "trimmed": 3, "again": 0}.__getitem__
+    )
     assert found == {("trimmed", 1): 3, ("again", 1): 9}
+
+
+def test_what_is_trimmed_at_a_server_is_erased_from_the_lake_by_maintenance(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    lake.create()
+    with Served(tmp_path / "data") as served:
+        served.publish_many("orders", [b"x"] * 10)
+        rows = runnel.arrow.batches(served.url, "orders", columns=record_schema().names)
+        lake.commit(lake.write(rows), application="test", version=0)
+        served.run(served.broker.topic("orders").trim(4))
+        options = {"maintain_every": 600.0}
+        no_session: Any = None
+        context = Context(no_session, "archive", {"url": served.url}, str(tmp_path / "lake"), options)
+        assert "4 trimmed or deleted rows erased" in maintenance(lake, context, [">"]).work().summary
+    assert [row["offset"] for row in in_lake(tmp_path)] == list(range(4, 10))
+
+
+def test_typed_topics_are_copied_into_tables_of_their_own_and_one_may_be_made_later(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    with Served(tmp_path / "data") as served:
+        orders = served.broker.topic("orders", Order)
+        served.run(orders.publish(Order(1)))
+        options = {"typed": ("orders", "later"), "typed_every": 60.0}
+        no_session: Any = None
+        check = copy_typed(lake, Context(no_session, "archive", {"url": served.url}, str(tmp_path / "lake"), options))
+        assert check.work().facts["rows"] == {"orders": 1}
+        served.run(orders.publish(Order(2)))
+        served.run(served.broker.topic("later", Order).publish(Order(3)))
+        assert check.work().facts["rows"] == {"orders": 1, "later": 1}
+        assert check.work().facts["rows"] == {"orders": 0, "later": 0}
+    table = deltalake.DeltaTable(str(tmp_path / "lake" / "tables" / "orders")).to_pyarrow_table()
+    assert sorted(row["number"] for row in table.to_pylist()) == [1, 2]

@@ -205,7 +205,9 @@ def test_the_numbers_on_disk_are_these() -> None:
         "STAGE": 21,
         "STAGE_DROPPED": 22,
         "COMPACTED": 23,
-        "CONFIRMED": 24,
+        "STAGED_BLOCK": 24,
+        "BLOCKS_COMMIT": 25,
+        "CONFIRMED": 26,
         "OPTIONAL": 128,
         "NAMES": 129,
     }

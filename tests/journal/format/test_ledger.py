@@ -278,7 +278,7 @@ def test_thousands_of_topics_and_cursors_are_checkpointed_in_pieces() -> None:
     [
         (
             lambda: topic_part(TopicState(1, "a", 2, {"k": 1}, None, 3, 4, 5, 6)),
-            [1, "a", 2, {"k": 1}, None, 3, 4, 5, 6, [], 0, 0],
+            [1, "a", 2, {"k": 1}, None, 3, 4, 5, 6, [], 0],
         ),
         (
             lambda: topic_part(

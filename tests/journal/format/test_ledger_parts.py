@@ -41,7 +41,7 @@ PARTS: list[tuple[Callable[[], Part], tuple[int, ...], object]] = [
     (
         lambda: topic_part(TopicState(1, "a", 2, {"k": 1})),
         (PartKind.TOPIC, 0, 0, 0, 0, 0),
-        [1, "a", 2, {"k": 1}, None, 0, 0, 0, 0, [], 0, 0],
+        [1, "a", 2, {"k": 1}, None, 0, 0, 0, 0, [], 0],
     ),
     (lambda: trim_part(4, 5, 9), (PartKind.TRIM, 4, 5, 9, 0, 0), None),
     (lambda: trim_part(4, 5, 9, RemovalReason.AGE, 80), (PartKind.TRIM, 4, 5, 9, 3, 80), None),

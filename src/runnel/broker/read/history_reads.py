@@ -522,6 +522,13 @@ class HistoryCatchUp:
         lost = self._history.unexplained(log, expected, end) if end > expected else 0
         return lost + max(0, min(log.trimmed, found.end) - max(expected, found.start))
 
+    def follows(self, log: Log, found: Slice, due: int | None) -> bool:
+        """Whether `missing` would find nothing, as far as that is known without looking closer."""
+        if self._is_dropped:
+            return True
+        expected = self._expected.get(log, due)
+        return log.trimmed <= found.start and (expected is None or found.start <= expected)
+
     def drop_history(self) -> None:
         """Hand out nothing more of the sources: the reader is too slow for what is newer."""
         self._is_dropped, self._is_merging = True, False
@@ -557,7 +564,7 @@ class HistoryCatchUp:
             self._window.append(found)
             if isinstance(found, Slice):
                 records += len(found)
-                size += _weight(found)
+                size += weight(found)
         self._end = at
         return True
 
@@ -609,7 +616,7 @@ def _from(item: Slice | LostRange, place: int) -> Slice | LostRange:
     )
 
 
-def _weight(part: Slice) -> int:
+def weight(part: Slice) -> int:
     """The bytes of a slice, without unpacking it."""
     if isinstance(part, PackedSlice):
         return sum(len(one) for one in part.packs or () if one is not None)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from runnel.broker.read.catch_up import END, CatchUp
 from runnel.broker.read.cursor import DELETED, RETENTION, TRIMMED, wake_nobody, why_gone
-from runnel.broker.read.history_reads import HistoryCatchUp
+from runnel.broker.read.history_reads import HistoryCatchUp, weight
 from runnel.broker.topic.log import CHUNK, Log, LogRun
 from runnel.broker.topic.timeline import Timeline
 from runnel.core.backend import SLICE, Taken
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("runnel")
 
+TAKEN_BYTES = 1 << 20  # of records from disk that are taken together; one slice may be larger
 MANY_TOPICS = 256  # topics whose offsets are looked up one by one; of more, only a bound is known
 
 
@@ -93,8 +94,16 @@ class UnreadOnDisk:
         due = self._due.get(log)
         if due is None or (found.end <= due and self._history is not None):  # it was not on disk when this began
             return 0
+        gone = self.gone(log, found)
         self._due[log] = found.end
         self.count = max(0, self.count - (found.end - due - skipped))
+        return gone
+
+    def gone(self, log: Log, found: Slice) -> int:
+        """The same, before it is read."""
+        due = self._due.get(log)
+        if due is None or (found.end <= due and self._history is not None):
+            return 0
         return max(0, min(self._timeline.first(log), found.end) - due)
 
     def due(self, log: Log) -> int | None:
@@ -383,21 +392,33 @@ class PatternCursor:
             self._put(*one)
 
     def _take_behind(self, limit: int) -> Taken | None:
-        """The next records, of which those of durable topics are on disk only."""
+        """The next records, of which those of durable topics are on disk only.
+
+        Where topics alternate, a slice is one record, so several are taken together. Records before which some are
+        missing come first in what is taken, or they wait for the next time.
+        """
         assert self._reads is not None, "only a durable broker has records that are not in memory"
+        if self._behind is None:
+            self._behind = self._begin_catching_up()
+        behind, is_stored = self._behind, any(log.stored is not None for log in self._coverage.logs)
+        slices: list[Slice] = []
+        limit = min(limit, SLICE)
+        room, bytes_left = limit, TAKEN_BYTES if self.max_bytes is None else min(self.max_bytes, TAKEN_BYTES)
         while True:
-            if self._behind is None:
-                self._behind = self._begin_catching_up()
-            is_stored = any(log.stored is not None for log in self._coverage.logs)
-            found = self._behind.take(self.position, min(limit, SLICE)) if is_stored else END
+            found = behind.take(self.position, limit) if is_stored else END
             if found is None:
-                return None
+                break
             place = self._behind_until
             if found is not END:
                 place = found.first if isinstance(found, LostRange) else found.sequence
-            if self._ahead and self._ahead[0][0].sequence + self._ahead[0][1] - self._ahead[0][0].offset < place:
+            is_memory = bool(self._ahead) and self._place_ahead() < place
+            if slices and (is_memory or isinstance(found, LostRange) or place >= self._behind_until):
                 if found is not END:
-                    self._behind.put_back(found)
+                    behind.put_back(found)
+                break
+            if is_memory:
+                if found is not END:
+                    behind.put_back(found)
                 return self._take_one(limit)  # of a topic that lives in memory only, published before
             if found is END or place >= self._behind_until:
                 return self._caught_up(limit)
@@ -406,20 +427,44 @@ class PatternCursor:
                 return Taken([], MissedRange(place, self.position, self.position - place, found.reason))
             if place + len(found) > self._behind_until:  # the rest is in memory, for now
                 end = found.start + self._behind_until - place
-                self._behind.put_back(found.cut(end, found.end))
+                behind.put_back(found.cut(end, found.end))
                 found = found.cut(found.start, end)
+            log = self._log_of(found)
+            if slices and (len(found) > room or weight(found) > bytes_left or not self._follows(log, found)):
+                behind.put_back(found)
+                break
             before, self.position = self.position, place + len(found)
-            if (log := self._log_of(found)) is None:
+            if log is None:
                 continue  # deleted meanwhile: reported when this is caught up
             told = self._skipped
             kept = self._kept(log, found)
             due = self._unread.due(log)
             gone = self._unread.read(log, found, told - self._skipped)
-            if isinstance(self._behind, HistoryCatchUp) and self._behind.adds_to(log):
-                gone = self._behind.missing(log, found, due)
-            missed = MissedRange(before, place, gone, RETENTION) if gone else None
-            if kept is not None or missed is not None:
-                return Taken([] if kept is None else [kept], missed)
+            if isinstance(behind, HistoryCatchUp) and behind.adds_to(log):
+                gone = behind.missing(log, found, due)
+            if gone:
+                assert not slices, "what is missing is reported before the records behind it"
+                return Taken([] if kept is None else [kept], MissedRange(before, place, gone, RETENTION))
+            if kept is not None:
+                slices.append(kept)
+                room -= len(kept)
+                bytes_left -= weight(kept)
+                if room <= 0 or bytes_left <= 0 or self.position >= self._behind_until:
+                    break
+        return Taken(slices, None) if slices else None
+
+    def _place_ahead(self) -> int:
+        """The sequence of the first record that is ahead in memory."""
+        run, start, _ = self._ahead[0]
+        return run.sequence + start - run.offset
+
+    def _follows(self, log: Log | None, found: Slice) -> bool:
+        """Whether nothing is missing before `found`, or in it, of its topic."""
+        if log is None:
+            return True
+        if isinstance(self._behind, HistoryCatchUp) and self._behind.adds_to(log):
+            return self._behind.follows(log, found, self._unread.due(log))
+        return not self._unread.gone(log, found)
 
     def _caught_up(self, limit: int) -> Taken | None:
         """Nothing more is to be read from disk. What was due and did not come is gone."""

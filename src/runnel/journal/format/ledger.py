@@ -191,6 +191,10 @@ class TopicState(msgspec.Struct, array_like=True, gc=False):
     compacted: int = 0  # below this offset only the newest record of each key was left, when it was looked at
     confirmed: int = 0  # below this offset its source of history has all records
 
+    def encode(self) -> TopicState | tuple[Any, ...]:
+        """As it is stored: topics without a confirmation as they were before there were any."""
+        return self if self.confirmed else msgspec.structs.astuple(self)[:-1]
+
 
 class CursorState(msgspec.Struct, array_like=True, gc=False):
     """Where a named subscription stands: an offset in an epoch, or (epoch 0) a sequence.
@@ -525,6 +529,9 @@ class Ledger:
             starts = range(0, len(names), size)
             pieces.extend([kind, [encode(one) for one in names[start : start + size]]] for start in starts)
 
+        def encoded_topic(one: int) -> Any:
+            return one if (found := self.topics.get(one)) is None else found.encode()
+
         def encoded_group(one: int) -> Any:
             return one if (found := self.groups.get(one)) is None else found.encode()
 
@@ -537,7 +544,7 @@ class Ledger:
         def has_blocks(one: int) -> bool:
             return one in self.blocks or isinstance(self.stages.get(one), BlockStageState)
 
-        add("topics", self.topics, self.changed_topics, lambda one: self.topics.get(one, one), PIECE)
+        add("topics", self.topics, self.changed_topics, encoded_topic, PIECE)
         add("cursors", self.cursors, self.changed_cursors, lambda one: self.cursors.get(one, one), PIECE)
         add("groups", self.groups, self.changed_groups, encoded_group, 1)
         add("marks", self.marks, self.changed_marks, lambda one: [one, self.marks.get(one)], PIECE)
@@ -657,7 +664,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 def topic_part(topic: TopicState) -> Part:
     """A topic was made, or its options changed."""
-    return state_part(PartKind.TOPIC, _encode(topic))
+    return state_part(PartKind.TOPIC, _encode(topic.encode()))
 
 
 def trim_part(topic: int, first: int, end: int, reason: RemovalReason = RemovalReason.UNKNOWN, time: int = 0) -> Part:

@@ -7,11 +7,11 @@ behind what the lake holds. Maintenance compacts small files and removes left-ov
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from runnel.core.errors import InvalidOption
-from runnel.core.topic_bounds import TRIMMED, TopicBounds
+from runnel.core.errors import InvalidOption, UnknownTopic
+from runnel.core.topic_bounds import TopicBounds
 from runnel.spark.pipelines.pipeline import Check, Context, Finding, Option, Pipeline, Stream
 
 if TYPE_CHECKING:
@@ -25,38 +25,44 @@ examples:
   runnel pipeline run archive                              every topic of data/ to lake/records, and go on
   runnel pipeline run archive --once                       what is there now
   runnel pipeline run archive --topic 'orders.>' --topic payments
+  runnel pipeline run archive --typed orders               lake/tables/orders, too: a column for each field of its type
   runnel pipeline run archive --server runnel://127.0.0.1:7788 --lake s3://bucket/lake --storage AWS_REGION=eu-west-1
 
 lake/records is a Delta table that Polars, DuckDB, pandas and Spark read: topic, epoch, offset, sequence, time, key,
-value, headers, day, bucket. Topics that are made later join. Internal topics ($runnel.>) are left out. With a topic
-option retention_until=archived the broker keeps records until the archive has confirmed them. Maintenance makes larger
-files of small ones, and erases what was trimmed, or deleted with its topic: retention of the journal erases nothing.
+value, headers, due, expires, priority, day, bucket. Topics that are made later join. Internal topics ($runnel.>) are
+left out. With a topic option retention_until=archived the broker keeps records until the archive has confirmed them.
+Maintenance makes larger files of small ones, and erases what was trimmed, or deleted with its topic: retention of the
+journal erases nothing. It leaves the tables of --typed as they are. Values that do not fit the type go to
+lake/quarantine.
 """
 
 
 def build(context: Context) -> Sequence[Stream | Check]:
     """The query from the topics to the lake, and its maintenance."""
-    from runnel.arrow.range_reader import open_range_reader
+    from runnel.arrow.reading import opened
     from runnel.lake import Lake
     from runnel.spark.options import broker_location
+    from runnel.spark.pipelines.lake_rows import LAKE_COLUMNS
     from runnel.spark.pipelines.lake_sink import register, sink_options
 
     topics: tuple[str, ...] = tuple(context.options["topic"]) or (">",)
     lake = Lake(context.lake, dict(context.storage_options) or None)
-    reader = open_range_reader(broker_location(context.broker))
+    reader = opened(broker_location(context.broker))
     try:
         lake.create(reader.journal)
     finally:
         reader.close()
     records = context.source(
         ",".join(topics),
+        columns=LAKE_COLUMNS,
         headersFormat="array",
         startingOffsets=starting_offsets(lake, topics),
         maxRecordsPerTrigger=context.options["batch_records"],
         failOnDataLoss=str(bool(context.options["fail_on_data_loss"])).lower(),
-    ).drop("traceparent")  # it is one of the headers
+    )
     writer = records.writeStream.format(register(context.spark)).options(**sink_options(lake, context.broker))
-    return [Stream("archive", writer.outputMode("append")), maintenance(lake, context, topics)]
+    typed = [copy_typed(lake, context)] if context.options["typed"] else []
+    return [Stream("archive", writer.outputMode("append")), *typed, maintenance(lake, context, topics)]
 
 
 def starting_offsets(lake: Lake, topics: Sequence[str]) -> str:
@@ -73,29 +79,32 @@ def starting_offsets(lake: Lake, topics: Sequence[str]) -> str:
 
 
 def gone_below(
-    archived: Mapping[tuple[str, int], int], bounds: Iterable[TopicBounds], topics: Sequence[str]
+    archived: Mapping[tuple[str, int], int],
+    bounds: Iterable[TopicBounds],
+    topics: Sequence[str],
+    trimmed: Callable[[str], int],
 ) -> dict[tuple[str, int], int]:
     """By topic and epoch: below which offset a user removed the records, so that the lake may not keep them either.
 
-    Retention of the journal is no removal: that is what the lake is for.
+    `trimmed` says it of a topic that is there. Retention of the journal is no removal: that is what the lake is for.
     """
     from runnel.core.pattern import matches
 
-    now = {(one.topic, one.epoch): one for one in bounds}
+    now = {(one.topic, one.epoch) for one in bounds}
     found = {}
     for key, end in archived.items():
         if not any(matches(one, key[0]) for one in topics):
             continue
         if key not in now:
             found[key] = end  # the topic was deleted
-        elif trimmed := max((behind for _, behind, reason in now[key].removed or () if reason == TRIMMED), default=0):
-            found[key] = trimmed
+        elif floor := trimmed(key[0]):
+            found[key] = floor
     return found
 
 
 def maintenance(lake: Lake, context: Context, topics: Sequence[str]) -> Check:
     """Compaction, erasure of what was trimmed or deleted, and removal of files that no reader needs, on a schedule."""
-    from runnel.arrow.range_reader import open_range_reader
+    from runnel.arrow.reading import opened
     from runnel.spark.options import broker_location
 
     every = context.options["maintain_every"]
@@ -104,9 +113,9 @@ def maintenance(lake: Lake, context: Context, topics: Sequence[str]) -> Check:
 
     def work() -> Finding:
         archived = lake.next_offsets(None)  # before the bounds: a topic that is new in them is in no lake yet
-        reader = open_range_reader(broker_location(context.broker))
+        reader = opened(broker_location(context.broker))
         try:
-            gone = gone_below(archived, reader.bounds(topics), topics)
+            gone = gone_below(archived, reader.bounds(topics), topics, reader.gone)
         finally:
             reader.close()
         done = lake.maintain(gone)
@@ -119,6 +128,34 @@ def maintenance(lake: Lake, context: Context, topics: Sequence[str]) -> Check:
     return Check("maintenance", work, every=every)
 
 
+def copy_typed(lake: Lake, context: Context) -> Check:
+    """Copies of typed topics, each in a table of its own with a column for each field, on a schedule.
+
+    The driver makes them, without Spark: a table's columns change with its topic's type between two copies.
+    """
+    from runnel.arrow import archive_typed
+    from runnel.spark.options import broker_location
+
+    every, topics = context.options["typed_every"], context.options["typed"]
+    if every <= 0:
+        raise InvalidOption("typed_every", every, "expected a time above 0")
+    location = broker_location(context.broker)
+    where = location.url or location.path
+    assert where is not None, "one of them is there"
+
+    def work() -> Finding:
+        rows, waiting = {}, []
+        for topic in topics:
+            try:
+                rows[topic] = archive_typed(where, topic, lake, client=location.client).rows
+            except UnknownTopic:
+                waiting.append(topic)  # it may be made later
+        said = ", ".join([f"{count:,} rows of {topic}" for topic, count in rows.items()] + [f"no {t}" for t in waiting])
+        return Finding(True, f"typed tables: {said}", facts={"rows": rows})
+
+    return Check("typed", work, every=every)
+
+
 PIPELINE = Pipeline(
     "archive",
     "copy topics into the lake, each record once",
@@ -127,6 +164,14 @@ PIPELINE = Pipeline(
         Option(
             "topic", "a topic or a pattern; may be repeated (default: every topic)", (), metavar="TOPIC", repeats=True
         ),
+        Option(
+            "typed",
+            "a typed topic to copy into a table of its own, lake/tables/TOPIC, too; may be repeated",
+            (),
+            metavar="TOPIC",
+            repeats=True,
+        ),
+        Option("typed_every", "between two such copies (1min)", 60.0, kind="seconds", metavar="TIME"),
         Option(
             "batch_records",
             f"records of one micro-batch at most (default: {TRIGGER_RECORDS:,})",

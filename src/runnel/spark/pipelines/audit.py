@@ -63,8 +63,9 @@ def with_hash(records: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
     headers = F.expr("case when size(headers) > 0 then headers end")  # none and an empty list are the same
-    columns = ("topic", "epoch", "offset", "sequence", "time", "key", "value")
-    hashed = F.xxhash64(*columns, headers).alias("hash")
+    columns = ("topic", "epoch", "offset", "sequence", "time", "key", "value", "due", "expires", "priority")
+    nulls = (F.isnull(name) for name in ("key", "due", "expires"))  # a hash leaves nulls out, in whichever column
+    hashed = F.xxhash64(*columns, headers, *nulls).alias("hash")
     return records.select("topic", "epoch", "offset", F.floor(F.col("offset") / BLOCK).alias("block"), hashed)
 
 
@@ -241,6 +242,14 @@ class TopicPlan(msgspec.Struct, frozen=True):
             return ((0, self.bounds.end, UNKNOWN),)
         return self.bounds.removed
 
+    def removed_apart(self) -> Iterator[tuple[int, int, str]]:
+        """The same of what is archived, where no two ranges overlap: of two reasons the first one counts."""
+        taken: list[Range] = []
+        for first, end, reason in self.removed:
+            for piece in subtract((first, min(end, self.archived)), taken):
+                yield *piece, reason
+            taken.append((first, end))
+
 
 def plans_of(archived: Mapping[TopicEpoch, int], bounds: Iterable[TopicBounds]) -> list[TopicPlan]:
     """What is compared, of all topics that the lake has."""
@@ -291,7 +300,7 @@ class Judgement:
 
     def _find_holes(self) -> None:
         """Holes are those of the lake: what only the journal lacks is found where both are compared."""
-        plan, holes = self.plan, self.report.holes
+        plan = self.plan
         for whole, lake in ((plan.old, self._old), (plan.live, self._live)):
             taken = [(max(first, whole[0]), min(end, whole[1])) for first, end, _ in plan.removed]
             for piece in subtract(whole, taken):
@@ -301,11 +310,11 @@ class Judgement:
                     is_whole = span == next(inside for number, inside in blocks_of(whole) if number == block)
                     if not is_whole or rows < span[1] - span[0]:
                         self.gaps.append(span)
-        total = plan.archived - self.report.rows
-        for first, end, reason in plan.removed:
-            if total > 0 and (inside := min(end, plan.archived) - first) > 0:
-                holes[reason] = holes.get(reason, 0) + min(inside, total)
-                total -= min(inside, total)
+
+    def count_hole(self, reason: str, count: int) -> None:
+        """Add offsets without a record to the report."""
+        if count > 0:
+            self.report.holes[reason] = self.report.holes.get(reason, 0) + count
 
     def _check_ledger(self) -> None:
         """A block that agreed with the journal once has to be as it was then."""
@@ -362,7 +371,7 @@ class Audit:
 
     def run(self) -> AuditReport:
         """Compare everything now."""
-        from runnel.arrow.range_reader import open_range_reader
+        from runnel.arrow.reading import opened
         from runnel.core.pattern import matches
         from runnel.lake import Lake
         from runnel.spark.options import broker_location
@@ -374,7 +383,7 @@ class Audit:
             for key, end in lake.next_offsets(None).items()
             if any(matches(one, key[0]) for one in self._topics)
         }
-        reader = open_range_reader(broker_location(context.broker))
+        reader = opened(broker_location(context.broker))
         try:
             plans = plans_of(archived, reader.bounds(self._topics))
             reports = self._compared(lake, reader, plans)
@@ -394,12 +403,15 @@ class Audit:
             one.judge()
             found.append(one)
         self._look_closer(found, journal, rows)
+        self._count_removed(found, lake)
         for one in found:
             self._explain(one, reader, rows)
         self._remember([one.remember() for one in found])
         return [one.report for one in found]
 
     def _journal(self, plans: Sequence[TopicPlan]) -> DataFrame | None:
+        from runnel.spark.pipelines.lake_rows import LAKE_COLUMNS
+
         wanted = [one for one in plans if one.live[0] < one.live[1]]
         if not wanted:
             return None
@@ -410,6 +422,7 @@ class Audit:
 
         records = self._context.records(
             ",".join(one.topic for one in wanted),
+            columns=LAKE_COLUMNS,
             headersFormat="array",
             startingOffsets=places(0),
             endingOffsets=places(1),
@@ -460,13 +473,31 @@ class Audit:
         for one in found:
             one.take_differences(by_topic.get(one.plan.key, ()), self._expired(one))
 
+    def _count_removed(self, found: Sequence[Judgement], lake: Lake) -> None:
+        """Count the holes of each range that the journal says is removed: a lake may have some of its records."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        from runnel.spark.pipelines.lake_rows import lake_rows
+
+        pieces = [(one, piece) for one in found for piece in one.plan.removed_apart()]
+        if not pieces:
+            return
+        spark, key = self._context.spark, ["topic", "epoch"]
+        places = [(number, *one.plan.key, *piece[:2]) for number, (one, piece) in enumerate(pieces)]
+        wanted = spark.createDataFrame(places, "piece int, topic string, epoch bigint, first bigint, end bigint")
+        rows = lake_rows(spark, lake, [*key, "offset"]).join(F.broadcast(wanted), key)
+        inside = rows.where("offset >= first and offset < end").groupBy("piece")
+        counted = {row["piece"]: row["there"] for row in inside.agg(F.countDistinct("offset").alias("there")).collect()}
+        for number, (one, (first, end, reason)) in enumerate(pieces):
+            one.count_hole(reason, end - first - counted.get(number, 0))
+
     def _expired(self, one: Judgement) -> list[Range]:
         """Offsets in the suspect blocks whose records are in the journal, and have expired."""
-        from runnel.arrow.range_reader import open_range_reader
+        from runnel.arrow.reading import opened
         from runnel.spark.options import broker_location
 
         found: list[Range] = []
-        reader = open_range_reader(broker_location(self._context.broker))
+        reader = opened(broker_location(self._context.broker))
         try:
             for block in one.suspects:
                 first, end = max(one.plan.live[0], block * BLOCK), min(one.plan.live[1], (block + 1) * BLOCK)
@@ -490,7 +521,7 @@ class Audit:
             for hole, behind in subtract((first, end), known):
                 for at in range(hole, behind):
                     if raw.get(at):
-                        one.report.holes["expired"] = one.report.holes.get("expired", 0) + 1
+                        one.count_hole("expired", 1)
                     elif at not in raw and at not in reported:
                         why = "neither journal nor lake has it, and the journal says no reason"
                         one.report.problems.append(Problem(*one.plan.key, "unexplained", at, at + 1, why))

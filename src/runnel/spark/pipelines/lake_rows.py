@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from runnel.lake import Lake
 
-COLUMNS = {
+LAKE_COLUMNS = {
     "topic": "string not null",
     "epoch": "bigint not null",
     "offset": "bigint not null",
@@ -27,13 +27,16 @@ COLUMNS = {
     "key": "binary",
     "value": "binary not null",
     "headers": "array<struct<key:string not null,value:binary not null>>",
+    "due": "double",
+    "expires": "double",
+    "priority": "int",
 }
-"""The columns of a record in a lake, as Spark writes their types."""
+"""The columns of a record in a lake, as Spark writes their types: all that a record has."""
 
 
-def lake_rows(spark: SparkSession, lake: Lake, columns: Sequence[str] = tuple(COLUMNS)) -> DataFrame:
+def lake_rows(spark: SparkSession, lake: Lake, columns: Sequence[str] = tuple(LAKE_COLUMNS)) -> DataFrame:
     """The records of a lake: `lake_rows(spark, Lake("lake/")).where("topic = 'orders'")`."""
-    schema = ", ".join(f"{name} {COLUMNS[name]}" for name in columns)
+    schema = ", ".join(f"{name} {LAKE_COLUMNS[name]}" for name in columns)
     files = [(path,) for path in lake_files(lake)]
     if not files:
         return spark.createDataFrame([], schema)

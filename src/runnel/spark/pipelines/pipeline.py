@@ -87,18 +87,23 @@ class Context:
     storage_options: Mapping[str, str] = field(default_factory=dict)
     once: bool = False
 
-    def source(self, topic: str, **options: object) -> DataFrame:
+    def source(self, topic: str, *, columns: Mapping[str, str] | None = None, **options: object) -> DataFrame:
         """The records of topics as a streaming DataFrame, from the first one: `context.source("orders.>")`.
 
+        `columns`: only these, by name with their types, `due`, `expires` and `priority` among them if you want them.
         `options` are those of the format: `valueFormat="typed"`, `maxRecordsPerTrigger=100_000`, ….
         """
-        return self._read(self.spark.readStream, topic, options)
+        return self._read(self.spark.readStream, topic, columns, options)
 
-    def records(self, topic: str, **options: object) -> DataFrame:
+    def records(self, topic: str, *, columns: Mapping[str, str] | None = None, **options: object) -> DataFrame:
         """The records that topics hold now, as a DataFrame."""
-        return self._read(self.spark.read, topic, options)
+        return self._read(self.spark.read, topic, columns, options)
 
-    def _read(self, reader: Any, topic: str, options: Mapping[str, object]) -> DataFrame:
+    def _read(
+        self, reader: Any, topic: str, columns: Mapping[str, str] | None, options: Mapping[str, object]
+    ) -> DataFrame:
+        if columns is not None:
+            reader = reader.schema(", ".join(f"{name} {kind}" for name, kind in columns.items()))
         chosen = {"startingOffsets": "earliest", **options, **self.broker, "topic": topic}
         found: DataFrame = reader.format("runnel").options(**{name: str(one) for name, one in chosen.items()}).load()
         return found

@@ -1,0 +1,170 @@
+"""Spark archiving topics in a lake.
+
+How fast does a stream of all records reach the lake, from a folder and from a server, next to Spark's own Parquet sink
+with the same columns? And how soon after its publish is a record committed there?
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import runnel
+from benchmarks.disk import PER_SECOND, where
+from benchmarks.harness import Aim, Contender, Figures, Question, asked
+from benchmarks.spark_read import CORES, DRIVER, LIST, ROW, SIZE, Loads, Shop, _server
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from runnel.spark.pipelines import Context
+
+FOLDER, SERVER = "a folder", "a server"
+LAKE, PARQUET = "the lake", "Spark's Parquet sink"
+AT_ONCE, BY_DEFAULT = "micro-batches without a pause", "a micro-batch every second, as by default"
+P50, P99 = "ms to the lake p50", "ms to the lake p99"
+RATE, SHARE, LATENCY = 0.6e6, 0.8, 1000.0
+QUICK = Loads(rows=400_000, trigger=200_000, late=5)
+
+
+def question(*, quick: bool = False, folder: Path, loads: Loads | None = None) -> Question:
+    """Streams into the lake and into Parquet, and the way of single records."""
+    loads = loads or (QUICK if quick else Loads())
+    shop = Archives(folder / "spark-lake", loads)
+
+    def contender(
+        name: str, measure: Callable[[], Awaitable[Figures]], call: str, league: str, *, peer: bool = False
+    ) -> Contender:
+        needs = ("pyspark", "pyarrow", "deltalake")
+        return Contender(name, measure, call, league, peer=peer, needs=needs, programs=("java",))
+
+    def streams(place: str, kind: str) -> list[Contender]:
+        league = f"{loads.rows:,} rows from {place}, {loads.trigger:,} a trigger, availableNow"
+        written = 'the same source and columns, writeStream.format("parquet")'
+        archive = "the query of `runnel pipeline run archive --once`"
+        return [
+            contender(f"{PARQUET}, from {place}", partial(shop.streamed, PARQUET, kind), written, league, peer=True),
+            contender(f"{LAKE}, from {place}", partial(shop.streamed, LAKE, kind), archive, league),
+        ]
+
+    late = "one record at a time, about every 0.3 s, over TCP"
+    follow = "the query of `runnel pipeline run archive --interval {}`"
+    return Question(
+        name="spark_lake",
+        text=asked(__doc__),
+        ranked=ROW,
+        contenders=[
+            *streams(FOLDER, "path"),
+            *streams(SERVER, "url"),
+            contender(AT_ONCE, partial(shop.followed, 0.0), follow.format("0s"), late),
+            contender(BY_DEFAULT, partial(shop.followed, 1.0), follow.format("1s"), late),
+        ],
+        aims=[
+            *(Aim(f"{LAKE}, from {one}", ROW, at_most=1e9 / RATE) for one in (FOLDER, SERVER)),
+            *(Aim(f"{LAKE}, from {one}", ROW, times_best_peer=SHARE) for one in (FOLDER, SERVER)),
+            Aim(BY_DEFAULT, P50, at_most=LATENCY),
+        ],
+        notes=[
+            where(folder),
+            f"random values of {SIZE} B, published by lists of {LIST:,}; {CORES}, 2 GB; all rows are in the page cache",
+            "the lake is a folder on that disk; its batch is over when files and commit are synced and read back",
+            "latency: from before the publish until a reader of the Delta log finds the record's offset archived",
+        ],
+    )
+
+
+class Archives(Shop):
+    """The same session, topic and server as for reading, and lakes.
+
+    Queries are started on the thread that made the session: on another one Spark looks for no Python format.
+    """
+
+    def _context(self, folder: Path, broker: dict[str, str], topic: str) -> Context:
+        from runnel.spark.pipelines import Context
+        from runnel.spark.pipelines.archive import PIPELINE
+
+        options = PIPELINE.values({"topic": (topic,), "batch_records": self.loads.trigger})
+        return Context(self.spark, "archive", broker, str(folder / "lake"), options)
+
+    def _to_lake(self, context: Context) -> DataStreamWriter:
+        from runnel.spark.pipelines import Stream
+        from runnel.spark.pipelines.archive import PIPELINE
+
+        (stream,) = [one for one in PIPELINE.build(context) if isinstance(one, Stream)]
+        return stream.writer
+
+    def _to_parquet(self, context: Context, folder: Path) -> DataStreamWriter:
+        from runnel.spark.pipelines.lake_rows import LAKE_COLUMNS
+
+        limit = self.loads.trigger
+        rows = context.source("rows", columns=LAKE_COLUMNS, headersFormat="array", maxRecordsPerTrigger=limit)
+        return rows.writeStream.format("parquet").option("path", str(folder / "out"))
+
+    def _start(self, writer: DataStreamWriter, folder: Path) -> StreamingQuery:
+        return writer.option("checkpointLocation", str(folder / "checkpoint")).start()
+
+    async def streamed(self, sink: str, kind: str) -> Figures:
+        """All rows through a stream."""
+        await self.fill()
+        async with _server(self.journal) as url:
+            broker = {"path": str(self.journal)} if kind == "path" else {"url": url}
+            for name in ("warm", "streamed") if f"warm {sink}" not in self._made else ("streamed",):
+                with self.taken(name) as folder:  # the first query pays for what Java has not compiled yet
+                    figures = self._streamed(sink, broker, folder)
+            self._made.add(f"warm {sink}")
+        return figures
+
+    def _streamed(self, sink: str, broker: dict[str, str], folder: Path) -> Figures:
+        from runnel.lake import Lake
+
+        context, rows = self._context(folder, broker, "rows"), self.loads.rows
+        writer = self._to_lake(context) if sink == LAKE else self._to_parquet(context, folder)
+        begun = time.perf_counter()
+        query = self._start(writer.trigger(availableNow=True), folder)
+        query.awaitTermination()
+        spent = time.perf_counter() - begun
+        count = sum(progress["numInputRows"] for progress in query.recentProgress)
+        archived = sum(Lake(context.lake).next_offsets(None).values()) if sink == LAKE else rows
+        if not count == archived == rows:
+            raise RuntimeError(f"of {rows:,} rows {count:,} were read and {archived:,} archived")
+        return {ROW: spent / rows * 1e9, PER_SECOND: rows / spent, DRIVER: self._driver()}
+
+    async def followed(self, interval: float) -> Figures:
+        """Single records, from their publish to the lake."""
+        from runnel.lake import Lake
+
+        waits: list[float] = []
+        with self.taken("late") as data, self.taken("followed") as folder:
+            async with _server(data) as url, runnel.open(url) as broker:
+                await broker.publish("late", b"first")
+                context = self._context(folder, {"url": url}, "late")
+                writer = self._to_lake(context).trigger(processingTime=f"{interval:g} seconds")
+                query, lake = self._start(writer, folder), Lake(context.lake)
+
+                async def committed(offset: int) -> None:
+                    while sum(lake.next_offsets(None).values()) <= offset:
+                        if (failed := query.exception()) is not None:
+                            raise failed
+                        await asyncio.sleep(0.005)
+
+                try:
+                    await committed(0)
+                    chance = random.Random(2)
+                    for number in range(1, self.loads.late + 1):
+                        await asyncio.sleep(chance.uniform(0.1, 0.5))
+                        begun = time.perf_counter()
+                        await broker.publish("late", b"x" * SIZE)
+                        await committed(number)
+                        waits.append((time.perf_counter() - begun) * 1e3)
+                finally:
+                    await asyncio.to_thread(query.stop)
+        waits.sort()
+        middle = statistics.median(waits)
+        return {ROW: middle * 1e6, P50: middle, P99: waits[int(len(waits) * 0.99)]}
