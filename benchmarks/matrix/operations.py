@@ -805,6 +805,8 @@ async def _(backend: Backend, given: Given) -> AsyncIterator[Run]:
 
 NOT_MEASURED = {
     "Broker.close": "ends the broker",
+    "Broker.confirm_archived": "asks a source of history: docs/decisions/0060",
+    "Broker.floors": "reads state of topics that have a source of history",
     "Broker.stop": "ends `run`",
     "Broker.topic": "makes a handle; part of every operation that publishes",
     "Broker.use": "registers a function",
@@ -823,6 +825,7 @@ NO_COST = {
     "ordinal": "for repeated writes",
     "expected": "compares one value",
     "part": "a name",
+    "topic": "without it, a stage of many topics: docs/decisions/0056",
     "attempt": "a name",
     "time": "adds one search by time",
     "offsets": "another way to choose letters",

@@ -241,10 +241,9 @@ async def test_two_anonymous_subscriptions_have_labels_of_their_own(broker: Brok
     assert broker.subscribe("t").label != broker.subscribe("t").label
 
 
-@pytest.mark.parametrize(("where", "why"), [("nats://a", "not NATS"), ("redis://a", "begins with runnel://")])
-def test_a_place_of_another_kind_says_what_is_one(where: str, why: str) -> None:
-    with pytest.raises(runnel.NotSupported, match=why):
-        runnel.open(where)
+def test_a_place_of_another_kind_says_what_is_one() -> None:
+    with pytest.raises(runnel.NotSupported, match="begins with runnel://"):
+        runnel.open("redis://a")
 
 
 def test_an_unknown_option_of_a_broker_is_refused() -> None:

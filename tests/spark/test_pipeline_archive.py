@@ -12,7 +12,8 @@ import deltalake
 import msgspec
 
 import runnel.arrow
-from runnel.arrow.range_reader import BrokerLocation, open_range_reader
+from runnel.arrow.location import BrokerLocation
+from runnel.arrow.range_reader import open_range_reader
 from runnel.core.topic_bounds import TRIMMED, TopicBounds
 from runnel.journal.format.removed_offsets import RemovalReason
 from runnel.lake import Lake

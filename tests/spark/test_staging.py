@@ -313,6 +313,6 @@ print(*(set(sys.modules) - had))
     modules = set(loaded.split())
     assert applied == "True"
     rooms = {name.split(".")[1] for name in modules if name.startswith("runnel.")}
-    assert rooms == {"client", "core", "spark", "wire"}
+    assert rooms == {"arrow", "client", "core", "spark", "wire"}
     assert not modules & {"asyncio", "runnel.client.backend", "runnel.client.server_link", "runnel.blocking", "pyspark"}
     assert len(everything(served, "lean")) == 10

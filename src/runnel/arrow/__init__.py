@@ -6,19 +6,19 @@ Journal and lake are read as one topic: old records from the lake, the others fr
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from runnel.arrow.reading import batches, read
-
 if TYPE_CHECKING:
+    from runnel.arrow.reading import batches, read
     from runnel.arrow.typed_rows import archive_typed
 
 __all__ = ["archive_typed", "batches", "read"]
 
+_HOMES = {"archive_typed": "typed_rows", "batches": "reading", "read": "reading"}
+
 
 def __getattr__(name: str) -> Any:
-    if name == "archive_typed":  # it loads Arrow
-        from runnel.arrow.typed_rows import archive_typed
-
-        return archive_typed
+    if name in _HOMES:
+        return getattr(import_module(f"runnel.arrow.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

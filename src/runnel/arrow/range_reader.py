@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-import msgspec
-
+from runnel.arrow.location import BrokerLocation
 from runnel.arrow.ranges import OffsetRange
 from runnel.core.batch_format import UnpackedBatch
 from runnel.core.errors import DataLost, NotSupported
@@ -20,17 +19,6 @@ from runnel.core.pattern import is_pattern
 from runnel.core.topic_bounds import TopicBounds
 from runnel.journal.format.merged_batch import RecordRun
 from runnel.journal.read.segment_reader import LostRange
-
-
-class BrokerLocation(msgspec.Struct, frozen=True):
-    """Where the topics are: a server (`url`, and how to reach it), or a folder (`path`)."""
-
-    url: str | None = None
-    path: str | None = None
-    client: dict[str, Any] = {}
-
-    def __repr__(self) -> str:
-        return f"<BrokerLocation {self.url.partition('?')[0] if self.url else self.path!r}>"
 
 
 class RangeReader(Protocol):

@@ -16,8 +16,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from runnel.arrow.layout import ColumnLayout
+from runnel.arrow.location import BrokerLocation
 from runnel.arrow.range_reader import (
-    BrokerLocation,
     DataLossPolicy,
     DecodedBatch,
     RangeReader,

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from runnel.arrow.range_reader import BrokerLocation as BrokerLocation  # options are parsed into one
+from runnel.arrow.location import BrokerLocation as BrokerLocation  # options are parsed into one
 from runnel.core.errors import InvalidOption, NotSupported
 from runnel.core.pattern import check_pattern, is_pattern
 

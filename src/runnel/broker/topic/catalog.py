@@ -113,7 +113,7 @@ class TopicCatalog:
                 is_unsaid = name[0] == "$" and (options is None or not options.retains)
                 log = self.make(name, ANALYTICS_OPTIONS if is_unsaid else options)
         elif options is not None and log.options is not options:
-            if name[0] == "$":
+            if name[0] == "$" and name not in SECURITY_LOG_TOPICS:
                 check_name(name)  # it is there, but not for everyone to publish to
             if log.options is UNDECLARED:
                 log.options = options if options.retains or name[0] != "$" else ANALYTICS_OPTIONS

@@ -37,7 +37,8 @@ class AnalyticsRoute:
         access = serving_of(request.scope, self._serving).access
         if access is not None:
             access.check_role(ConsoleRole.VIEWER, "look at the console")
-        name = single_parameter(parameters(request.scope), "span") or "minutes"
+        asked = single_parameter(parameters(request.scope), "span")
+        name = "minutes" if asked is None else asked
         if name not in SPANS:
             raise InvalidOption("span", name[:64], f"expected {', '.join(SPANS)}")
         self._broker.backend.check_ready("looking at it")

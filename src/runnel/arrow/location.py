@@ -1,0 +1,18 @@
+"""Where topics are read from. Loads neither the journal nor Arrow: tasks that only write need it too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class BrokerLocation(msgspec.Struct, frozen=True):
+    """Where the topics are: a server (`url`, and how to reach it), or a folder (`path`)."""
+
+    url: str | None = None
+    path: str | None = None
+    client: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"<BrokerLocation {self.url.partition('?')[0] if self.url else self.path!r}>"
