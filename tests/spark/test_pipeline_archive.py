@@ -20,6 +20,7 @@ from runnel.lake import Lake
 from runnel.lake.layout import record_schema
 from runnel.spark.pipelines import Context
 from runnel.spark.pipelines.archive import copy_typed, gone_below, maintenance, starting_offsets
+from runnel.spark.pipelines.audit import BLOCK, Digest, Judgement, TopicPlan
 from tests.patience import PATIENCE
 from tests.spark.pipeline_rig import in_lake, run_once
 from tests.spark.rig import Served, live_through
@@ -186,3 +187,39 @@ def test_typed_topics_are_copied_into_tables_of_their_own_and_one_may_be_made_la
         assert check.work().facts["rows"] == {"orders": 0, "later": 0}
     table = deltalake.DeltaTable(str(tmp_path / "lake" / "tables" / "orders")).to_pyarrow_table()
     assert sorted(row["number"] for row in table.to_pylist()) == [1, 2]
+
+
+# -- judging, without Spark ---------------------------------------------------------------------------------------
+
+
+def judged(plan: TopicPlan, *, old: Digest | None, ledger: Digest) -> list[str]:
+    """The kinds of problems with the first block of a topic, which the journal has dropped."""
+    key = (*plan.key, 0)
+    found = Judgement(plan, {}, {}, {} if old is None else {key: old}, {key: ledger})
+    found.judge()
+    return [one.kind for one in found.report.problems]
+
+
+def test_a_block_that_agreed_once_has_to_stay_as_it_was_unless_a_user_removed_it() -> None:
+    end = 2 * BLOCK
+    agreed, other = Digest(BLOCK, 7, 9), Digest(BLOCK - 1, 6, 9)
+
+    def plan(reason: str) -> TopicPlan:
+        return TopicPlan("t", 1, end, TopicBounds("t", 1, BLOCK, end, removed=((0, BLOCK, reason),)))
+
+    assert judged(plan("retention_age"), old=agreed, ledger=agreed) == []
+    assert judged(plan("retention_age"), old=other, ledger=agreed) == ["changed"]
+    assert judged(plan("retention_age"), old=None, ledger=agreed) == ["changed"]
+    assert judged(plan(TRIMMED), old=None, ledger=agreed) == []
+
+
+def test_a_lake_with_more_than_the_journal_ever_had_is_of_another_journal() -> None:
+    report = Judgement(TopicPlan("t", 1, 9, TopicBounds("t", 1, 0, 5, removed=())), {}, {}, {}, {})
+    report.judge()
+    assert [(one.kind, one.first, one.end) for one in report.report.problems] == [("ahead", 5, 9)]
+
+
+def test_of_ranges_that_overlap_each_offset_counts_once_and_only_as_far_as_it_is_archived() -> None:
+    removed = ((0, 10, "trimmed"), (5, 20, "compacted by key"), (18, 40, "retention_age"))
+    plan = TopicPlan("t", 1, 30, TopicBounds("t", 1, 10, 50, removed=removed))
+    assert [*plan.removed_apart()] == [(0, 10, "trimmed"), (10, 20, "compacted by key"), (20, 30, "retention_age")]
