@@ -181,14 +181,16 @@ async def test_what_is_missing_is_told_before_what_follows_and_not_before_what_l
         await broker.publish("ab"[number % 2], b"x" * 20)
     await broker.publish("other", b"x" * 1000)
     reading = Reading(broker, "a", "b")
-    assert [part.topic for part in (await taken(reading, 3)).slices] == ["a", "a", "a"]
+    assert reading.cursor.pending() == 15
+    assert [part.topic for part in (await taken(reading, 3)).slices] == ["a", "a", "a"], "b was gone before it began"
+    assert reading.cursor.pending() == 12
     await broker.topic("b").trim(8)
     found = await taken(reading)
     assert {part.topic for part in found.slices} == {"a"}
     assert found.missed is None
     await reading.to_the_end()
     assert (reading.of("a"), reading.of("b")) == (list(range(10)), [8, 9])
-    assert [one.count for one in reading.missed] == [3]
+    assert sum(one.count for one in reading.missed) == 3
 
 
 async def test_a_topic_that_is_deleted_while_it_is_read_from_disk_is_passed(broker: Broker) -> None:

@@ -93,7 +93,7 @@ class UnreadOnDisk:
         Of its records `skipped` were not due any more: see `skip`.
         """
         due = self._due.get(log)
-        if due is None or (found.end <= due and self._history is not None):  # it was not on disk when this began
+        if due is None or found.end <= due:  # it was not on disk when this began, or gone by then
             return 0
         gone = self.gone(log, found)
         self._due[log] = found.end
@@ -103,7 +103,7 @@ class UnreadOnDisk:
     def gone(self, log: Log, found: Slice) -> int:
         """The same, before it is read."""
         due = self._due.get(log)
-        if due is None or (found.end <= due and self._history is not None):
+        if due is None or found.end <= due:
             return 0
         first = self._timeline.first(log)
         return 0 if first <= due else max(0, min(first, found.end) - due)

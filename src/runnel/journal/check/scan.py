@@ -110,6 +110,7 @@ class _StagedBlocks:
         self.places: dict[int, tuple[SegmentInfo, int]] = {}  # by the first record
         self.records = RangeSet()
         self.topics: dict[int, RangeSet] = {}
+        self.is_damaged = False  # whether one of them can be read in part only
 
 
 class StageScan:
@@ -148,6 +149,7 @@ class StageScan:
         if (directory.first, directory.end) == (part.base, part.last + 1):
             proven = [topic for topic, _, _ in staged_block.proven_contents_of(directory, part.body)]
             self._note_topics(part, info, position, proven)
+            self._of(part.topic).is_damaged = True
 
     def _note_topics(self, part: Part, info: SegmentInfo, position: int, topics: Iterable[BlockTopic]) -> None:
         blocks = self._blocks.setdefault(part.topic, _StagedBlocks())
@@ -160,18 +162,23 @@ class StageScan:
         self._commits.append(ScannedCommit(info, position, staged))
 
     def broken(self, ledger: Ledger) -> Iterator[tuple[ScannedCommit, list[tuple[int, int]]]]:
-        """Commits of which something is missing that their topics still want, and which offsets that is."""
+        """Commits of which something is missing that their topics still want, and which offsets that is.
+
+        A repair drops damaged blocks, so all commits of their stages are among them, also where nothing is missing.
+        """
         for commit in self._commits:
             topic = ledger.topics.get(commit.staged.topic)
             if topic is None:
                 continue
             missing = []
+            is_hurt = False
             if isinstance(commit.staged, BlocksCommit):
                 missing = self._missing(commit.staged, topic.first)
+                is_hurt = self._of(commit.staged.stage).is_damaged and topic.first <= commit.staged.last
             for ordinal, first, end in placed_batches(commit.staged):
                 if end > topic.first and self._count(commit.staged.stage, ordinal) != end - first:
                     missing.append((first, end))
-            if missing:
+            if missing or is_hurt:
                 yield commit, missing
 
     def torn(self, ledger: Ledger) -> list[int]:
@@ -661,7 +668,8 @@ class JournalScan:
             self._losses.meet(topic.id, topic.end)
         for commit, missing in self.stages.broken(self.ledger):
             staged = commit.staged
-            why = f"what was staged for topic {staged.topic} at offset {staged.base} is not all there"
+            what = "is not all there" if missing else "lies in a damaged block"
+            why = f"what was staged for topic {staged.topic} at offset {staged.base} {what}"
             self._damaged(commit.info.name, commit.position, why, known=True)
             if commit.info not in self.bad_segments:
                 self.bad_segments.append(commit.info)
