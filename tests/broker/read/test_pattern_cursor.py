@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.api.broker import Broker
+from runnel.broker.read import pattern_cursor
 from runnel.broker.read.cursor import DELETED, RETENTION
 from runnel.broker.read.pattern_cursor import PatternCursor
 from runnel.core.backend import Taken
@@ -147,6 +148,49 @@ async def test_what_retention_took_of_a_slice_is_cut_off_it(broker: Broker) -> N
     reading = Reading(broker, "t")
     await reading.to_the_end()
     assert reading.of("t") == [15, 16, 17, 18, 19]
+
+
+async def taken(reading: Reading, limit: int = 4096) -> Taken:
+    """What is taken next, once it was read from disk."""
+    while (found := reading.take(limit)) is None:
+        await reading._woken.wait()
+    return found
+
+
+async def test_topics_in_turn_are_taken_from_disk_together(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(60):
+        await broker.publish("ab"[number % 2], b"x" * 20)
+    await broker.publish("other", b"x" * 1000)
+    reading = Reading(broker, "a", "b")
+    assert [len((await taken(reading, limit)).slices) for limit in (1, 7, 20)] == [1, 7, 20]
+    assert reading.cursor.position == 28
+    reading.cursor.max_bytes = 100
+    assert len((await taken(reading)).slices) == 5
+    reading.cursor.max_bytes = 1
+    assert len((await taken(reading)).slices) == 1, "one that is larger comes alone"
+    reading.cursor.max_bytes = None
+    monkeypatch.setattr(pattern_cursor, "TAKEN_SLICES", 3)
+    assert len((await taken(reading)).slices) == 3
+    await reading.to_the_end()
+    assert (reading.of("a"), reading.of("b"), reading.missed) == (list(range(30)), list(range(30)), [])
+
+
+async def test_what_is_missing_is_told_before_what_follows_and_not_before_what_lies_in_front(broker: Broker) -> None:
+    await broker.topic("b", retention_count=5).declare()
+    for number in range(20):
+        await broker.publish("ab"[number % 2], b"x" * 20)
+    await broker.publish("other", b"x" * 1000)
+    reading = Reading(broker, "a", "b")
+    assert reading.cursor.pending() == 15
+    assert [part.topic for part in (await taken(reading, 3)).slices] == ["a", "a", "a"], "b was gone before it began"
+    assert reading.cursor.pending() == 12
+    await broker.topic("b").trim(8)
+    found = await taken(reading)
+    assert {part.topic for part in found.slices} == {"a"}
+    assert found.missed is None
+    await reading.to_the_end()
+    assert (reading.of("a"), reading.of("b")) == (list(range(10)), [8, 9])
+    assert sum(one.count for one in reading.missed) == 3
 
 
 async def test_a_topic_that_is_deleted_while_it_is_read_from_disk_is_passed(broker: Broker) -> None:

@@ -127,8 +127,9 @@ class RetentionHolds:
         if log.stored is None or first is None or first >= log.end:
             return 0
         known = self._reads.journal.ledger.topics.get(log.stored.id)
-        skipped = 0 if known is None else count_skipped(known.gone, 0, log.end)
-        return estimated_bytes(log.count_bytes(), log.end - skipped, log.end - first)
+        gone = () if known is None else known.gone
+        given, waiting = (log.end - at - count_skipped(gone, at, log.end) for at in (0, first))
+        return estimated_bytes(log.count_bytes(), given, waiting)
 
     def unconfirmed(self) -> dict[str, int]:
         """The same of every topic of which something stays, the largest first."""

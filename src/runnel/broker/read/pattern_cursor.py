@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("runnel")
 
 TAKEN_BYTES = 1 << 20  # of records from disk that are taken together; one slice may be larger
+TAKEN_SLICES = 512  # and at most so many: each is decoded on the loop, and others wait meanwhile
 MANY_TOPICS = 256  # topics whose offsets are looked up one by one; of more, only a bound is known
 
 
@@ -92,7 +93,7 @@ class UnreadOnDisk:
         Of its records `skipped` were not due any more: see `skip`.
         """
         due = self._due.get(log)
-        if due is None or (found.end <= due and self._history is not None):  # it was not on disk when this began
+        if due is None or found.end <= due:  # it was not on disk when this began, or gone by then
             return 0
         gone = self.gone(log, found)
         self._due[log] = found.end
@@ -102,9 +103,10 @@ class UnreadOnDisk:
     def gone(self, log: Log, found: Slice) -> int:
         """The same, before it is read."""
         due = self._due.get(log)
-        if due is None or (found.end <= due and self._history is not None):
+        if due is None or found.end <= due:
             return 0
-        return max(0, min(self._timeline.first(log), found.end) - due)
+        first = self._timeline.first(log)
+        return 0 if first <= due else max(0, min(first, found.end) - due)
 
     def due(self, log: Log) -> int | None:
         """The next offset of a topic that is due; None: it is not known."""
@@ -429,11 +431,11 @@ class PatternCursor:
                 end = found.start + self._behind_until - place
                 behind.put_back(found.cut(end, found.end))
                 found = found.cut(found.start, end)
-            log = self._log_of(found)
-            if slices and (len(found) > room or weight(found) > bytes_left or not self._follows(log, found)):
+            log, count, size = self._log_of(found), len(found), weight(found)
+            if slices and (count > room or size > bytes_left or not self._follows(log, found)):
                 behind.put_back(found)
                 break
-            before, self.position = self.position, place + len(found)
+            before, self.position = self.position, place + count
             if log is None:
                 continue  # deleted meanwhile: reported when this is caught up
             told = self._skipped
@@ -447,9 +449,9 @@ class PatternCursor:
                 return Taken([] if kept is None else [kept], MissedRange(before, place, gone, RETENTION))
             if kept is not None:
                 slices.append(kept)
-                room -= len(kept)
-                bytes_left -= weight(kept)
-                if room <= 0 or bytes_left <= 0 or self.position >= self._behind_until:
+                room, bytes_left = room - count, bytes_left - size
+                is_full = room <= 0 or bytes_left <= 0 or len(slices) >= TAKEN_SLICES
+                if is_full or self.position >= self._behind_until:
                     break
         return Taken(slices, None) if slices else None
 

@@ -5,7 +5,7 @@ Changes nothing. `verify` reports a scan, and `repair` acts on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -38,6 +38,7 @@ from runnel.journal.format.manifest import Manifest
 from runnel.journal.format.merged_batch import RecordRun
 from runnel.journal.format.offset_sets import RangeSet
 from runnel.journal.format.segment import START, SegmentInfo
+from runnel.journal.format.staged_block import BlockTopic
 from runnel.journal.format.watermark import Watermark
 from runnel.journal.read.segment_reader import BlocksCommit, StageCommit, index_entry
 from runnel.journal.storage import Storage
@@ -100,12 +101,16 @@ class ScannedCommit(NamedTuple):
 
 
 class _StagedBlocks:
-    """The blocks of a stage that can be read: where they lie, and which records of which topics they hold."""
+    """The blocks of a stage that can be read, if only in part: where they lie, and what they hold of which topics.
+
+    `records` are those of whole blocks.
+    """
 
     def __init__(self) -> None:
         self.places: dict[int, tuple[SegmentInfo, int]] = {}  # by the first record
         self.records = RangeSet()
         self.topics: dict[int, RangeSet] = {}
+        self.is_damaged = False  # whether one of them can be read in part only
 
 
 class StageScan:
@@ -132,10 +137,24 @@ class StageScan:
         self._staged.setdefault(part.topic, {})[part.base] = (info, position, count)
 
     def _note_block(self, part: Part, info: SegmentInfo, position: int) -> None:
+        self._note_topics(part, info, position, staged_block.directory_of(part.body).topics.values())
+        self._of(part.topic).records.add(part.base, part.last + 1)
+
+    def note_damaged_block(self, part: Part, info: SegmentInfo, position: int) -> None:
+        """A staged block is damaged: the records of some of its topics may be proven all the same."""
+        try:
+            directory = staged_block.directory_of(part.body)
+        except BadBatch:
+            return
+        if (directory.first, directory.end) == (part.base, part.last + 1):
+            proven = [topic for topic, _, _ in staged_block.proven_contents_of(directory, part.body)]
+            self._note_topics(part, info, position, proven)
+            self._of(part.topic).is_damaged = True
+
+    def _note_topics(self, part: Part, info: SegmentInfo, position: int, topics: Iterable[BlockTopic]) -> None:
         blocks = self._blocks.setdefault(part.topic, _StagedBlocks())
         blocks.places[part.base] = (info, position)
-        blocks.records.add(part.base, part.last + 1)
-        for one in staged_block.directory_of(part.body).topics.values():
+        for one in topics:
             blocks.topics.setdefault(one.topic, RangeSet()).add(one.before, one.before + one.records)
 
     def note_commit(self, staged: StageCommit | BlocksCommit, info: SegmentInfo, position: int) -> None:
@@ -143,18 +162,23 @@ class StageScan:
         self._commits.append(ScannedCommit(info, position, staged))
 
     def broken(self, ledger: Ledger) -> Iterator[tuple[ScannedCommit, list[tuple[int, int]]]]:
-        """Commits of which something is missing that their topics still want, and which offsets that is."""
+        """Commits of which something is missing that their topics still want, and which offsets that is.
+
+        A repair drops damaged blocks, so all commits of their stages are among them, also where nothing is missing.
+        """
         for commit in self._commits:
             topic = ledger.topics.get(commit.staged.topic)
             if topic is None:
                 continue
             missing = []
+            is_hurt = False
             if isinstance(commit.staged, BlocksCommit):
                 missing = self._missing(commit.staged, topic.first)
+                is_hurt = self._of(commit.staged.stage).is_damaged and topic.first <= commit.staged.last
             for ordinal, first, end in placed_batches(commit.staged):
                 if end > topic.first and self._count(commit.staged.stage, ordinal) != end - first:
                     missing.append((first, end))
-            if missing:
+            if missing or is_hurt:
                 yield commit, missing
 
     def torn(self, ledger: Ledger) -> list[int]:
@@ -187,7 +211,8 @@ class StageScan:
         blocks = self._of(stage)
         for first in sorted(blocks.places):
             found: list[Part] = []
-            for held, runs, batch in staged_block.contents_of(self._body(stage, first, storage)):
+            body = self._body(stage, first, storage)
+            for held, runs, batch in staged_block.proven_contents_of(staged_block.directory_of(body), body):
                 if held.topic in shares and topic in (None, held.topic):
                     found += _batches_of_runs(shares[held.topic], runs, unpack(bytes(batch), verify=False))
             yield from sorted(found, key=lambda part: part.sequence)
@@ -526,6 +551,8 @@ class JournalScan:
                 self.ledger.sequence = max(self.ledger.sequence, end_sequence(part))
                 if (topic := self.ledger.topics.get(part.topic)) is not None:
                     topic.end = max(topic.end, part.last + 1)
+            elif part.kind == PartKind.STAGED_BLOCK:
+                self.stages.note_damaged_block(part, info, spot.position)
             elif not covered and part.kind not in HOLDS_STAGED and part.kind < PartKind.OPTIONAL:
                 self._state_lost = True
                 what = "a change of state was lost; cursors and groups may stand further back"
@@ -641,7 +668,8 @@ class JournalScan:
             self._losses.meet(topic.id, topic.end)
         for commit, missing in self.stages.broken(self.ledger):
             staged = commit.staged
-            why = f"what was staged for topic {staged.topic} at offset {staged.base} is not all there"
+            what = "is not all there" if missing else "lies in a damaged block"
+            why = f"what was staged for topic {staged.topic} at offset {staged.base} {what}"
             self._damaged(commit.info.name, commit.position, why, known=True)
             if commit.info not in self.bad_segments:
                 self.bad_segments.append(commit.info)

@@ -168,6 +168,20 @@ def contents_of(body: bytes | memoryview) -> Iterator[tuple[BlockTopic, list[Rec
         following += count
 
 
+def proven_contents_of(
+    directory: BlockDirectory, body: bytes | memoryview
+) -> Iterator[tuple[BlockTopic, list[RecordRun], memoryview]]:
+    """The same of a block that may be damaged: the topics whose records are proven to be right."""
+    data = memoryview(body)
+    for topic in directory.topics.values():
+        merged = data[topic.start : topic.start + topic.length]
+        try:
+            runs = runs_in(directory, topic, merged)
+        except BadBatch:
+            continue
+        yield topic, runs, merged_batch.batch_of(merged)
+
+
 # -- The parts of an entry -------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ there. What is missing or damaged is reported as a `LostRange`, and reading goes
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 from runnel.core.errors import BadBatch
@@ -162,7 +163,8 @@ def _block(found: BlockPlace, commit: BlocksCommit, place: int) -> tuple[list[Fo
     data = memoryview(found.source.file.read(found.body, found.length))
     why, start = damage_reason(found.source, found.position), commit.sequence
     batches: list[FoundBatch] = []
-    known, lost = RangeSet(), False
+    proven: list[list[RecordRun]] = []
+    lost = False
     try:
         directory = staged_block.directory_of(data)
         if (directory.first, directory.end) != (found.first, found.end):
@@ -179,19 +181,21 @@ def _block(found: BlockPlace, commit: BlocksCommit, place: int) -> tuple[list[Fo
         except BadBatch:
             lost = True
             continue
-        for run in runs:
-            known.add(start + run.sequence, start + run.sequence + run.count)
+        proven.append(runs)
         if topic.topic in commit.shares:
             batches.append(_placed(commit, topic, runs, body))
-    return batches, _missing(known, place, start + found.end, why) if lost else []
+    return batches, _missing(proven, start, place, start + found.end, why) if lost else []
 
 
-def _missing(known: RangeSet, first: int, end: int, why: str) -> list[LostRange]:
-    """What is not known of [first, end)."""
+def _missing(proven: list[list[RecordRun]], start: int, first: int, end: int, why: str) -> list[LostRange]:
+    """What is in none of these runs of [first, end); they count from `start` on."""
+    known = RangeSet()
+    for run in chain.from_iterable(proven):
+        known.add(start + run.sequence, start + run.sequence + run.count)
     found: list[LostRange] = []
-    for start, behind in known:
-        if start > first:
-            found.append(LostRange(first, start, why))
+    for begin, behind in known:
+        if begin > first:
+            found.append(LostRange(first, begin, why))
         first = max(first, behind)
     if end > first:
         found.append(LostRange(first, end, why))
