@@ -91,7 +91,6 @@ def test_it_is_active_on_the_thread_that_asks_for_it(spark: SparkSession) -> Non
 def test_settings_arrive_and_everything_listens_on_loopback(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
     assert spark.conf.get("spark.driver.host") == "127.0.0.1"
-    assert spark.conf.get("spark.python.unix.domain.socket.enabled") == "true"
     assert spark.conf.get("spark.sql.shuffle.partitions") == "1"
     again = session("another", "local[2]", **{"spark.sql.caseSensitive": True})
     assert again.conf.get("spark.sql.caseSensitive") == "true"  # as Spark writes it

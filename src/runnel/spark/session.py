@@ -7,7 +7,6 @@ address. What is already set, and what `spark-submit` decided, stays.
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from shutil import which
@@ -23,9 +22,6 @@ DEFAULTS = {"spark.sql.python.filterPushdown.enabled": "true"}
 
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 """For sessions that live in this process: no other process has to reach them."""
-
-UNIX_SOCKETS = {"spark.python.unix.domain.socket.enabled": "true"}
-"""For the same, where the system has them: what goes between Java and Python does not take the way through TCP."""
 
 
 def session(app: str = "runnel", master: str | None = None, **conf: Any) -> SparkSession:
@@ -51,7 +47,7 @@ def session(app: str = "runnel", master: str | None = None, **conf: Any) -> Spar
     ours = dict(DEFAULTS)
     if where is not None and where.startswith("local"):
         prepare()
-        ours |= LOOPBACK | (UNIX_SOCKETS if hasattr(socket, "AF_UNIX") else {})
+        ours |= LOOPBACK
     elif where is None and os.environ.get("SPARK_REMOTE", "").startswith("local"):
         prepare()  # a Connect server of this process's own
     for name, value in {**ours, **conf}.items():
