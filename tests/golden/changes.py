@@ -13,6 +13,8 @@ CHANGED: dict[str, str] = {
     "exchanges/native-group.json": "an ack after a reject says that the delivery was settled",
     "exchanges/native-request.json": "an inbox has a random name and is no topic, so a reply has no sequence and epoch",
     "exchanges/native-statistics.json": "statistics have sums of other topics, relays and history",
+    "folders/plain/expected.json": "a pattern reports no gap for what was gone before it began",
+    "folders/plain/texts.json": "a pattern reports no gap for what was gone before it began",
     "help/archive-init.txt": "the archive in PostgreSQL has commands",
     "help/archive-run.txt": "the archive in PostgreSQL has commands",
     "help/archive-status.txt": "the archive in PostgreSQL has commands",
