@@ -227,7 +227,7 @@ class NatsLink:
         for future in requests.values():
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # retrieved, where nobody waits any more
+                future.exception()  # retrieved, where no task waits any more
         flushes, self._flushes = self._flushes, []
         for waiter in flushes:
             if not waiter.done():

@@ -388,7 +388,7 @@ class ClusterMember:
     async def _recall(self, held: HeldMessage) -> None:
         """A message that was delivered before: find out which of its records are settled, and claim it.
 
-        Whoever had it before may not know that it was given up: its next note fails, since this one came before.
+        The member that had it before may not know that it was given up: its next note fails, for this one came first.
         """
         pause = 0.05
         while self._held.get(held.sequence) is held:
@@ -677,7 +677,7 @@ class ClusterMember:
     # -- messages that go ---------------------------------------------------------------------------------------
 
     def _finish(self, held: HeldMessage, *, answer: bool = True) -> None:
-        """Ack a message whose records are all settled; give one back that nobody works on any more."""
+        """Ack a message whose records are all settled; give one back that has no open lease."""
         if self._held.get(held.sequence) is not held:
             return
         if not held.open:

@@ -27,7 +27,7 @@ log = logging.getLogger("runnel")
 EXPIRES = 30.0  # seconds that a pull waits
 HEARTBEAT = 2.0
 SILENCE = 2.5 * HEARTBEAT
-INACTIVE = 60  # seconds after which the cluster removes a consumer that nobody pulls from
+INACTIVE = 60  # seconds after which the cluster removes a consumer that no client pulls from
 SECOND = 10**9
 
 _STILL_THERE = ("message size exceeds", "exceeded max", "batch completed", "no messages")

@@ -63,7 +63,7 @@ def make_token(
     created: float = 0.0,
     expires: float | None = None,
 ) -> tuple[str, StoredToken]:
-    """A new token of `name`, and what to keep of it. `random`: 40 bytes that nobody else knows."""
+    """A new token of `name`, and what to keep of it. `random`: 40 bytes that only the caller knows."""
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
         raise InvalidOption("name", name, f"the name of a token is 1 to {MAX_NAME} characters")
     check_no_control("name", name)
