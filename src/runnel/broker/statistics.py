@@ -59,8 +59,8 @@ def journal_statistics(store: Store) -> JournalStatistics:
 # -- The broker ------------------------------------------------------------------------------------------
 
 
-def topic_statistics(backend: BrokerParts, log: Log) -> TopicStatistics:
-    """A topic as it is now."""
+def topic_statistics(backend: BrokerParts, log: Log, sizes: tuple[int, int] | None = None) -> TopicStatistics:
+    """A topic as it is now. `sizes`: bytes published and kept, where they are not those of the values."""
     end, readers, first = log.end, log.topic_readers, backend.timeline.first(log)
     archive = None
     if log.options.retention_until is not None and backend.store is not None:
@@ -70,10 +70,10 @@ def topic_statistics(backend: BrokerParts, log: Log) -> TopicStatistics:
         log.name,
         log.epoch,
         end,
-        log.count_bytes(),
+        log.count_bytes() if sizes is None else sizes[0],
         first,
         end,
-        log.live_bytes,
+        log.live_bytes if sizes is None else sizes[1],
         0 if readers is None else sum(reader.members for reader in readers),
         archive,
     )

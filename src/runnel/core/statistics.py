@@ -451,7 +451,10 @@ def chosen_topics(names: Mapping[str, Any], pattern: str | None, limit: int | No
 
 
 class TopicSample(msgspec.Struct, frozen=True):
-    """One topic: its figures, its options, and whether it is on disk."""
+    """One topic: its figures, its options, and whether it is on disk.
+
+    Bytes of one on disk are those of its batches, with keys and headers; so they mean the same after a restart.
+    """
 
     figures: TopicStatistics
     options: TopicOptions

@@ -80,6 +80,7 @@ class Store:
             revived = catalog.new_log(topic.name, topic.epoch, options)
             revived.revive(topic.first, topic.end, topic.bytes, trimmed_below(topic.gone), topic.confirmed)
             revived.stored = DurableTopic(topic.id, topic.end)
+            revived.configured = frozenset(topic.configured)
             self.holding.adopt(revived)
             self.retention.adopt(revived, topic)
             revived.type = schema
@@ -188,7 +189,16 @@ class Store:
         assert log.stored is not None
         schema = None if log.type is None else {"encoding": log.type.encoding, "schema": log.type.schema}
         told = TopicState(log.stored.id, log.name, log.epoch, log.options.given(), schema, log.first, log.stored.next)
+        told.configured = tuple(sorted(log.configured))
         self.commits.tell(topic_part(told))
+
+    def configured(self, log: Log) -> None:
+        """Have the new options of a topic written, and what they keep looked at again."""
+        self.describe(log)
+        self.holding.configured(log)
+        self.retention.configured(log)
+        if log.options.compact:
+            self.cleaner.wake()
 
     def delete(self, log: Log, why: TopicDeleted) -> None:
         """Have a topic deleted."""

@@ -67,6 +67,7 @@ class Log:
         "columns",
         "coming",
         "coming_bytes",
+        "configured",
         "confirmed",
         "deleted",
         "epoch",
@@ -90,6 +91,7 @@ class Log:
 
     def __init__(self, name: str, epoch: int, options: TopicOptions, patterns: PatternReaders | None = None) -> None:
         self.name, self.epoch, self.options = name, epoch, options
+        self.configured: frozenset[str] = frozenset()  # options that an operator set: what publishers name is ignored
         self._patterns = patterns  # where to look up the readers whose patterns cover this topic
         self.looked_up = 0  # its version when that was last done
         self.values: list[bytes] = []  # never replaced: the short way of publishing holds on to it
