@@ -80,7 +80,8 @@ async def test_offsets_that_a_crash_skipped_do_not_count_as_published_or_as_lag(
         async with broker.subscribe("t", name="reader") as records:
             await anext(records)
         await broker.topic("t").publish_many([b"x"] * 2)
-        shutil.copytree(tmp_path / "data", crashed, ignore=shutil.ignore_patterns("socket"))  # as a crash leaves it: not closed
+        # As a crash leaves it: not closed.
+        shutil.copytree(tmp_path / "data", crashed, ignore=shutil.ignore_patterns("socket"))
     async with runnel.open(crashed) as broker:
         await broker.publish("t", b"x")
         found = broker.statistics()

@@ -374,9 +374,7 @@ class Log:
             if first >= self.base:
                 self._bytes_below = self.bytes_before(first)
 
-    def revive(
-        self, first: int, end: int, size: int, trimmed: int = 0, confirmed: int = 0, skipped: int = 0
-    ) -> None:
+    def revive(self, first: int, end: int, size: int, trimmed: int = 0, confirmed: int = 0, skipped: int = 0) -> None:
         """Be the tail, still empty, of a topic that has the records [first, end) of `size` bytes on disk."""
         self.confirmed, self.skipped = confirmed, skipped
         self._floor, self.base, self._counted, self.trimmed = first, end, end, trimmed
