@@ -19,6 +19,7 @@ from runnel.core.statistics import (
     TopicStatistics,
     chosen_topics,
 )
+from runnel.journal.format.removed_offsets import count_skipped
 
 if TYPE_CHECKING:
     from runnel.broker.durable.store import Store
@@ -69,7 +70,7 @@ def topic_statistics(backend: BrokerParts, log: Log, sizes: tuple[int, int] | No
     return TopicStatistics(
         log.name,
         log.epoch,
-        end,
+        log.published,
         log.count_bytes() if sizes is None else sizes[0],
         first,
         end,
@@ -85,7 +86,7 @@ def other_topics(logs: Mapping[str, Log], chosen: Container[str]) -> OtherTopics
     for name, log in logs.items():
         if name not in chosen and name[0] != "$":
             count += 1
-            published += log.end
+            published += log.published
             published_bytes += log.count_bytes()
             kept_bytes += log.live_bytes
             if log.topic_readers is not None:
@@ -111,6 +112,7 @@ def subscription_statistics(one: LocalReader) -> SubscriptionStatistics:
         one.delivered,
         one.dropped_count + overflow.drops(),
         one.expired,
+        one.last_ack,
     )
 
 
@@ -124,7 +126,15 @@ def cursor_statistics(backend: BrokerParts, name: str) -> CursorStatistics:
     if log is None:
         return CursorStatistics(name, pattern, place.offset, 0, hold)
     read = place.offset if place.epoch == log.epoch else 0  # of an earlier topic of that name: nothing of this one
-    return CursorStatistics(name, pattern, read, max(0, log.end - read), hold)
+    return CursorStatistics(name, pattern, read, max(0, log.end - read - _skipped(backend, log, read)), hold)
+
+
+def _skipped(backend: BrokerParts, log: Log, first: int) -> int:
+    """How many offsets from `first` on no record ever had."""
+    if not log.skipped or backend.store is None or log.stored is None:
+        return 0
+    known = backend.store.journal.ledger.topics.get(log.stored.id)
+    return 0 if known is None else count_skipped(known.gone, first, log.end)
 
 
 def waiting_publishers(backend: BrokerParts) -> int:

@@ -25,7 +25,7 @@ from runnel.core.schema import SchemaValidator
 from runnel.journal.folder_lock import FolderLock, FolderLost
 from runnel.journal.format.entry import Draft, WriteFailed
 from runnel.journal.format.ledger import TopicState, sequence_part, topic_part, trim_part
-from runnel.journal.format.removed_offsets import RemovalReason, trimmed_below
+from runnel.journal.format.removed_offsets import RemovalReason, count_skipped, trimmed_below
 from runnel.journal.write.journal import RESERVED_SEQUENCES, Journal
 
 logger = logging.getLogger("runnel")
@@ -78,7 +78,8 @@ class Store:
         for topic in ledger.topics.values():
             options, schema = self._declared(topic)
             revived = catalog.new_log(topic.name, topic.epoch, options)
-            revived.revive(topic.first, topic.end, topic.bytes, trimmed_below(topic.gone), topic.confirmed)
+            skipped = count_skipped(topic.gone, 0, topic.end)
+            revived.revive(topic.first, topic.end, topic.bytes, trimmed_below(topic.gone), topic.confirmed, skipped)
             revived.stored = DurableTopic(topic.id, topic.end)
             revived.configured = frozenset(topic.configured)
             self.holding.adopt(revived)
