@@ -5,6 +5,7 @@ from shutil import copytree, ignore_patterns
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 import runnel
 from runnel.core.errors import HistoryUnavailable
@@ -65,3 +66,22 @@ async def test_a_sequence_in_a_source_of_history_is_found(tmp_path: Path) -> Non
         with pytest.raises(HistoryUnavailable):
             await broker.bounds("*", sequence=10)
         assert [one.at for one in await broker._backend.bounds(("*",), sequence=10, history=False)] == [30, 10]
+
+
+async def test_bounds_of_the_journal_say_what_left_it_and_why(tmp_path: Path) -> None:
+    async with runnel.open(tmp_path, share=False) as broker:
+        for number in range(9):
+            await broker.topic("counted", retention_count=4).publish(b"%d" % number)
+            await broker.topic("trimmed").publish(b"%d" % number)
+            await broker.topic("memory", durable=False).publish(b"%d" % number)
+        await broker.topic("trimmed").trim(3)
+        for _ in range(2):  # at once, and when the journal has it
+            found = {one.topic: one for one in await broker.backend.bounds((">",), history=False)}
+            removed = found["counted"].removed
+            assert removed is not UNSET
+            assert max(end for _, end, _ in removed) == found["counted"].first == 5
+            assert {reason for _, _, reason in removed} <= {"retention_count", "no longer kept"}
+            assert found["trimmed"].removed == ((0, 3, "trimmed"),)
+            assert found["memory"].removed is UNSET
+            await broker.sync()
+        assert all(one.removed is UNSET for one in await broker.bounds())

@@ -171,6 +171,10 @@ class Shelf:
                 return max(offset + max(0, sequence - began), one.first)
         return one.end
 
+    def journal_bounds(self, patterns: Sequence[str]) -> list[TopicBounds]:
+        """The same: there is no lake."""
+        return self.bounds(patterns)
+
     def end_sequence(self) -> int:
         """The sequence after the last record."""
         return self._sequence
@@ -182,6 +186,10 @@ class Shelf:
             for one in self.topics.values()
             if one.topic in topics
         }
+
+    def visible(self, topics: Iterable[str]) -> set[str]:
+        """All of them."""
+        return set(topics)
 
     def expect(self, ranges: Sequence[OffsetRange]) -> None:
         """Nothing: no test asks for it."""

@@ -193,6 +193,8 @@ class RecordBatchBuilder:
             return self._constant(field, None, count) if rows.keys is None else pa.array(rows.keys, field.type)
         if name in _OTHERS:
             others = rows.others.get(name)
+            if others is not None and name == "priority":
+                others = [one or None for one in others]  # 0 is none: a batch says it of all its records, or of none
             return self._constant(field, None, count) if others is None else pa.array(others, field.type)
         if rows.headers is None:
             return self._constant(field, None if name == "traceparent" else (), count)

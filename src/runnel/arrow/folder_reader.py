@@ -7,7 +7,7 @@ removed. The process keeps what it knows of a folder for the next task.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -95,6 +95,10 @@ class FolderReader:
         finally:
             seen.rest()  # a query asks every second or so, and must not keep files from going meanwhile
 
+    def journal_bounds(self, patterns: Sequence[str]) -> list[TopicBounds]:
+        """The same: a folder has the journal alone."""
+        return self.bounds(patterns)
+
     def end_sequence(self) -> int:
         """The sequence after the last record that can be read."""
         return self._folder.ledger.sequence
@@ -110,6 +114,10 @@ class FolderReader:
             one.name: TopicFloors(one.name, one.epoch, trimmed_below(one.gone), one.first, one.confirmed, one.end)
             for one in found
         }
+
+    def visible(self, topics: Iterable[str]) -> set[str]:
+        """All of them."""
+        return set(topics)
 
     def expect(self, ranges: Sequence[OffsetRange]) -> None:
         """These will be read next, in this order: what one chunk holds of them is looked for once."""

@@ -7,7 +7,7 @@ meanwhile are neither missed nor repeated. It shows nothing that was trimmed or 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -82,6 +82,10 @@ class LakeReader:
             return self.lake.first_offsets(topics, since=time)
         return None if sequence is None else self.lake.first_offsets(topics, sequence=sequence)
 
+    def journal_bounds(self, patterns: Sequence[str]) -> list[TopicBounds]:
+        """None: there is no journal."""
+        return []
+
     def end_sequence(self) -> int:
         """The sequence after the last record."""
         return self.lake.end_sequence()
@@ -90,6 +94,10 @@ class LakeReader:
         """All that it has may be shown: a lake alone does not know what was trimmed since."""
         known = sorted(self.lake.next_offsets().items())
         return {topic: TopicFloors(topic, epoch, 0, end, end, end) for (topic, epoch), end in known if topic in topics}
+
+    def visible(self, topics: Iterable[str]) -> set[str]:
+        """All of them."""
+        return set(topics)
 
     def expect(self, ranges: Sequence[OffsetRange]) -> None:
         """Nothing is done together."""
@@ -147,6 +155,10 @@ class LayeredReader:
             joined.append(one)
         return joined
 
+    def journal_bounds(self, patterns: Sequence[str]) -> list[TopicBounds]:
+        """The same of the journal alone."""
+        return self._journal.journal_bounds(patterns)
+
     def end_sequence(self) -> int:
         """The sequence after the last record that can be read."""
         return self._journal.end_sequence()
@@ -159,6 +171,10 @@ class LayeredReader:
         """Of the topic of a range; None: this epoch of it was deleted."""
         found = self._journal.floors([wanted.topic]).get(wanted.topic)
         return found if found is not None and found.epoch == wanted.epoch else None
+
+    def visible(self, topics: Iterable[str]) -> set[str]:
+        """Those of these topics that the journal would name if they were there."""
+        return self._journal.visible(topics)
 
     def expect(self, ranges: Sequence[OffsetRange]) -> None:
         """These will be read next, in this order."""

@@ -7,7 +7,7 @@ decides whether a loss ends the query or is logged and counted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -36,6 +36,9 @@ class RangeReader(Protocol):
     ) -> list[TopicBounds]:
         """Where the topics of these names and patterns begin and end now, by name."""
 
+    def journal_bounds(self, patterns: Sequence[str]) -> list[TopicBounds]:
+        """The same of the journal alone, with `removed`: which ranges left it, and why."""
+
     def end_sequence(self) -> int:
         """The sequence after the last record that can be read."""
 
@@ -44,6 +47,12 @@ class RangeReader(Protocol):
 
         Below `gone` nothing may be shown, wherever it is kept. While a range is read, the answer is as that read sees
         the topics.
+        """
+
+    def visible(self, topics: Iterable[str]) -> set[str]:
+        """Those of these topics that it would name if they were there: a login may not see all of a server's topics.
+
+        Of the others nothing can be said, in particular not that they were deleted.
         """
 
     def expect(self, ranges: Sequence[OffsetRange]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -257,11 +257,17 @@ class _ThreadedReader:
     ) -> list[TopicBounds]:
         return self._run(self._reader.bounds, patterns, time, sequence)
 
+    def journal_bounds(self, patterns: Sequence[str]) -> list[TopicBounds]:
+        return self._run(self._reader.journal_bounds, patterns)
+
     def end_sequence(self) -> int:
         return self._run(self._reader.end_sequence)
 
     def floors(self, topics: Sequence[str]) -> dict[str, TopicFloors]:
         return self._run(self._reader.floors, topics)
+
+    def visible(self, topics: Iterable[str]) -> set[str]:
+        return self._run(self._reader.visible, list(topics))
 
     def expect(self, ranges: Sequence[OffsetRange]) -> None:
         self._run(self._reader.expect, ranges)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ from runnel.core.errors import BadBatch, OffsetOutOfRange, TopicDeleted
 from runnel.core.record import MissedRange
 from runnel.core.topic_bounds import TopicBounds, TopicFloors
 from runnel.journal.read.segment_reader import LostRange
+from runnel.security.rules import covers
 from runnel.wire.binary_messages import DeliverPayload
 
 CREDIT = 8 << 20  # bytes that the server may send ahead
@@ -73,6 +74,10 @@ class ServerReader:
         """Where the topics of these names and patterns begin and end now, by name."""
         return self._run(self._backend.bounds(patterns, time, sequence))
 
+    def journal_bounds(self, patterns: Sequence[str]) -> list[TopicBounds]:
+        """The same of the server's journal alone, with the reasons for which ranges left it."""
+        return self._run(self._backend.bounds(patterns, history=False))
+
     def end_sequence(self) -> int:
         """The sequence after the last record that can be read."""
         return self._run(self._backend.end_sequence())
@@ -80,6 +85,14 @@ class ServerReader:
     def floors(self, topics: Sequence[str]) -> dict[str, TopicFloors]:
         """By name, how far these topics have left the journal by now."""
         return {one.topic: one for one in self._run(self._backend.floors(topics))}
+
+    def visible(self, topics: Iterable[str]) -> set[str]:
+        """Those that the rules of its login cover; all of them, if authentication is off."""
+        rules = self._run(self._backend.link.call("whoami", {})).get("rules")
+        if rules is None:
+            return set(topics)
+        allowed = {pattern for patterns in rules.values() for pattern in patterns}
+        return {topic for topic in topics if any(covers(pattern, topic) for pattern in allowed)}
 
     def expect(self, ranges: Sequence[OffsetRange]) -> None:
         """These will be read next, in this order: small ones are asked for together."""

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET, UnsetType
+
 from runnel.broker.history import first_offset
 from runnel.core.errors import InvalidOption, NameInUse, NotSupported, OffsetOutOfRange, TopicDeleted, UnknownTopic
 from runnel.core.pattern import is_pattern, matches
@@ -14,7 +16,7 @@ from runnel.core.position import Position
 from runnel.core.schema import Schema
 from runnel.core.topic_bounds import TopicBounds, estimated_bytes
 from runnel.journal.format.ledger import TopicState
-from runnel.journal.format.removed_offsets import count_skipped
+from runnel.journal.format.removed_offsets import RemovalReason, count_skipped, removed_with_reasons
 
 if TYPE_CHECKING:
     from runnel.broker.parts import BrokerParts
@@ -64,6 +66,7 @@ async def bounds_of(
                 log.stored is not None,
                 at,
                 None if log.type is None else Schema(log.type.encoding, log.type.schema),
+                UNSET if history else _removed(backend, log, first),
             )
         )
     return found
@@ -96,6 +99,16 @@ def stored_sizes(backend: BrokerParts, log: Log) -> tuple[int, int] | None:
     end, first = log.end, log.first
     kept = stored.bytes if not first else estimated_bytes(stored.bytes, _given(backend, log, end), end - first)
     return stored.bytes, min(kept, stored.bytes)
+
+
+def _removed(backend: BrokerParts, log: Log, first: int) -> tuple[tuple[int, int, str], ...] | UnsetType:
+    """Which ranges of a topic left the journal, and why; unset: it is in memory."""
+    stored = _stored(backend, log)
+    if stored is None:
+        return UNSET
+    found = removed_with_reasons(stored.gone)
+    # Retention moves the first offset at once; the reason is in the journal with the next commit.
+    return found if first <= stored.first else (*found, (stored.first, first, RemovalReason.UNKNOWN.words))
 
 
 def _stored(backend: BrokerParts, log: Log) -> TopicState | None:

@@ -725,7 +725,8 @@ class Backend(ReadableBackend, Protocol):
     ) -> list[TopicBounds]:
         """The first and end offsets of the topics that match `patterns`, sorted by name.
 
-        Without `history`, no source of history is asked: the first offset is that of the journal.
+        Without `history`, no source of history is asked: the first offset is that of the journal, and `removed` says
+        which ranges left it, where the backend knows.
         """
 
     async def confirm_archived(self, positions: Mapping[str, Position]) -> list[TopicFloors]:

@@ -18,7 +18,8 @@ class TopicBounds(msgspec.Struct, frozen=True):
     - `at`: of a question with a time, the first offset that is not older; with a sequence, the first that does not lie
       before it; `end`, if there is none.
     - `schema`: of a typed topic.
-    - `removed`: ranges [first, end) of which records are gone, each with the reason, where they are known.
+    - `removed`: ranges [first, end) of which records left the journal, each with the reason. Only of bounds of the
+      journal alone (without sources of history), where they are known.
     """
 
     topic: str

@@ -303,7 +303,7 @@ class LocalReader:
         if slices:
             self._went_out(slices, flow)
             for part in slices:
-                if part.columns is not None:
+                if part.columns is not None and last is None:  # a range is what the topic holds, expired or not
                     slices, expired = without_expired(slices, self.clock.time())
                     self.expired += expired
                     break

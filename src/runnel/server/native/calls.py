@@ -118,7 +118,7 @@ async def bounds(
 ) -> Any:
     """The bounds of topics; with a `time` in microseconds, or a `sequence`, also the first offset from there on.
 
-    Without `history`, those of the journal: no source of history is asked.
+    Without `history`, those of the journal: no source of history is asked, and `removed` says which ranges left it.
     """
     since = None if time is None else from_micros(time)
     if history:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from runnel.core.errors import InvalidOption, UnknownTopic
+from runnel.core.pattern import matches
 from runnel.core.topic_bounds import TopicFloors
 from runnel.spark.pipelines.pipeline import Check, Context, Finding, Option, Pipeline, Stream
 
@@ -69,8 +70,6 @@ def build(context: Context) -> Sequence[Stream | Check]:
 
 def starting_offsets(lake: Lake, topics: Sequence[str]) -> str:
     """Where a query without a checkpoint begins: behind what the lake holds, and else at the first record."""
-    from runnel.core.pattern import matches
-
     newest: dict[str, tuple[int, int]] = {}
     for (topic, epoch), offset in lake.next_offsets(None).items():
         if any(matches(one, topic) for one in topics):
@@ -81,21 +80,18 @@ def starting_offsets(lake: Lake, topics: Sequence[str]) -> str:
 
 
 def gone_below(
-    archived: Mapping[tuple[str, int], int], floors: Mapping[str, TopicFloors], topics: Sequence[str]
+    archived: Mapping[tuple[str, int], int], floors: Mapping[str, TopicFloors]
 ) -> dict[tuple[str, int], int]:
     """By topic and epoch: below which offset a user removed the records, so that the lake may not keep them either.
 
     `floors`: of the topics that there are. Retention of the journal is no removal: that is what the lake is for.
     """
-    from runnel.core.pattern import matches
-
     found = {}
     for (topic, epoch), end in archived.items():
-        if any(matches(one, topic) for one in topics):
-            now = floors.get(topic)
-            gone = end if now is None or now.epoch != epoch else now.gone  # all of it, if the topic was deleted
-            if gone:
-                found[topic, epoch] = gone
+        now = floors.get(topic)
+        gone = end if now is None or now.epoch != epoch else now.gone  # all of it, if the topic was deleted
+        if gone:
+            found[topic, epoch] = gone
     return found
 
 
@@ -112,7 +108,9 @@ def maintenance(lake: Lake, context: Context, topics: Sequence[str]) -> Check:
         archived = lake.next_offsets(None)  # before the floors: a topic that is new in them is in no lake yet
         reader = opened(broker_location(context.broker))
         try:
-            gone = gone_below(archived, reader.floors([topic for topic, _ in archived]), topics)
+            named = {topic for topic, _ in archived if any(matches(one, topic) for one in topics)}
+            seen = reader.visible(named)  # one that this login may not see is not one that was deleted
+            gone = gone_below({key: end for key, end in archived.items() if key[0] in seen}, reader.floors([*seen]))
         finally:
             reader.close()
         done = lake.maintain(gone)

@@ -37,7 +37,7 @@ LEDGER = "audit"
 
 DELETED = "of a topic that was deleted"
 
-UNKNOWN = "for a reason that only the folder of the journal says"
+UNKNOWN = "for a reason that this broker does not say"
 
 TopicEpoch = tuple[str, int]
 Range = tuple[int, int]
@@ -63,9 +63,10 @@ def with_hash(records: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
     headers = F.expr("case when size(headers) > 0 then headers end")  # none and an empty list are the same
-    columns = ("topic", "epoch", "offset", "sequence", "time", "key", "value", "due", "expires", "priority")
+    columns = ("topic", "epoch", "offset", "sequence", "time", "key", "value", "due", "expires")
+    priority = F.expr("nullif(priority, 0)")  # a record without one has 0 or null, as its batch was packed
     nulls = (F.isnull(name) for name in ("key", "due", "expires"))  # a hash leaves nulls out, in whichever column
-    hashed = F.xxhash64(*columns, headers, *nulls).alias("hash")
+    hashed = F.xxhash64(*columns, priority, headers, *nulls).alias("hash")
     return records.select("topic", "epoch", "offset", F.floor(F.col("offset") / BLOCK).alias("block"), hashed)
 
 
@@ -107,7 +108,10 @@ class Digest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something that is wrong: `kind` is missing, doubled, different, lake_only, unexplained, changed or ahead."""
+    """Something that is wrong.
+
+    `kind` is missing, doubled, different, lake_only, unexplained, changed, ahead or hidden.
+    """
 
     topic: str
     epoch: int
@@ -257,6 +261,13 @@ def plans_of(archived: Mapping[TopicEpoch, int], bounds: Iterable[TopicBounds]) 
     return [TopicPlan(*key, end, now.get(key)) for key, end in sorted(archived.items())]
 
 
+def hidden(topic: str, epoch: int, archived: int) -> TopicReport:
+    """The report of a topic that the login of the audit may not see: it is not compared, so it is not fine."""
+    why = "this login may not see the topic, so it was not compared; use another, or name topics with --topic"
+    problem = Problem(topic, epoch, "hidden", 0, archived, why)
+    return TopicReport(topic=topic, epoch=epoch, archived=archived, problems=[problem])
+
+
 Blocks = Mapping[tuple[str, int, int], Digest]
 
 
@@ -334,13 +345,20 @@ class Judgement:
                 why = f"an earlier audit found {known.rows} records that agreed with the journal, and now {rows} differ"
                 self._tell("changed", first, end, why)
 
-    def take_differences(self, rows: Iterable[Any], expired: Sequence[Range]) -> None:
-        """Judge records that are not the same on both sides."""
-        fine = [(first, end) for first, end, _ in self.plan.removed] + list(expired)
+    def take_differences(self, rows: Iterable[Any], expired: Sequence[Range], now: TopicBounds | None) -> None:
+        """Judge records that are not the same on both sides. `now`: the bounds after both were read.
+
+        The journal may have dropped records meanwhile, or the topic may be gone.
+        """
+        later = TopicPlan(self.plan.topic, self.plan.epoch, self.plan.archived, now)
+        fine = [(first, end) for first, end, _ in (*self.plan.removed, *later.removed)] + [later.old, *expired]
+        erased = [(first, end) for first, end, reason in later.removed if reason in (TRIMMED, DELETED)]
         for row in rows:
             offset = row["offset"]
             if row["in_lake"] > 1:
                 self._tell("doubled", offset, offset + 1, f"the lake has it {row['in_lake']} times")
+            elif not row["in_lake"] and any(first <= offset < end for first, end in erased):
+                continue  # after it was read of the journal
             elif not row["in_lake"]:
                 self._tell("missing", offset, offset + 1, "the journal has it, and the lake does not")
             elif row["in_journal"]:
@@ -385,8 +403,11 @@ class Audit:
         }
         reader = opened(broker_location(context.broker))
         try:
-            plans = plans_of(archived, reader.bounds(self._topics))
+            seen = reader.visible({topic for topic, _ in archived})
+            shown = {key: end for key, end in archived.items() if key[0] in seen}
+            plans = plans_of(shown, reader.journal_bounds(self._topics))
             reports = self._compared(lake, reader, plans)
+            reports += [hidden(*key, end) for key, end in archived.items() if key not in shown]
         finally:
             reader.close()
         return AuditReport(lake=context.lake, seconds=time() - began, topics=reports)
@@ -402,7 +423,7 @@ class Audit:
             one = Judgement(plan, there, live, old, ledger)
             one.judge()
             found.append(one)
-        self._look_closer(found, journal, rows)
+        self._look_closer(found, journal, rows, reader)
         self._count_removed(found, lake)
         for one in found:
             self._explain(one, reader, rows)
@@ -443,7 +464,9 @@ class Audit:
         rows = with_hash(lake_rows(spark, lake)).join(F.broadcast(known), ["topic", "epoch"])
         return rows.withColumn("is_live", F.expr("offset >= first and offset < end")).drop("first", "end")
 
-    def _look_closer(self, found: Sequence[Judgement], journal: DataFrame | None, lake: DataFrame) -> None:
+    def _look_closer(
+        self, found: Sequence[Judgement], journal: DataFrame | None, lake: DataFrame, reader: RangeReader
+    ) -> None:
         """Compare the blocks that differ record by record."""
         from pyspark.sql import functions as F  # noqa: N812
 
@@ -472,8 +495,10 @@ class Audit:
         by_topic: dict[TopicEpoch, list[Any]] = {}
         for row in rows.orderBy("topic", "epoch", "offset").limit(100_000).collect():
             by_topic.setdefault((row["topic"], row["epoch"]), []).append(row)
+        now = {(one.topic, one.epoch): one for one in reader.journal_bounds([topic for topic, _ in by_topic])}
         for one in found:
-            one.take_differences(by_topic.get(one.plan.key, ()), self._expired(one))
+            if rows_here := by_topic.get(one.plan.key):
+                one.take_differences(rows_here, self._expired(one, reader), now.get(one.plan.key))
 
     def _count_removed(self, found: Sequence[Judgement], lake: Lake) -> None:
         """Count the holes of each range that the journal says is removed: a lake may have some of its records."""
@@ -493,19 +518,12 @@ class Audit:
         for number, (one, (first, end, reason)) in enumerate(pieces):
             one.count_hole(reason, end - first - counted.get(number, 0))
 
-    def _expired(self, one: Judgement) -> list[Range]:
+    def _expired(self, one: Judgement, reader: RangeReader) -> list[Range]:
         """Offsets in the suspect blocks whose records are in the journal, and have expired."""
-        from runnel.arrow.reading import opened
-        from runnel.spark.options import broker_location
-
         found: list[Range] = []
-        reader = opened(broker_location(self._context.broker))
-        try:
-            for block in one.suspects:
-                first, end = max(one.plan.live[0], block * BLOCK), min(one.plan.live[1], (block + 1) * BLOCK)
-                found += [(at, at + 1) for at, expires in _raw(reader, one.plan, first, end) if expires]
-        finally:
-            reader.close()
+        for block in one.suspects:
+            first, end = max(one.plan.live[0], block * BLOCK), min(one.plan.live[1], (block + 1) * BLOCK)
+            found += [(at, at + 1) for at, expires in _raw(reader, one.plan, first, end) if expires]
         return found
 
     def _explain(self, one: Judgement, reader: RangeReader, lake: DataFrame) -> None:
