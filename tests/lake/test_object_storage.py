@@ -5,10 +5,11 @@ from __future__ import annotations
 import pickle
 import threading
 
+import pyarrow as pa
 import pytest
 
 from runnel.core.errors import UnknownLake
-from runnel.lake import Lake, LakeHistory
+from runnel.lake import Lake, LakeHistory, TypedRows
 from tests.lake.rows import batch, due, places
 
 
@@ -46,7 +47,13 @@ async def test_history_is_read_after_maintenance(s3_options: dict[str, str]) -> 
     for number in range(3):
         files = lake.write([batch("orders", range(10 * number, 10 * number + 10))])
         lake.commit(files, application="archive", version=number)
-    assert lake.maintain({("orders", 1): 5}, min_files=2).erased_rows == 5
+    typed = lake.typed("orders")
+    typed.merge([pa.field("id", pa.int64())])
+    for number in range(2):
+        rows = TypedRows(batch("orders", (number,)), pa.RecordBatch.from_pydict({"id": [number]}))
+        typed.commit_files(typed.write([rows]), application="typed", version=number)
+    assert [table.name for table in lake.tables()] == ["orders"]
+    assert lake.maintain({("orders", 1): 5}, min_files=2).erased_rows == 5 + 2
     history = LakeHistory("s3://lake/history", storage_options=s3_options)
     try:
         assert await history.bounds("orders", 1) == (5, 30)

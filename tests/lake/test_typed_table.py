@@ -141,3 +141,34 @@ async def test_a_typed_topic_is_copied_with_one_call(tmp_path: Path) -> None:
         runnel.arrow.archive_typed(tmp_path / "data", "plain", lake)
     with pytest.raises(UnknownTopic):
         runnel.arrow.archive_typed(tmp_path / "data", "nothing", lake)
+
+
+def test_maintenance_compacts_and_erases_typed_tables_and_the_quarantine(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.create()
+    table = lake.typed("orders")
+    table.merge([pa.field("id", pa.int64())])
+    for number in range(9):
+        offsets = range(10 * number, 10 * number + 10)
+        bad = [offsets[0]] if number < 8 else None
+        if number == 5:
+            table.merge([pa.field("id", pa.int64()), pa.field("note", pa.string())])
+        made = rows(offsets, bad=bad, id=list(offsets))
+        if number >= 5:
+            made = rows(offsets, bad=bad, id=list(offsets), note=["n"] * 10)
+        commit(table, table.write([made]), version=number)
+    before, quarantined = table_of(lake, "tables/orders"), table_of(lake, "quarantine")
+    assert (len(before), len(quarantined)) == (82, 8)
+    report = Lake(tmp_path).maintain()  # as another process does it
+    assert (report.compacted, report.into) == (17, 2)
+    assert [table.name for table in lake.tables()] == ["orders"]
+    assert len(lake.typed("orders").snapshot().files) == 1
+    assert table_of(lake, "tables/orders") == before
+    assert table_of(lake, "quarantine") == quarantined
+    assert [row["note"] for row in before if row["_offset"] in (49, 51)] == [None, "n"]
+    again = table.write([rows(range(90), id=list(range(90)))])
+    assert commit(table, again, version=99) == 0, "next offsets stay"
+    report = lake.maintain({("orders", 1): 15})
+    assert report.erased_rows == 13 + 2
+    assert table_of(lake, "tables/orders") == before[13:]
+    assert [row["offset"] for row in table_of(lake, "quarantine")] == list(range(20, 80, 10))

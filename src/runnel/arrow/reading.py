@@ -132,7 +132,7 @@ class _Reading:
         if unknown := [name for name in chosen if name not in every.names]:
             raise InvalidOption("columns", unknown[0], f"records have {', '.join(every.names)}")
         kept = lake if lake is None or isinstance(lake, LakeHistory) else LakeHistory(lake)
-        self._reader = _reader(where, kept, client)
+        self._reader = reader_of(where, kept, client)
         try:
             self._topics = self._found()
             plain = pa.schema([every.field(name) for name in chosen])
@@ -189,7 +189,7 @@ class _Reading:
         return asked if isinstance(asked, int) else otherwise
 
 
-def _reader(where: str | os.PathLike[str] | None, lake: LakeHistory | None, client: Mapping[str, Any]) -> RangeReader:
+def reader_of(where: str | os.PathLike[str] | None, lake: LakeHistory | None, client: Mapping[str, Any]) -> RangeReader:
     """The journal, the lake, or both."""
     if lake is None:
         if where is None:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from runnel.arrow.lake_columns import tombstones_as_none
 from runnel.arrow.range_reader import durable_only
-from runnel.arrow.reading import batches, location_of, opened
+from runnel.arrow.reading import batches, reader_of
 from runnel.arrow.typed_values import Digits, TypedDecoder
 from runnel.core.errors import InvalidOption, UnknownTopic
 from runnel.core.pattern import is_pattern
 from runnel.core.schema import Schema
 from runnel.core.topic_bounds import TopicBounds
-from runnel.lake import Lake, LakeCommit, TypedRows
+from runnel.lake import Lake, LakeCommit, LakeHistory, TypedRows
 from runnel.lake.layout import record_schema
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def archive_typed(
 ) -> LakeCommit:
     """Copy what is new of a typed topic into a table of its own, with a column for each field. Each record once.
 
-    - `where`: a folder, or the URL of a server.
+    - `where`: a folder, or the URL of a server. Records that the journal has dropped come from the lake itself.
     - `table`: the name below `tables/`; None: that of the topic.
 
     Values that do not fit go to the quarantine of the lake.
@@ -67,7 +67,8 @@ def archive_typed(
     """
     if is_pattern(topic):
         raise InvalidOption("topic", topic, "a typed table is filled topic by topic; name one")
-    bounds = _bounds(where, topic, client or {})
+    history = LakeHistory(lake.storage.uri, storage_options=lake.storage.options)
+    bounds = _bounds(where, topic, history, client or {})
     if bounds.schema is None:
         raise InvalidOption("topic", topic, "it has no type; archive it into the table of records")
     typer = RowTyper(bounds.schema)
@@ -75,14 +76,15 @@ def archive_typed(
     target.merge(typer.fields)
     known = target.next_offsets([topic])
     start = max(known.get((topic, bounds.epoch), 0), bounds.first)
-    records = batches(where, topic, start, max(start, bounds.end), columns=record_schema().names, client=client)
+    end = max(start, bounds.end)
+    records = batches(where, topic, start, end, lake=history, columns=record_schema().names, client=client)
     files = target.write(typer.rows(records), behind=known)
     ends = {(topic, bounds.epoch): bounds.end}
     return target.commit_files(files, application="archive_typed", version=bounds.end, ends=ends)
 
 
-def _bounds(where: str | os.PathLike[str], topic: str, client: Mapping[str, Any]) -> TopicBounds:
-    reader = opened(location_of(where, client))
+def _bounds(where: str | os.PathLike[str], topic: str, history: LakeHistory, client: Mapping[str, Any]) -> TopicBounds:
+    reader = reader_of(where, history, client)
     try:
         found = durable_only(reader.bounds([topic]), [topic])
     finally:

@@ -12,7 +12,7 @@ from runnel.lake.files import LakeFile, LakeRange
 from runnel.lake.history_source import LakeHistory, history
 from runnel.lake.maintenance import MaintenanceReport
 from runnel.lake.table import Lake
-from runnel.lake.typed_table import TypedFiles, TypedRows, TypedTable
+from runnel.lake.typed_table import Quarantine, TypedFiles, TypedRows, TypedTable
 
 __all__ = [
     "Lake",
@@ -21,6 +21,7 @@ __all__ = [
     "LakeHistory",
     "LakeRange",
     "MaintenanceReport",
+    "Quarantine",
     "TypedFiles",
     "TypedRows",
     "TypedTable",

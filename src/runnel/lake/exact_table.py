@@ -70,7 +70,7 @@ class ExactTable:
         """The columns that the table has now, and its partitions."""
         raise AssertionError("each kind has its own")
 
-    def _action(self, file: LakeFile) -> Any:
+    def _action(self, file: LakeFile, *, data_change: bool = True) -> Any:
         """A file, as the Delta log names it."""
         raise AssertionError("each kind has its own")
 

@@ -1,4 +1,4 @@
-"""Maintenance of a lake beside its writers: compaction of small files, erasure below a floor, removal of old files.
+"""Maintenance of a table beside its writers: compaction of small files, erasure below a floor, removal of old files.
 
 A commit that replaces files is made only if no other commit came since the snapshot that it was planned with, and if
 all of the files are still there: two runs at once repeat and lose nothing. Files are removed only when no snapshot of
@@ -7,23 +7,25 @@ the last days names them, and when they are so old that no writer may commit the
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from runnel.core.errors import InvalidOption, LakeDamaged
+from runnel.core.errors import InvalidOption, LakeBusy, LakeDamaged
+from runnel.lake import exact_table
 from runnel.lake.delta_log import LOG
-from runnel.lake.files import FileWriter, LakeFile, join_ranges, read_groups, read_index
-from runnel.lake.layout import partition_values
+from runnel.lake.exact_table import ATTEMPTS, ExactTable, TopicEpoch
+from runnel.lake.files import LakeFile, LakeRange, join_ranges
 from runnel.lake.snapshot import LakeSnapshot, TableFile
 from runnel.lake.storage import need
 
-if TYPE_CHECKING:
-    from runnel.lake.table import Lake
+MAINTENANCE = "runnel maintenance"
+"""The application of commits that replace files. Its version is the one of the table that they were made from."""
 
 SMALL_BYTES = 16 << 20
 """A file of more bytes is not compacted again."""
@@ -48,58 +50,153 @@ class MaintenanceReport(msgspec.Struct, frozen=True):
     erased_rows: int = 0
     removed_files: int = 0
 
-
-def maintain(
-    lake: Lake,
-    gone: Mapping[tuple[str, int], int] | None = None,
-    *,
-    min_files: int = MIN_FILES,
-    safe_age: float = SAFE_AGE,
-    progress: Progress | None = None,
-) -> MaintenanceReport:
-    """See `Lake.maintain`."""
-    least = 2 * lake.commit_age
-    if safe_age < least:
-        why = f"expected {least / 3600:g} hours or more: a writer may still commit files that are younger"
-        raise InvalidOption("safe_age", safe_age, why)
-    if min_files < 2:
-        raise InvalidOption("min_files", min_files, "expected 2 or more")
-    tell = progress or (lambda what, done, total: None)
-    erased = sum(_erased(lake, gone or {}, tell))
-    compacted, into = _compact(lake, min_files, tell)
-    removed = _remove(lake, safe_age, tell)
-    return MaintenanceReport(compacted, into, erased, removed)
+    def __add__(self, other: MaintenanceReport) -> MaintenanceReport:
+        """Both together."""
+        mine, others = msgspec.structs.astuple(self), msgspec.structs.astuple(other)
+        return MaintenanceReport(*(one + two for one, two in zip(mine, others, strict=True)))
 
 
-# -- Replacing files -------------------------------------------------------------------------------------
+class MaintainedTable(ExactTable):
+    """A table that can be maintained beside its writers. A class below says how its files are read and written."""
 
+    prefix = ""
+    """Of the names of the columns topic, epoch, offset, sequence, time and day."""
 
-def _rewritten(
-    lake: Lake, files: Iterable[TableFile], gone: Mapping[tuple[str, int], int] | None = None
-) -> tuple[list[LakeFile], int]:
-    """The rows of files of one partition in new files, less those below `gone`; and how many rows there were."""
-    writer, rows = FileWriter(lake.records, lake.buckets, gone), 0
-    made: list[LakeFile] = []
-    for file in files:
-        for table in read_groups(lake.records, file.path):
-            rows += len(table)
-            for batch in table.to_batches():
-                made += writer.add(batch)
-    made += writer.finish()
-    return made, rows
+    @property
+    def buckets(self) -> int:
+        """Into how many folders a day is split."""
+        return 1
+
+    def _partition(self, day: date, bucket: int) -> dict[str, str | None]:
+        """A partition, as the Delta log writes it."""
+        raise AssertionError("each kind has its own")
+
+    def rewritten(
+        self, files: Iterable[TableFile], gone: Mapping[TopicEpoch, int] | None = None
+    ) -> tuple[list[LakeFile], int]:
+        """The rows of files of one partition in new files, less those below `gone`; and how many rows there were."""
+        raise AssertionError("each kind has its own")
+
+    def ranges_of(self, path: str) -> list[LakeRange]:
+        """What a file holds, as its rows or its footer say."""
+        raise AssertionError("each kind has its own")
+
+    def _action(self, file: LakeFile, *, data_change: bool = True) -> Any:
+        return need("deltalake.transaction").AddAction(
+            file.path,
+            file.size,
+            self._partition(file.day, file.bucket),
+            int(file.written * 1000),
+            data_change,
+            file.stats(self.prefix),
+        )
+
+    def _remove_action(self, file: TableFile, *, data_change: bool) -> Any:
+        return need("deltalake.transaction").RemoveAction(
+            file.path, data_change, int(time.time() * 1000), file.size, self._partition(file.day, file.bucket)
+        )
+
+    @property
+    def commit_age(self) -> float:
+        """Seconds after which a file that was written is not committed any more."""
+        return exact_table.COMMIT_AGE
+
+    def snapshot(self, known: LakeSnapshot | None = None) -> LakeSnapshot:
+        """The newest snapshot; `known` itself, if nothing was committed since."""
+        with self._lock:
+            table = self._fresh()
+            if known is not None and known.version == table.version():
+                return known
+            actions = need("pyarrow").table(table.get_add_actions(flatten=True))
+            return LakeSnapshot(table.version(), actions, self._next_offsets(table), self.prefix)
+
+    def maintain(
+        self,
+        gone: Mapping[TopicEpoch, int] | None = None,
+        *,
+        min_files: int = MIN_FILES,
+        safe_age: float = SAFE_AGE,
+        progress: Progress | None = None,
+    ) -> MaintenanceReport:
+        """Compact small files, erase what is gone, and remove files that nothing needs. Safe beside writers.
+
+        - `gone`: by topic and epoch, the offset below which no record may be kept: it was trimmed, or its topic
+          deleted (then any offset behind its end). Next offsets stay, so it is not archived again.
+        - `min_files`: small files of one day and bucket from which on they are made one.
+        - `safe_age`: seconds for which files are kept that no snapshot names any more: readers of older snapshots
+          need them. Files that failed writers left are removed after that time, too.
+        - `progress`: is called with what is done now, how much of it is done, and how much there is.
+        """
+        least = 2 * self.commit_age
+        if safe_age < least:
+            why = f"expected {least / 3600:g} hours or more: a writer may still commit files that are younger"
+            raise InvalidOption("safe_age", safe_age, why)
+        if min_files < 2:
+            raise InvalidOption("min_files", min_files, "expected 2 or more")
+        tell = progress or (lambda what, done, total: None)
+        erased = sum(_erased(self, gone or {}, tell))
+        compacted, into = _compact(self, min_files, tell)
+        removed = _remove(self, safe_age, tell)
+        return MaintenanceReport(compacted, into, erased, removed)
+
+    def replace(self, files: Sequence[TableFile], made: Sequence[LakeFile], *, data_change: bool) -> bool:
+        """Have the table name `made` in place of `files`, in one commit; False: one of them is not there any more.
+
+        Delta accepts two commits that remove the same file, so this one is made only if no other came in between.
+        """
+        errors = need("deltalake.exceptions")
+        old, new = {file.path for file in files}, {file.path for file in made}
+        actions = [self._remove_action(file, data_change=data_change) for file in files]
+        actions += [self._action(file, data_change=data_change) for file in made]
+        failure: Exception | None = None
+        with self._lock:
+            for _ in range(ATTEMPTS):
+                table = self._fresh()
+                live = set(need("pyarrow").table(table.get_add_actions(flatten=True))["path"].to_pylist())
+                if not old <= live:
+                    return bool(new) and new <= live  # after an error: it was committed all the same
+                base = table.version()
+                applications = {MAINTENANCE: base}
+                try:
+                    self._write_entry(table, actions, applications, retries=0)
+                except (errors.DeltaError, OSError) as error:
+                    if not isinstance(error, errors.CommitFailedError):
+                        self._table = None
+                    failure = error
+                    continue
+                self._checkpoint(self._confirm(base, list(made), applications))
+                return True
+        raise LakeBusy(self._location, ATTEMPTS, str(failure))
+
+    def vacuum(self, safe_age: float) -> tuple[set[str], int]:
+        """Remove files that were replaced before `safe_age` seconds, and old log entries.
+
+        Every path that the log still knows, and how many files were removed.
+        """
+        hours = math.ceil(safe_age / 3600)
+        with self._lock:
+            table = self._fresh()
+            table.create_checkpoint()
+            self._sync_checkpoint(table.version())
+            table.cleanup_metadata()
+            known = set(need("pyarrow").table(table.get_add_actions(flatten=True))["path"].to_pylist())
+            known |= set(table.vacuum(0, dry_run=True, enforce_retention_duration=False, full=False))
+            removed = table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=False)
+            self._sync_log(table.version(), self._fresh().version())
+            return known, len(set(removed))
 
 
 # -- Compaction ------------------------------------------------------------------------------------------
 
 
-def _compact(lake: Lake, min_files: int, tell: Progress) -> tuple[int, int]:
+def _compact(lake: MaintainedTable, min_files: int, tell: Progress) -> tuple[int, int]:
     """Make small files larger ones, some at a time."""
     bins = list(_bins(lake.snapshot(), min_files, datetime.now(UTC).date()))
     compacted = into = 0
     for number, files in enumerate(bins):
         tell("compacting", number, len(bins))
-        made, rows = _rewritten(lake, files)
-        before = join_ranges(one for file in files for index in read_index(lake.records, file.path) for one in index)
+        made, rows = lake.rewritten(files)
+        before = join_ranges(one for file in files for one in lake.ranges_of(file.path))
         after = join_ranges(one for file in made for one in file.ranges)
         if rows != sum(file.rows for file in made) or before != after:
             raise LakeDamaged(files[0].path, "its rows are not those that its footer says; nothing was compacted")
@@ -133,7 +230,7 @@ def _bins(snapshot: LakeSnapshot, min_files: int, today: date) -> Iterator[list[
 # -- Erasure ---------------------------------------------------------------------------------------------
 
 
-def _erased(lake: Lake, gone: Mapping[tuple[str, int], int], tell: Progress) -> Iterator[int]:
+def _erased(lake: MaintainedTable, gone: Mapping[TopicEpoch, int], tell: Progress) -> Iterator[int]:
     """Erase the rows below the floors, file by file; how many each file had."""
     snapshot = lake.snapshot()
     concerned: dict[str, TableFile] = {}
@@ -142,12 +239,12 @@ def _erased(lake: Lake, gone: Mapping[tuple[str, int], int], tell: Progress) -> 
             concerned[file.path] = file
     for number, file in enumerate(concerned.values()):
         tell("erasing", number, len(concerned))
-        ranges = [one for group in read_index(lake.records, file.path) for one in group]
+        ranges = lake.ranges_of(file.path)
         if not any(one.first < gone.get(one.key, 0) for one in ranges):
             continue
         made, rows = list[LakeFile](), sum(one.count for one in ranges)
         if any(one.last >= gone.get(one.key, 0) for one in ranges):
-            made, rows = _rewritten(lake, [file], gone)
+            made, rows = lake.rewritten([file], gone)
         if lake.replace([file], made, data_change=True):
             yield rows - sum(one.rows for one in made)
     tell("erasing", len(concerned), len(concerned))
@@ -156,7 +253,7 @@ def _erased(lake: Lake, gone: Mapping[tuple[str, int], int], tell: Progress) -> 
 # -- Removal of files ------------------------------------------------------------------------------------
 
 
-def _remove(lake: Lake, safe_age: float, tell: Progress) -> int:
+def _remove(lake: MaintainedTable, safe_age: float, tell: Progress) -> int:
     """Remove files that no snapshot of the last `safe_age` seconds names, and that no writer may commit any more."""
     tell("removing", 0, 1)
     known, removed = lake.vacuum(safe_age)
@@ -168,10 +265,3 @@ def _remove(lake: Lake, safe_age: float, tell: Progress) -> int:
             removed += 1
     tell("removing", 1, 1)
     return removed
-
-
-def remove_action(file: TableFile, *, data_change: bool) -> Any:
-    """A file that the table names no more, as the Delta log says it."""
-    return need("deltalake.transaction").RemoveAction(
-        file.path, data_change, int(time.time() * 1000), file.size, partition_values(file.day, file.bucket)
-    )

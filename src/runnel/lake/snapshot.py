@@ -49,11 +49,16 @@ class RowGroup(NamedTuple):
 
 
 class LakeSnapshot:
-    """The files of one version of the table, and the next offsets that it stores."""
+    """The files of one version of a table, and the next offsets that it stores.
 
-    def __init__(self, version: int, actions: pa.Table, next_offsets: Mapping[tuple[str, int], int]) -> None:
+    `prefix`: of the names of the columns topic, epoch, offset, sequence, time and day. A table without buckets has one.
+    """
+
+    def __init__(
+        self, version: int, actions: pa.Table, next_offsets: Mapping[tuple[str, int], int], prefix: str = ""
+    ) -> None:
         self.version, self.next_offsets = version, next_offsets
-        self._adds = actions
+        self._adds, self._prefix = actions, prefix
 
     def __repr__(self) -> str:
         return f"<LakeSnapshot {self.version}, {len(self._adds)} files>"
@@ -64,17 +69,19 @@ class LakeSnapshot:
         found: dict[str, Any] = {}
         for name in ("epoch", "offset", "sequence", "time"):
             for side, missing in (("min", _LEAST), ("max", _MOST)):
-                key = f"{side}.{name}"
-                if key in self._adds.column_names:
-                    column = self._adds[key].cast(pa.int64()).fill_null(missing)
+                key, stored = f"{side}.{name}", f"{side}.{self._prefix}{name}"
+                if stored in self._adds.column_names:
+                    column = self._adds[stored].cast(pa.int64()).fill_null(missing)
                     found[key] = column.to_numpy()
                 else:  # a table without files has no statistics
                     found[key] = np.full(len(self._adds), missing, dtype=np.int64)
-        for key in ("min.topic", "max.topic"):
-            there = key in self._adds.column_names
-            found[key] = self._adds[key].to_pylist() if there else [None] * len(self._adds)
+        for side in ("min", "max"):
+            stored = f"{side}.{self._prefix}topic"
+            there = stored in self._adds.column_names
+            found[f"{side}.topic"] = self._adds[stored].to_pylist() if there else [None] * len(self._adds)
         buckets = self._adds["partition.bucket"] if "partition.bucket" in self._adds.column_names else None
-        found["bucket"] = np.zeros(0, dtype=np.int64) if buckets is None else buckets.cast(pa.int64()).to_numpy()
+        none = np.zeros(len(self._adds), dtype=np.int64)
+        found["bucket"] = none if buckets is None else buckets.cast(pa.int64()).to_numpy()
         return found
 
     @cached_property
@@ -83,7 +90,7 @@ class LakeSnapshot:
         if not len(self._adds):
             return []
         columns = self._columns
-        days = self._adds["partition.day"].to_pylist()
+        days = self._adds[f"partition.{self._prefix}day"].to_pylist()
         rows = self._adds["num_records"].to_pylist()
         return [
             TableFile(

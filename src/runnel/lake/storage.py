@@ -130,6 +130,15 @@ class LakeStorage:
         (found,) = self._remote.get_file_info([path])
         return None if found.size is None else int(found.size)
 
+    def folders(self, folder: str) -> list[str]:
+        """The names of the folders in a folder, sorted; none, if there is no such folder."""
+        if self.folder is not None:
+            top = self.folder / folder
+            return sorted(one.name for one in top.iterdir() if one.is_dir()) if top.is_dir() else []
+        fs = need("pyarrow.fs")
+        found = self._remote.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+        return sorted(one.base_name for one in found if one.type == fs.FileType.Directory)
+
     def files(self, folder: str = "", wanted: Callable[[str], bool] = bool) -> Iterator[StoredFile]:
         """All files below a folder whose paths are `wanted`."""
         if self.folder is not None:

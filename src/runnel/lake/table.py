@@ -6,15 +6,14 @@ repeats nothing (`ExactTable`). Maintenance runs beside writers.
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from runnel.core.errors import InvalidOption, LakeBusy, LakeMismatch
-from runnel.lake import exact_table, maintenance
-from runnel.lake.exact_table import ATTEMPTS, ExactTable, TopicEpoch
-from runnel.lake.files import FileWriter, LakeFile, read_groups, write_file
+from runnel.core.errors import InvalidOption, LakeMismatch
+from runnel.lake.exact_table import TopicEpoch
+from runnel.lake.files import FileWriter, LakeFile, LakeRange, read_groups, read_index, write_file
 from runnel.lake.layout import (
     BUCKETS,
     BUCKETS_KEY,
@@ -24,18 +23,16 @@ from runnel.lake.layout import (
     table_schema,
     without_known,
 )
-from runnel.lake.snapshot import LakeSnapshot, TableFile
+from runnel.lake.maintenance import MIN_FILES, SAFE_AGE, MaintainedTable, MaintenanceReport, Progress
+from runnel.lake.snapshot import TableFile
 from runnel.lake.storage import LakeStorage, need
-from runnel.lake.typed_table import TypedTable
+from runnel.lake.typed_table import TABLES, Quarantine, TypedTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MAINTENANCE = "runnel maintenance"
-"""The application of commits that replace files. Its version is the one of the table that they were made from."""
 
-
-class Lake(ExactTable):
+class Lake(MaintainedTable):
     """A lake in a folder, or in object storage; `records` below it is a Delta table that any reader of Delta opens.
 
     - `storage_options`: of object storage, as `deltalake` takes them (`AWS_REGION`, `AWS_ENDPOINT_URL`, …).
@@ -96,9 +93,6 @@ class Lake(ExactTable):
     def _columns(self) -> pa.Schema:
         return table_schema()
 
-    def _action(self, file: LakeFile) -> Any:
-        return add_action(file)
-
     def _learn_journal(self, journal: str | None) -> None:
         """A lake that does not know its journal learns it, and another one is refused."""
         if journal is None:
@@ -129,15 +123,6 @@ class Lake(ExactTable):
         if not self._buckets:
             self._opened()
         return self._buckets
-
-    def snapshot(self, known: LakeSnapshot | None = None) -> LakeSnapshot:
-        """The newest snapshot; `known` itself, if nothing was committed since."""
-        with self._lock:
-            table = self._fresh()
-            if known is not None and known.version == table.version():
-                return known
-            actions = need("pyarrow").table(table.get_add_actions(flatten=True))
-            return LakeSnapshot(table.version(), actions, self._next_offsets(table))
 
     def typed(self, name: str) -> TypedTable:
         """The table `tables/NAME` of this lake, with a column for each field of a type."""
@@ -176,87 +161,48 @@ class Lake(ExactTable):
 
     # -- maintenance --------------------------------------------------------------------------------------------
 
-    @property
-    def commit_age(self) -> float:
-        """Seconds after which a file that was written is not committed any more."""
-        return exact_table.COMMIT_AGE
+    def _partition(self, day: date, bucket: int) -> dict[str, str | None]:
+        return partition_values(day, bucket)
+
+    def ranges_of(self, path: str) -> list[LakeRange]:
+        """What a file holds, as its footer says."""
+        return [one for group in read_index(self.records, path) for one in group]
+
+    def rewritten(
+        self, files: Iterable[TableFile], gone: Mapping[TopicEpoch, int] | None = None
+    ) -> tuple[list[LakeFile], int]:
+        """The rows of files of one partition in new files, less those below `gone`; and how many rows there were."""
+        writer, rows = FileWriter(self.records, self.buckets, gone), 0
+        made: list[LakeFile] = []
+        for file in files:
+            for table in read_groups(self.records, file.path):
+                rows += len(table)
+                for batch in table.to_batches():
+                    made += writer.add(batch)
+        made += writer.finish()
+        return made, rows
+
+    def tables(self) -> list[TypedTable]:
+        """The typed tables of this lake, by name."""
+        found = (self.typed(name) for name in self.storage.folders(TABLES))
+        return [table for table in found if table.exists]
 
     def maintain(
         self,
         gone: Mapping[TopicEpoch, int] | None = None,
         *,
-        min_files: int = maintenance.MIN_FILES,
-        safe_age: float = maintenance.SAFE_AGE,
-        progress: maintenance.Progress | None = None,
-    ) -> maintenance.MaintenanceReport:
-        """Compact small files, erase what is gone, and remove files that nothing needs. Safe beside writers.
-
-        - `gone`: by topic and epoch, the offset below which no record may be kept: it was trimmed, or its topic
-          deleted (then any offset behind its end). Next offsets stay, so it is not archived again.
-        - `min_files`: small files of one day and bucket from which on they are made one.
-        - `safe_age`: seconds for which files are kept that no snapshot names any more: readers of older snapshots
-          need them. Files that failed writers left are removed after that time, too.
-        - `progress`: is called with what is done now, how much of it is done, and how much there is.
-        """
-        return maintenance.maintain(self, gone, min_files=min_files, safe_age=safe_age, progress=progress)
-
-    def replace(self, files: Sequence[TableFile], made: Sequence[LakeFile], *, data_change: bool) -> bool:
-        """Have the table name `made` in place of `files`, in one commit; False: one of them is not there any more.
-
-        Delta accepts two commits that remove the same file, so this one is made only if no other came in between.
-        """
-        errors = need("deltalake.exceptions")
-        old, new = {file.path for file in files}, {file.path for file in made}
-        actions = [maintenance.remove_action(file, data_change=data_change) for file in files]
-        actions += [add_action(file, data_change=data_change) for file in made]
-        failure: Exception | None = None
-        with self._lock:
-            for _ in range(ATTEMPTS):
-                table = self._fresh()
-                live = set(need("pyarrow").table(table.get_add_actions(flatten=True))["path"].to_pylist())
-                if not old <= live:
-                    return bool(new) and new <= live  # after an error: it was committed all the same
-                base = table.version()
-                applications = {MAINTENANCE: base}
-                try:
-                    self._write_entry(table, actions, applications, retries=0)
-                except (errors.DeltaError, OSError) as error:
-                    if not isinstance(error, errors.CommitFailedError):
-                        self._table = None
-                    failure = error
-                    continue
-                self._checkpoint(self._confirm(base, list(made), applications))
-                return True
-        raise LakeBusy(self.storage.uri, ATTEMPTS, str(failure))
-
-    def vacuum(self, safe_age: float) -> tuple[set[str], int]:
-        """Remove files that were replaced before `safe_age` seconds, and old log entries.
-
-        Every path that the log still knows, and how many files were removed.
-        """
-        hours = math.ceil(safe_age / 3600)
-        with self._lock:
-            table = self._fresh()
-            table.create_checkpoint()
-            self._sync_checkpoint(table.version())
-            table.cleanup_metadata()
-            known = set(need("pyarrow").table(table.get_add_actions(flatten=True))["path"].to_pylist())
-            known |= set(table.vacuum(0, dry_run=True, enforce_retention_duration=False, full=False))
-            removed = table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=False)
-            self._sync_log(table.version(), self._fresh().version())
-            return known, len(set(removed))
-
-
-def add_action(file: LakeFile, *, data_change: bool = True) -> Any:
-    """A file, as the Delta log names it."""
-    return need("deltalake.transaction").AddAction(
-        file.path,
-        file.size,
-        partition_values(file.day, file.bucket),
-        int(file.written * 1000),
-        data_change,
-        file.stats(),
-    )
+        min_files: int = MIN_FILES,
+        safe_age: float = SAFE_AGE,
+        progress: Progress | None = None,
+    ) -> MaintenanceReport:
+        """The same of all tables: `records`, the typed tables, and the quarantine."""
+        done = super().maintain(gone, min_files=min_files, safe_age=safe_age, progress=progress)
+        others: list[MaintainedTable] = [*self.tables()]
+        if (quarantine := Quarantine(self.storage)).exists:
+            others.append(quarantine)
+        for one in others:
+            done += one.maintain(gone, min_files=min_files, safe_age=safe_age, progress=progress)
+        return done
 
 
 def _checked_buckets(table: Any, uri: str) -> int:

@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from runnel.core.errors import InvalidOption
-from runnel.lake.exact_table import ExactTable, LakeCommit, TopicEpoch
-from runnel.lake.files import FILE_BYTES, PLACES, LakeFile, by_topic, join_ranges
+from runnel.lake.exact_table import LakeCommit, TopicEpoch
+from runnel.lake.files import FILE_BYTES, PLACES, LakeFile, LakeRange, by_topic, join_ranges
 from runnel.lake.layout import as_records, parts, record_schema, without_known
+from runnel.lake.maintenance import MaintainedTable
+from runnel.lake.snapshot import TableFile
 from runnel.lake.storage import LakeStorage, need
 
 if TYPE_CHECKING:
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}")
 _OWN = (*PLACES, "key")
+
+TABLES, QUARANTINE = "tables", "quarantine"
+"""Where they are, below a lake."""
 
 
 class TypedRows(NamedTuple):
@@ -52,20 +57,60 @@ class TypedFiles(msgspec.Struct, frozen=True):
     quarantined: tuple[LakeFile, ...]
 
 
-class DayTable(ExactTable):
-    """A table with one folder for each day; `prefix` stands before the names of the columns of a record's place."""
+class DayTable(MaintainedTable):
+    """A table with one folder for each day."""
 
-    prefix = ""
+    def _partition(self, day: date, bucket: int) -> dict[str, str | None]:
+        return {self.partitions[0]: day.isoformat()}
 
-    def _action(self, file: LakeFile) -> Any:
-        return need("deltalake.transaction").AddAction(
-            file.path,
-            file.size,
-            {self.partitions[0]: file.day.isoformat()},
-            int(file.written * 1000),
-            True,
-            file.stats(self.prefix),
-        )
+    def ranges_of(self, path: str) -> list[LakeRange]:
+        """What a file holds, as its rows say."""
+        with self.records.open(path) as stream:
+            return self._ranges(need("pyarrow.parquet").read_table(stream, columns=self._places()))
+
+    def _places(self) -> list[str]:
+        return [f"{self.prefix}{name}" for name in PLACES]
+
+    def _ranges(self, rows: pa.Table) -> list[LakeRange]:
+        return join_ranges(by_topic(rows.select(self._places()).rename_columns(list(PLACES)))[1])
+
+    def _stored_columns(self) -> pa.Schema:
+        """The columns of a file that is written now: those of the table, less its partition."""
+        pa = need("pyarrow")
+        with self._lock:
+            found = pa.schema(self._fresh().schema())
+        return pa.schema([field for field in found if field.name not in self.partitions])
+
+    def rewritten(
+        self, files: Iterable[TableFile], gone: Mapping[TopicEpoch, int] | None = None
+    ) -> tuple[list[LakeFile], int]:
+        """The rows of files of one day in new files, less those below `gone`; and how many rows there were."""
+        concat, columns = need("pyarrow").concat_tables, self._stored_columns()
+        made: list[LakeFile | None] = []
+        held: list[pa.Table] = []
+        rows = 0
+        for file in (chosen := list(files)):
+            table = self._read_file(file.path, columns)
+            rows += len(table)
+            kept = [without_known(batch, gone or {}, self.prefix) for batch in table.to_batches()]
+            held.append(need("pyarrow").Table.from_batches(kept, columns))
+            if sum(one.nbytes for one in held) >= FILE_BYTES:
+                made.append(self._write_day(file.day, concat(held)))
+                held = []
+        if held:
+            made.append(self._write_day(chosen[-1].day, concat(held)))
+        return [one for one in made if one is not None], rows
+
+    def _read_file(self, path: str, columns: pa.Schema) -> pa.Table:
+        """A file with these columns: one from before a field was added has nulls there."""
+        pa, pq = need("pyarrow"), need("pyarrow.parquet")
+        with self.records.open(path) as stream:
+            found = pq.read_table(stream)
+        arrays = [
+            found[one.name].cast(one.type) if one.name in found.column_names else pa.nulls(len(found), one.type)
+            for one in columns
+        ]
+        return pa.Table.from_arrays(arrays, schema=columns).combine_chunks()
 
     def _above(self, file: LakeFile, known: Mapping[TopicEpoch, int]) -> LakeFile | None:
         if not any(one.first < known.get(one.key, 0) for one in file.ranges):
@@ -91,9 +136,7 @@ class DayTable(ExactTable):
             pq.write_table(table, stream, compression="zstd", compression_level=1, store_schema=False)
         size = self.records.size(path)
         assert size is not None, "it was just written"
-        places = table.select([f"{self.prefix}{name}" for name in PLACES]).rename_columns(list(PLACES))
-        ranges = tuple(join_ranges(by_topic(places)[1]))
-        return LakeFile(path, size, day, 0, len(table), ranges, time.time())
+        return LakeFile(path, size, day, 0, len(table), tuple(self._ranges(table)), time.time())
 
 
 class Quarantine(DayTable):
@@ -101,8 +144,8 @@ class Quarantine(DayTable):
 
     partitions = ["day"]  # noqa: RUF012
 
-    def __init__(self, lake: LakeStorage, table: str) -> None:
-        super().__init__(lake.below("quarantine"), lake.uri)
+    def __init__(self, lake: LakeStorage, table: str = "") -> None:
+        super().__init__(lake.below(QUARANTINE), lake.uri)
         self.scope = table  # what did not fit in one table may be quarantined for another one, too
 
     def create(self) -> None:
@@ -138,7 +181,7 @@ class TypedTable(DayTable):
             why = "a table has letters, digits, '.', '_' and '-' in its name, and begins with a letter or a digit"
             raise InvalidOption("table", name, why)
         self.name, self._lake = name, lake
-        super().__init__(lake.below(f"tables/{name}"), lake.uri)
+        super().__init__(lake.below(f"{TABLES}/{name}"), lake.uri)
         self.quarantine = Quarantine(lake, name)
         self._fields: dict[str, pa.DataType] = {}
 
@@ -193,6 +236,12 @@ class TypedTable(DayTable):
     def _columns(self) -> pa.Schema:
         pa = need("pyarrow")
         return pa.schema([*self._file_columns(), pa.field(self.partitions[0], pa.date32(), False)])
+
+    def _write_entry(
+        self, table: Any, actions: list[Any], applications: Mapping[str, int], retries: int | None = None
+    ) -> None:
+        self._read_fields(table)  # another process may have added some
+        super()._write_entry(table, actions, applications, retries)
 
     # -- writing ------------------------------------------------------------------------------------------------
 

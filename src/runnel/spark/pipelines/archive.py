@@ -32,9 +32,8 @@ examples:
 lake/records is a Delta table that Polars, DuckDB, pandas and Spark read: topic, epoch, offset, sequence, time, key,
 value, headers, due, expires, priority, day, bucket. Topics that are made later join. Internal topics ($runnel.>) are
 left out. With a topic option retention_until=archived the broker keeps records until the archive has confirmed them.
-Maintenance makes larger files of small ones, and erases what was trimmed, or deleted with its topic: retention of the
-journal erases nothing. It leaves the tables of --typed as they are. Values that do not fit the type go to
-lake/quarantine.
+Maintenance makes larger files of small ones, in all tables, and erases what was trimmed, or deleted with its topic:
+retention of the journal erases nothing. Values that do not fit the type of --typed go to lake/quarantine.
 """
 
 

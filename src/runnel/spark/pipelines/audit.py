@@ -2,7 +2,8 @@
 
 Journal and lake are read by Spark and reduced to a digest for each block of offsets, so what the driver compares is
 small. Blocks that differ are compared record by record. A hole is fine if the journal recorded a reason for it. A block
-that agreed once is remembered, and has to stay as it was after the journal has dropped its records.
+that agreed once is remembered, and has to stay as it was after the journal has dropped its records. Typed tables are
+compared with the records of the lake: each is there once, in the table or in the quarantine.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from runnel.core.topic_bounds import TRIMMED, TopicBounds
 from runnel.spark.pipelines.pipeline import Check, Context, Finding, Option, Pipeline
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from runnel.arrow.range_reader import RangeReader
-    from runnel.lake import Lake
+    from runnel.lake import Lake, TypedTable
 
 log = logging.getLogger("runnel.spark.pipelines")
 
@@ -34,6 +35,9 @@ SHOWN = 20
 
 LEDGER = "audit"
 """The table of the lake with the blocks that agreed."""
+
+PLACE = ("topic", "epoch", "offset", "sequence", "time", "key")
+"""The columns that every table of a lake has of a record."""
 
 DELETED = "of a topic that was deleted"
 
@@ -50,8 +54,9 @@ examples:
 
 Of every topic and epoch: each offset is in the lake once, none is missing, holes have a reason (compacted, expired,
 trimmed, retention), and journal and lake hold the same records, by a hash over all columns. Records that are not
-archived yet are not missing. With --every it goes on, logs what it finds wrong, counts it as
-runnel_pipeline_alerts_total, and publishes it to --alert-topic.
+archived yet are not missing. A typed table has each record of its topics once, with its place and key, or the
+quarantine has it. With --every it goes on, logs what it finds wrong, counts it as runnel_pipeline_alerts_total, and
+publishes it to --alert-topic.
 """
 
 
@@ -70,11 +75,14 @@ def with_hash(records: DataFrame) -> DataFrame:
     return records.select("topic", "epoch", "offset", F.floor(F.col("offset") / BLOCK).alias("block"), hashed)
 
 
-def block_digests(hashed: DataFrame) -> DataFrame:
-    """A row for each block that has records: how many, and two sums over them that do not depend on their order."""
+def block_digests(hashed: DataFrame, *by: str) -> DataFrame:
+    """A row for each block that has records: how many, and two sums over them that do not depend on their order.
+
+    `by`: what a block is known by, if that is not topic, epoch and block.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
-    return hashed.groupBy("topic", "epoch", "block").agg(
+    return hashed.groupBy(*(by or ("topic", "epoch", "block"))).agg(
         F.count("*").alias("rows"), F.bit_xor("hash").alias("hashes"), F.sum(F.col("offset") % BLOCK).alias("offsets")
     )
 
@@ -145,17 +153,28 @@ class TopicReport(msgspec.Struct, kw_only=True):
         return 0 if self.end is None else max(0, self.end - max(self.archived, self.first or 0))
 
 
+class TableReport(msgspec.Struct, kw_only=True):
+    """What an audit found of a typed table: `rows` are in it, `quarantined` are of its topics and did not fit."""
+
+    table: str
+    rows: int = 0
+    quarantined: int = 0
+    problems: list[Problem] = []
+
+
 class AuditReport(msgspec.Struct, kw_only=True):
     """What an audit found."""
 
     lake: str
     seconds: float
     topics: list[TopicReport]
+    tables: list[TableReport] = []
 
     @property
     def problems(self) -> list[Problem]:
-        """Of all topics."""
-        return [problem for topic in self.topics for problem in topic.problems]
+        """Of all topics and tables."""
+        of_topics = [problem for one in self.topics for problem in one.problems]
+        return of_topics + [problem for one in self.tables for problem in one.problems]
 
     @property
     def is_fine(self) -> bool:
@@ -167,6 +186,9 @@ class AuditReport(msgspec.Struct, kw_only=True):
         """In a line."""
         rows, compared = sum(one.rows for one in self.topics), sum(one.compared for one in self.topics)
         checked = f"{len(self.topics):,} topics, {rows:,} records in the lake, {compared:,} compared with the journal"
+        if self.tables:
+            typed = sum(one.rows + one.quarantined for one in self.tables)
+            checked += f"; {len(self.tables):,} typed tables with {typed:,} of them"
         if self.is_fine:
             return f"audit: every offset is there once: {checked}"
         kinds: dict[str, int] = {}
@@ -410,7 +432,8 @@ class Audit:
             reports += [hidden(*key, end) for key, end in archived.items() if key not in shown]
         finally:
             reader.close()
-        return AuditReport(lake=context.lake, seconds=time() - began, topics=reports)
+        tables = TypedAudit(context.spark, lake, plans).run()
+        return AuditReport(lake=context.lake, seconds=time() - began, topics=reports, tables=tables)
 
     def _compared(self, lake: Lake, reader: RangeReader, plans: Sequence[TopicPlan]) -> list[TopicReport]:
         journal, rows = self._journal(plans), self._lake(lake, plans)
@@ -579,6 +602,123 @@ class Audit:
             mode="overwrite",
             storage_options=dict(self._context.storage_options) or None,
         )
+
+
+class TypedAudit:
+    """Compares the typed tables of a lake with its records."""
+
+    KEY = ("name", "topic", "epoch")
+
+    def __init__(self, spark: SparkSession, lake: Lake, plans: Sequence[TopicPlan]) -> None:
+        self._spark, self._lake = spark, lake
+        self._plans = {one.key: one for one in plans}
+
+    def run(self) -> list[TableReport]:
+        """One report for each table, by name."""
+        reports: dict[str, TableReport] = {}
+        bounds: list[tuple[str, str, int, int]] = []
+        tables = self._lake.tables()
+        for table in tables:
+            reports[table.name] = TableReport(table=table.name, problems=[])
+            for key, end in table.next_offsets().items():
+                if key in self._plans:
+                    bounds.append((table.name, *key, min(end, self._plans[key].archived)))
+        if not bounds:
+            return list(reports.values())
+        records, rows = self._records(bounds), self._rows(tables, bounds)
+        found = self._digests(rows)
+        for (name, *_, is_quarantined), one in found.items():
+            report = reports[name]
+            report.rows += 0 if is_quarantined else one.rows
+            report.quarantined += one.rows if is_quarantined else 0
+        left, right = _joined(self._digests(records)), _joined(found)
+        if suspects := [key for key in left if left[key] != right.get(key)]:
+            self._look_closer(suspects, records, rows, reports)
+        return list(reports.values())
+
+    def _records(self, bounds: Sequence[tuple[str, str, int, int]]) -> DataFrame:
+        """The records that each table should have."""
+        from runnel.spark.pipelines.lake_rows import lake_rows
+
+        found = lake_rows(self._spark, self._lake, [*PLACE, "expires"])
+        return self._within(found.selectExpr("*", "false as quarantined"), bounds)
+
+    def _rows(self, tables: Sequence[TypedTable], bounds: Sequence[tuple[str, str, int, int]]) -> DataFrame:
+        """The rows that each table has, and those of the quarantine that are meant for it."""
+        from runnel.lake import Quarantine
+        from runnel.spark.pipelines.lake_rows import lake_rows
+
+        kept = [
+            lake_rows(self._spark, one, PLACE).selectExpr("*", f"'{one.name}' as name", "false as quarantined")
+            for one in tables
+        ]
+        if (quarantine := Quarantine(self._lake.storage)).exists:
+            aside = lake_rows(self._spark, quarantine, [*PLACE, "table"]).withColumnRenamed("table", "name")
+            kept.append(aside.selectExpr(*PLACE, "name", "true as quarantined"))
+        found = kept[0]
+        for one in kept[1:]:
+            found = found.unionByName(one)
+        return self._within(found.selectExpr("*", "cast(null as double) as expires"), bounds)
+
+    def _within(self, rows: DataFrame, bounds: Sequence[tuple[str, str, int, int]]) -> DataFrame:
+        """Rows with their block and hash, as far as both sides have them."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        known = self._spark.createDataFrame(list(bounds), "name string, topic string, epoch bigint, end bigint")
+        key = [name for name in self.KEY if name in rows.columns]
+        hashed = F.xxhash64(*PLACE, F.isnull("key")).alias("hash")
+        block = F.floor(F.col("offset") / BLOCK).alias("block")
+        found = rows.join(F.broadcast(known), key).where("offset < end")
+        return found.select(*self.KEY, "offset", block, hashed, "quarantined", "expires")
+
+    def _digests(self, rows: DataFrame) -> dict[tuple[Any, ...], Digest]:
+        grouped = block_digests(rows, *self.KEY, "block", "quarantined").collect()
+        return {
+            (row["name"], row["topic"], row["epoch"], row["block"], row["quarantined"]): Digest(
+                row["rows"], row["hashes"], row["offsets"]
+            )
+            for row in grouped
+        }
+
+    def _look_closer(
+        self, suspects: Sequence[tuple[Any, ...]], records: DataFrame, rows: DataFrame, reports: dict[str, TableReport]
+    ) -> None:
+        """Compare the blocks that differ record by record."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        schema = "name string, topic string, epoch bigint, block bigint"
+        wanted, key = F.broadcast(self._spark.createDataFrame(suspects, schema)), [*self.KEY, "offset"]
+
+        def counted(side: DataFrame, name: str) -> DataFrame:
+            grouped = side.join(wanted, [*self.KEY, "block"]).groupBy(*key)
+            return grouped.agg(F.count("*").alias(name), F.min("hash").alias(f"{name}_hash"), F.max("expires"))
+
+        both = counted(records, "expected").withColumnRenamed("max(expires)", "expires")
+        both = both.join(counted(rows, "found").drop("max(expires)"), key, "left")
+        wrong = both.where("found is null or found != 1 or expected_hash != found_hash").orderBy(*key).limit(100_000)
+        for row in wrong.collect():
+            plan, offset, report = self._plans[row["topic"], row["epoch"]], row["offset"], reports[row["name"]]
+            has_expired = row["expires"] is not None and row["expires"] <= time()
+            if not row["found"]:
+                removed = (one for one in plan.removed if one[2] in (TRIMMED, DELETED))
+                if has_expired or any(first <= offset < end for first, end, _ in removed):
+                    continue  # before it was copied, or maintenance has erased it here, and not yet there
+                kind, why = "missing", "the lake has the record, and neither the table nor its quarantine does"
+            elif row["found"] > 1:
+                kind, why = "doubled", f"the table and its quarantine have it {row['found']} times"
+            else:
+                kind, why = "different", "the table has another sequence, time or key"
+            problem = Problem(*plan.key, kind, offset, offset + 1, f"typed table {row['name']!r}: {why}")
+            report.problems.append(problem)
+
+
+def _joined(digests: Mapping[tuple[Any, ...], Digest]) -> dict[tuple[Any, ...], Digest]:
+    """What blocks hold, quarantined or not."""
+    found: dict[tuple[Any, ...], Digest] = {}
+    for (*key, _), one in digests.items():
+        known = found.get(tuple(key))
+        found[tuple(key)] = one if known is None else known.joined(one)
+    return found
 
 
 def _collected(digests: DataFrame) -> dict[tuple[str, int, int], Digest]:
