@@ -312,6 +312,11 @@ class ClusterBackend:
         self.loop_owner.check_usable("deleting a topic")
         await delete_topic(self.publishing, topic)
 
+    async def configure(self, topic: str, changes: Mapping[str, Any]) -> NoReturn:
+        """Not possible."""
+        why = "each message says how long it is kept, and a change could not reach those that are stored"
+        raise NotSupported("configure()", f"{why}; delete the topic, and declare it again")
+
     async def describe(self, topic: str) -> dict[str, Any] | None:
         """The options with which a topic was declared; None: there is no such topic."""
         entry = self._catalog.get(topic)
