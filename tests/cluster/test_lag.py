@@ -24,7 +24,9 @@ async def test_subscriptions_names_and_groups_lag_by_records(monkeypatch: pytest
         async with topic.subscribe(group="g", prefetch=4) as deliveries:
             await soon(anext(deliveries))
             async with topic.subscribe(start="earliest"):
-                next(one for one in broker.backend._readers.open if isinstance(one, ClusterReader))._consumer.pause()
+                (reader,) = [one for one in broker.backend._readers.open if isinstance(one, ClusterReader)]
+                assert reader._consumer is not None
+                reader._consumer.pause()
                 await topic.publish_many([b"y"] * 50)
                 found = await soon(broker.backend.snapshot())
                 assert found.groups[0].lag == 150
