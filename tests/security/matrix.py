@@ -191,6 +191,11 @@ async def _(client: Any) -> None:
     await client.topic(TOPIC).trim(0)
 
 
+@native("change options of a topic", "admin")
+async def _(client: Any) -> None:
+    await client.topic(TOPIC).configure(retention_age=86_400.0)
+
+
 @native("delete", "admin", other="not_authorized")
 async def _(client: Any) -> None:
     await client.delete("orders.doomed")

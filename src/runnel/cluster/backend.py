@@ -12,6 +12,7 @@ from contextlib import suppress
 from datetime import datetime
 from importlib.metadata import version
 from threading import Lock, Thread
+from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
@@ -20,9 +21,10 @@ from runnel.cluster import request as requests
 from runnel.cluster import transactions
 from runnel.cluster.catalog import ClusterCatalog
 from runnel.cluster.checks import check_cluster
+from runnel.cluster.counting import count_from
 from runnel.cluster.group import ClusterGroup, named, statistics_of
 from runnel.cluster.jetstream import Acknowledged, JetStream, StoredCopy
-from runnel.cluster.layout import first_offset, stored_message, stream_sequence
+from runnel.cluster.layout import covering, first_offset, stored_message, stream_sequence
 from runnel.cluster.link import NatsLink
 from runnel.cluster.member import ClusterMember
 from runnel.cluster.options import ClusterOptions, parse_url
@@ -310,6 +312,11 @@ class ClusterBackend:
         self.loop_owner.check_usable("deleting a topic")
         await delete_topic(self.publishing, topic)
 
+    async def configure(self, topic: str, changes: Mapping[str, Any]) -> NoReturn:
+        """Not possible."""
+        why = "each message says how long it is kept, and a change could not reach those that are stored"
+        raise NotSupported("configure()", f"{why}; delete the topic, and declare it again")
+
     async def describe(self, topic: str) -> dict[str, Any] | None:
         """The options with which a topic was declared; None: there is no such topic."""
         entry = self._catalog.get(topic)
@@ -411,14 +418,15 @@ class ClusterBackend:
 
         def arrived(message: Message, about: Acknowledged) -> None:
             found.append(StoredCopy(message.subject, about.sequence, message.head, message.payload, about.nanoseconds))
-            if not about.pending and not done.done():
+
+        def caught_up() -> None:
+            if not done.done():
                 done.set_result(None)
 
-        consumer = OrderedConsumer(self.js, [subject], arrived, last_per_subject=True)
+        consumer = OrderedConsumer(self.js, [subject], arrived, last_per_subject=True, caught_up=caught_up)
         try:
             await consumer.start()
-            if consumer.pending:
-                await done
+            await done
         finally:
             consumer.end()
         return found
@@ -530,15 +538,25 @@ class ClusterBackend:
         for consumer in await self.js.consumers():
             if (group := named(consumer)) is not None:
                 by_group.setdefault(group, []).append(consumer)
-        groups = tuple(statistics_of(self._group(*group), found) for group, found in sorted(by_group.items()))
+
+        async def progress(of: tuple[str, str], found: list[dict[str, Any]]) -> GroupStatistics:
+            async with limited:
+                group = self._group(*of)
+                return statistics_of(group, found, await group.counts(found))
+
+        groups = tuple(await asyncio.gather(*(progress(*one) for one in sorted(by_group.items()))))
         live = {one.name for one in self._readers.open if one.name is not None}
         cursors: list[CursorStatistics] = []
         for message in await self._latest(self.js.subjects.all_positions):
             name = self.js.subjects.named(message.subject)
             if name not in live:
                 kept = msgspec.json.decode(message.payload, type=StoredPosition)
-                cursors.append(CursorStatistics(name, kept.pattern, kept.offset, None, False))
-        return self._statistics(pattern, limit, bounds, groups, tuple(sorted(cursors, key=lambda one: one.name)))
+                filters = [self.js.subjects.every_bucket(one) for one in covering(kept.pattern.split(" "))]
+                lag = await count_from(self.js, filters, kept.offset)
+                cursors.append(CursorStatistics(name, kept.pattern, kept.offset, lag, False))
+        readers = [one for one in self._readers.open if isinstance(one, ClusterReader)]
+        lags = dict(zip(readers, await asyncio.gather(*(one.pending_records() for one in readers)), strict=True))
+        return self._statistics(pattern, limit, bounds, groups, tuple(sorted(cursors, key=lambda one: one.name)), lags)
 
     def _statistics(
         self,
@@ -547,6 +565,7 @@ class ClusterBackend:
         bounds: Mapping[str, TopicBounds],
         groups: tuple[GroupStatistics, ...],
         cursors: tuple[CursorStatistics, ...],
+        lags: Mapping[ClusterReader, int] = MappingProxyType({}),
     ) -> Statistics:
         topics: dict[str, TopicStatistics] = {}
         for name in chosen_topics(dict.fromkeys(self._catalog.names()), pattern, limit):
@@ -555,7 +574,9 @@ class ClusterBackend:
             readers = sum(matches(one, name) for reader in self._readers.open for one in reader.pattern.split(" "))
             topics[name] = TopicStatistics(name, entry.epoch, 0, 0, first, end, 0, readers)
         readers_open = [one for one in self._readers.open if isinstance(one, ClusterReader)]
-        subscriptions = tuple(_subscription(one) for one in sorted(readers_open, key=lambda one: one.label))
+        subscriptions = tuple(
+            _subscription(one, lags.get(one, one.lag)) for one in sorted(readers_open, key=lambda one: one.label)
+        )
         flowed = {
             (one.pattern, one.label): SubscriberTotals(one.delivered, one.dropped, one.expired, one.lag)
             for one in subscriptions
@@ -750,14 +771,14 @@ def _first_of(topic: str, found: StoredCopy) -> int:
     return first_offset(message.first)
 
 
-def _subscription(reader: ClusterReader) -> SubscriptionStatistics:
+def _subscription(reader: ClusterReader, lag: int) -> SubscriptionStatistics:
     return SubscriptionStatistics(
         reader.label,
         reader.pattern,
         reader.name,
         "none",
         reader.buffer,
-        reader.lag,
+        lag,
         reader.delivered,
         reader.dropped_count,
         reader.expired,

@@ -421,6 +421,12 @@ class GuardedBackend:
         await self._backend.delete(topic)
         await self._access.control.deleted(topic)
 
+    async def configure(self, topic: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """With admin rights on the topic, and the right to publish to a topic that it names for dead letters."""
+        await self._access.admin("configure", topic)
+        self._check_dead_letter(changes.get("dead_letter"))
+        return await self._backend.configure(topic, changes)
+
     async def trim(self, writer: Writer, before: int | datetime, *, force: bool) -> int:
         """With admin rights on the topic."""
         await self._access.admin("trim", writer.topic)

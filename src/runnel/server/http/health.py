@@ -48,7 +48,9 @@ class HealthRoutes:
             access.check_role(ConsoleRole.VIEWER, "read metrics")
         found = await self._broker.backend.snapshot(limit=prometheus.MAX_TOPICS)  # others are summed under one label
         found = msgspec.structs.replace(found, handlers=self._broker.handlers())
-        return Response(prometheus.render(found), media_type=PROMETHEUS_TEXT)
+        peers = self._connections
+        server = prometheus.ServerFigures(self._serving.since, len(peers), peers.accepted, peers.refused)
+        return Response(prometheus.render(found, server=server), media_type=PROMETHEUS_TEXT)
 
     async def _trouble(self) -> str | None:
         if self._connections.draining:
