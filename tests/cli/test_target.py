@@ -87,7 +87,7 @@ FOLDER_ONLY = [
     ("log", "repair", "--yes"),
     ("log", "export"),
     ("log", "snapshot", "copy"),
-    ("log", "archive", "copy"),
+    ("backup", "copy"),
     ("log", "staged"),
 ]
 

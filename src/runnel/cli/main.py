@@ -30,7 +30,7 @@ GROUPS = {
     "a server, and talking to it": ("serve", "pub", "sub", "top", "bench"),
     "topics, and who reads them": ("topic", "group", "cursor"),
     "who may do what": ("token", "security-log", "reload"),
-    "a folder": ("info", "log"),
+    "a folder": ("info", "log", "backup", "restore"),
     "PostgreSQL": ("relay", "archive"),
     "Spark and the lake": ("pipeline",),
     "getting along": ("doctor", "config", "completion"),
@@ -38,6 +38,7 @@ GROUPS = {
 
 
 COMMANDS = [name for names in GROUPS.values() for name in names]  # each a module of this package
+MOVED: dict[tuple[str, ...], str] = {("log", "archive"): "backup", ("log", "restore"): "restore"}
 
 
 class GroupedHelpParser(argparse.ArgumentParser):
@@ -86,6 +87,13 @@ def _prepare_streams() -> None:
 
 def _run(arguments: Sequence[str] | None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
+    if (moved := MOVED.get(tuple(arguments[:2]))) is not None:
+        from runnel.cli.errors import USAGE, CommandError, print_error
+
+        said = " ".join(arguments[:2])
+        return print_error(
+            CommandError("usage_error", f"`runnel {said}` is `runnel {moved}` now, with the same options", USAGE)
+        )
     parser = make_parser(arguments[0] if arguments and arguments[0] in COMMANDS else None)
     chosen = parser.parse_args(arguments)
     if chosen.version:

@@ -648,7 +648,7 @@ class NoArchive(UsageError):
 
     code = "no_archive"
     folder: str
-    _says = "{folder!r} is no archive; name the one that `runnel log archive` was given"
+    _says = "{folder!r} is no archive; name the one that `runnel backup` was given"
 
 
 class ArchiveMismatch(UsageError):
@@ -669,7 +669,7 @@ class ArchiveDamaged(Damaged):
     why: str
     _says = (
         "{file} is damaged at {position}: {why}; put the file back from a copy of the archive, restore "
-        "another point (--until) or from another base (--base): `runnel log restore ARCHIVE --list` shows them"
+        "another point (--until) or from another base (--base): `runnel restore ARCHIVE --list` shows them"
     )
 
 
@@ -679,7 +679,16 @@ class PointNotArchived(UsageError):
     code = "point_not_archived"
     point: str
     why: str
-    _says = "{point} cannot be restored: {why}; `runnel log restore ARCHIVE --list` shows which points can"
+    _says = "{point} cannot be restored: {why}; `runnel restore ARCHIVE --list` shows which points can"
+
+
+class BackupStoreFailed(NotNow):
+    """Object storage refused or lost something of a backup, or could not be reached. The backup is as it was."""
+
+    code = "backup_store_failed"
+    url: str
+    why: str
+    _says = "{url} failed: {why}; check the address, the credentials in the environment and the network, and try again"
 
 
 class ArchiveBusy(NotNow):

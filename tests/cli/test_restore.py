@@ -1,4 +1,4 @@
-"""`runnel log restore`: a folder as it was, or one line that says why not."""
+"""`runnel restore`: a folder as it was, or one line that says why not."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def archived(tmp_path: Path) -> Path:
     ],
 )
 def test_a_folder_as_it_was(runnel: Command, archived: Path, until: tuple[str, ...], records: int) -> None:
-    done = runnel("log", "restore", "archive", "restored", *until)
+    done = runnel("restore", "archive", "restored", *until)
     assert (done.status, done.err) == (0, "")
     assert "everything is whole" in done.out
     assert len(runnel("log", "export", "restored").lines()) == records
@@ -42,13 +42,13 @@ def test_a_folder_as_it_was(runnel: Command, archived: Path, until: tuple[str, .
 
 
 def test_for_programs(runnel: Command, archived: Path) -> None:
-    done = runnel("log", "restore", "archive", "restored", "--copy", "--json").json()
+    done = runnel("restore", "archive", "restored", "--copy", "--json").json()
     assert (done["target"], done["sequence"], done["linked"], done["notes"]) == ("restored", 180, 0, [])
     assert done["journal"] == runnel("info", "restored", "--json").json()["journal"] != done["source"]
 
 
 def test_a_dry_run_makes_nothing(runnel: Command, archived: Path, tmp_path: Path) -> None:
-    done = runnel("log", "restore", "archive", "--dry-run", "--until", "2023-11-14T22:13:29")
+    done = runnel("restore", "archive", "--dry-run", "--until", "2023-11-14T22:13:29")
     assert done.out.splitlines()[-1] == "state of 2023-11-14T22:13:29.000000Z, before sequence 30"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["archive", "data"]
 
@@ -56,8 +56,8 @@ def test_a_dry_run_makes_nothing(runnel: Command, archived: Path, tmp_path: Path
 def test_which_points_there_are(runnel: Command, archived: Path, tmp_path: Path) -> None:
     with Owner(tmp_path / "data") as owner:
         owner.cursor("reader", "orders", 1)  # a segment of state, that closing drops
-    runnel("log", "archive", "data", "archive")
-    done = runnel("log", "restore", "archive", "--list")
+    runnel("backup", "data", "archive")
+    done = runnel("restore", "archive", "--list")
     assert done.status == 0
     heads, first, second, _, missed = done.out.splitlines()[2:]
     assert heads.split() == ["FROM", "TO", "BASES", "SEGMENTS", "SINCE", "SIZE"]
@@ -66,14 +66,14 @@ def test_which_points_there_are(runnel: Command, archived: Path, tmp_path: Path)
     assert second.startswith("2023-11-14T22:14:19.000000Z  ")
     assert missed.startswith("not between 2023-11-14T22:14:20.000000Z and ")
     assert "segment 6 was gone" in missed
-    spans = runnel("log", "restore", "archive", "--list", "--json").json()["spans"]
+    spans = runnel("restore", "archive", "--list", "--json").json()["spans"]
     assert [base["why"] for base in spans[0]["bases"]] == ["the first"]
 
 
 def test_damage_is_named_with_what_to_do(runnel: Command, archived: Path, tmp_path: Path) -> None:
     file = sorted((archived / "segments").glob("*.seg"))[1]
     flip(file, 500)
-    done = runnel("log", "restore", "archive", "restored")
+    done = runnel("restore", "archive", "restored")
     assert (done.status, done.out) == (1, "")
     assert done.err.startswith(f"runnel: archive/segments/{file.name} is damaged at ")
     assert "--until" in done.err
@@ -99,7 +99,7 @@ def test_damage_is_named_with_what_to_do(runnel: Command, archived: Path, tmp_pa
 def test_what_cannot_be_done_is_one_line(
     runnel: Command, archived: Path, arguments: tuple[str, ...], status: int, code: str
 ) -> None:
-    done = runnel("log", "restore", *arguments)
+    done = runnel("restore", *arguments)
     assert (done.status, done.out) == (status, "")
     assert done.err.endswith(f"({code})\n")
     assert done.err.count("\n") == 1
@@ -107,6 +107,6 @@ def test_what_cannot_be_done_is_one_line(
 
 def test_one_point_not_two(runnel: Command, tmp_path: Path) -> None:
     fill(tmp_path / "data", batches=5)
-    done = runnel("log", "restore", "archive", "restored", "--until", "2023-11-14", "--until-sequence", "5")
+    done = runnel("restore", "archive", "restored", "--until", "2023-11-14", "--until-sequence", "5")
     assert done.status == 2
     assert "not allowed with" in done.err
