@@ -322,6 +322,15 @@ class RequestTimeout(NotNow, TimeoutError):
     _says = "no reply to the request on {topic!r} within {seconds:g} s; the responder may still act on it"
 
 
+class TimeLimitExceeded(NotNow, TimeoutError):
+    """A handler that ran longer than its `time_limit`. The record is tried again, as after any other failure."""
+
+    code = "time_limit_exceeded"
+    handler: str
+    seconds: float
+    _says = "handler {handler} took longer than its time limit of {seconds:g} s"
+
+
 class RequestFailed(NotNow):
     """A request whose responder raised, could not decode it, or, in a group, gave it up.
 
