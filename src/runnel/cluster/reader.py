@@ -122,9 +122,6 @@ def _count(into: dict[tuple[str, str], SubscriberTotals], reader: ClusterReader,
         had.dropped + reader.dropped_count,
         had.expired + reader.expired,
         had.lag + lag,
-        had.dropped + reader.dropped_count,
-        had.expired + reader.expired,
-        had.lag + lag,
     )
 
 
